@@ -91,11 +91,10 @@ FunctionR = TypeVar("FunctionR")
 
 @dataclass(frozen=True, eq=False)
 class Tool(ToolDefinition, Generic[P, R_co]):
-    """A function that a model may call. Immutable; lives as long as the process. ToolDefinition
-    explains its fields.
+    """A function that a model may call. Immutable; lives as long as the process.
 
-    For type checkers `Tool[P, R]` is the function itself: they refuse a wrong call, and know its
-    result.
+    ToolDefinition explains its fields. For type checkers `Tool[P, R]` is the function itself: they
+    refuse a wrong call, and know its result.
     """
 
     __pydantic_serializer__: ClassVar[SchemaSerializer]
@@ -434,11 +433,10 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return self.draft(params).propose(reason)
 
     def draft(self, params: Mapping[str, Any]) -> ProposalDraft:
-        """Return what `propose` would ask, without asking. Raises ToolParameterError and
-        PreviewError.
+        """Return what `propose` would ask, without asking.
 
-        A preview refuses by returning a ToolResult such as NotFound, or by raising a ToolError,
-        whose words become a PreviewRefused.
+        A preview refuses by returning a ToolResult such as NotFound, or by raising a ToolError, whose
+        words become a PreviewRefused. Raises ToolParameterError and PreviewError.
         """
         args = self._in_stored_order(self.validate_record(params))
         values = self.validate(args)
@@ -495,8 +493,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return TypedArguments(self.name, [each for each in self.parameters if each.name not in hidden])
 
     def _check_preview(self) -> None:
-        """Raise ToolValidationError for a preview that cannot be made of the arguments that a model
-        fills.
+        """Raise ToolValidationError for a preview that cannot be made of what a model fills.
 
         Called again once the injector has told what it fills.
         """

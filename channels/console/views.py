@@ -331,11 +331,10 @@ class Views:
         return channel.conversation_of(self._visitor(channel), flask.request.args.get("chat", ""))
 
     def _shown_chat(self, channel: ConsoleChannel, user_id: str) -> str:
-        """Return the id of the conversation that the page opens with: the one named, or that of the
-        last message.
+        """Return the id of the conversation that the page opens with.
 
-        Raises UnknownChat. Without storage it is the first one: the page says itself that it cannot
-        read.
+        It is the named one, else that of the last message. Without storage it is the first one: the
+        page says itself that it cannot read. Raises UnknownChat.
         """
         named = flask.request.args.get("chat")
         try:

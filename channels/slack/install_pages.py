@@ -1,6 +1,4 @@
-"""The web pages of Slack apps that many workspaces install: /slack/install, and where Slack sends
-the browser back.
-"""
+"""The web pages of Slack apps that many workspaces install: /slack/install and its callback."""
 
 from __future__ import annotations
 

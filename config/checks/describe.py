@@ -67,11 +67,10 @@ class ChannelDescription:
 
 @dataclass(frozen=True, slots=True)
 class BotDescription:
-    """All channels of a bot, sources whose tools are unknown, and warnings. `str()` is what `sayso
-    check` prints.
+    """All channels of a bot, sources whose tools are unknown, and warnings.
 
-    `unreachable` has a line for each source that did not answer, `not_asked` the names of the
-    sources that were left alone because the check is offline.
+    `str()` is what `sayso check` prints. `unreachable` has a line for each source that did not
+    answer, `not_asked` the names of the sources that were left alone because the check is offline.
     """
 
     channels: tuple[ChannelDescription, ...]

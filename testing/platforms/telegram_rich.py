@@ -1,6 +1,4 @@
-"""What Telegram accepts as the blocks of a rich message (Bot API 10.2), and how it shows them to
-others.
-"""
+"""The blocks of a rich message of Telegram (Bot API 10.2): what is accepted, and how it is shown."""
 
 from __future__ import annotations
 

@@ -111,9 +111,7 @@ async def _life(channel: TelegramChannel, platforms: FakePlatforms) -> None:
 
 
 async def _whisper(channel: TelegramChannel) -> None:
-    """Ask one person of a group, in answer to a tap and to a command, edit both, and delete a
-    draft.
-    """
+    """Ask one person of a group, after a tap and after a command; edit both; delete a draft."""
     for act, media in (("cb1", None), ("u5123456789:4", IMAGE)):
         asked = Reply("Delete?", YES_NO, media, only_for="5123456789", only_for_act=act)
         prompt = await _send(channel, asked, TOPIC)

@@ -191,8 +191,9 @@ def slack_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, 
 def test_a_tap_closes_the_question_and_a_second_one_runs_nothing(
     bots: System, process: Server, kind, name: int, invoice: str, tap
 ) -> None:
-    """The question's message shows its outcome, no button has an effect, and a late tap gets the
-    same outcome.
+    """The question's message shows its outcome, and no button has an effect.
+
+    A late tap gets the same outcome.
     """
     wants_to_delete(process, invoice)
     person = kind(bots, name)
@@ -318,9 +319,7 @@ def test_stranger_joins_with_a_code_and_blocked_person_gets_no_reply(bots: Syste
 
 
 def test_answer_is_shown_while_it_streams_and_is_kept_once(bots: System, process: Server) -> None:
-    """platforms.md 2.3 and 3.3: in a private chat, in a group and on Slack the message of the
-    answer grows.
-    """
+    """In a private chat, in a group and on Slack the message of the answer grows."""
     process.script(*[{"text": STORY, "pause": 0.4}] * 3)
     ada, bob = TelegramPerson(bots, 71), SlackPerson(bots, 72)
     ada.say("tell me a story")
@@ -339,9 +338,7 @@ def test_answer_is_shown_while_it_streams_and_is_kept_once(bots: System, process
 
 
 def test_slack_shows_that_the_bot_thinks_until_the_answer(bots: System, process: Server) -> None:
-    """vendors.md 2: it works, waits while its question does, works again for the yes, and is ready
-    in the end.
-    """
+    """It works, waits while its question does, works again for the yes, and is ready in the end."""
     slack_fake = bots.platforms.fakes["slack"]
     assert isinstance(slack_fake, FakeSlack)
     call = {"name": "delete_invoice", "arguments": {"invoice_id": "INV-42"}, "id": "a"}

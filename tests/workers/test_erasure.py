@@ -50,9 +50,7 @@ def erasure(redis_client, **options) -> Erasure:
 
 
 def test_list_of_conversations_goes_with_all_that_it_names(redis_client):
-    """Commands alone leave no history behind, so only the list of the page names such a
-    conversation.
-    """
+    """Commands alone leave no history, so only the list of the page names the conversation."""
     here = replace(CHAT, chat="ana", thread="00000000000000aa")
     Chats(redis_client, PREFIX).add(here)
     Feed(redis_client, PREFIX).append(here.id, {"type": "user", "text": "ana typed /help"})

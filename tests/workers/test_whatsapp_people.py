@@ -225,8 +225,9 @@ def test_changed_number_keeps_the_conversation_where_a_parent_id_says_so(clinic:
 
 
 def test_changed_number_without_a_parent_id_is_another_person(clinic: Clinic):
-    """Twilio passes on no message that links the two, and a guess could give a question to a
-    stranger.
+    """Twilio passes on no message that links the two.
+
+    A guess could give a question to a stranger.
     """
     clinic.say("delete A", ANA, NUMBER)
     clinic.say("yes", BEN, OTHER_NUMBER)

@@ -160,10 +160,9 @@ def test_text_that_is_a_download_reaches_the_user_and_the_model(tmp_path: Path, 
     ],
 )
 def test_name_of_a_file_is_read_as_http_says(tmp_path: Path, api, header: str, name: str):
-    """RFC 6266 and 8187: quotes, `filename*` before `filename`, and no path. Without a name, path
-    and type give one.
+    """RFC 6266 and 8187: quotes, `filename*` before `filename`, and no path.
 
-    The forms that browsers read are read, too, and the name is one that every file system takes.
+    Without a name, the request's path and the media type give one.
     """
     api.answer("/pets/1", b"%PDF", Content_Disposition=header, Content_Type="application/pdf")
     with collect_artifacts() as files:

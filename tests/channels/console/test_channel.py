@@ -332,8 +332,9 @@ def test_tool_calls_can_be_hidden(
 
 
 def test_draft_of_a_stopped_answer_is_removed(channel: ConsoleChannel, conversation: Conversation):
-    """Nothing of it stays in the feed, and no bubble without words replaces it; sending it twice
-    changes nothing.
+    """Nothing of it stays in the feed, and no empty bubble replaces it.
+
+    Sending it twice changes nothing.
     """
     shown = asyncio.run(channel.draft(Turn("u1:e1", conversation, "u1", text="hi"), "gro"))
     ((removal, _),) = replace_draft(shown, ())

@@ -168,8 +168,9 @@ def test_stream_sends_the_conversation_and_ends(media: LocalMediaStore):
 
 
 def test_idle_stream_sends_heartbeats(media: LocalMediaStore):
-    """The page takes a stream for broken that sends nothing; an event of its own type is one that
-    its script sees.
+    """The page takes a silent stream for broken.
+
+    A heartbeat is an event of its own type, which the page's script sees.
     """
     assert streaming(media).get("/console/events").text.count(HEARTBEAT) == 11
 

@@ -1,5 +1,6 @@
-"""Slack's agent view: each thread is a conversation, the stop button is /stop, and opening the bot
-costs nothing.
+"""Slack's agent view: each thread is a conversation, and the stop button is /stop.
+
+Opening the bot costs nothing.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ def test_only_the_agent_view_opens_a_thread_for_each_message(
     view: str,
     expected: str,
 ):
-    """Apps with the assistant view get a thread_ts from Slack; those without a view go on as one
-    conversation.
+    """Apps with the assistant view get a thread_ts from Slack.
+
+    Those without a view go on as one conversation.
     """
     extra = {"thread_ts": thread} if thread else {}
     assert turn(read(signing.slack_text(LATER, "hi", **extra), view=view)).conversation.thread == expected
@@ -71,9 +73,7 @@ def test_stop_outside_of_a_thread_stops_nothing(read, change: dict[str, Any]):
 
 
 def test_stop_is_that_of_the_person_who_pressed_it(read):
-    """In a channel every member sees the button; it stops the turns of its own presser, as a typed
-    /stop does.
-    """
+    """In a channel every member sees the button. It stops the turns of its presser, as /stop does."""
     stop = turn(read(signing.slack_event("Ev1", {**STOP, "channel": "C0OPS", "user": "U0BOB"})))
     assert (stop.is_stop, stop.user_id, stop.in_group, stop.conversation.thread) == (
         True,
@@ -168,9 +168,7 @@ def bot(platforms: FakePlatforms) -> SlackBot:
 
 
 def test_yes_in_a_new_thread_names_the_question_in_the_other_and_runs_nothing(bot: SlackBot):
-    """It is told there; a yes in the question's own thread then runs the action once, and is told
-    in that one.
-    """
+    """The person is told there. A yes in the question's own thread then runs the action once."""
     bot.hear(signing.slack_text(ROOT, "clean"))
     bot.hear(signing.slack_text("1995204900.000200", "yes"))
     bot.hear(signing.slack_text("1995204901.000200", "yes", thread_ts=ROOT))
@@ -180,8 +178,9 @@ def test_yes_in_a_new_thread_names_the_question_in_the_other_and_runs_nothing(bo
 
 
 def test_each_thread_has_a_question_of_its_own(bot: SlackBot):
-    """The same person has one in each of two threads. A no and a yes answer the one above them, also
-    if the yes is shown in the chat, too.
+    """The same person has one in each of two threads. A no and a yes answer the one above them.
+
+    That holds for a yes that is shown in the chat, too.
     """
     bot.bot.provider._lines[1:] = Bot._calls("B")
     bot.hear(signing.slack_text("1995204900.000200", "clean"))
@@ -237,9 +236,7 @@ def test_who_only_looks_pays_no_model_and_gets_no_message(bot: SlackBot, event: 
 
 
 def test_session_waits_while_its_question_does(bot: SlackBot):
-    """From the moment that the question is shown to its answer; the outcome leaves the thread
-    ready.
-    """
+    """The thread waits from the moment that the question is shown. The outcome leaves it ready."""
     bot.hear(signing.slack_text(ROOT, "clean"))
     assert bot.states == [(ROOT, "processing"), (ROOT, "suspended")]
     bot.hear(signing.slack_text("1995204901.000200", "yes", thread_ts=ROOT))
@@ -418,8 +415,9 @@ def send(bot: SlackBot, reply: Reply) -> str:
 
 
 def test_file_opens_the_thread_of_what_follows(bot: SlackBot, media: MemoryMedia):
-    """A chart and the question below it are one thread, although Slack does not say which message a
-    file is.
+    """A chart and the question below it are one thread.
+
+    Slack does not say which message a file is.
     """
     bot.channel._media = media
     send(bot, Reply(media=IMAGE))

@@ -1,5 +1,6 @@
-"""Slack's agent sessions: what a thread shows while the bot works, waits or is ready, and where
-Slack refuses that.
+"""Slack's agent sessions: what a thread shows while the bot works, waits or is ready.
+
+Slack refuses them in some places.
 """
 
 from __future__ import annotations
@@ -121,9 +122,7 @@ def test_conversation_outside_of_threads_has_no_state(
 
 
 def test_stop_shows_no_work_and_ends_what_is_shown(channel: SlackChannel, fake: FakeSlack):
-    """Slack leaves it to the app: the state does not change by itself when a person stops an
-    answer.
-    """
+    """Slack leaves it to the app: the state does not change by itself when a person stops."""
     stop = message("e2", "/stop")
 
     async def scene() -> None:
@@ -274,8 +273,9 @@ def test_state_that_slack_holds_back_is_set_when_it_takes_calls_again(
 def test_turn_that_slack_shows_nothing_of_costs_no_second_call(
     channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms
 ):
-    """While Slack rests the method, no chat of the workspace shows its work, and none has a sign to
-    end.
+    """While Slack rests the method, no chat of the workspace shows its work.
+
+    So none has a sign to end.
     """
     pauses = Pauses(fake)
     other = ("C0OPS", ROOT)
@@ -316,8 +316,9 @@ def test_missing_stop_button_is_told_once(
     fake: FakeSlack,
     caplog: pytest.LogCaptureFixture,
 ):
-    """Slack says so in each answer while the app does not subscribe to its event: its manifest is
-    older.
+    """Slack says so in each answer while the app does not subscribe to its event.
+
+    The app's manifest is older than the button.
     """
     fake.has_stop_button = False
 

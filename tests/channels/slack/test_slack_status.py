@@ -1,6 +1,4 @@
-"""Slack's status in apps without the agent view: where it is shown, how it ends, and what a refusal
-costs.
-"""
+"""Slack's status in apps without the agent view: its place, its end, and the cost of a refusal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Messages of a Telegram group that one person sees (Bot API 10.2 and 10.3): sent, answered in
-time, and edited.
+"""Messages of a Telegram group that one person sees (Bot API 10.2 and 10.3).
+
+They are sent, answered in time, and edited.
 """
 
 from __future__ import annotations
@@ -71,9 +72,7 @@ def test_private_question_with_a_picture_is_edited_in_its_caption(
 
 
 def test_server_without_private_edits_leaves_the_question(channel, platforms: FakePlatforms):
-    """A Bot API server before 10.2: an optional edit is dropped, and anything else is a new
-    message.
-    """
+    """A Bot API server before 10.2: an optional edit is dropped, all else is a new message."""
     platforms.ledger.state[SERVER_VERSION] = (10, 1)
     edit = Reply("Deleted.", edits=f"u{ADA}:1", only_for=ADA)
     assert send(channel, Reply("Gone.", edits=f"u{ADA}:1", optional=True)) == Receipt("")
@@ -121,9 +120,7 @@ def test_answer_names_the_act_that_allows_it(
     update: dict,
     named: dict,
 ):
-    """A bot that is no administrator may write to one person for 15 seconds after an act of that
-    person.
-    """
+    """A bot that is no administrator may write to one person for 15 seconds after an act of theirs."""
     platforms.ledger.state[PLAIN_MEMBER] = {GROUP.chat}
     (piece,) = channel.split(shown_to(read(channel, update), Reply("Nothing is waiting.")))
     send(channel, shown_to(read(channel, update), piece))
@@ -163,8 +160,9 @@ def test_private_chat_needs_no_receiver(channel, platforms: FakePlatforms):
 
 
 def test_draft_without_an_answer_is_deleted(channel, platforms: FakePlatforms):
-    """After a stop before the first words there is nothing to keep; what cannot be deleted becomes
-    a sign.
+    """After a stop before the first words there is nothing to keep.
+
+    What cannot be deleted becomes a sign.
     """
     shown = send(channel, Reply("so"))
     (gone,) = channel.split(Reply("…", edits=shown.message_id, optional=True, removes=True))

@@ -42,9 +42,7 @@ def photo(file_id: str) -> dict:
 
 
 def test_rich_yes_confirms_nothing(media: MemoryMedia):
-    """Its words may be quoted, folded or struck out, so only a plain message is a yes; nor is it
-    /stop.
-    """
+    """Its words may be quoted, folded or struck out, so it is neither a yes nor /stop."""
     assert not read(media, signing.telegram_rich(1, paragraph("yes"))).decides
     assert not read(media, signing.telegram_rich(1, paragraph("/stop"))).is_stop
 

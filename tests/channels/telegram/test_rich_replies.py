@@ -1,6 +1,4 @@
-"""Answers as rich messages of Telegram (Bot API 10.2): where they are sent, and what stands in for
-them.
-"""
+"""Answers as rich messages of Telegram (Bot API 10.2): when they are sent, and what replaces them."""
 
 from __future__ import annotations
 
@@ -201,8 +199,9 @@ def paragraphs(platforms: FakePlatforms) -> list[int]:
 def test_parts_that_arrived_are_not_sent_again(
     platforms: FakePlatforms, media: MemoryMedia, monkeypatch, kind: str, error: type, *, rich: bool
 ):
-    """The next attempt begins with the part that Telegram did not take, also in another process and
-    without the setting.
+    """The next attempt begins with the part that Telegram did not take.
+
+    That holds in another process, too, and without the setting.
     """
     cache = MemorySharedCache()
     refuse_after(platforms, 1, kind, monkeypatch)
@@ -325,9 +324,7 @@ def test_text_that_would_look_otherwise_is_not_rich(md: str):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_letter_of_a_hostile_text_is_lost(kind: str):
-    """What people see of the blocks has every letter and digit that another message would show, in
-    order.
-    """
+    """The blocks show every letter and digit that another message would show, in order."""
     md = long_text(KINDS[kind])[:3000]
     blocks = rich_blocks(md)
     shown = plain(md)

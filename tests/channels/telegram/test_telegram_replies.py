@@ -219,9 +219,7 @@ def test_draft_with_refused_formatting_is_sent_plain(native, platforms: FakePlat
 
 
 def test_private_draft_is_a_message_that_grows(channel, platforms: FakePlatforms):
-    """Telegram's own drafts stay beside the answer in some apps (vercel/chat#782), so they are not
-    the default.
-    """
+    """Telegram's own drafts stay beside the answer in some apps, so they are not the default."""
     shown = draft(channel, "so")
     assert draft(channel, "so far", shown) == shown
     send(channel, Reply("so far, so good", edits=shown))

@@ -197,8 +197,9 @@ def test_fake_accepts_free_text_and_reports_the_failure_later(
     media: MemoryMedia,
     platforms: FakePlatforms,
 ):
-    """platforms.md 1.3: a 201 does not depend on the window; 63016 comes by status callback as a
-    failed status.
+    """platforms.md 1.3: a 201 does not depend on the window.
+
+    63016 comes by status callback, as a failed status.
     """
     received = reported(media, platforms, silence=-1.0)
     assert [(status.status, status.error_code) for status in received.statuses] == [("failed", "63016")]
@@ -209,8 +210,9 @@ def test_template_that_meta_pauses_is_named_by_the_report(
     media: MemoryMedia,
     platforms: FakePlatforms,
 ):
-    """Twilio takes the message, and the report of the failure names no template: the callback's URL
-    does.
+    """Twilio takes the message, and its report of the failure names no template.
+
+    The URL of the callback does.
     """
     platforms.fail("twilio", CHAT.chat, "63041")
     received = reported(media, platforms, **BOTH)

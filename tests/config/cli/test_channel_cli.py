@@ -322,7 +322,7 @@ def test_missing_scope_of_slack_is_reported_with_its_use(bench: Bench):
 
 
 def test_missing_scope_of_the_agent_view_names_the_setting_for_apps_without_one(bench: Bench):
-    """vendors.md 2: Slack refuses the scope to an app that has no view."""
+    """Slack refuses the scope to an app that has no view."""
     slack = bench.platforms.fakes["slack"]
     slack.scopes = tuple(scope for scope in slack.scopes if scope != "assistant:write")  # type: ignore[attr-defined]
     code, words = bench.run("status", "sl")

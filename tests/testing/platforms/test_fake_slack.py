@@ -144,7 +144,7 @@ def test_invalid_call_is_refused(call, method: str, params: dict, error: str):
 
 
 def test_session_belongs_to_a_thread_and_no_message_changes_it(call, platforms: FakePlatforms):
-    """vendors.md 2: a reply of the bot opens no thread, so it has no session.
+    """A reply of the bot opens no thread, so it has no session.
 
     Only a further state ends one.
     """

@@ -69,7 +69,7 @@ EVENTS = "/settings/event_subscriptions/bot_events"
     ],
 )
 def test_view_is_whole_or_refused(pointer: str, value: Any, fault: tuple[str, str]):
-    """vendors.md 2: a view needs its event and its scope, and the scope needs a view."""
+    """A view needs its event and its scope, and the scope needs a view."""
     (found,) = faults(changed(pointer, value))
     assert (found["pointer"], fault[1] in found["message"]) == (fault[0], True)
 
