@@ -354,7 +354,11 @@ def _is_broken_off(exc: MCPError) -> bool:
 
 def _http_refusal(status: int) -> str:
     """Return how HTTP refused, which the protocol's own errors leave out; "" where it did not."""
-    cure = ": check its headers" if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) else ""
+    cure = ""
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        cure = ": check its headers"
+    elif status == HTTPStatus.METHOD_NOT_ALLOWED:
+        cure = ": it must speak streamable HTTP, not the older HTTP with SSE"
     return f"; it answered {status}{cure}" if status >= HTTPStatus.BAD_REQUEST else ""
 
 

@@ -296,11 +296,13 @@ def load_bot_tools(
 ) -> OpenTools:
     """Load tools like `open_tools`, and check that the tools named by channels exist. Raises ConfigError.
 
-    Names are not checked while some tools are unknown: a source that does not answer now may have them later.
+    Names are not checked while some tools are unknown: a source that was not asked, or that does not answer now, may
+    have them.
     """
     opened = open_tools(settings, remote=remote, strict=strict, seconds=seconds)
-    may_change = not strict and any(map(is_remote, settings.tools))
-    if opened.problems or may_change:
+    has_remote = any(map(is_remote, settings.tools))
+    is_complete = strict and remote
+    if opened.problems or (has_remote and not is_complete):
         return opened
     own = own_tools(settings)
     known = ", ".join(tool.name for tool in [*opened.tools, *own]) or "none"

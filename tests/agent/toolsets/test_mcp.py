@@ -275,7 +275,13 @@ def test_provider_implements_the_protocol():
 
 
 @pytest.mark.parametrize(
-    ("status", "said"), [(401, "it answered 401: check its headers"), (404, "Not Found; it answered 404"), (500, "500")]
+    ("status", "said"),
+    [
+        (401, "it answered 401: check its headers"),
+        (404, "Not Found; it answered 404"),
+        (405, "it answered 405: it must speak streamable HTTP, not the older HTTP with SSE"),
+        (500, "500"),
+    ],
 )
 def test_http_refusal_is_reported_with_its_status_and_without_secrets(api, status: int, said: str):
     """The header was sent, and the error hides it although the answer repeats it."""

@@ -102,7 +102,7 @@ def test_check_fails_where_a_source_of_tools_cannot_be_reached(tmp_path: Path):
     """
     file = tmp_path / "sayso.yaml"
     source = "{mcp: {command: [no-such-command]}, namespace: box, exclude: [wipe]}"
-    file.write_text(f"tools: [{source}]\nchannels: {{web: {{platform: console}}}}")
+    file.write_text(f'tools: [{source}]\nchannels: {{web: {{platform: console, tools: ["box-*"]}}}}')
     online = run("check", "-c", file)
     offline = run("check", "-c", file, "--offline")
     assert (online.exit_code, f"{file}: ok" in online.output) == (1, False)
