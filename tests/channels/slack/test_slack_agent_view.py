@@ -13,7 +13,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.agent.channel.context import user_message_text
-from sayso.channels.base import at_first_address
+from sayso.channels.base import Unreachable, at_first_address
 from sayso.channels.slack.threads import OpenedThreads
 from sayso.channels.types import Conversation, Delivery, Received, Reply, Turn
 from sayso.testing.platforms import webhooks as signing
@@ -424,6 +424,18 @@ def test_file_opens_the_thread_of_what_follows(bot: SlackBot, media: MemoryMedia
     send(bot, Reply("Delete it?", YES_NO))
     opened = "1795204700.000001"
     assert bot.shown == [("", "`red.png`"), (opened, ""), (opened, "Delete it?")]
+
+
+def test_file_that_is_tried_again_opens_no_second_thread(bot: SlackBot, media: MemoryMedia):
+    """The thread stands since the first attempt."""
+    bot.channel._media = media
+    fake = bot.platforms.fakes["slack"]
+    fake.upload_status = 500
+    with pytest.raises(Unreachable):
+        send(bot, Reply(media=IMAGE))
+    fake.upload_status = 200
+    send(bot, Reply(media=IMAGE))
+    assert bot.shown == [("", "`red.png`"), ("1795204700.000001", "")]
 
 
 def test_draft_that_opened_the_thread_is_not_deleted(bot: SlackBot):
