@@ -14,4 +14,7 @@ def family(pid: int) -> list[int]:
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
         return []
-    return children + [grandchild for child in children for grandchild in family(child)]
+    found = list(children)
+    for child in children:
+        found += family(child)
+    return found

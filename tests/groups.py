@@ -122,7 +122,9 @@ def _print_output(name: str, group: subprocess.Popen[str], printing: threading.L
 
 def _stop(groups: Sequence[subprocess.Popen[str]]) -> None:
     """Interrupt the groups, and kill what is left of them and of their descendants after STOP_SECONDS."""
-    started = [pid for group in groups for pid in (group.pid, *family(group.pid))]
+    started: list[int] = []
+    for group in groups:
+        started += [group.pid, *family(group.pid)]
     for group in groups:
         group.send_signal(signal.SIGINT)
     until = time.monotonic() + STOP_SECONDS

@@ -195,9 +195,9 @@ def _broken(source: str, path: str, exc: BaseException) -> str:
         frame = ([frame for frame in frames if frame.filename.endswith(path)] or frames)[-1]
         file, line = frame.filename, frame.lineno
     place = f"{file}, line {line}" if line else file
-    what = (
-        "ends the program when imported" if isinstance(exc, SystemExit) else f"{type(exc).__name__}: {error_text(exc)}"
-    )
+    what = f"{type(exc).__name__}: {error_text(exc)}"
+    if isinstance(exc, SystemExit):
+        what = "ends the program when imported"
     return f"cannot load tools from {source!r}: {place}: {what}"
 
 

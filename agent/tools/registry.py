@@ -119,18 +119,20 @@ class ToolRegistry:
         """Return the `tool` decorator with these options, which also registers the tool."""
         return lambda function: self.register(Tool.from_function(function, **options))
 
-    def register(self, tool: Tool[FunctionP, FunctionR] | Callable[FunctionP, FunctionR]) -> Tool[FunctionP, FunctionR]:
+    def register(
+        self,
+        tool: Tool[FunctionP, FunctionR] | Callable[FunctionP, FunctionR],
+    ) -> Tool[FunctionP, FunctionR]:
         """Add a tool, or a function as a tool, and return it as it is registered.
 
-        Raises ToolValidationError if another tool has its name, and for a method without its instance.
+        Raises ToolValidationError if another tool has its name, and for a method without its
+        instance.
         """
         given = Tool.from_function(tool)
         if is_method(given.function):
-            raise ToolValidationError(
-                f"{given.name!r} is a method without its instance, so no call could be made: give the method of an "
-                "instance, or the class to ToolRegistry.register_from",
-                tool_name=given.name,
-            )
+            problem = f"{given.name!r} is a method without its instance, so no call could be made"
+            cure = "give the method of an instance, or the class to ToolRegistry.register_from"
+            raise ToolValidationError(f"{problem}: {cure}", tool_name=given.name)
         with self._changes:
             if given.name in self._tools and self._tools[given.name].given is not given:
                 self._check_free([given])

@@ -31,15 +31,22 @@ def check_function(function: Any) -> None:
     if isinstance(function, str):
         cure = f"give options by name, as in @tool(name={function[:MAX_SHOWN]!r})"
     elif inspect.isclass(function):
-        cure = "register its methods with ToolRegistry.register_from, or write a function that makes one"
+        methods = "register its methods with ToolRegistry.register_from"
+        cure = f"{methods}, or write a function that makes one"
     elif isinstance(function, classmethod):
         cure = "put @classmethod above @tool"
-    elif inspect.isawaitable(function) or inspect.isgenerator(function) or inspect.isasyncgen(function):
+    elif _is_call(function):
         cure = "give the function without calling it"
     elif not callable(function):
         cure = "give a function, with a docstring and type hints"
     if cure:
         raise ToolValidationError(f"no tool can be made of {_kind_of(function)}: {cure}")
+
+
+def _is_call(value: Any) -> bool:
+    """Return whether a value is what a call of an async function or a generator gives."""
+    kinds = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
+    return any(kind(value) for kind in kinds)
 
 
 def _kind_of(value: Any) -> str:
@@ -84,10 +91,9 @@ def _signature(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
     except (ValueError, TypeError) as exc:
-        raise ToolValidationError(
-            f"no tool can be made of {name_of(function)!r}: Python knows no signature of it; write a function with "
-            "type hints around it, or give Tool(name, description, parameters, function)"
-        ) from exc
+        problem = f"no tool can be made of {name_of(function)!r}: Python knows no signature of it"
+        cure = "write a function with type hints around it, or give Tool(name, description, parameters, function)"
+        raise ToolValidationError(f"{problem}; {cure}") from exc
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -183,7 +189,10 @@ def call_method(instance: Any) -> Any:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return a function's name, also behind partials; for a callable instance, the name of its class."""
+    """Return a function's name, also behind partials.
+
+    A callable instance has the name of its class.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__name__", "") or type(function).__name__

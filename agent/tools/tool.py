@@ -164,7 +164,15 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         tool already is returned unchanged. Raises ValueError for a lambda without a name, ToolValidationError for what
         cannot be a tool, and for a tool that is given options.
         """
-        given = [name, description, namespace, method_name, metadata, param_metadata, injected_kwargs]
+        given = (
+            name,
+            description,
+            namespace,
+            method_name,
+            metadata,
+            param_metadata,
+            injected_kwargs,
+        )
         has_options = bool(options) or any(each is not None for each in given)
         existing = _existing_tool(func, has_options=has_options)
         if existing is not None:
@@ -194,7 +202,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     @property
     def hidden_names(self) -> frozenset[str]:
-        """The names of the arguments that are injected, as far as they are known without a call of the injector."""
+        """The names of the injected arguments that are known without calling the injector."""
         return frozenset({*self._hidden_arguments.known_names, *self._context_parameters})
 
     @property
@@ -589,8 +597,9 @@ def _existing_tool(function: Any, *, has_options: bool) -> Tool | None:
 
     Since Python 3.13 a method under @classmethod and @tool is a bound method of the tool.
 
-    Raises ToolValidationError for a tool with other options, and for a decorator or a partial above a
-    tool: a tool made of that would have lost the options of the first, such as `requires_approval`.
+    Raises ToolValidationError for a tool with other options, and for a decorator or a partial above
+    a tool. A tool made of that would have lost the options of the first, such as
+    `requires_approval`.
     """
     existing = _tool_behind(function)
     if existing is None:
@@ -602,11 +611,12 @@ def _existing_tool(function: Any, *, has_options: bool) -> Tool | None:
         issue = "is wrapped by a decorator or a partial: put @tool above that, around the function"
     elif has_options:
         issue = (
-            "is a tool already: give all options to its @tool, or make another tool of it with "
-            "dataclasses.replace(tool, name=...)"
+            "is a tool already: give all options to its @tool, "
+            "or make another tool of it with dataclasses.replace(tool, name=...)"
         )
     if issue:
-        raise ToolValidationError(f"{existing.name!r} {issue}", tool_name=existing.name, issue=issue)
+        problem = f"{existing.name!r} {issue}"
+        raise ToolValidationError(problem, tool_name=existing.name, issue=issue)
     return existing
 
 
@@ -634,7 +644,9 @@ def tool(function: Callable[FunctionP, FunctionR], /) -> Tool[FunctionP, Functio
 
 
 @overload
-def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[FunctionP, FunctionR]], Tool[FunctionP, FunctionR]]: ...
+def tool(
+    **options: Unpack[ToolOptions],
+) -> Callable[[Callable[FunctionP, FunctionR]], Tool[FunctionP, FunctionR]]: ...
 
 
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:

@@ -95,7 +95,8 @@ class InstallViews:
     def oauth_redirect(self, name: str) -> flask.Response:
         """Install the app into the workspace that the person chose at Slack."""
         flow = self._flow(name)
-        if flask.request.method == "HEAD":  # a filter that looks at a link before its browser opens it uses nothing up
+        # A filter that looks at a link before the browser opens it uses nothing up.
+        if flask.request.method == "HEAD":
             return flask.make_response("")
         # Strangers who make a state up do not use the places of those who have begun.
         is_begun = flow.is_begun(flask.request.args.get("state", ""))
@@ -132,13 +133,17 @@ def _success(installation: Installation, site: str) -> flask.Response:
     app = quote(installation.app_id, safe="")
     if installation.is_organization:
         lines = [
-            "An organization decides next which of its workspaces have the app: choose them on the page below.",
-            "Then people find it in Slack under Apps, and write to it. It asks before it changes anything.",
+            "An organization decides next which of its workspaces have the app.",
+            "Choose them on the page below.",
+            "Then people find it in Slack under Apps, and write to it.",
+            "It asks before it changes anything.",
         ]
-        url = f"https://app.slack.com/manage/{installation.id}/integrations/profile/{app}/workspaces/add"
-        return small_page(f"Installed in {where}", lines, link=Link(url, "Add the app to workspaces"))
+        settings = f"https://app.slack.com/manage/{installation.id}/integrations/profile/{app}"
+        link = Link(f"{settings}/workspaces/add", "Add the app to workspaces")
+        return small_page(f"Installed in {where}", lines, link=link)
     lines = [
-        "Write to it now: open it in Slack and say what you want. It asks before it changes anything.",
+        "Write to it now: open it in Slack and say what you want.",
+        "It asks before it changes anything.",
         "In a channel, invite it with /invite and its name, then mention it.",
     ]
     url = f"{site}/app_redirect?app={app}&team={installation.id}"
@@ -159,13 +164,15 @@ def _refusal(name: str, flow: InstallFlow, refused: InstallRefused) -> flask.Res
 def _not_stored(error: RedisError) -> flask.Response:
     """Say that nothing was installed, since Redis did not answer. An invitation still works."""
     log.error("web.storage_down", extra={"reason": type(error).__name__})
-    says = "The bot cannot store anything at the moment. Wait a minute, then open the link again with which you began."
-    response = small_page("Not installed", [says], status=503)
+    says = "The bot cannot store anything at the moment."
+    cure = "Wait a minute, then open the link again with which you began."
+    response = small_page("Not installed", [f"{says} {cure}"], status=503)
     response.headers["Retry-After"] = "60"
     return response
 
 
 def _too_many() -> flask.Response:
-    response = small_page("Not installed", ["Too many installations at once: try again in a minute."], status=429)
+    says = "Too many installations at once: try again in a minute."
+    response = small_page("Not installed", [says], status=429)
     response.headers["Retry-After"] = "60"
     return response

@@ -48,8 +48,7 @@ _MAX_SOURCE_CHARS, _ELLIPSIS_UNITS = 2 * TEXT_LIMIT, 16
 
 
 def is_better_rich(reply: Reply) -> bool:
-    """Return whether a rich message shows a reply better: a table, or one message in place of
-    several.
+    """Return whether a rich message shows a reply better: a table, or one message for several.
 
     A question or an offer with a time limit is never rich: an app that cannot show a rich message
     would show the buttons without what they agree to.

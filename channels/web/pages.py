@@ -1,4 +1,4 @@
-"""Small pages for people in a browser: how an installation ended, and what a link leads to that is no more."""
+"""Small pages for people in a browser: how an installation ended, or that a link leads nowhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flask import Flask, Response
 from jinja2 import Environment, PackageLoader, Template
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
-#: The icon of all pages: a white check mark on blue. In each page itself, so that no path must be served.
+#: The icon of all pages: a white check mark on blue. Each page has it inside, so no path serves it.
 ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'"
     "%3E%3Crect width='32' height='32' rx='10' fill='%234f46e5'/%3E%3Cpath d='m9 16.5"
@@ -24,7 +24,10 @@ _CSP = (
 )
 #: What people read who open a link that leads nowhere, by HTTP status: a title and a line.
 _ERRORS = {
-    404: ("Not found", "There is nothing at this address. Look for a part that was lost when the link was copied."),
+    404: (
+        "Not found",
+        "There is nothing at this address. Look for a part that was lost when the link was copied.",
+    ),
     405: ("Nothing to see here", "This address is for programs."),
     410: ("This file is gone", "Links to files work for a while. Ask the bot for the file again."),
     500: ("That did not work", "Something went wrong here. Try again in a minute."),
@@ -38,14 +41,26 @@ class Link(NamedTuple):
     label: str
 
 
-def small_page(title: str, lines: Sequence[str], *, status: int = 200, link: Link | None = None) -> Response:
-    """Return a page with a title, some lines and a link. It loads nothing, and no cache keeps it."""
+def small_page(
+    title: str,
+    lines: Sequence[str],
+    *,
+    status: int = 200,
+    link: Link | None = None,
+) -> Response:
+    """Return a page with a title, some lines and a link.
+
+    It loads nothing, and no cache keeps it.
+    """
     text = _template().render(title=title, lines=lines, link=link, icon=ICON)
     return harden(flask.make_response(text, status))
 
 
 def harden(response: Response) -> Response:
-    """Return the answer with headers that let its page load nothing and hide its address, which may hold a code."""
+    """Return the answer with headers that let its page load nothing and hide its address.
+
+    The address may hold a code.
+    """
     response.headers["Content-Security-Policy"] = _CSP
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Referrer-Policy"] = "no-referrer"
@@ -54,12 +69,16 @@ def harden(response: Response) -> Response:
 
 
 def add_error_pages(app: Flask) -> None:
-    """Show a page where a browser opens a link that leads nowhere. Webhooks keep their short answers."""
+    """Show a page where a browser opens a link that leads nowhere.
+
+    Webhooks keep their short answers.
+    """
 
     @app.errorhandler(HTTPException)
     def show(error: HTTPException) -> Response | HTTPException:
         words = _ERRORS.get(error.code or 0)
-        if words is None or error.response is not None or flask.request.method not in ("GET", "HEAD"):
+        is_reading = flask.request.method in ("GET", "HEAD")
+        if words is None or error.response is not None or not is_reading:
             return error
         title, line = words
         answer = small_page(title, [line], status=error.code or 500)

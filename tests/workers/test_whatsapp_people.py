@@ -130,7 +130,9 @@ def platforms(running: FakePlatforms) -> FakePlatforms:
 @pytest.fixture(params=["memory", "redis"])
 def clinic(request, platforms: FakePlatforms) -> Clinic:
     """Return a bot on each kind of store."""
-    client = request.getfixturevalue("redis_client") if request.param == "redis" else None
+    client = None
+    if request.param == "redis":
+        client = request.getfixturevalue("redis_client")
     return Clinic(platforms, client)
 
 

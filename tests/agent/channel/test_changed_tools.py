@@ -82,7 +82,9 @@ def test_changed_tool_does_not_run_by_an_old_yes(change: str):
     """The person is told that it has changed, and to ask again; no author has to think of `version`."""
     ran: list[Any] = []
     preview, second = changed_tools(ran)[change]
-    why = '\nI found no account for "bob".' if change == "nothing to propose" else ""
+    why = ""
+    if change == "nothing to propose":
+        why = '\nI found no account for "bob".'
     assert (answer(paying(ran, preview), second), ran) == (f"{CHANGED}{why}", [])
 
 

@@ -33,7 +33,9 @@ def cancelling(ran: list[str], refuse: Callable[[str], Any]) -> Tool:
     """Return a tool that cancels the stay of a guest; what `refuse` returns or raises replaces a missing guest."""
 
     def preview(guest: str) -> Any:
-        return f"Cancel the stay of {guest}" if guest in GUESTS else refuse(guest)
+        if guest not in GUESTS:
+            return refuse(guest)
+        return f"Cancel the stay of {guest}"
 
     @tool(requires_approval=True, preview=preview)
     def cancel_stay(guest: str) -> str:

@@ -128,7 +128,10 @@ class SlackBot:
 
     def _busy(self) -> set[str]:
         redis: Redis = self.services.redis
-        return {str(each) for key in redis.scan_iter("*:due") for each in redis.zrange(key, 0, -1)}
+        due: set[str] = set()
+        for key in redis.scan_iter("*:due"):
+            due.update(map(str, redis.zrange(key, 0, -1)))
+        return due
 
     @property
     def sent(self) -> list[dict[str, Any]]:
