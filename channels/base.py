@@ -571,6 +571,13 @@ class PlatformSettings(Section):
         """Whether many workspaces install the channel's account, each with its own token."""
         return False
 
+    def problem_with_id(self, name: str) -> str:
+        """Return why no person and no chat of the channel can have this id, "" if one can.
+
+        An id that never matches would leave a blocked person in.
+        """
+        return ""
+
     @property
     def needed_library(self) -> tuple[str, str]:
         """The extra that the channel needs, and a module that it brings; "" and "" for none."""

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sayso.channels.base import OptionalSecret, Secret, Section, VendorSettings
+from sayso.channels.slack.address import split_place
 
 
 def _organization(text: str) -> str:
@@ -113,6 +114,15 @@ class SlackSettings(VendorSettings):
     def has_workspaces(self) -> bool:
         """Whether many workspaces install the app."""
         return self.client_id is not None
+
+    def problem_with_id(self, name: str) -> str:
+        """Return why an id never matches: it names no workspace, or the only one that there is."""
+        place = split_place(name)
+        if self.client_id and not place.team:
+            return f"names no workspace, and the app is in many: write it as T0123ABCD/{name}"
+        if place.team and not self.client_id:
+            return f"names a workspace, which only an app with client_id has: write {place.id}"
+        return ""
 
     @property
     def needed_library(self) -> tuple[str, str]:

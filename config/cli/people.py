@@ -13,6 +13,7 @@ import click
 from sayso.config.cli.command import Options, SaysoGroup, check_channel, clear_errors, fail, one_line, pass_options
 
 if TYPE_CHECKING:
+    from sayso.config.settings.channels import ChannelSettings
     from sayso.workers.access import AccessRules
     from sayso.workers.people import ListedPerson, RedisPeople, Register, Waiting
     from sayso.workers.sender import RedisOutbox
@@ -110,6 +111,7 @@ def erase(options: Options, channel: str, user: str) -> None:
 
     settings = options.load()
     check_channel(settings, channel)
+    _check_id(settings.channels[channel], user)
     with clear_errors():
         try:
             erased = erase_person(settings, options.data, open_data(options.data), channel, user)
@@ -136,6 +138,7 @@ def erase(options: Options, channel: str, user: str) -> None:
 class _PeopleCommands:
     """What the commands need on one channel. Lives as long as one command."""
 
+    settings: ChannelSettings
     rules: AccessRules
     access_list: RedisPeople
     register: Register
@@ -153,9 +156,12 @@ class _PeopleCommands:
         """Return a code as it is, and an id as the channel spells it. Raises click.UsageError for neither."""
         from sayso.workers.people import looks_like_a_code
 
-        name = person if looks_like_a_code(person) else self.rules.spelled(person)
+        if looks_like_a_code(person):
+            return person
+        name = self.rules.spelled(person)
         if not name:
             raise click.UsageError("give a code or an id, as `sayso people list` prints them")
+        _check_id(self.settings, name)
         return name
 
     def tell(self, waited: Waiting) -> bool:
@@ -182,9 +188,21 @@ def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
     try:
         with clear_errors():
             access_list, outbox = open_people(settings, options.data)
-            yield _PeopleCommands(rules_of(settings.channels[channel]), access_list, Register(access_list), outbox)
+            yield _PeopleCommands(
+                settings.channels[channel],
+                rules_of(settings.channels[channel]),
+                access_list,
+                Register(access_list),
+                outbox,
+            )
     except (UnknownPerson, TooManyPeople) as exc:
         fail(one_line(str(exc), 300))
+
+
+def _check_id(channel: ChannelSettings, name: str) -> None:
+    """Raise click.UsageError for an id that no person of the channel can have: the command would do nothing."""
+    if problem := channel.problem_with_id(name):
+        raise click.UsageError(f"{name!r} {problem}")
 
 
 def _row(state: str, person: ListedPerson | Waiting, code: str = "") -> str:

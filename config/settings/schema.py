@@ -304,6 +304,29 @@ def _conflicts(channels: Mapping[str, AnyChannel]) -> Iterator[tuple[Path_, str,
         if each.escalate and each.escalate.to.channel not in channels:
             problem = f"names no channel; known: {', '.join(channels)}"
             yield (name, "escalate", "to", "channel"), problem, each.escalate.to.channel
+        yield from _ids_without_effect(name, each, channels)
+
+
+def _ids_without_effect(
+    name: str,
+    channel: AnyChannel,
+    channels: Mapping[str, AnyChannel],
+) -> Iterator[tuple[Path_, str, Any]]:
+    """Yield the ids of people and chats that can never match, with their paths."""
+    named: list[tuple[Path_, str]] = []
+    access = channel.access
+    if access:
+        for key in ("allow", "block", "chats"):
+            ids = getattr(access, key) or ()
+            named += [(("access", key, place), each) for place, each in enumerate(ids)]
+    if access and access.roles:
+        named += [(("access", "roles", "users", each), each) for each in access.roles.users]
+    for path, each in named:
+        if problem := channel.problem_with_id(each):
+            yield (name, *path), problem, each
+    to = channel.escalate.to if channel.escalate else None
+    if to and to.channel in channels and (problem := channels[to.channel].problem_with_id(to.chat)):
+        yield (name, "escalate", "to", "chat"), problem, to.chat
 
 
 def secret_fields(platforms: Iterable[str] = ()) -> set[str]:

@@ -90,6 +90,17 @@ def findings(bot: SlackBot) -> dict[str, tuple[str, str]]:
     return {result["check"]: (result["state"], result["id"]) for result in results}
 
 
+@pytest.mark.parametrize("command", ["approve", "block", "erase"])
+def test_person_without_a_workspace_is_refused(open_bot: Callable[..., SlackBot], command: str):
+    """The command would do nothing, and say that it is done."""
+    bot = open_bot("access: {}")
+    code, text = run(bot, command, "desk", "U0ADA", group="people")
+    assert code == 2
+    assert "'U0ADA' names no workspace, and the app is in many: write it as T0123ABCD/U0ADA" in text
+    if command == "block":
+        assert run(bot, command, "desk", "T01/U0ADA", group="people")[0] == 0
+
+
 def test_status_looks_at_each_workspace(open_bot: Callable[..., SlackBot], redis_client: Redis):
     """Each finding is of one workspace, with an id and a cure; one that removed the app is named, too."""
     bot = open_bot("install: {organizations: [T01, T02, T03, T04, T05, T06, T07]}")

@@ -240,6 +240,32 @@ def test_half_a_slack_app_is_refused_with_its_cure(file: Path, keys: str, proble
     assert "channels.a" in said
 
 
+MANY = "client_id: '${T}', client_secret: '${T}'"
+NO_WORKSPACE = "names no workspace, and the app is in many: write it as T0123ABCD/"
+
+
+@pytest.mark.parametrize(
+    ("keys", "place", "problem"),
+    [
+        (f"{MANY}, access: {{block: [T01/U1, U2]}}", "access.block.1", f"{NO_WORKSPACE}U2"),
+        (f"{MANY}, access: {{allow: [U1]}}", "access.allow.0", f"{NO_WORKSPACE}U1"),
+        (f"{MANY}, access: {{chats: [C1]}}", "access.chats.0", f"{NO_WORKSPACE}C1"),
+        (
+            f"{MANY}, access: {{roles: {{allowed: {{a: ['*']}}, users: {{U1: a}}}}}}",
+            "access.roles.users.U1",
+            f"{NO_WORKSPACE}U1",
+        ),
+        (f"{MANY}, escalate: {{after: 9, to: {{channel: a, chat: C1}}}}", "escalate.to.chat", f"{NO_WORKSPACE}C1"),
+        ("bot_token: '${T}', access: {block: [T01/U1]}", "access.block.0", "only an app with client_id has: write U1"),
+    ],
+)
+def test_id_that_can_never_match_is_refused(file: Path, keys: str, place: str, problem: str):
+    """A blocked person would be let in, and an alarm would reach no chat."""
+    said = refusal(file, f"channels:\n  a: {{platform: slack, signing_secret: '${{T}}', {keys}}}\n", T="hush-hush")
+    assert problem in said
+    assert f"channels.a.{place}" in said
+
+
 def test_secrets_are_not_in_the_repr(file: Path):
     """Settings may be printed."""
     file.write_text(
