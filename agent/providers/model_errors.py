@@ -97,6 +97,13 @@ def unreadable_answer(provider: str) -> ProviderError:
     return ProviderError(f"{provider}: its answer cannot be read")
 
 
+def call_in_text(provider: str) -> ProviderError:
+    """Return the error for a tool call that its server left in the text. A model may do better at the next try."""
+    error = ProviderError(f"{provider}: it wrote a tool call as text: its server needs a parser for the model's calls")
+    error.code = "call_in_text"
+    return error
+
+
 def cut_off_stream(provider: str) -> ProviderError:
     """Return the error for a stream that ends without a finish reason."""
     error = ProviderError(f"{provider}: the answer broke off")

@@ -39,7 +39,13 @@ from sayso.agent.providers.base import (
     UnchosenTemperature,
 )
 from sayso.agent.providers.files import MessageWithFiles
-from sayso.agent.providers.model_errors import content_filtered, cut_off_stream, translated, unreadable_answer
+from sayso.agent.providers.model_errors import (
+    call_in_text,
+    content_filtered,
+    cut_off_stream,
+    translated,
+    unreadable_answer,
+)
 from sayso.agent.providers.model_messages import (
     StableMark,
     calls_of,
@@ -70,6 +76,16 @@ _log_once = functools.lru_cache(maxsize=1000)(log.info)
 _tls_context = functools.cache(httpx2.create_ssl_context)
 #: Characters that the name of an answer's schema may not have.
 _ILLEGAL_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
+
+
+#: How models mark a call that their server should have taken out of the text, outside of code: Qwen
+#: and Hermes, Mistral, Llama, DeepSeek, Kimi.
+_CALL_MARK = re.compile(
+    r"(?<!`)(?:<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>|<function="
+    r"|<\uff5ctool\u2581calls?\u2581begin\uff5c>|<\|tool_calls?_(?:section_)?begin\|>)"
+)
+#: How far behind the mark the name of the tool stands, in characters.
+_MAX_CHARS_TO_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +155,10 @@ class ModelRequest:
         if _is_broken(response, self.vendor.api_format) and not response.tool_calls:
             raise unreadable_answer(self.vendor.name)
         text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
-        has_text = bool(without_reasoning(text).strip())
+        text = without_reasoning(text)
+        if not response.tool_calls and self._has_call(text):
+            raise call_in_text(self.vendor.name)
+        has_text = bool(text.strip())
         if response.finish_reason == "length" and not has_text and not response.tool_calls:
             error = RequestRefusedError(
                 f"{self.vendor.name}: {self.model.model_name!r} used up max_tokens={self.request.max_tokens} "
@@ -147,6 +166,14 @@ class ModelRequest:
             )
             error.kind = "cut_off"
             raise error
+
+    def _has_call(self, text: str) -> bool:
+        """Return whether a text has a call of an offered tool, which its server should have read."""
+        for mark in _CALL_MARK.finditer(text):
+            behind = text[mark.end() : mark.end() + _MAX_CHARS_TO_NAME]
+            if any(schema["name"] in behind for schema in self.request.tools or ()):
+                return True
+        return False
 
     def _arguments(self, *, is_stream: bool = False) -> dict[str, Any]:
         """Return the arguments of pydantic-ai's request functions."""

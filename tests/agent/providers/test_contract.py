@@ -22,7 +22,7 @@ from sayso.agent.providers.vendors import VendorProvider
 from sayso.agent.tools.tool import Tool, tool
 from sayso.channels.types import Media
 from tests.agent.providers.api import KEY
-from tests.agent.providers.conftest import Make, Server
+from tests.agent.providers.conftest import MAKERS, Make, Server
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 STOCK_SCHEMA = {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}
@@ -295,6 +295,35 @@ def test_empty_answer_is_an_error_with_its_reason(server: Server, provider: Vend
         ask(provider)
     with pytest.raises(ProviderError, match="content filter"):
         ask(provider)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    "written",
+    [
+        '<tool_call>\n{"name": "stock", "arguments": {}}\n</tool_call>',
+        'Let me look. <function=stock>{"sku": 1}</function>',
+        '[TOOL_CALLS][{"name": "stock", "arguments": {}}]',
+        "<\uff5ctool\u2581calls\u2581begin\uff5c>function stock",
+    ],
+)
+def test_call_that_a_server_left_in_the_text_reaches_nobody(
+    server: Server, written: str, *, streamed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no answer, and text must not run a tool. The next try may do better."""
+    server.script({"text": written}, {"text": "Here it is."})
+    config = AgentConfig(model="", max_retries=1, retry_backoff_seconds=0)
+    bot = Agent([stock], MAKERS["compatible"](server.url), config)
+    result = bot.run("How many?", stream_handler=(lambda _: None) if streamed else None)
+    assert result.content == "Here it is."
+    assert "kind=away code=call_in_text" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["Qwen writes `<tool_call>{...stock...}`.", "<tool_call> marks a call."])
+def test_text_about_calls_is_an_answer(server: Server, text: str) -> None:
+    """It is code, or names no tool of the bot."""
+    server.script({"text": text})
+    assert Agent([stock], MAKERS["compatible"](server.url), AgentConfig(model="")).run("?").content == text
 
 
 def test_tool_is_called_and_its_result_is_fenced(server: Server, provider: VendorProvider) -> None:
