@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 from sayso.channels.base import Identities, RateLimited
 from sayso.channels.http import PooledSessions
+from sayso.channels.records import OtherVersion
 from sayso.channels.setup import ListedFile, ListedMessage, MessageLog, SetupError, platform_calls, too_many_calls
 from sayso.channels.types import Conversation, Turn, storable
 from sayso.channels.whatsapp.client import ORIGINS, new_client, setup_problem, status_of
@@ -267,7 +268,11 @@ class MissedMessages:
             raise SetupError(says, f"look back {(remembered - CLOCK_SECONDS) // 3600:.0f} h at most")
         since = self._clock() - seconds
         for message in await self._listed(since, newest):
-            result = await self._recover(message, take=take and message.sent_at >= since)
+            try:
+                result = await self._recover(message, take=take and message.sent_at >= since)
+            except OtherVersion as exc:  # one person's ids: the messages of others go on
+                there = Conversation(self._channel, message.sender)
+                result = FoundMessage(message.sid, message.sent_at, there.id, "refused", str(exc))
             if message.sent_at >= since:
                 yield result
 

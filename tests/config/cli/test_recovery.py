@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from sayso.channels.records import OtherVersion
 from sayso.channels.types import Conversation, SenderIds, Turn
 from sayso.channels.whatsapp import message_log as recovery
 from sayso.channels.whatsapp import message_log as twilio_list
@@ -16,6 +17,7 @@ from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import open_inbox
 from sayso.pending.concurrency import run_without_loop
+from sayso.pending.redis import scripts
 from sayso.pending.turns import QueuedTurn
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
@@ -99,6 +101,20 @@ def test_older_number_of_a_person_does_not_become_the_newest(bench: Bench, first
     assert "1 taken now" in bench.run()[1]
     assert [turn.text for turn in bench.waiting(key)] == ["hello"]
     assert bench.identities.of_key("wa", key).number == ANA
+
+
+def test_person_of_a_newer_release_keeps_no_other_from_being_recovered(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """As after a rollback. Their message waits for the release that can read their ids."""
+    with monkeypatch.context() as newer:
+        newer.setitem(scripts._LIMITS, "RECORD_VERSION", 2)
+        _, identities = open_inbox(load_settings(bench.config), bench.folder)
+        with pytest.raises(OtherVersion):  # this process cannot read what it stores as a newer one
+            identities.recognize("wa", SenderIds(HIDDEN, BEN), store=True)
+    for sender in (BEN, ANA):
+        bench.arrive(sender, "hello", ago=600)
+    code, words = bench.run()
+    assert (code, "1 taken now, 1 refused" in words, "has version 2" in words) == (1, True, True)
+    assert [turn.text for turn in bench.waiting()] == ["hello"]
 
 
 def test_dry_run_accepts_nothing(bench: Bench):
