@@ -8,7 +8,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from sayso.channels.records import OtherVersion, check_version, versioned
@@ -129,8 +129,8 @@ class TokenCipher:
 
     def encrypt(self, installation: Installation) -> str:
         """Return the record of an installation."""
-        fields = asdict(replace(installation, record=""))
-        text = versioned(json.dumps({**fields, "channel": self._channel}))
+        stored = asdict(replace(installation, record=""))
+        text = versioned(json.dumps({**stored, "channel": self._channel}))
         return self._fernet.encrypt(text.encode()).decode()
 
     def decrypt(self, workspace: str, record: str) -> Installation:
@@ -145,12 +145,18 @@ class TokenCipher:
         except InvalidToken:
             problem = f"the token of {workspace} was encrypted with other secret keys"
             raise TokenUnreadable(problem) from None
-        fields: dict[str, Any] = json.loads(check_version(text))
-        fields.pop("v", None)
+        stored: dict[str, Any] = json.loads(check_version(text))
         # A record that was copied to another name would send with a foreign token.
-        if fields.pop("channel") != self._channel or fields["id"] != workspace:
+        if stored["channel"] != self._channel or stored["id"] != workspace:
             raise TokenUnreadable(f"the record of {workspace} belongs to another workspace")
-        return Installation(**{**fields, "scopes": tuple(fields["scopes"]), "record": record})
+        known = _known_fields(Installation, stored)
+        return Installation(**{**known, "scopes": tuple(stored["scopes"]), "record": record})
+
+
+def _known_fields(kind: type[Installation | Removal], stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the stored fields that this release knows: a newer one may have added some."""
+    names = {each.name for each in fields(kind)}
+    return {name: value for name, value in stored.items() if name in names}
 
 
 def _derived(key: str) -> bytes:
@@ -275,7 +281,7 @@ class SlackInstallations:
     def removals(self) -> list[Removal]:
         """Return who removed the app in the last REMOVED_SECONDS, the newest first."""
         records: Any = self._redis.hvals(f"{self._key}:removed")
-        removals = [Removal(**json.loads(record)) for record in records]
+        removals = [Removal(**_known_fields(Removal, json.loads(record))) for record in records]
         recent = [removal for removal in removals if self.clock() - removal.at < REMOVED_SECONDS]
         return sorted(recent, key=lambda removal: -removal.at)
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -141,6 +141,18 @@ def test_record_of_another_release_is_removed_with_its_app(
         send(bot, "T02")
     assert bot.post(lifecycle("app_uninstalled", "T02", time.time() + 5)) == 200
     assert bot.channel.installations.ids() == ["T01"]
+
+
+def test_field_that_a_newer_release_added_is_ignored(
+    bot: SlackBot, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+):
+    """Two releases work side by side, so an optional field needs no new version."""
+    with monkeypatch.context() as newer:
+        newer.setattr("sayso.channels.slack.installations.asdict", lambda record: {**asdict(record), "plan": "new"})
+        bot.install("T03", "Gamma")
+        assert bot.channel.installations.remove("T02", "app_uninstalled", time.time() + 5)
+    assert bot.channel.installations.get("T03").name == "Gamma"
+    assert [removal.id for removal in bot.channel.installations.removals()] == ["T02"]
 
 
 def test_removal_from_before_the_installation_is_over(bot: SlackBot):
