@@ -93,6 +93,8 @@ class McpConnection:
         self._is_retired = False
         self._stopping = asyncio.Event()
         self._error = ""
+        #: What to install where the SDK is missing. "" if it is there.
+        self._library_error = ""
         self._client: Client | None = None
         self.definitions: list[Definition] = []
         #: The tools that the server's last list named, and that cannot be used: why, by their names.
@@ -118,6 +120,8 @@ class McpConnection:
         finally:
             if not self._listed.done():
                 self._cancel_handshake()
+        if self._library_error:
+            raise SourceUnreachable(f"{self._server}: {self._library_error}")
         if not self._listed.done():
             error = self._error if self.is_closed else f"it gave no answer within {seconds:g} s"
             why = scrub(error, self._server.secrets)
@@ -224,7 +228,8 @@ class McpConnection:
         try:
             import_sdk()
         except LibraryError as exc:
-            raise SourceError(str(exc)) from exc
+            self._library_error = str(exc)
+            raise
         from mcp import Client
 
         opened = self._server.transport(self._monitor)
