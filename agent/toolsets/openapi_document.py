@@ -174,8 +174,11 @@ def _nullable(schema: dict[str, Any], *, is_nullable: bool) -> dict[str, Any]:
     if not is_nullable:
         return schema
     if isinstance(schema.get("type"), str):
-        enum = {"enum": [*schema["enum"], None]} if isinstance(schema.get("enum"), list) else {}
-        return {**schema, "type": [schema["type"], "null"], **enum}
+        nullable = {**schema, "type": [schema["type"], "null"]}
+        values = schema.get("enum")
+        if isinstance(values, list) and None not in values:
+            nullable["enum"] = [*values, None]
+        return nullable
     return {"anyOf": [schema, {"type": "null"}]}
 
 

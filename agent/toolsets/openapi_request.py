@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 #: What separates the values of a list in one query parameter, by style.
 _SEPARATORS = {"form": ",", "spaceDelimited": " ", "pipeDelimited": "|"}
+#: Characters that a URL cannot hold: spaces, control characters and those outside of ASCII.
+_NOT_IN_URL = re.compile(r"[^\x21-\x7e]")
 #: Writes a name or a value so that it can stand between the separators.
 Encode = Callable[[str], str]
 
@@ -65,6 +68,8 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
                 headers[place.name] = _header_value(place, value)
             case "cookie":
                 cookies.append(f"{place.name}={_flat(place, value, _percent_encoded)}")
+    # What the document itself writes: arguments are encoded already.
+    path = _NOT_IN_URL.sub(lambda found: quote(found[0]), path)
     if cookies:
         headers["Cookie"] = "; ".join(cookies)
     body_values = {place: value for place, value in placed if place.where == "body"}
@@ -192,6 +197,9 @@ def _plain(value: Any) -> str:
         return "true" if value else "false"
     if value is None:
         return ""
+    if isinstance(value, float) and value.is_integer():
+        # A model may write 3.0 for an integer, and in JSON it is one.
+        return str(int(value))
     return json.dumps(value) if isinstance(value, Mapping | list) else str(value)
 
 

@@ -75,6 +75,12 @@ def test_value_that_servers_would_read_as_two_is_not_sent(
     assert api.asked == []
 
 
+def test_whole_number_is_written_as_an_integer(tmp_path: Path, api):
+    """A model may write 3.0, which a server refuses where it wants an integer."""
+    call(provider(tmp_path, api), "findPets", page_size_=3.0)
+    assert api.asked[0][1] == "/pets?page%5Bsize%5D=3"
+
+
 def test_header_cannot_be_split(tmp_path: Path, api):
     """A line break in a header value would start another header."""
     assert "a header holds printable ASCII only" in refusal(

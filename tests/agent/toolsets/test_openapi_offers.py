@@ -403,6 +403,16 @@ def test_fragment_of_a_path_is_not_sent(tmp_path: Path, api):
     assert api.asked[-1][1] == "/pets/1"
 
 
+def test_path_is_written_as_a_url_holds_it(tmp_path: Path, api):
+    """A document may write spaces and letters outside of ASCII, and an argument keeps its own encoding."""
+    parameter = {"name": "stra\u00dfe", "in": "path", "required": True, "schema": TEXT}
+    item = {"get": {"operationId": "go", "parameters": [parameter]}}
+    document = {**PETS, "paths": {"/h\u00f6fe am see/{stra\u00dfe}": item}}
+    (name,) = tools_of(provider(tmp_path, api, document))["go"].schema()["parameters"]["properties"]
+    call(provider(tmp_path, api, document), "go", **{name: "a b%"})
+    assert api.asked[-1][1] == "/h%C3%B6fe%20am%20see/a%20b%25"
+
+
 def test_query_in_a_path_stays(tmp_path: Path, api):
     """Parameters are added to it."""
     document = json.loads(json.dumps(PETS))
