@@ -12,7 +12,8 @@ from sayso.config.cli.main import main
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.server import json_response
-from sayso.testing.platforms.slack import CREDENTIALS, FakeSlack, SlackManifests
+from sayso.testing.platforms.slack import FakeSlack
+from sayso.testing.platforms.slack_manifests import CREDENTIALS, SlackManifests
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 
 TOKEN = "SLACK_CONFIG_TOKEN"

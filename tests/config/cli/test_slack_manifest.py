@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from sayso.channels.slack.setup import EVENTS, METHODS, scopes
 from sayso.config.cli.main import main
-from sayso.testing.platforms.slack import SCOPES, faults
+from sayso.testing.platforms.slack import SCOPES
+from sayso.testing.platforms.slack_manifests import faults
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 
 ROOT = Path(__file__).parents[3]

@@ -19,7 +19,8 @@ from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import Services, bootstrap
 from sayso.config.wiring.wsgi import build_app
 from sayso.testing.platforms import fake_platforms as fakes
-from sayso.testing.platforms.slack import CREDENTIALS, FakeSlack
+from sayso.testing.platforms.slack import FakeSlack
+from sayso.testing.platforms.slack_manifests import CREDENTIALS
 from sayso.testing.platforms.webhooks import slack_event, slack_hook
 
 PUBLIC_URL = "https://bots.example.com"

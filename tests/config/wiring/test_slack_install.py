@@ -13,7 +13,7 @@ from sayso.channels.slack.install import INVITATION_SECONDS, MAX_NAME_CHARS, STA
 from sayso.channels.slack.installations import INVITATION
 from sayso.channels.slack.setup import scopes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.platforms.slack import CREDENTIALS
+from sayso.testing.platforms.slack_manifests import CREDENTIALS
 from tests.config.wiring.slack_bot import PUBLIC_URL, OpenBot, SlackBot, full_memory
 
 

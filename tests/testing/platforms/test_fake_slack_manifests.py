@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sayso.channels.slack.setup import manifest
-from sayso.testing.platforms.slack import SlackManifests, faults
+from sayso.testing.platforms.slack_manifests import SlackManifests, faults
 
 GOOD = manifest("sl", "https://bots.example.com", name="Acme")
 COMMAND = "/features/slash_commands/0"

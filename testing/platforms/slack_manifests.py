@@ -1,0 +1,215 @@
+"""A fake of Slack's methods for app manifests: what is refused, and the apps that were created."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from sayso.testing.platforms.server import FakeResponse, json_response
+
+SlackPayload = dict[str, Any]
+_PAGE = "^https://[^/]+"
+#: The part of Slack's manifest schema that our apps use: the longest text of each key, its pattern, or its type. Keys
+#: that end with "!" are required.
+SCHEMA: SlackPayload = {
+    "_metadata": {"major_version": int, "minor_version": int},
+    "display_information!": {
+        "name!": 35,
+        "description": 140,
+        "long_description": 4000,
+        "background_color": 7,
+    },
+    "features": {
+        "app_home": {
+            "home_tab_enabled": bool,
+            "messages_tab_enabled": bool,
+            "messages_tab_read_only_enabled": bool,
+        },
+        "bot_user": {"display_name!": 80, "always_online": bool},
+        "slash_commands": [
+            {
+                "command!": "^/[a-z0-9_-]{1,31}$",
+                "url": _PAGE,
+                "description!": 2000,
+                "usage_hint": 1000,
+                "should_escape": bool,
+            }
+        ],
+        "shortcuts": [{"name!": 24, "type!": 7, "callback_id!": 255, "description!": 150}],
+        "assistant_view": {"assistant_description!": 300},
+        "agent_view": {
+            "agent_description!": 300,
+            "suggested_prompts": [{"title!": 100, "message!": 1000}],
+        },
+    },
+    "oauth_config": {"redirect_urls": [_PAGE], "scopes": {"bot": [255], "user": [255]}},
+    "settings": {
+        "event_subscriptions": {"request_url": _PAGE, "bot_events": [255]},
+        "interactivity": {
+            "is_enabled!": bool,
+            "request_url": _PAGE,
+            "message_menu_options_url": _PAGE,
+        },
+        "org_deploy_enabled": bool,
+        "socket_mode_enabled": bool,
+        "token_rotation_enabled": bool,
+    },
+}
+#: What Slack calls each view, and the event that it must be subscribed to.
+VIEW_NAMES = {"agent_view": "Agent View", "assistant_view": "Assistant View"}
+VIEW_EVENTS = {"agent_view": "app_home_opened", "assistant_view": "assistant_thread_started"}
+#: The most prompts that Slack shows to a person who has written nothing yet.
+MAX_PROMPTS = 4
+#: The parameters of each method besides the manifest.
+METHOD_PARAMETERS = {
+    "apps.manifest.validate": ("manifest", "app_id"),
+    "apps.manifest.create": ("manifest", "team_id"),
+    "apps.manifest.update": ("manifest", "app_id"),
+}
+#: The credentials of an app.
+CREDENTIALS = {
+    "client_id": "1234.5678",
+    "client_secret": "client-secret-of-the-fake",
+    "verification_token": "old-token-of-the-fake",
+    "signing_secret": "signing-secret-of-the-fake",
+}
+
+
+class SlackManifests:
+    """The apps of the owner of a configuration token.
+
+    Tests may set `error`, which becomes every answer.
+
+    Tests add apps of before July 2026, which have the assistant view, to `apps`: Slack makes no
+    such app any more.
+    """
+
+    def __init__(self) -> None:
+        self.apps: dict[str, SlackPayload] = {}
+        self.error = ""
+
+    def answer(self, method: str, params: SlackPayload) -> FakeResponse:
+        """Return the answer to one of the methods. A refused call changes nothing."""
+        app_id, error = params.get("app_id", ""), self.error or self._error(method, params)
+        if error:
+            return json_response({"ok": False, "error": error})
+        try:
+            manifest = json.loads(params["manifest"])
+        except ValueError:
+            manifest = None
+        errors = [*faults(manifest), *self._view_that_is_over(app_id, manifest)]
+        if errors:
+            return json_response({"ok": False, "error": "invalid_manifest", "errors": errors})
+        if method.endswith("validate"):
+            return json_response({"ok": True})
+        return self._update(app_id, manifest) if method.endswith("update") else self._create(manifest)
+
+    def _error(self, method: str, params: SlackPayload) -> str:
+        if not set(params) <= set(METHOD_PARAMETERS[method]):
+            return "invalid_arg_name"
+        if not isinstance(params.get("manifest"), str):
+            return "invalid_arguments"
+        known = params.get("app_id", "") in self.apps
+        needs_app = method.endswith("update") or "app_id" in params
+        return "invalid_app_id" if needs_app and not known else ""
+
+    def _view_that_is_over(self, app_id: str, manifest: Any) -> Iterator[dict[str, str]]:
+        """Yield an error for the assistant view in an app that does not have it."""
+        has_view = "assistant_view" in self.apps.get(app_id, {}).get("features", {})
+        wants_view = isinstance(manifest, dict) and "assistant_view" in manifest.get("features", {})
+        if wants_view and not has_view:
+            yield _fault("New apps can only use agent_view", "/features/assistant_view")
+
+    def _create(self, manifest: SlackPayload) -> FakeResponse:
+        app_id = f"A0FAKE{len(self.apps):02d}"
+        self.apps[app_id] = manifest
+        scopes = ",".join(_scopes(manifest))
+        url = f"https://slack.com/oauth/v2/authorize?client_id={CREDENTIALS['client_id']}&scope={scopes}"
+        return json_response({"ok": True, "app_id": app_id, "credentials": CREDENTIALS, "oauth_authorize_url": url})
+
+    def _update(self, app_id: str, manifest: SlackPayload) -> FakeResponse:
+        """Replace the whole manifest."""
+        changed = _scopes(self.apps[app_id]) != _scopes(manifest)
+        self.apps[app_id] = manifest
+        return json_response({"ok": True, "app_id": app_id, "permissions_updated": changed})
+
+
+def _scopes(manifest: SlackPayload) -> list[str]:
+    return sorted(manifest.get("oauth_config", {}).get("scopes", {}).get("bot", []))
+
+
+def faults(manifest: Any) -> Iterator[dict[str, str]]:
+    """Yield the errors of a manifest, each with its place."""
+    if not isinstance(manifest, dict):
+        yield _fault("The manifest is not a JSON object", "")
+        return
+    errors = list(Draft202012Validator(_json_schema(SCHEMA)).iter_errors(manifest))
+    for error in errors:
+        place = "".join(f"/{part}" for part in error.absolute_path)
+        is_unknown = error.validator == "additionalProperties"
+        unknown = sorted(set(error.instance) - set(error.schema["properties"])) if is_unknown else []
+        is_long = error.validator == "maxLength"
+        message = f"Must be {error.validator_value} characters or less" if is_long else error.message
+        yield from (_fault(message, each) for each in [f"{place}/{name}" for name in unknown] or [place])
+    if not errors:
+        yield from _missing_addresses(manifest.get("settings", {}))
+        yield from _view_faults(manifest)
+
+
+def _json_schema(shape: Any) -> SlackPayload:
+    """Return a part of SCHEMA as JSON Schema."""
+    match shape:
+        case dict():
+            properties = {name.rstrip("!"): _json_schema(part) for name, part in shape.items()}
+            required = [name[:-1] for name in shape if name.endswith("!")]
+            return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        case list():
+            return {"type": "array", "items": _json_schema(shape[0]), "minItems": 1, "uniqueItems": True}
+        case str():
+            return {"type": "string", "pattern": shape}
+        case int():
+            return {"type": "string", "minLength": 1, "maxLength": shape}
+    return {"type": "boolean" if shape is bool else "integer"}
+
+
+def _missing_addresses(settings: SlackPayload) -> Iterator[dict[str, str]]:
+    """Return the errors of missing request URLs, which are required without Socket Mode."""
+    if settings.get("socket_mode_enabled"):
+        return
+    events, interactivity = settings.get("event_subscriptions"), settings.get("interactivity")
+    if events is not None and not events.get("request_url"):
+        message = "Event Subscription requires either Request URL or Socket Mode Enabled"
+        yield _fault(message, "/settings/event_subscriptions")
+    if interactivity and interactivity["is_enabled"] and not interactivity.get("request_url"):
+        yield _fault("Interactivity requires a Request URL", "/settings/interactivity")
+
+
+def _view_faults(manifest: SlackPayload) -> Iterator[dict[str, str]]:
+    """Return the errors of a view. Slack refuses its scope and its event without each other."""
+    features = manifest.get("features", {})
+    views = [view for view in VIEW_EVENTS if view in features]
+    if "assistant:write" in _scopes(manifest) and not views:
+        message = "Assistant:write scope should include agent_view feature"
+        yield _fault(message, "/oauth_config/scopes/bot")
+    if len(views) > 1:
+        yield _fault("An app has one view", "/features/assistant_view")
+    events = manifest.get("settings", {}).get("event_subscriptions", {}).get("bot_events", [])
+    place = "/settings/event_subscriptions/bot_events"
+    for view in views:
+        if VIEW_EVENTS[view] not in events:
+            rule = f"should use `{VIEW_EVENTS[view]}` bot event subscription"
+            yield _fault(f"{VIEW_NAMES[view]} {rule}", place)
+    if "agent_view" in views and "assistant_thread_started" in events:
+        rule = "should not use `assistant_thread_started` bot event subscription"
+        yield _fault(f"Agent View {rule}", place)
+    prompts = features.get("agent_view", {}).get("suggested_prompts", ())
+    if len(prompts) > MAX_PROMPTS:
+        message = f"Must have {MAX_PROMPTS} items or less"
+        yield _fault(message, "/features/agent_view/suggested_prompts")
+
+
+def _fault(message: str, pointer: str) -> dict[str, str]:
+    return {"message": message, "pointer": pointer or "/"}
