@@ -19,7 +19,7 @@ from sayso.agent.tools.errors import (
     ToolValidationError,
 )
 from sayso.agent.tools.json_schema import DEFINITIONS, frozen, plain
-from sayso.agent.tools.json_validation import Repairer, StepBudget, bounded_validator, with_budget
+from sayso.agent.tools.json_validation import Repairer, StepBudget, bounded_validator, has_whole_float, with_budget
 from sayso.agent.tools.parameter import JSON_TYPES, ParameterModel, ToolParameter
 from sayso.channels.spelling import nearest
 from sayso.pending.context import with_context
@@ -195,7 +195,9 @@ class SchemaArguments:
         budget = StepBudget()
         validator = with_budget(self._validator, budget)
         try:
-            if validator.is_valid(arguments) and not _not_writable(arguments):
+            # A model may write 3.0 for an integer. It is valid, and many servers refuse it.
+            is_as_meant = not has_whole_float(arguments)
+            if is_as_meant and validator.is_valid(arguments) and not _not_writable(arguments):
                 return dict(arguments)
             arguments = Repairer(self.schema, budget).repaired(arguments)
             errors = list(itertools.islice(validator.iter_errors(arguments), MAX_MISTAKES))

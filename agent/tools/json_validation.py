@@ -165,8 +165,10 @@ def _types_of(schema: Mapping[str, Any]) -> list[Any]:
 
 def _read_as(schema: Mapping[str, Any], value: Any) -> Any:
     """Return text as the choice, number or boolean it stands for, and a whole float as an integer; else the value."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value) if "enum" in schema or schema.get("type") == "integer" else value
+    if is_whole_float(value):
+        kinds = _types_of(schema)
+        is_integer = "integer" in kinds and "number" not in kinds
+        return int(value) if "enum" in schema or is_integer else value
     if not isinstance(value, str):
         return value
     if "enum" in schema:
@@ -179,6 +181,20 @@ def _read_as(schema: Mapping[str, Any], value: Any) -> Any:
             with contextlib.suppress(ValueError, KeyError):
                 return _READERS[kind](value)
     return value
+
+
+def is_whole_float(value: Any) -> bool:
+    """Return whether a value is a float without a fraction, such as 3.0."""
+    return isinstance(value, float) and value.is_integer()
+
+
+def has_whole_float(value: Any) -> bool:
+    """Return whether a JSON value is, or holds, a float without a fraction. Raises RecursionError."""
+    if isinstance(value, dict):
+        return any(map(has_whole_float, value.values()))
+    if isinstance(value, list):
+        return any(map(has_whole_float, value))
+    return is_whole_float(value)
 
 
 _READERS: Mapping[Any, Callable[[str], Any]] = {

@@ -43,6 +43,23 @@ def test_nulls_and_text_are_read_wherever_they_stand(schema, sent, read):
     assert tool.validate({"x": sent}) == {"x": read}
 
 
+@pytest.mark.parametrize(
+    ("schema", "sent", "read"),
+    [
+        ({"type": "integer"}, 3.0, "3"),
+        ({"type": ["integer", "null"]}, 3.0, "3"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 3.0, "3"),
+        ({"type": "array", "items": {"type": "integer"}}, [1.0, 2], "[1, 2]"),
+        ({"type": "number"}, 3.0, "3.0"),
+        ({"type": ["integer", "number"]}, 3.0, "3.0"),
+        ({}, 3.0, "3.0"),
+    ],
+)
+def test_whole_float_is_an_integer_where_the_schema_says_so(schema, sent, read):
+    """JSON Schema takes 3.0 for an integer. Servers in Go and Rust refuse it."""
+    assert repr(of(schema).validate({"x": sent})["x"]) == read
+
+
 def test_an_alternative_that_fits_is_left_alone():
     """A null it takes says something, and text where text belongs is no number."""
     tool = of(
