@@ -320,7 +320,7 @@ def _argument(inliner: Inliner, parameter: Mapping[str, Any]) -> Argument:
         shown = {**shown, "description": str(parameter["description"])}
     place = Place(name, where, style, bool(parameter.get("explode", style == "form")), is_json)
     if where == "cookie" and place.explode and not is_json and not is_text_schema(shown):
-        # It would be written as several cookies of one name, of which servers read one.
+        # It would be written as several cookies of one name, and servers read one of them.
         raise SourceError(
             f"its cookie {name!r} is a list or an object: text, and lists with explode: false, are supported"
         )

@@ -24,6 +24,7 @@ from sayso.channels.storage.media import MediaFiles
 from sayso.channels.storage.objects import StoreRefused, StoreUnavailable
 from sayso.channels.storage.s3 import Bucket
 from sayso.channels.types import Turn
+from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError, check_consoles, find_public_url
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import access_config
@@ -122,9 +123,7 @@ def bootstrap(
     keys = open_data(data, settings.state_folder(data))
     os.environ.setdefault("SAYSO_DATA", str(data))
     public_url = _trusted_url(settings, public_url)
-    redis = RedisParts.connect(settings, redis_url or find_redis(settings, data), patient=is_worker)
-    if not is_worker:
-        set_web_timeouts(redis.client)  # platforms must get their answer in time
+    redis = _connect(settings, redis_url or find_redis(settings, data), is_worker=is_worker)
     _check_disks(settings, data, is_worker=is_worker)
     prefix, state = settings.key_prefix, settings.state_folder(data)
     scripts, wake_up = redis.scripts(LUA), redis.wake_up
@@ -145,12 +144,12 @@ def bootstrap(
     mailbox, access_control = _open_inbox(settings, redis, texts_for_turn, work, channels)
     worker_lock = WorkerLock(state / ALIVE)
     sender = _open_sender(settings, redis, channels, ReceiptFiles(state / RECEIPTS, worker_lock.name))
-    limits, streams = settings.workers, {name for name, channel in settings.channels.items() if channel.streaming}
-    paid_channels = {name for name, channel in settings.channels.items() if channel.charges_per_message}
+    limits = settings.workers
     processor = ConversationProcessor(
         mailbox, sender, channels, agents, texts_for_turn, redis.cache, media, worker=worker_lock.name,
         turn_timeout=limits.turn_timeout, joins=limits.join_bursts, notice_after=limits.still_after,
-        streams=frozenset(streams), paid_channels=frozenset(paid_channels),
+        streams=_channels_where(settings, lambda channel: channel.streaming),
+        paid_channels=_channels_where(settings, lambda channel: channel.charges_per_message),
     )  # fmt: skip
     spool = Spool(SpoolFile(state / SPOOL), access_control) if settings.spool else None
     guard = redis.guard_against_loss(state)
@@ -168,6 +167,19 @@ def bootstrap(
         tools=tools, agent_deps=deps, deployment=_deployment(settings, keys), bot_id=bot_ids(settings, keys)[0],
         is_worker=is_worker,
     )  # fmt: skip
+
+
+def _connect(settings: Settings, url: str, *, is_worker: bool) -> RedisParts:
+    """Connect to Redis. A worker waits while it restarts. Raises ConfigError and RedisUnfit."""
+    redis = RedisParts.connect(settings, url, patient=is_worker)
+    if not is_worker:
+        set_web_timeouts(redis.client)  # platforms must get their answer in time
+    return redis
+
+
+def _channels_where(settings: Settings, is_one: Callable[[AnyChannel], bool]) -> frozenset[str]:
+    """Return the names of the channels with a property."""
+    return frozenset(name for name, channel in settings.channels.items() if is_one(channel))
 
 
 def _open_channels(

@@ -27,7 +27,7 @@ def preview_payment(to: str) -> str | NotFound:
 
 @tool(requires_approval=True, preview=preview_payment)
 def pay(to: str) -> str:
-    """Pay somebody."""
+    """Pay a person."""
     if to == "bo":
         return NotFound("account", to)  # type: ignore[return-value]
     return f"Paid {to}."
