@@ -116,8 +116,10 @@ class SlackSettings(VendorSettings):
         return self.client_id is not None
 
     def problem_with_id(self, name: str) -> str:
-        """Return why an id never matches: it names no workspace, or the only one that there is."""
+        """Return why an id never matches: it is none, names no workspace, or the only one that there is."""
         place = split_place(name)
+        if not re.fullmatch(r"[A-Z][A-Z0-9]{1,40}", place.id):
+            return "is no id of Slack: write it as U0123ABCD or C0456EFGH"
         if self.client_id and not place.team:
             return f"names no workspace, and the app is in many: write it as T0123ABCD/{name}"
         if place.team and not self.client_id:

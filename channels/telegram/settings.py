@@ -63,6 +63,12 @@ class TelegramSettings(VendorSettings):
         """The secret in the header of webhooks; None if the bot takes none."""
         return None if self.polling or not self.secret_token else self.secret_token.get_secret_value()
 
+    def problem_with_id(self, name: str) -> str:
+        """Return why an id never matches: a person or chat is known by a number, not by a name."""
+        if re.fullmatch(r"-?[0-9]{1,20}", name):
+            return ""
+        return "is no id of Telegram: write the number that /whoami prints, or that of a group, with - before it"
+
     @property
     def account_id(self) -> str:
         """The bot's id: the number that the token begins with."""

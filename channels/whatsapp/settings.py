@@ -61,6 +61,12 @@ class WhatsAppSettings(VendorSettings):
             raise ValueError("from is missing: give the sender as from, or a messaging_service_sid")
         return self
 
+    def problem_with_id(self, name: str) -> str:
+        """Return why an id never matches, or not once its person hides the number: that needs the +."""
+        if re.fullmatch(r"(?i)(whatsapp:)?(\+[0-9]{1,15}|[a-z]{2}\.(ent\.)?[a-z0-9]{1,128})", name.strip()):
+            return ""
+        return "is no number and no id of WhatsApp: write it as +4915112345678 or DE.1A2B3C"
+
     @property
     def account_id(self) -> str:
         """The account and its sender."""

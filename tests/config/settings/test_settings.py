@@ -257,6 +257,7 @@ NO_WORKSPACE = "names no workspace, and the app is in many: write it as T0123ABC
         ),
         (f"{MANY}, escalate: {{after: 9, to: {{channel: a, chat: C1}}}}", "escalate.to.chat", f"{NO_WORKSPACE}C1"),
         ("bot_token: '${T}', access: {block: [T01/U1]}", "access.block.0", "only an app with client_id has: write U1"),
+        ("bot_token: '${T}', access: {block: ['@ada']}", "access.block.0", "is no id of Slack: write it as U0123ABCD"),
     ],
 )
 def test_id_that_can_never_match_is_refused(file: Path, keys: str, place: str, problem: str):
@@ -264,6 +265,38 @@ def test_id_that_can_never_match_is_refused(file: Path, keys: str, place: str, p
     said = refusal(file, f"channels:\n  a: {{platform: slack, signing_secret: '${{T}}', {keys}}}\n", T="hush-hush")
     assert problem in said
     assert f"channels.a.{place}" in said
+
+
+WHATSAPP = "platform: whatsapp, account_sid: AC0123456789abcdef0123456789abcdef, from: 'whatsapp:+14155238886'"
+TELEGRAM = "platform: telegram, token: '${T}', polling: true"
+
+
+@pytest.mark.parametrize(
+    ("keys", "person", "problem"),
+    [
+        (f"{WHATSAPP}, auth_token: '${{T}}'", "4915100000042", "write it as +4915112345678 or DE.1A2B3C"),
+        (f"{WHATSAPP}, auth_token: '${{T}}'", "0151 1234567", "is no number and no id of WhatsApp"),
+        (TELEGRAM, "@ada", "is no id of Telegram: write the number that /whoami prints"),
+    ],
+)
+def test_person_that_is_named_by_no_id_is_refused(file: Path, keys: str, person: str, problem: str):
+    """Webhooks name an id, and of a person who hides the number no digits without a +."""
+    text = f"channels:\n  a: {{{keys}, access: {{block: ['{person}']}}}}\n"
+    assert problem in refusal(file, text, T="123:hush-hush")
+
+
+@pytest.mark.parametrize(
+    ("keys", "people"),
+    [
+        (f"{WHATSAPP}, auth_token: '${{T}}'", "'+4915100000042', 'whatsapp:+49151', DE.1A2B, 'WhatsApp:de.ent.1a'"),
+        (TELEGRAM, "'5123456789', '-1002000000001'"),
+        ("platform: console", "ana, 'any name'"),
+    ],
+)
+def test_ids_of_each_platform_are_accepted(file: Path, keys: str, people: str):
+    """As /whoami prints them, and in the spellings that access rules know."""
+    file.write_text(f"channels:\n  a: {{{keys}, access: {{block: [{people}]}}}}\n")
+    assert load_settings(file, {"T": "123:hush-hush"}).channels["a"].access.block
 
 
 def test_secrets_are_not_in_the_repr(file: Path):
