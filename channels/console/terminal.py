@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -46,9 +46,12 @@ class Terminal:
         self._buttons: tuple[Button, ...] = ()
 
     def talk(self, lines: TextIO, answer: Callable[[Turn], Coroutine[Any, Any, Sequence[Reply]]]) -> None:
-        """Print the answer to each line until the input ends or the person types `exit`."""
+        """Print the answer to each line until the input ends, or the person types `exit` or presses Ctrl-C.
+
+        Ctrl-C during an answer raises KeyboardInterrupt.
+        """
         self._print("Type a message, or the number of a button; exit ends it. Try: /help")
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(self._typed_lines(lines), 1):
             text = line.strip()
             if text.lower() in GOODBYE:
                 return
@@ -57,6 +60,18 @@ class Terminal:
                     self.show(reply)
                 except SendError as exc:
                     self._print(f"[{exc}]\n")
+
+    def _typed_lines(self, lines: TextIO) -> Iterator[str]:
+        """Yield the lines until the input ends, or Ctrl-C is pressed while the next one is awaited."""
+        while True:
+            try:
+                line = lines.readline()
+            except KeyboardInterrupt:
+                self._print("")  # the shell's prompt begins a line of its own
+                return
+            if not line:
+                return
+            yield line
 
     def turn(self, text: str, line: int) -> Turn:
         """Return the turn of a typed line, by its text and number."""

@@ -171,6 +171,27 @@ def test_empty_lines_are_no_turns(tmp_path: Path):
     assert chat(tmp_path, "\n  \n\u2003\n")[0] == "Type a message, or the number of a button; exit ends it. Try: /help"
 
 
+class InterruptedInput(io.StringIO):
+    """What a person typed before Ctrl-C."""
+
+    def readline(self, size: int | None = -1, /) -> str:
+        """Return the next line. Raises KeyboardInterrupt after the last one."""
+        line = super().readline()
+        if not line:
+            raise KeyboardInterrupt
+        return line
+
+
+def test_ctrl_c_at_the_prompt_ends_the_conversation(screen: Screen):
+    """As `exit` does, and not as a command that failed."""
+
+    async def answer(turn: Turn) -> list[Reply]:
+        return [Reply(turn.text.upper())]
+
+    screen.terminal.talk(InterruptedInput("hello\n"), answer)
+    assert screen.lines[1:] == ["HELLO\n", ""]
+
+
 def test_unwritable_folder_is_reported(tmp_path: Path):
     """The channel prints an error, and the conversation goes on."""
     (tmp_path / "chat").write_text("")
