@@ -53,7 +53,7 @@ def accept_interrupts() -> None:
 
 
 def say_stopping(number: int) -> None:
-    """Tell the person who pressed Ctrl-C that it works. Safe in a signal handler: it only writes."""
+    """Tell the person who pressed Ctrl-C that it works. Safe in a signal handler."""
     if number == signal.SIGINT and SUPERVISED not in os.environ:
         with contextlib.suppress(OSError):
             os.write(2, f"\n{STOPPING}\n".encode())

@@ -19,7 +19,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from sayso.agent.messages import NOT_JSON, AnswerDetails, FailureKind, Message, Role, ToolCall, UsageStats, countable
-from sayso.agent.providers.error_texts import AccessFault, fitting_share, says_no_credit, says_too_long
+from sayso.agent.providers.error_texts import (
+    AccessFault,
+    fitting_share,
+    says_no_credit,
+    says_too_long,
+)
 from sayso.agent.providers.reasoning import ReasoningFilter, Voided, split_reasoning
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.json_validation import read_json
@@ -97,9 +102,9 @@ _ADVICE: Mapping[AccessFault, str] = {
     "credit": "the quota or credit of the account is used up: see the vendor's page for billing",
     "key": "the vendor refuses the key: see agent.api_key",
     "rights": "this key may not use the model: see the rights of agent.api_key",
-    "model": "the vendor does not know the model or the address: see agent.model and agent.base_url",
+    "model": "the vendor knows no such model or address: see agent.model and agent.base_url",
     "setting": "the model refuses a setting: see agent.model_settings and agent.max_tokens",
-    "tools": "the model takes no tools, or refuses one of them: see agent.model and the tools of the bot",
+    "tools": "the model takes no tools, or refuses one of them: see agent.model and the bot's tools",
     "region": "the vendor does not serve the country of this server",
 }
 

@@ -11,7 +11,10 @@ from typing import Any
 
 from sayso.agent.tools.arguments import quoted
 
-_BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
+_BOOLEANS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
 #: The first name in braces, with any quotes or none: a phone writes curly ones, which are no JSON.
 _FIRST_NAME = re.compile(r"\{\s*\W?(\w+)\W?\s*:")
 #: The name before a JSON value.
@@ -51,8 +54,12 @@ def convert(text: str, parameter: Mapping[str, Any]) -> Any:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return [part.strip() for part in text.split(",")] if kind == "array" else text
-    return [value] if kind == "array" and not isinstance(value, list) else value
+        if kind == "array":
+            return [part.strip() for part in text.split(",")]
+        return text
+    if kind == "array" and not isinstance(value, list):
+        return [value]
+    return value
 
 
 def _json_arguments(text: str, parameters: Mapping[str, Any]) -> CommandArguments | None:
@@ -107,8 +114,12 @@ def _reason(error: Exception) -> str:
 
 
 def _decode(text: str) -> tuple[Any, int]:
-    """Return the JSON value at the beginning of a text, and where it ends. Raises ValueError, RecursionError."""
-    return json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant).raw_decode(text)
+    """Return the JSON value at the beginning of a text, and where it ends.
+
+    Raises ValueError and RecursionError.
+    """
+    decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    return decoder.raw_decode(text)
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ AccessFault = Literal["credit", "key", "rights", "model", "setting", "tools", "r
 
 #: How vendors and servers say that a request is longer than the model's context window.
 _TOO_LONG = re.compile(
-    r"context.?length|context.?window|maximum context|context.?size|(?:prompt|input) is too long|too many tokens:"
+    r"context.?length|context.?window|maximum context|context.?size"
+    r"|(?:prompt|input) is too long|too many tokens:"
     r"|maximum (?:prompt|model|input) length|range of input length|more than max tokens allowed"
     r"|exceed\w* (?:the )?(?:maximum number of tokens|maximum length|max length|context limit)"
     r"|exceed\w* (?:the )?(?:model token limit|configured limit of \d+ tokens)"
@@ -30,54 +31,70 @@ _TOO_LONG = re.compile(
 _NO_CREDIT = re.compile(
     r"credit balance|balance is (?:too low|insufficient|not enough)"
     r"|insufficient[_ ](?:account[_ ])?(?:user[_ ])?(?:balance|credit|fund|quota)"
-    r"|not enough (?:credit|balance|fund)|(?:out of|no|more|used all available|exhausted\b.{0,40}) credits"
+    r"|not enough (?:credit|balance|fund)"
+    r"|(?:out of|no|more|used all available|exhausted\b.{0,40}) credits"
     r"|credits? (?:limit exceeded|(?:(?:is|are|have been) )?(?:depleted|exhausted|used up))"
     r"|exceeded your .{0,40}\bcredits|\bkey limit exceeded"
-    r"|budget (?:has been |was )?exceeded|exceeded[_ ]?budget|budget_exceeded|over budget|crossed budget"
+    r"|budget (?:has been |was )?exceeded|exceeded[_ ]?budget|budget_exceeded"
+    r"|over budget|crossed budget"
     r"|arrearage|overdue.payment|payment (?:is )?(?:required|overdue)"
-    r"|(?:billing|spend(?:ing)?|usage)[_ ](?:hard[_ ])?limit|billing_not_active|check your billing details"
-    r"|exceeded_current_quota|account (?:is |has been )?(?:suspended|disabled|not active|deactivated)"
+    r"|(?:billing|spend(?:ing)?|usage)[_ ](?:hard[_ ])?limit"
+    r"|billing_not_active|check your billing details|exceeded_current_quota"
+    r"|account (?:is |has been )?(?:suspended|disabled|not active|deactivated)"
     r"|organization has been (?:disabled|suspended|restricted)|enable billing|spending cap"
     r"|\blimit: 0(?![\d.,]\d)|余额不足|欠费",
     re.IGNORECASE,
 )
 #: How vendors name a limit of a whole day.
-_DAILY_LIMIT = re.compile(r"\bper[ -]day\b|\b(?:RPD|TPD)\b|\bdaily (?:\w+ )?(?:limit|quota)", re.IGNORECASE)
+_DAILY_LIMIT = re.compile(
+    r"\bper[ -]day\b|\b(?:RPD|TPD)\b|\bdaily (?:\w+ )?(?:limit|quota)",
+    re.IGNORECASE,
+)
 #: How vendors say that their content filter stopped a request, whatever the status.
 _FILTERED = re.compile(
     r"content[_ ]filter|content_policy_violation|content management policy|moderation_blocked"
-    r"|(?:input|prompt|content) was flagged|(?:violat\w+|against) (?:our |the )?usage (?:polic|guidelines)"
-    r"|data_inspection_failed|inappropriate content|sensitive content|content exists risk|safety system",
+    r"|(?:input|prompt|content) was flagged"
+    r"|(?:violat\w+|against) (?:our |the )?usage (?:polic|guidelines)"
+    r"|data_inspection_failed|inappropriate content|sensitive content"
+    r"|content exists risk|safety system",
     re.IGNORECASE,
 )
-#: How servers say that the model wrote a call that they cannot read, or broke down over the request.
+#: How servers say that the model wrote a call that they cannot read, or that it broke down.
 _BROKEN_ANSWER = re.compile(
-    r"tool_use_failed|output_parse_failed|tool call validation failed|model has crashed", re.IGNORECASE
+    r"tool_use_failed|output_parse_failed|tool call validation failed|model has crashed",
+    re.IGNORECASE,
 )
 #: How vendors say that they do not serve the country of the request.
-_WRONG_REGION = re.compile(r"(?:user location|country, region, or territory) (?:is )?not supported", re.IGNORECASE)
+_WRONG_REGION = re.compile(
+    r"(?:user location|country, region, or territory) (?:is )?not supported",
+    re.IGNORECASE,
+)
 #: How vendors refuse a key with the status of a refused request.
 _WRONG_KEY = re.compile(
-    r"(?:incorrect|invalid|expired|unknown) api.?key|api.?key (?:is )?(?:not valid|invalid|expired)|\bexpired.key\b",
+    r"(?:incorrect|invalid|expired|unknown) api.?key"
+    r"|api.?key (?:is )?(?:not valid|invalid|expired)|\bexpired.key\b",
     re.IGNORECASE,
 )
 #: How vendors refuse the name of a model with the status of a refused request.
 _UNKNOWN_MODEL = re.compile(
     r"\b(?:invalid|unknown) model\b|not a valid model|no models? loaded|model identifier is invalid"
     r"|\bmodel[ _:]not[ _](?:exist|found|available|supported)"
-    r"|\bmodel\b.{0,80}(?:does not exist|decommissioned|not supported by any|requires terms acceptance)",
+    r"|\bmodel\b.{0,80}(?:does not exist|decommissioned|not supported by any)"
+    r"|\bmodel\b.{0,80}requires terms acceptance",
     re.IGNORECASE,
 )
 #: How servers say that the model takes no tools, or refuse one of them, also as the field of the
 #: request in front of their message.
 _REFUSED_TOOLS = re.compile(
-    r"does not support (?:tools|tool use|tool calling|function calling)|tool choice requires|tools param requires"
+    r"does not support (?:tools|tool use|tool calling|function calling)"
+    r"|tool choice requires|tools param requires"
     r"|^\W*tools\b|\btools\[\d|\bfunction_declarations\b|schema for function",
     re.IGNORECASE,
 )
 #: A setting of the request, as the field in front of a vendor's message, and how Gemini names one.
 _REFUSED_SETTING = re.compile(
-    r"^\W*(?:max_\w*tokens|temperature|top_[pk]|thinking|reasoning|tool_choice|stop\w*|stream\w*|service_tier"
+    r"^\W*(?:max_\w*tokens|temperature|top_[pk]|thinking|reasoning|tool_choice|stop\w*|stream\w*"
+    r"|service_tier"
     r"|response_format|output_config|seed)\b|works in thinking mode|thinking (?:budget|level)",
     re.IGNORECASE,
 )
@@ -85,7 +102,8 @@ _REFUSED_SETTING = re.compile(
 _TOKENS = re.compile(r"(?<![\w.-])\d{1,3}(?:,\d{3})+(?![\w-])|(?<![\w.-])\d{3,9}(?![\w-])")
 #: The number of tokens that the words around it call the limit.
 _NAMED_LIMIT = re.compile(
-    r"(?:maximum\D{0,30}|context (?:size|length|window)\D{0,20}|\blimit(?::| of)? |\bmodel with |[<>]=? ?)(\d[\d,]*)",
+    r"(?:maximum\D{0,30}|context (?:size|length|window)\D{0,20}"
+    r"|\blimit(?::| of)? |\bmodel with |[<>]=? ?)(\d[\d,]*)",
     re.IGNORECASE,
 )
 #: The share of the named limit that is used, since tokens are only estimated here.
@@ -98,7 +116,7 @@ def says_too_long(text: str) -> bool:
 
 
 def says_no_credit(text: str) -> bool:
-    """Return whether a vendor's error message or code says that the account's credit, quota or budget is used up."""
+    """Return whether an error's message or code says that credit, quota or budget is used up."""
     return _NO_CREDIT.search(text) is not None
 
 
@@ -108,12 +126,15 @@ def says_daily_limit(text: str) -> bool:
 
 
 def says_filtered(text: str) -> bool:
-    """Return whether a vendor's error message or code says that its content filter stopped the request."""
+    """Return whether an error's message or code says that a content filter stopped the request."""
     return _FILTERED.search(text) is not None
 
 
 def says_broken_answer(text: str) -> bool:
-    """Return whether a refusal is the model's own fault, such as a malformed call, and worth a retry."""
+    """Return whether a refusal is the model's own fault, such as a malformed call.
+
+    It is worth a retry.
+    """
     return _BROKEN_ANSWER.search(text) is not None
 
 

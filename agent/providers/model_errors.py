@@ -25,7 +25,12 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
-from sayso.agent.providers.base import FILTERED, ProviderError, RateLimitedError, RequestRefusedError
+from sayso.agent.providers.base import (
+    FILTERED,
+    ProviderError,
+    RateLimitedError,
+    RequestRefusedError,
+)
 from sayso.agent.providers.error_texts import (
     AccessFault,
     access_fault,
@@ -62,7 +67,8 @@ _MAYBE_SETUP = frozenset({None, 400, 422, 500})
 MAX_RATE_LIMIT_SECONDS = 3600
 #: The status of a request that is too large.
 _TOO_LARGE = 413
-#: Statuses with which vendors and servers refuse a request that is too long. An error inside of a stream may have none.
+#: Statuses with which vendors and servers refuse a request that is too long. An error inside of a
+#: stream may have none.
 _MAYBE_TOO_LONG = _REFUSALS | {None, 429, 500}
 #: Statuses of an overloaded vendor; Anthropic answers 529, Groq 498.
 _OVERLOADED = frozenset({498, 503, 529})
@@ -98,8 +104,12 @@ def unreadable_answer(provider: str) -> ProviderError:
 
 
 def call_in_text(provider: str) -> ProviderError:
-    """Return the error for a tool call that its server left in the text. A model may do better at the next try."""
-    error = ProviderError(f"{provider}: it wrote a tool call as text: its server needs a parser for the model's calls")
+    """Return the error for a tool call that its server left in the text.
+
+    A model may do better at the next try.
+    """
+    cure = "its server needs a parser for the model's calls"
+    error = ProviderError(f"{provider}: it wrote a tool call as text: {cure}")
     error.code = "call_in_text"
     return error
 
@@ -290,7 +300,7 @@ def _access_fault(exc: ModelAPIError, status: int | None) -> AccessFault | None:
 
 
 def _told_fault(exc: ModelAPIError, status: int | None) -> AccessFault | None:
-    """Return what the field, the code or the message of an error says that the operator has to mend."""
+    """Return what the operator has to mend by the field, the code or the message of an error."""
     if status not in _MAYBE_SETUP | _NO_ACCESS:
         return None
     field = _refused_field(exc)
@@ -300,22 +310,27 @@ def _told_fault(exc: ModelAPIError, status: int | None) -> AccessFault | None:
     faults = [fault for text in texts if text and (fault := access_fault(text))]
     if faults:
         return faults[0]
-    is_wrong_setting = exc.provider_error_code in _SETUP_CODES and not field.startswith(("messages", "input"))
-    return "setting" if field and is_wrong_setting else None
+    is_setting = bool(field) and not field.startswith(("messages", "input"))
+    if is_setting and exc.provider_error_code in _SETUP_CODES:
+        return "setting"
+    return None
 
 
 def _refused_field(exc: ModelAPIError) -> str:
-    """Return the field of the request that OpenAI, or a server that speaks its protocol, names; "" if it names none."""
+    """Return the field of the request that an error names, "" for none.
+
+    OpenAI and servers that speak its protocol name one.
+    """
     body: Any = exc.body
     field = body.get("param") if isinstance(body, dict) else None
     return field if isinstance(field, str) else ""
 
 
 def _has_no_credit(exc: ModelAPIError, status: int | None) -> bool:
-    """Return whether the account has no credit. Anthropic says so with 400, gateways with 400 or
-    429.
+    """Return whether the account has no credit.
 
-    A rate limit that lasts for hours is a used-up quota too. An error inside of a stream may have no status.
+    Anthropic says so with 400, gateways with 400 or 429. A rate limit that lasts for hours is a
+    used-up quota too. An error inside of a stream may have no status.
     """
     if isinstance(exc, ModelQuotaExceededError):
         return True
@@ -337,7 +352,10 @@ def _is_filtered(exc: ModelAPIError) -> bool:
 
 
 def _is_broken_answer(exc: ModelAPIError) -> bool:
-    """Return whether the server refuses what the model wrote, not what it was asked. Groq answers 400."""
+    """Return whether the server refuses what the model wrote, not what it was asked.
+
+    Groq answers 400.
+    """
     return any(says_broken_answer(text) for text in _texts(exc) if text)
 
 

@@ -92,7 +92,8 @@ def _signature(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(function).parameters
     except (ValueError, TypeError) as exc:
         problem = f"no tool can be made of {name_of(function)!r}: Python knows no signature of it"
-        cure = "write a function with type hints around it, or give Tool(name, description, parameters, function)"
+        made_by_hand = "Tool(name, description, parameters, function)"
+        cure = f"write a function with type hints around it, or give {made_by_hand}"
         raise ToolValidationError(f"{problem}; {cure}") from exc
 
 

@@ -160,9 +160,10 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         """Return the Tool of a function; what is not given comes from its signature and docstring (seed: Tool).
 
         With a `namespace` its name is `{namespace}-{method_name}`. `options` are other fields of ToolDefinition.
-        Whether the function is async is detected, whatever `metadata.is_async` says (seed: Tool). A function that is a
-        tool already is returned unchanged. Raises ValueError for a lambda without a name, ToolValidationError for what
-        cannot be a tool, and for a tool that is given options.
+        Whether the function is async is detected, whatever `metadata.is_async` says (seed: Tool).
+        A function that is a tool already is returned unchanged. Raises ValueError for a lambda
+        without a name, ToolValidationError for what cannot be a tool, and for a tool that is given
+        options.
         """
         given = (
             name,

@@ -155,17 +155,15 @@ class Inliner:
         return {"description": f"Another {name}, not shown again." if name != "..." else "Not shown: too deep."}
 
 
-def _without_required(schema: dict[str, Any], names: set[str]) -> dict[str, Any]:
+def _without_required(schema: Any, names: set[str]) -> Any:
     """Return the schema, and the parts of its `allOf`, without these names in `required`."""
-    if not names:
+    if not names or not isinstance(schema, dict):
         return schema
     changed = dict(schema)
     if isinstance(changed.get("required"), list):
         changed["required"] = [name for name in changed["required"] if str(name) not in names]
     if isinstance(changed.get("allOf"), list):
-        changed["allOf"] = [
-            _without_required(part, names) if isinstance(part, dict) else part for part in changed["allOf"]
-        ]
+        changed["allOf"] = [_without_required(part, names) for part in changed["allOf"]]
     return changed
 
 
@@ -242,7 +240,7 @@ def _read_yaml(text: str) -> Any:
 
 
 class _YamlReader:
-    """Builds the values of YAML events. An alias is the value of its anchor itself, and not a copy."""
+    """Builds the values of YAML events. An alias is the value of its anchor, and not a copy."""
 
     def __init__(self, events: Iterator[Any]) -> None:
         self._events = events

@@ -83,7 +83,10 @@ class ToolsetRefresher:
 
     def listed_names(self) -> dict[str, tuple[str, ...]]:
         """Return what each source called all its tools in its last listing, by the source's id."""
-        return {source.id: tuple(getattr(source.provider, "listed_names", ())) for source in self._sources}
+        names: dict[str, tuple[str, ...]] = {}
+        for source in self._sources:
+            names[source.id] = tuple(getattr(source.provider, "listed_names", ()))
+        return names
 
     def close(self) -> None:
         """Stop, and close all sources. Idempotent."""

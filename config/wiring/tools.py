@@ -186,7 +186,7 @@ def _left_out_lines(
     left_out: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> Iterator[str]:
-    """Yield a line for each of the first tools of a source that cannot be used, or not as a whole."""
+    """Yield a line for each of a source's first tools that cannot be used, or not as a whole."""
     place = settings.origin.at("tools", index)
     for name, why in islice(left_out.items(), MAX_LEFT_OUT_LINES):
         yield f"{place}warning: tools: {name!r} of {_name(source)!r} is left out: {why}"

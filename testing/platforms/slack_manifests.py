@@ -12,8 +12,8 @@ from sayso.testing.platforms.server import FakeResponse, json_response
 
 SlackPayload = dict[str, Any]
 _PAGE = "^https://[^/]+"
-#: The part of Slack's manifest schema that our apps use: the longest text of each key, its pattern, or its type. Keys
-#: that end with "!" are required.
+#: The part of Slack's manifest schema that our apps use: the longest text of each key, its pattern,
+#: or its type. Keys that end with "!" are required.
 SCHEMA: SlackPayload = {
     "_metadata": {"major_version": int, "minor_version": int},
     "display_information!": {
@@ -105,7 +105,9 @@ class SlackManifests:
             return json_response({"ok": False, "error": "invalid_manifest", "errors": errors})
         if method.endswith("validate"):
             return json_response({"ok": True})
-        return self._update(app_id, manifest) if method.endswith("update") else self._create(manifest)
+        if method.endswith("update"):
+            return self._update(app_id, manifest)
+        return self._create(manifest)
 
     def _error(self, method: str, params: SlackPayload) -> str:
         if not set(params) <= set(METHOD_PARAMETERS[method]):
@@ -127,8 +129,15 @@ class SlackManifests:
         app_id = f"A0FAKE{len(self.apps):02d}"
         self.apps[app_id] = manifest
         scopes = ",".join(_scopes(manifest))
-        url = f"https://slack.com/oauth/v2/authorize?client_id={CREDENTIALS['client_id']}&scope={scopes}"
-        return json_response({"ok": True, "app_id": app_id, "credentials": CREDENTIALS, "oauth_authorize_url": url})
+        query = f"client_id={CREDENTIALS['client_id']}&scope={scopes}"
+        return json_response(
+            {
+                "ok": True,
+                "app_id": app_id,
+                "credentials": CREDENTIALS,
+                "oauth_authorize_url": f"https://slack.com/oauth/v2/authorize?{query}",
+            }
+        )
 
     def _update(self, app_id: str, manifest: SlackPayload) -> FakeResponse:
         """Replace the whole manifest."""
