@@ -36,7 +36,13 @@ class ChatModel(OpenAIChatModel):
     def _validate_completion(self, response: ChatCompletion) -> Any:
         _raise_error_in(response, self.model_name)
         _settle_finish_reasons(response, self.model_name)
-        for choice in response.choices or []:
+        # Some servers leave out what the library requires here, though not in a stream.
+        response.id = response.id or ""
+        response.object = "chat.completion"
+        response.model = response.model or self.model_name
+        for index, choice in enumerate(response.choices or []):
+            choice.index = index
+            choice.message.role = "assistant"
             # Snowflake sends "". In a stream it may stand in each chunk, so there it is no end.
             choice.finish_reason = choice.finish_reason or "stop"
             for call in choice.message.tool_calls or []:

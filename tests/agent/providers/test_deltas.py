@@ -68,6 +68,14 @@ def test_whole_call_is_read_however_a_server_writes_it(server: Server, style: st
     assert [(each.tool_name, each.parameters) for each in message.tool_calls] == [("search_docs", {})]
 
 
+def test_whole_answer_is_read_without_its_formal_fields(server: Server) -> None:
+    """The library would refuse it, though it reads the same in a stream."""
+    server.script({"raw": json.dumps({"choices": [{"message": {"content": "Hi"}}]})})
+    provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
+    message, usage = asyncio.run(provider.acomplete(model="", system_prompt="", messages=()))
+    assert (message.content, usage.model) == ("Hi", "llama3.2")
+
+
 def test_name_in_each_delta_is_read_once(server: Server) -> None:
     """Some servers repeat it beside each piece of the arguments."""
     server.script({"deltas": "repeated", "calls": CALLS})
