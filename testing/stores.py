@@ -354,9 +354,14 @@ class MemoryIdentities:
         """Return a person with the ids of a message, as far as there is room."""
         new = ids.as_identity().ids
         names = [name for name in person.ids if name not in new]
+        number = ids.number
+        # Another id comes with another number. The old one may be given to a person who never wrote.
+        has_another_id = bool(ids.user_id and person.user_id) and ids.user_id != person.user_id
+        if not (number or has_another_id):
+            number = self._shown(channel, person).number
         return replace(
             person,
-            number=ids.number or self._shown(channel, person).number,
+            number=number,
             user_id=ids.user_id or person.user_id,
             ids=(*names, *new)[-MAX_IDS:],
         )

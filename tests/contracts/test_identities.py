@@ -110,6 +110,14 @@ def test_parent_id_leads_to_the_same_person(identities):
     assert (person.number, person.user_id) == (OTHER_NUMBER, BEN)
 
 
+def test_another_id_without_a_number_takes_the_old_number_away(identities):
+    """The person changed the number, and hides the new one. The old one may be a stranger's."""
+    writes(identities, ANA, NUMBER, PARENT)
+    assert writes(identities, BEN, "", PARENT) == ANA
+    person = identities.of_key("wa", ANA)
+    assert (person.number, person.user_id) == ("", BEN)
+
+
 def test_own_id_counts_more_than_the_parent(identities):
     """Two people with an id each stay two, whatever else a webhook says."""
     writes(identities, ANA, NUMBER)

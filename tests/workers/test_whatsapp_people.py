@@ -226,6 +226,17 @@ def test_changed_number_keeps_the_conversation_where_a_parent_id_says_so(clinic:
     assert clinic.recipients[-1] == OTHER_NUMBER
 
 
+def test_reply_does_not_go_to_a_number_that_its_person_gave_up(clinic: Clinic):
+    """The person changed the number and hides the new one.
+
+    The old one may be given to a stranger, who has not written yet.
+    """
+    clinic.say("delete A", ANA, NUMBER, parent=PARENT)
+    clinic.say("yes", BEN, parent=PARENT)
+    assert clinic.bot.deleted == ["A"]
+    assert clinic.recipients[-1] == BEN
+
+
 def test_changed_number_without_a_parent_id_is_another_person(clinic: Clinic):
     """Twilio passes on no message that links the two.
 

@@ -27,7 +27,11 @@ local function find_sender()
   end
   local forgotten = {}
   while #sender.ids > MAX_IDS do table.insert(forgotten, table.remove(sender.ids, 1)) end
-  if args.user_id ~= '' then sender.user_id = args.user_id end
+  if args.user_id ~= '' then
+    -- Another id comes with another number. The old one may be given to a person who never wrote.
+    if sender.user_id ~= '' and sender.user_id ~= args.user_id then sender.number = '' end
+    sender.user_id = args.user_id
+  end
   if args.number == '' then return without_lost_number(sender), forgotten end
   sender.number = args.number  -- the newest holder of a number gets the messages to it
   return sender, forgotten
