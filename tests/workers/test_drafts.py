@@ -208,7 +208,10 @@ def test_platform_that_asks_to_wait_gets_no_draft_before():
 
 
 def test_workspace_that_asks_to_wait_stops_the_drafts_of_its_conversation_alone():
-    """Other conversations of the channel read no note. This one shows its newest text afterwards."""
+    """Other conversations of the channel read no note.
+
+    This one shows its newest text afterwards.
+    """
 
     async def scene() -> None:
         screen = Screen()

@@ -81,7 +81,10 @@ REFUSED = ("✓ No", "", "")
     ids=["tap yes", "yes", "tap no", "no", "superseded", "late tap", "expired"],
 )
 def test_decided_question_keeps_its_buttons_without_data(asking, answer, shown):
-    """What was chosen has a mark, in every way that a question ends; no button of it decides anything any more."""
+    """What was chosen has a mark, in every way that a question ends.
+
+    No button of it decides anything any more.
+    """
     answer(asking)
     assert asking.decided[0] == shown
 

@@ -1,4 +1,7 @@
-"""Previews that refuse: nothing is asked, nothing is stored, and the reason is in the tool's own words."""
+"""Previews that refuse.
+
+Nothing is asked, nothing is stored, and the reason is in the tool's own words.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ GUESTS = ["Ada", "Bo"]
 
 
 def cancelling(ran: list[str], refuse: Callable[[str], Any]) -> Tool:
-    """Return a tool that cancels the stay of a guest; what `refuse` returns or raises replaces a missing guest."""
+    """Return a tool that cancels the stay of a guest.
+
+    What `refuse` returns or raises replaces a missing guest.
+    """
 
     def preview(guest: str) -> Any:
         if guest not in GUESTS:
@@ -108,7 +114,10 @@ def test_refused_step_is_told_above_the_question_about_the_others(how: str):
 
 
 def test_other_errors_of_a_preview_are_private(caplog: pytest.LogCaptureFixture):
-    """The model reads the type and a reference; the traceback is in the log under that reference."""
+    """The model reads the type and a reference.
+
+    The traceback is in the log under that reference.
+    """
 
     def broken(guest: str) -> str:
         raise KeyError("password=hunter2")

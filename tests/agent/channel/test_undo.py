@@ -252,7 +252,10 @@ def test_person_and_model_are_told_why_an_undo_refuses(make_bot, how):
 
 
 def test_undo_of_a_plan_stops_at_the_step_that_refuses(make_bot):
-    """What was undone before stays undone, and the rest was not tried; person and model know which is which."""
+    """What was undone before stays undone, and the rest was not tried.
+
+    Person and model know which is which.
+    """
     bot = make_bot("A B C", lines=["Sunny."], undo=refuse)
     told = bot.say(tap=delete(bot))
     assert told.startswith(

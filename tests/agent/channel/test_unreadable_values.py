@@ -1,4 +1,7 @@
-"""Errors and results of tools whose own code fails when their text is read: they are private, and end no turn."""
+"""Errors and results of tools whose own code fails when their text is read.
+
+They are private, and end no turn.
+"""
 
 from __future__ import annotations
 

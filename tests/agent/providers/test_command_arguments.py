@@ -1,4 +1,7 @@
-"""Commands with JSON: an object holds the arguments by name, and what cannot be read is told in one plain line."""
+"""Commands with JSON.
+
+An object holds the arguments by name, and what cannot be read is told in one plain line.
+"""
 
 from __future__ import annotations
 

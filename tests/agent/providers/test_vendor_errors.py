@@ -1,4 +1,7 @@
-"""Errors of vendors and gateways: what they mean for people, for the operator, and whether to ask again."""
+"""Errors of vendors and gateways.
+
+What they mean for people, for the operator, and whether to ask again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a tool can be made of: functions of all kinds, tools themselves, and a plain line for everything else."""
+"""What a tool can be made of.
+
+Functions of all kinds, tools themselves, and a plain line for everything else.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,10 @@ def test_no_tool_is_made_of_what_wraps_one(wrapped):
 
 
 def test_a_bound_method_of_a_tool_is_that_tool_for_its_class():
-    """Python 3.13 makes one of @classmethod above @tool; older versions bind the tool themselves."""
+    """Python 3.13 makes one of @classmethod above @tool.
+
+    Older versions bind the tool themselves.
+    """
     bound = Tool.from_function(MethodType(vars(Till)["whose"], Till))
     assert bound.execute({"guest": "ana"}) == "Till ana"
     assert list(bound.schema()["parameters"]["properties"]) == ["guest"]

@@ -1,4 +1,7 @@
-"""Functions beside a tool: its undo, its preview and its reconciler, and what is refused when the tool is defined."""
+"""Functions beside a tool.
+
+Its undo, its preview and its reconciler, and what is refused when the tool is defined.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Calls of tools for mypy: each kind of tool keeps the parameters and the result of its function."""
+"""Calls of tools for mypy.
+
+Each kind of tool keeps the parameters and the result of its function.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""MCP servers whose tools change: an old yes never runs a new meaning, and announcements cost little."""
+"""MCP servers whose tools change.
+
+An old yes never runs a new meaning, and announcements cost little.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""OpenAPI: an operation is offered only if a request can be written as its document says; others are named."""
+"""OpenAPI: an operation is offered only if a request can be written as its document says.
+
+Others are named.
+"""
 
 from __future__ import annotations
 
@@ -304,7 +307,10 @@ def test_fields_of_a_form_are_written_as_their_encoding_says(
     encoding: Any,
     sent: set[Any],
 ):
-    """Stripe's forms are objects in brackets (`deepObject`); without an encoding, objects are JSON."""
+    """Stripe's forms are objects in brackets (`deepObject`).
+
+    Without an encoding, objects are JSON.
+    """
     arguments = {"items": ["a", {"b": 1}], "meta": {"k": {"l": True}}}
     kind, data = changed(tmp_path, api, body(FORM, FIELDS, encoding=encoding), **arguments)
     assert (kind, set(parse_qsl(data))) == (FORM, sent)

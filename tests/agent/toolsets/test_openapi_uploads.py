@@ -107,7 +107,10 @@ def parts_of(api: Any) -> list[tuple[str, str | None, str, bytes]]:
 
 
 def test_file_is_sent_as_the_question_named_it(tmp_path: Path, api):
-    """The question has name, type, size and digest; after the yes the same bytes are sent with the other fields."""
+    """The question has name, type, size and digest.
+
+    After the yes the same bytes are sent with the other fields.
+    """
     call = set_photo(
         title="Rex",
         photo="rex.png",

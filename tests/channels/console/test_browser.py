@@ -211,7 +211,10 @@ def turn_under_work(page: Page, echo: EchoApp, channel: ConsoleChannel, text: st
 
 
 def test_stopped_answer_leaves_no_bubble(page: Page, echo: EchoApp, channel: ConsoleChannel):
-    """The draft disappears, also for a page that opened in the middle. The notice of the stop stays."""
+    """The draft disappears, also for a page that opened in the middle.
+
+    The notice of the stop stays.
+    """
     turn = turn_under_work(page, echo, channel, "tell me a story")
     shown = run_sync(channel.draft(turn, "Once upon"))
     for _ in range(2):
@@ -619,7 +622,10 @@ def test_code_is_colored_and_copied(
     channel: ConsoleChannel,
     address: str,
 ):
-    """Markup in code, and in the name of its language, is text. An unknown language has one color."""
+    """Markup in code, and in the name of its language, is text.
+
+    An unknown language has one color.
+    """
     page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
     ask(page)
     run_sync(channel.send(Delivery("code", echo.turns[0].conversation, Reply(CODE))))

@@ -107,7 +107,10 @@ def test_waiting_reader_is_woken_by_an_entry(feed: Feed):
 
 
 def test_old_entries_are_trimmed(feed: Feed):
-    """A long conversation keeps about the last 1,000 entries; Redis trims in blocks of up to 100."""
+    """A long conversation keeps about the last 1,000 entries.
+
+    Redis trims in blocks of up to 100.
+    """
     for n in range(KEPT_ENTRIES + 150):
         feed.append("c", {"n": n})
     kept = [entry["n"] for _, entry in feed.read("c", "", 0)]

@@ -73,7 +73,10 @@ def test_stop_outside_of_a_thread_stops_nothing(read, change: dict[str, Any]):
 
 
 def test_stop_is_that_of_the_person_who_pressed_it(read):
-    """In a channel every member sees the button. It stops the turns of its presser, as /stop does."""
+    """In a channel every member sees the button.
+
+    It stops the turns of its presser, as /stop does.
+    """
     stop = turn(read(signing.slack_event("Ev1", {**STOP, "channel": "C0OPS", "user": "U0BOB"})))
     assert (stop.is_stop, stop.user_id, stop.in_group, stop.conversation.thread) == (
         True,

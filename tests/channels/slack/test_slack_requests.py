@@ -87,7 +87,10 @@ def test_edit_belongs_to_the_conversation_of_its_message(
     view: str,
     thread: str,
 ):
-    """A message with replies names itself as its thread; in a plain direct message it opened none."""
+    """A message with replies names itself as its thread.
+
+    In a plain direct message it opened none.
+    """
     body = changed({"thread_ts": ROOT, "edited": {"user": "U0ADA"}}, {"text": "no"}, channel)
     assert turn(read(body, view=view)).conversation == Conversation("sl", channel, thread)
     mentions = changed({"text": "<@U0BOT> go", "edited": {"user": "U0ADA"}}, {}, "C0OPS")

@@ -1,4 +1,7 @@
-"""Answers as rich messages of Telegram (Bot API 10.2): when they are sent, and what replaces them."""
+"""Answers as rich messages of Telegram (Bot API 10.2).
+
+When they are sent, and what replaces them.
+"""
 
 from __future__ import annotations
 

@@ -369,7 +369,10 @@ def test_alert_ends_once_the_channel_works_again(received: Received, kind: str):
 
 
 def test_operator_is_told_of_a_refused_template_until_one_arrives(caplog):
-    """Other replies that arrive say nothing of templates; nor does one that Twilio has only sent."""
+    """Other replies that arrive say nothing of templates.
+
+    Nor does one that Twilio has only sent.
+    """
     alerts = MemoryAlerts()
     refusal = RefusedTemplate("HX1", "Meta has paused it", "name another one")
     failed = StatusUpdate("SM1", "failed", "63041", template="HX1")

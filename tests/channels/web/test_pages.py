@@ -1,4 +1,7 @@
-"""Pages for people: each has a title, an icon, a language and the width of a phone, also where a link leads nowhere."""
+"""Pages for people.
+
+Each has a title, an icon, a language and the width of a phone, also where a link leads nowhere.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,10 @@ def test_existing_files_are_left_alone(bot: Path):
 
 
 def test_a_new_bot_and_its_calls_are_typed(bot: Path):
-    """`mypy --strict` finds nothing in its files, nor in calls of each kind of tool; a wrong call is an error."""
+    """`mypy --strict` finds nothing in its files, nor in calls of each kind of tool.
+
+    A wrong call is an error.
+    """
     files = [TYPED_CALLS, bot / "tools.py", bot / "test_tools.py"]
     command = [sys.executable, "-m", "mypy", "--strict", *map(str, files)]
     done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)

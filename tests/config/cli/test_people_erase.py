@@ -1,4 +1,7 @@
-"""`sayso people erase` on WhatsApp: a person is found by each of their ids, and no other person is."""
+"""`sayso people erase` on WhatsApp.
+
+A person is found by each of their ids, and no other person is.
+"""
 
 from __future__ import annotations
 

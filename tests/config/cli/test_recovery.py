@@ -103,7 +103,10 @@ def test_older_number_of_a_person_does_not_become_the_newest(bench: Bench, first
     assert bench.identities.of_key("wa", key).number == ANA
 
 
-def test_person_of_a_newer_release_keeps_no_other_from_being_recovered(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_person_of_a_newer_release_keeps_no_other_from_being_recovered(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+):
     """As after a rollback. Their message waits for the release that can read their ids."""
     with monkeypatch.context() as newer:
         newer.setitem(scripts._LIMITS, "RECORD_VERSION", 2)

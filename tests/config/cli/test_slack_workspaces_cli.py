@@ -102,7 +102,10 @@ def test_person_without_a_workspace_is_refused(open_bot: Callable[..., SlackBot]
 
 
 def test_status_looks_at_each_workspace(open_bot: Callable[..., SlackBot], redis_client: Redis):
-    """Each finding is of one workspace, with an id and a cure; one that removed the app is named, too."""
+    """Each finding is of one workspace, with an id and a cure.
+
+    One that removed the app is named, too.
+    """
     bot = open_bot("install: {organizations: [T01, T02, T03, T04, T05, T06, T07]}")
     for team in ("T01", "T02", "T03", "T04", "T05", "T06", "T07"):
         bot.install(team)
@@ -153,7 +156,10 @@ def test_status_does_not_renew_a_token(open_bot: Callable[..., SlackBot]):
 
 
 def test_manifest_has_what_an_installation_needs(open_bot: Callable[..., SlackBot]):
-    """Redirect URL, organizations and rotation are as the YAML says; an app with a bot_token has none of them."""
+    """Redirect URL, organizations and rotation are as the YAML says.
+
+    An app with a bot_token has none of them.
+    """
     bot = open_bot("install: {token_rotation: true}")
     manifest = json.loads(run(bot, "manifest", "desk", "--json")[1])
     assert manifest["oauth_config"]["redirect_urls"] == [f"{PUBLIC_URL}/slack/desk/oauth_redirect"]

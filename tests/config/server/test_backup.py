@@ -191,7 +191,10 @@ def test_people_files_and_history_are_restored(source: Machine, target: Machine)
 
 
 def test_tokens_of_workspaces_are_restored_encrypted(source: Machine, target: Machine):
-    """The bot's own keys read them; the backup is counted with them, and an invitation ends when it would have."""
+    """The bot's own keys read them.
+
+    The backup is counted with them, and an invitation ends when it would have.
+    """
     stored = SlackInstallations("desk", source.client, KEYS, PREFIX)
     stored.save(Installation("T01", "xoxb-secret", name="Acme"))
     invitation = hash_of(stored.issue(INVITATION, "1", 600))

@@ -1,4 +1,7 @@
-"""A whole bot whose Slack app many workspaces install: web and worker in this process, over fakes and a real Redis."""
+"""A whole bot whose Slack app many workspaces install.
+
+Web and worker in this process, over fakes and a real Redis.
+"""
 
 from __future__ import annotations
 

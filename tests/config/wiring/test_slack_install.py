@@ -1,4 +1,7 @@
-"""Installing a Slack app into a workspace in a browser: what is asked of Slack, and what is refused."""
+"""Installing a Slack app into a workspace in a browser.
+
+What is asked of Slack, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +195,10 @@ def test_uninvited_browser_cannot_begin(open_bot: OpenBot):
 
 
 def test_invitation_installs_one_workspace(open_bot: OpenBot):
-    """Opening the link uses nothing up, as a preview of a chat app would; two browsers with one link install once."""
+    """Opening the link uses nothing up, as a preview of a chat app would.
+
+    Two browsers with one link install once.
+    """
     bot = open_bot("install: {invited: true}")
     path = invite(bot)
     other = bot.browser()

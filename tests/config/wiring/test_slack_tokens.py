@@ -1,4 +1,7 @@
-"""The tokens of workspaces: sealed, renewed once, and removed with the app of one workspace alone."""
+"""The tokens of workspaces.
+
+Sealed, renewed once, and removed with the app of one workspace alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One Slack app in many workspaces: each call to Slack has the token of the workspace that its conversation is in."""
+"""One Slack app in many workspaces.
+
+Each call to Slack has the token of the workspace that its conversation is in.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,10 @@ def test_yes_in_one_workspace_confirms_nothing_in_another(bot: SlackBot):
 
 
 def test_event_that_slack_repeats_is_answered_once_in_each_workspace(bot: SlackBot):
-    """Slack repeats what it believes to be lost; the same ids in another workspace are another message."""
+    """Slack repeats what it believes to be lost.
+
+    The same ids in another workspace are another message.
+    """
     for team, envelope in ENVELOPES.items():
         body = message(team, f"{FIRST_TS}.000100", f"delete invoice {team}-1", **envelope)
         assert [bot.post(body, retry=number) for number in range(3)] == [200] * 3
@@ -260,7 +266,10 @@ def test_shortcut_for_an_organization_makes_it_none_of_its_own_workspaces(bot: S
 
 @pytest.mark.parametrize("is_stub", [False, True], ids=["url", "file_info"])
 def test_file_is_fetched_with_the_token_of_its_workspace(bot: SlackBot, *, is_stub: bool):
-    """Slack sends a log-in page to any other token; a file of a shared channel is looked up first."""
+    """Slack sends a log-in page to any other token.
+
+    A file of a shared channel is looked up first.
+    """
     for team in ("T01", "T02"):
         content = f"a picture of {team}".encode()
         url = bot.slack.host(content, team)
