@@ -635,7 +635,8 @@ def _end_of(action: PendingAction, value: Any, error: BaseException | None = Non
         text = _in_words(raw)
         output = _bounded(storable(str(raw)))
     except (Exception, *FATAL_ERRORS):  # it took effect, whatever its value is
-        log.exception("tool.result_unreadable", extra={"tool": action.kind, "type": type(value).__name__})
+        facts = {"tool": action.kind, "type": type(value).__name__}
+        log.exception("tool.result_unreadable", extra=facts)
         return EffectEnd("done")
     return EffectEnd("done", text, output if output != text else "")
 

@@ -268,7 +268,8 @@ class OutcomeHistory:
         undo = records.get(link.undo) if has_failed_undo else None
         if undo is not None:
             entry["note"] = _UNDO_FAILED
-            entry["undo_error"] = _json_or_text(await self._for_model(message.tool_name, _raw_text(undo)))
+            text = await self._for_model(message.tool_name, _raw_text(undo))
+            entry["undo_error"] = _json_or_text(text)
         return entry
 
     async def _for_model(self, tool_name: str, raw: str) -> str:

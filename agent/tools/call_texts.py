@@ -402,7 +402,7 @@ def serialize(value: Any) -> str:
         return WITHOUT_VALUE
     try:
         text = _as_json(value)
-    except (Exception, *FATAL_ERRORS):  # the tool has acted: its return value must not fail the turn
+    except (Exception, *FATAL_ERRORS):  # the tool has acted: its value must not fail the turn
         log.exception("tool.result_unreadable", extra={"type": type(value).__name__})
         if isinstance(value, ToolResult):  # its kind may say that nothing was done
             return as_json({"kind": str(value.kind)})

@@ -159,7 +159,7 @@ def _deep_pairs(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _flat(place: Place, value: Any, encode: Encode) -> str:
-    """Return a value as one encoded text. Raises SourceError for one that cannot be told from two."""
+    """Return a value as one encoded text. Raises SourceError for one that reads as two."""
     if place.is_json:
         return encode(json.dumps(value))
     if isinstance(value, list | tuple):
@@ -188,7 +188,8 @@ def _checked(place: Place, text: str, separators: str, encode: Encode) -> str:
     """
     found = [each for each in separators if each in text]
     if found:
-        raise SourceError(f"{place.name!r} has {text!r}: no value of this list may contain {found[0]!r}")
+        rule = f"no value of this list may contain {found[0]!r}"
+        raise SourceError(f"{place.name!r} has {text!r}: {rule}")
     return encode(text)
 
 

@@ -340,7 +340,8 @@ class Views:
         try:
             if named is not None:
                 return channel.conversation_of(user_id, named).thread
-            return next((chat.id for chat in channel.chats.all(channel.name, user_id) if chat.at), "")
+            chats = channel.chats.all(channel.name, user_id)
+            return next((chat.id for chat in chats if chat.at), "")
         except StoreDown:
             return ""
 

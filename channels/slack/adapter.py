@@ -116,7 +116,8 @@ class SlackChannel:
             try:
                 self.installations.note_organization(workspace.id, workspace.organization)
             except RedisError as exc:
-                extra = {"channel": self.name, "workspace": workspace.id, "reason": type(exc).__name__}
+                reason = type(exc).__name__
+                extra = {"channel": self.name, "workspace": workspace.id, "reason": reason}
                 log.warning("workspace.not_noted", extra=extra)
             return
         at = workspace.at or self.installations.clock()

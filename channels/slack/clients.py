@@ -196,7 +196,8 @@ class ManyWorkspaces:
             try:
                 return await asyncio.to_thread(self._installations.replace, installation, renewed)
             except RedisError as exc:
-                extra = {"channel": self._channel, "workspace": installation.id, "reason": type(exc).__name__}
+                reason = type(exc).__name__
+                extra = {"channel": self._channel, "workspace": installation.id, "reason": reason}
                 log.warning("workspace.not_stored", extra=extra)
                 await self._sleep(1.0)
         return await asyncio.to_thread(self._installations.replace, installation, renewed)

@@ -88,7 +88,7 @@ class InstallViews:
             path="/",
             secure=self._is_encrypted,
             httponly=True,
-            samesite="Lax",  # Slack's page sends the browser back, so that Strict would leave it out
+            samesite="Lax",  # Slack's page sends the browser back: Strict would leave it out
         )
         return response
 

@@ -46,7 +46,12 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
         texts = texts or [Reply(as_markdown(joined_labels(reply.buttons)))]
         texts[-1] = replace(texts[-1], buttons=reply.buttons)
     if reply.edits and texts:
-        texts[0] = replace(texts[0], edits=reply.edits, optional=reply.optional, removes=reply.removes)
+        texts[0] = replace(
+            texts[0],
+            edits=reply.edits,
+            optional=reply.optional,
+            removes=reply.removes,
+        )
     if not reply.media:
         return tuple(texts)
     file = Reply(media=reply.media)

@@ -200,7 +200,10 @@ def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
 
 
 def _check_id(channel: ChannelSettings, name: str) -> None:
-    """Raise click.UsageError for an id that no person of the channel can have: the command would do nothing."""
+    """Raise click.UsageError for an id that no person of the channel can have.
+
+    The command would do nothing.
+    """
     if problem := channel.problem_with_id(name):
         raise click.UsageError(f"{name!r} {problem}")
 

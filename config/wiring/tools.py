@@ -194,7 +194,8 @@ def _left_out_lines(
         more = len(left_out) - MAX_LEFT_OUT_LINES
         yield f"{place}warning: tools: {more} more of {_name(source)!r} are left out"
     for name, why in islice(missing.items(), MAX_LEFT_OUT_LINES):
-        yield f"{place}warning: tools: {name!r} of {_name(source)!r} is not offered as a whole: {why}"
+        problem = f"{name!r} of {_name(source)!r} is not offered as a whole"
+        yield f"{place}warning: tools: {problem}: {why}"
     if len(missing) > MAX_LEFT_OUT_LINES:
         more = len(missing) - MAX_LEFT_OUT_LINES
         yield f"{place}warning: tools: {more} more of {_name(source)!r} are not offered as a whole"

@@ -158,11 +158,15 @@ def faults(manifest: Any) -> Iterator[dict[str, str]]:
     errors = list(Draft202012Validator(_json_schema(SCHEMA)).iter_errors(manifest))
     for error in errors:
         place = "".join(f"/{part}" for part in error.absolute_path)
-        is_unknown = error.validator == "additionalProperties"
-        unknown = sorted(set(error.instance) - set(error.schema["properties"])) if is_unknown else []
-        is_long = error.validator == "maxLength"
-        message = f"Must be {error.validator_value} characters or less" if is_long else error.message
-        yield from (_fault(message, each) for each in [f"{place}/{name}" for name in unknown] or [place])
+        message = error.message
+        if error.validator == "maxLength":
+            message = f"Must be {error.validator_value} characters or less"
+        places = [place]
+        if error.validator == "additionalProperties":
+            unknown = sorted(set(error.instance) - set(error.schema["properties"]))
+            places = [f"{place}/{name}" for name in unknown]
+        for each in places:
+            yield _fault(message, each)
     if not errors:
         yield from _missing_addresses(manifest.get("settings", {}))
         yield from _view_faults(manifest)
