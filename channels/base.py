@@ -29,6 +29,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -40,6 +41,7 @@ from typing import (
     Self,
     runtime_checkable,
 )
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
@@ -462,11 +464,40 @@ def nothing_if_empty(value: object) -> object:
     return None if value == "" else value
 
 
+def can_be_asked(url: str) -> bool:
+    """Return whether a request can go to a URL: it has http or https, a host, and a valid port."""
+    if re.search(r"\s", url):
+        return False
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if "[" in parts.netloc:
+            IPv6Address(host)
+        return parts.scheme in ("http", "https") and host != "" and parts.port != 0
+    except ValueError:  # half a bracket, a port that is no number, a letter that stands for a slash
+        return False
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL, which may be malformed, without a login, a query and a fragment."""
+    address = re.split("[?#]", url, maxsplit=1)[0]
+    return re.sub(r"//[^/]*@", "//", address)
+
+
 def web_address(url: str) -> str:
     """Return the URL without its last slash. Raises ValueError."""
-    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
+    if not can_be_asked(url):
         raise ValueError("is not a URL: write it as https://bots.example.com")
+    if "?" in url or "#" in url:
+        raise ValueError("ends in a query or a fragment: leave that out")
     return url.rstrip("/")
+
+
+def server_address(url: str) -> str:
+    """Return the URL of a server whose secrets stand elsewhere. Raises ValueError."""
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError("holds a user: leave it out, and sign in with headers or auth")
+    return web_address(url)
 
 
 def _not_blank(secret: SecretStr) -> SecretStr:

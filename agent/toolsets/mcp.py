@@ -45,6 +45,7 @@ from sayso.agent.toolsets.base import (
     scrub_value,
 )
 from sayso.agent.toolsets.mcp_connection import McpConnection, McpServer
+from sayso.channels.base import can_be_asked, without_secrets
 from sayso.channels.http import backoff_seconds
 from sayso.channels.storage.media import UNKNOWN_TYPE, settle_type
 from sayso.channels.types import extension_of
@@ -99,6 +100,8 @@ class McpToolProvider:
     ) -> None:
         if bool(command) == bool(url):
             raise ValueError("an MCP server is a command or a url: give one of them")
+        if url and not can_be_asked(url):
+            raise ValueError(f"url {without_secrets(url)!r} is not a URL: write it as https://mcp.example.com/mcp")
         self.name = name or (Path(command).name if command else urlsplit(url).hostname or "server")
         command_line = (command, *args) if command else ()
         self._server = McpServer(self.name, command_line, env or {}, cwd, url, headers or {})

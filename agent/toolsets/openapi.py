@@ -44,6 +44,7 @@ from sayso.agent.toolsets.openapi_document import (
 from sayso.agent.toolsets.openapi_files import download_name, read_uploads, upload_preview
 from sayso.agent.toolsets.openapi_operations import Operation, OperationReader
 from sayso.agent.toolsets.openapi_request import Auth, OriginClient, Request, request_for
+from sayso.channels.base import can_be_asked, server_address, without_secrets
 from sayso.channels.http import Resolve, addresses_of, content_type_of, decoded, origin_of
 from sayso.pending.concurrency import call_in_thread
 
@@ -99,7 +100,7 @@ class OpenApiToolProvider:
         resolve: Resolve = addresses_of,
     ) -> None:
         self._source = str(document)
-        self._base_url = base_url
+        self._base_url = _checked_base(base_url)
         self._auth = (auth,) if isinstance(auth, Auth) else tuple(auth or ())
         self._filter = ToolFilter(include, exclude)
         self._fixed = dict(arguments or {})
@@ -107,6 +108,11 @@ class OpenApiToolProvider:
         self._max_bytes = max_bytes
         self._resolve = resolve
         self._api: _Api | None = None
+        if self.is_remote and not can_be_asked(self._source):
+            raise ValueError(
+                f"{without_secrets(self._source)!r} is not a URL: "
+                "write the document's as https://api.example.com/openapi.json"
+            )
         #: What the document calls all its operations, those that the filter leaves out too.
         self.listed_names: tuple[str, ...] = ()
         #: The selected operations that cannot be used, by the document's names, with the reasons.
@@ -287,6 +293,11 @@ class OpenApiToolProvider:
                 f"{self._source_name} has its server at {url.netloc.decode()!r}, without https: "
                 f"if you mean it, write it as base_url"
             )
+        if url.query or url.fragment:
+            raise SourceError(
+                f"{self._source_name} names a server with a query or a fragment, which no call would carry: "
+                "write its address without that as base_url"
+            )
         selected = []
         for each in self._selected(document, url, source):  # no model sees the fixed arguments
             properties = {name: part for name, part in each.schema["properties"].items() if name not in self._fixed}
@@ -296,6 +307,7 @@ class OpenApiToolProvider:
             # A file has one order, but a server may write its document in another one each time.
             selected.sort(key=lambda each: each.name)
         names = legal_names([each.name for each in selected])
+        # A lone "?" or "#" says nothing.
         client = self._client(url.copy_with(query=None, fragment=None), self._max_bytes)
         return _Api({names[each.name]: each for each in selected}, client)
 
@@ -372,6 +384,14 @@ class OpenApiToolProvider:
         base = _parsed_url(self._base_url)
         trusted = base is not None and origin_of(url) == origin_of(base)
         return OriginClient(url, trusted, self._seconds, max_bytes, self._resolve)
+
+
+def _checked_base(url: str) -> str:
+    """Return a `base_url`, which may be "". Raises ValueError."""
+    try:
+        return server_address(url) if url else ""
+    except ValueError as exc:
+        raise ValueError(f"base_url {without_secrets(url)!r} {exc}") from None
 
 
 def _own_servers(

@@ -30,7 +30,7 @@ from sayso.config.server.processes import (
     local_url,
     take_note_back,
 )
-from sayso.config.settings.loader import ConfigError, check_consoles
+from sayso.config.settings.loader import ConfigError, check_consoles, find_public_url
 from sayso.config.settings.schema import Settings
 from sayso.pending.stop_signals import (
     KILL_SECONDS,
@@ -117,8 +117,8 @@ class Up:
 
     @property
     def public_url(self) -> str:
-        """The URL at which platforms reach the web."""
-        return self.settings.public_url or os.environ.get("SAYSO_PUBLIC_URL") or self.local_url
+        """The URL at which platforms reach the web. Raises ConfigError."""
+        return find_public_url(self.settings, os.environ.get("SAYSO_PUBLIC_URL") or self.local_url)
 
     def run(self) -> None:
         """Start everything, print the URLs, watch until SIGTERM, SIGHUP or Ctrl-C, stop everything.

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from sayso.channels.base import Count, Number, OptionalSecret, Section, Url, nothing_if_empty
+from sayso.channels.base import Count, Number, OptionalSecret, Section, nothing_if_empty, server_address
 from sayso.pending.redis.url import RedisUrl
 
 #: The model that needs no account: it matches messages to tools, and is no language model.
@@ -47,14 +47,8 @@ def redis_address(url: str) -> str:
     return url
 
 
-def _without_user(url: str) -> str:
-    if "@" in url.partition("://")[2].partition("/")[0]:
-        raise ValueError("holds a user: leave it out, and sign in with headers or auth")
-    return url
-
-
 #: The URL of a server whose secrets, if any, stand in keys of their own.
-ServerUrl = Annotated[Url, AfterValidator(_without_user)]
+ServerUrl = Annotated[str, AfterValidator(server_address)]
 OptionalServerUrl = Annotated[ServerUrl | None, BeforeValidator(nothing_if_empty)]
 OptionalRedisUrl = Annotated[Annotated[str, AfterValidator(redis_address)] | None, BeforeValidator(nothing_if_empty)]
 VendorModel = Annotated[str, AfterValidator(_vendor_model)]

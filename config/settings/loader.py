@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import ValidationError
 
+from sayso.channels.base import web_address, without_secrets
 from sayso.channels.redaction import remember, secrets_of
 from sayso.channels.registry import platform_names
 from sayso.channels.setup import is_loopback
@@ -103,12 +104,15 @@ def find_public_url(settings: Settings, given: str = "") -> str:
     """Return the URL by which platforms reach the web, without a slash at its end.
 
     It is that of the configuration, else the `given` one, else SAYSO_PUBLIC_URL, else one of this
-    machine.
+    machine. Raises ConfigError.
     """
     if settings.public_url:
         return settings.public_url
-    url = given or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)
-    return url.rstrip("/")
+    url = given or os.environ.get("SAYSO_PUBLIC_URL") or DEFAULT_URL
+    try:
+        return web_address(url)
+    except ValueError as exc:
+        raise ConfigError([f"SAYSO_PUBLIC_URL: {without_secrets(url)!r} {exc}"]) from None
 
 
 def load_settings(file: Path, environ: Mapping[str, str] | None = None, *, without_secrets: bool = False) -> Settings:

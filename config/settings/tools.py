@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from sayso.channels.base import Count, Number, OptionalSecret, OptionalUrl, Secret, Section
+from sayso.channels.base import Count, Number, OptionalSecret, OptionalUrl, Secret, Section, can_be_asked
 from sayso.config.settings.agent import OptionalServerUrl, ServerUrl
 
 #: A namespace is the beginning of tool names, which have at most 64 characters.
@@ -272,6 +272,13 @@ class OpenApiSource(SourceSettings):
     """Fixed values of parameters. They are sent with every operation that has them and never shown to a model. Example:
     `{tenant: shop}`.
     """
+
+    @field_validator("openapi")
+    @classmethod
+    def _a_document(cls, document: str) -> str:
+        if document.startswith(("http://", "https://")) and not can_be_asked(document):
+            raise ValueError("is not a URL: write it as https://api.example.com/openapi.json")
+        return document
 
 
 class ToolboxSource(SourceSettings):

@@ -36,6 +36,15 @@ def call(provider: McpToolProvider, tool: str, /, **parameters: Any) -> Any:
     return asyncio.run(provider.execute_tool(tool, parameters))
 
 
+@pytest.mark.parametrize("url", ["http://[::1/mcp?key=s3cr3t", "http://host:99999/mcp", "localhost:8000/mcp"])
+def test_malformed_url_is_refused_at_once(url: str):
+    """The error shows the value without what may be secret, and says how to write it."""
+    with pytest.raises(ValueError, match=r"is not a URL: write it as https://mcp\.example\.com/mcp") as caught:
+        McpToolProvider(url=url)
+    assert f"url {url.partition('?')[0]!r}" in str(caught.value)
+    assert "s3cr3t" not in str(caught.value)
+
+
 def test_server_killed_during_a_call_is_one_error_and_is_restarted(tiny: Tiny, notes):
     """The error names the server and says that the effect is unknown; the next call starts the server again."""
     provider = tiny()

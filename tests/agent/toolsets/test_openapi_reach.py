@@ -258,3 +258,35 @@ def test_invalid_server_url_is_one_error(tmp_path: Path, url: str):
     """No error of a URL parser leaves the provider."""
     with pytest.raises(SourceError, match="names no server that can be used"):
         tools_of(provider(tmp_path, base_url="", document={**PETS, "servers": [{"url": url}]}))
+
+
+@pytest.mark.parametrize("query", ["?version=2", "#part"])
+def test_server_with_a_query_is_refused(tmp_path: Path, query: str):
+    """No call would carry the query, so it is not dropped silently."""
+    document = {**PETS, "servers": [{"url": f"https://pets.example.com/v1{query}"}]}
+    with pytest.raises(SourceError, match="write its address without that as base_url"):
+        tools_of(provider(tmp_path, base_url="", document=document))
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("http://[::1/v1", "base_url 'http://[::1/v1' is not a URL: write it as https://"),
+        ("http://host:99999", "base_url 'http://host:99999' is not a URL"),
+        ("https://host/v1?key=s3cr3t", "base_url 'https://host/v1' ends in a query or a fragment: leave that out"),
+        ("https://bot:s3cr3t@host", "base_url 'https://host' holds a user: leave it out"),
+    ],
+)
+def test_wrong_base_url_is_refused_at_once(url: str, problem: str):
+    """The error shows the value without what may be secret, and says how to write it."""
+    with pytest.raises(ValueError, match=r"^base_url") as caught:
+        OpenApiToolProvider("pets.yaml", base_url=url)
+    assert str(caught.value).startswith(problem)
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_malformed_url_of_a_document_is_refused_at_once():
+    """The error is ours, shows the value and says how to write it."""
+    with pytest.raises(ValueError, match="is not a URL: write the document's as https://") as caught:
+        OpenApiToolProvider("http://[::1/pets.json?key=s3cr3t")
+    assert "'http://[::1/pets.json'" in str(caught.value)

@@ -94,6 +94,13 @@ def test_no_process_starts_with_an_open_console_behind_an_address_of_the_environ
     assert "channels.web: this console has no password" in errors
 
 
+def test_malformed_address_of_the_environment_is_one_line(tmp_path: Path):
+    """The line names the variable, its value and the cure."""
+    errors = refusal(*on_free_port("up"), "--data", tmp_path, SAYSO_PUBLIC_URL="http://[::1")
+    assert "SAYSO_PUBLIC_URL: 'http://[::1' is not a URL: write it as https://bots.example.com" in errors
+    assert "Traceback" not in errors
+
+
 @pytest.mark.parametrize("url", ["foo://s3cr3t", "redis://:s3cr3t@host:port/x"])
 def test_malformed_redis_url_is_refused_without_repeating_it(tmp_path: Path, url: str):
     """The URL may hold a password."""

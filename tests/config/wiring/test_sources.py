@@ -53,6 +53,10 @@ MISTAKES = {
     "command as text": ("tools:\n  - mcp: {command: npx server}", ":2:11: tools.0.mcp.command: must be a list"),
     "no command": ("tools:\n  - mcp: {command: []}", ":2:11: tools.0.mcp.command: is empty: add one"),
     "no url": ("tools:\n  - mcp: {url: localhost}", ":2:11: tools.0.mcp.url: is not a URL: write it as https://"),
+    "malformed document": (
+        "tools:\n  - openapi: 'http://[::1/pets.json'",
+        ":2:5: tools.0.openapi: is not a URL: write it as https://api.example.com/openapi.json",
+    ),
     "user in url": (
         "tools:\n  - mcp: {url: 'http://u:p@a'}",
         ":2:11: tools.0.mcp.url: holds a user: leave it out, and sign",
