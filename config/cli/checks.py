@@ -17,6 +17,7 @@ from sayso.config.cli.command import (
     Options,
     SaysoCommand,
     check_channel,
+    check_id,
     clear_errors,
     counted,
     exit_on_failure,
@@ -156,6 +157,8 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
     with clear_errors():
         settings = options.load(running=False)
         check_channel(settings, channel)
+        if user:
+            check_id(settings, channel, user)
         with logs_beside_findings():
             opened = load_bot_tools(settings, remote=True)
         opened.close()

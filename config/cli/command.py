@@ -240,6 +240,15 @@ def check_channel(settings: Settings, channel: str) -> None:
         raise click.UsageError(f"no channel {channel!r}; {hint}known: {', '.join(settings.channels)}")
 
 
+def check_id(settings: Settings, channel: str, name: str) -> None:
+    """Raise click.UsageError for an id that no person of the channel can have.
+
+    The command would do nothing, or answer for a person who does not exist.
+    """
+    if problem := settings.channels[channel].problem_with_id(name):
+        raise click.UsageError(f"{name!r} {problem}")
+
+
 def one_line(text: str, width: int) -> str:
     """Return a text as one line of at most `width` characters, without secrets and without terminal control codes."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in redact(text)).split())

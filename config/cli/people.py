@@ -10,10 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sayso.config.cli.command import Options, SaysoGroup, check_channel, clear_errors, fail, one_line, pass_options
+from sayso.config.cli.command import (
+    Options,
+    SaysoGroup,
+    check_channel,
+    check_id,
+    clear_errors,
+    fail,
+    one_line,
+    pass_options,
+)
 
 if TYPE_CHECKING:
-    from sayso.config.settings.channels import ChannelSettings
+    from sayso.config.settings.schema import Settings
     from sayso.workers.access import AccessRules
     from sayso.workers.people import ListedPerson, RedisPeople, Register, Waiting
     from sayso.workers.sender import RedisOutbox
@@ -111,7 +120,7 @@ def erase(options: Options, channel: str, user: str) -> None:
 
     settings = options.load()
     check_channel(settings, channel)
-    _check_id(settings.channels[channel], user)
+    check_id(settings, channel, user)
     with clear_errors():
         try:
             erased = erase_person(settings, options.data, open_data(options.data), channel, user)
@@ -138,7 +147,8 @@ def erase(options: Options, channel: str, user: str) -> None:
 class _PeopleCommands:
     """What the commands need on one channel. Lives as long as one command."""
 
-    settings: ChannelSettings
+    settings: Settings
+    channel: str
     rules: AccessRules
     access_list: RedisPeople
     register: Register
@@ -161,7 +171,7 @@ class _PeopleCommands:
         name = self.rules.spelled(person)
         if not name:
             raise click.UsageError("give a code or an id, as `sayso people list` prints them")
-        _check_id(self.settings, name)
+        check_id(self.settings, self.channel, name)
         return name
 
     def tell(self, waited: Waiting) -> bool:
@@ -189,7 +199,8 @@ def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
         with clear_errors():
             access_list, outbox = open_people(settings, options.data)
             yield _PeopleCommands(
-                settings.channels[channel],
+                settings,
+                channel,
                 rules_of(settings.channels[channel]),
                 access_list,
                 Register(access_list),
@@ -197,15 +208,6 @@ def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
             )
     except (UnknownPerson, TooManyPeople) as exc:
         fail(one_line(str(exc), 300))
-
-
-def _check_id(channel: ChannelSettings, name: str) -> None:
-    """Raise click.UsageError for an id that no person of the channel can have.
-
-    The command would do nothing.
-    """
-    if problem := channel.problem_with_id(name):
-        raise click.UsageError(f"{name!r} {problem}")
 
 
 def _row(state: str, person: ListedPerson | Waiting, code: str = "") -> str:

@@ -242,6 +242,16 @@ def test_wrong_usage_has_its_own_exit_code(ask, args, options, words):
     assert result.exit_code == 2
 
 
+def test_id_that_no_person_can_have_is_refused(ask, folder, monkeypatch):
+    """The answer would hold for a person who does not exist."""
+    monkeypatch.setenv("TOKEN", "1:abc")
+    channel = "  tg: {platform: telegram, token: '${TOKEN}', polling: true}\n"
+    (folder / "sayso.yaml").write_text(YAML + channel)
+    result = ask("find_letter", channel="tg", user="@ana")
+    assert "'@ana' is no id of Telegram: write the number that /whoami prints" in result.output
+    assert result.exit_code == 2
+
+
 def test_invalid_configuration_is_reported(ask, folder):
     """The report is that of `sayso check`."""
     (folder / "sayso.yaml").write_text("channels: {}\n")
