@@ -33,7 +33,7 @@ WIDTH = 60
 REMAINS = (
     "that actions took place, when and how they ended, without who and what: in the audit ledger, for ever",
     "ids of their messages: 72 hours; digests of their ids: counters of conversations for 30 days, of used tokens for "
-    "2 days; that they want no messages: a year",
+    "2 days; of threads that the bot opened: 90 days; that they want no messages: a year",
     "what others in a group were answered or said about them: 30 days after the last message there",
     "cached answers of models, where `agent.cache` is on: until their ttl",
     "whether they may talk (`access`): until `sayso people forget {channel} {user}`; that they wait for it: 1 hour",

@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.agent.channel.context import user_message_text
 from sayso.channels.base import Unreachable, at_first_address
-from sayso.channels.slack.threads import OpenedThreads
+from sayso.channels.slack.threads import OpenedThreads, new_thread
 from sayso.channels.types import Conversation, Delivery, Received, Reply, Turn
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
@@ -448,6 +448,16 @@ def test_draft_that_opened_the_thread_is_not_deleted(bot: SlackBot):
     send(bot, Reply("Stopped."))
     assert bot.shown == [("", "…"), (opened, "Stopped.")]
     assert "chat.delete" not in [entry["raw"].get("method") for entry in bot.platforms.sent]
+
+
+def test_notes_of_an_opened_thread_hold_no_id_of_the_person():
+    """`sayso people erase` leaves one of them: it holds digests, and ends by itself."""
+    cache = MemorySharedCache()
+    began = Conversation("sl", "D0ADA", new_thread("a slash command of U0ADA"))
+    asyncio.run(OpenedThreads(cache).note(began, ROOT))
+    stored = str(cache._notes)
+    assert "new-" in stored
+    assert [word for word in ("D0ADA", "U0ADA") if word in stored] == []
 
 
 def test_old_thread_of_a_person_is_looked_up_once():
