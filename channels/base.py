@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import (
@@ -352,10 +352,23 @@ def note_workspace(channel: object, received: Received) -> None:
 
 
 def note_moves(channel: object, received: Received) -> Received:
-    """Remember which chat got another id. Return what was received, address changes under first addresses."""
-    if not (received.moved or received.addresses) or not isinstance(channel, FollowsMoves):
+    """Remember which chat got another id. Return what was received, address changes under first addresses.
+
+    A report that names a delivery names the conversation with it.
+    """
+    if not (received.moved or received.addresses):
         return received
-    return channel.note_moves(received)
+    if isinstance(channel, FollowsMoves):
+        return channel.note_moves(received)
+    if not isinstance(channel, RecognizesPeople):
+        return received
+    addresses = []
+    for change in received.addresses:
+        conversation = change.conversation
+        if not change.delivery:
+            conversation = channel.conversation_of(conversation)
+        addresses.append(replace(change, conversation=conversation))
+    return replace(received, addresses=tuple(addresses))
 
 
 def at_first_address(channel: object, turn: Turn) -> Turn:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sayso.channels.base import Forbidden
+from sayso.channels.base import Forbidden, note_moves
 from sayso.channels.types import Conversation, Delivery, Reply, SenderIds, Turn, WebhookRequest
 from sayso.channels.whatsapp.people import WhatsAppPeople
 from sayso.testing.platforms import webhooks as signing
@@ -319,6 +319,29 @@ def test_opt_out_is_of_the_person_whatever_address_the_report_names(clinic: Clin
     assert len(clinic.platforms.sent) == sent
     clinic.say("I am back", ANA)
     assert len(clinic.platforms.sent) == sent + 1
+
+
+@pytest.mark.parametrize("to", [ANA, NUMBER])
+def test_opt_out_from_a_message_of_another_program_is_of_the_person(platforms: FakePlatforms, to: str):
+    """The report has no delivery of ours. Its address may be another one than the person's first."""
+    clinic = Clinic(platforms)
+    clinic.say("hello", "", NUMBER)
+    clinic.say("hello", ANA, NUMBER)
+    clinic.rig.pass_time(2 * 3600)
+    form = {
+        "MessageSid": "SM" + "1" * 32,
+        "MessageStatus": "failed",
+        "ErrorCode": "63050",
+        "To": to,
+    }
+    url = f"{URL}/status"
+    headers, body = signing.whatsapp_hook(url, TWILIO_AUTH_TOKEN, {**form, "AccountSid": TWILIO_ACCOUNT_SID})
+    received = clinic.channel.receive(WebhookRequest(url, headers, body, path="status"))
+    clinic.ingress.store("wa", note_moves(clinic.channel, received))
+    news = Delivery("x:1#1", Conversation("wa", NUMBER), Reply("news"))
+    clinic.rig.outbox.forward(news)
+    asyncio.run(clinic.processor.run(news.conversation.id))
+    assert len(platforms.sent) == 2
 
 
 def test_message_of_the_bot_to_a_number_belongs_to_the_conversation_of_its_person(clinic: Clinic):
