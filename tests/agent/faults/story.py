@@ -52,8 +52,8 @@ class Errors(logging.Handler):
         self.heard: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Collect the record unless it reports a failing stop condition or tool."""
-        expected = record.msg in ("agent.stop_condition_failed", "tool.failed")
+        """Collect the record unless it reports what an author's code did wrong."""
+        expected = record.msg in ("agent.stop_condition_failed", "tool.failed", "tool.result_unreadable")
         if (record.exc_info or record.name == "asyncio") and not expected:
             self.heard.append(record.getMessage())
 
