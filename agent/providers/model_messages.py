@@ -312,7 +312,8 @@ def calls_of(response: ModelResponse, *, is_cut: bool = False) -> list[ToolCall]
     last = response.parts[-1] if response.parts and (is_cut or response.finish_reason == "length") else None
     return [
         ToolCall(
-            part.tool_name,
+            # Behind the name, gpt-oss may leave a mark of its own format: "look<|channel|>commentary".
+            part.tool_name.partition("<|")[0],
             _arguments(part.args, may_be_incomplete=part is last),
             _unique_id(part.tool_call_id, used_ids),
         )

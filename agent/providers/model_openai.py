@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from openai import AsyncStream
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 from pydantic_ai.exceptions import ModelHTTPError
@@ -32,6 +33,12 @@ class ChatModel(OpenAIChatModel):
     @property
     def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:
         return _Stream
+
+    async def _process_streamed_response(self, response: Any, *args: Any, **options: Any) -> OpenAIStreamedResponse:
+        # Some servers and gateways cannot stream, or not with tools.
+        if "application/json" in response.response.headers.get("content-type", ""):
+            response = _JsonAnswer(response)
+        return await super()._process_streamed_response(response, *args, **options)
 
     def _validate_completion(self, response: ChatCompletion) -> Any:
         _raise_error_in(response, self.model_name)
@@ -92,6 +99,42 @@ def _mend_call(call: Any) -> None:
         function.arguments = "{}"
     elif not isinstance(function.arguments, str):
         function.arguments = json.dumps(function.arguments, ensure_ascii=False)
+
+
+class _JsonAnswer:
+    """The body of a JSON response to a request for a stream.
+
+    It is mostly a whole answer, which is read as a stream of one chunk. Some servers call a stream JSON.
+    """
+
+    def __init__(self, stream: AsyncStream[ChatCompletionChunk]) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[ChatCompletionChunk]:
+        body = await self._stream.response.aread()
+        if body.lstrip().startswith(b"{"):
+            yield _chunk_of(json.loads(body))
+            return
+        async for chunk in self._stream:
+            yield chunk
+
+    async def close(self) -> None:
+        """Close the response."""
+        await self._stream.close()
+
+
+def _chunk_of(answer: dict[str, Any]) -> ChatCompletionChunk:
+    """Return a whole answer as the only chunk of a stream."""
+    choices = [
+        {**choice, "delta": choice.get("message"), "finish_reason": choice.get("finish_reason") or "stop"}
+        for choice in answer.get("choices") or []
+    ]
+    chunk = ChatCompletionChunk.construct(**{**answer, "choices": choices})
+    for choice in chunk.choices:
+        for number, call in enumerate((choice.delta.tool_calls or []) if choice.delta else []):
+            call.index = number
+            _mend_call(call)
+    return chunk
 
 
 class _Stream(OpenAIStreamedResponse):

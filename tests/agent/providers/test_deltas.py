@@ -11,6 +11,7 @@ from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 from pydantic_ai.models.openai import OpenAIChatModel
 
 from sayso.agent.messages import ToolCall
+from sayso.agent.providers.base import ProviderError
 from sayso.agent.providers.model_openai import CallNumbers
 from sayso.agent.providers.vendors import OllamaProvider
 from tests.agent.providers.conftest import Server
@@ -74,6 +75,41 @@ def test_whole_answer_is_read_without_its_formal_fields(server: Server) -> None:
     provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
     message, usage = asyncio.run(provider.acomplete(model="", system_prompt="", messages=()))
     assert (message.content, usage.model) == ("Hi", "llama3.2")
+
+
+@pytest.mark.parametrize("ids", [("call_a", "call_b"), (None, None)], ids=["ids", "no ids"])
+def test_whole_answer_is_read_where_a_stream_was_asked_for(server: Server, ids: tuple[str | None, ...]) -> None:
+    """Some servers cannot stream, or not with tools."""
+    calls = [
+        {"id": each, "function": {"name": "search_docs", "arguments": {"query": f"{n}"}}} for n, each in enumerate(ids)
+    ]
+    choice = {"message": {"role": "assistant", "content": "I look.", "tool_calls": calls}}
+    server.script({"raw": json.dumps({"choices": [choice], "usage": {"prompt_tokens": 7, "completion_tokens": 2}})})
+    provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
+    items = pieces(provider, tools=[stock.schema()])
+    assert "".join(each for each in items if isinstance(each, str)) == "I look."
+    found = [each for each in items if isinstance(each, ToolCall)]
+    assert [(each.tool_name, each.parameters) for each in found] == [
+        ("search_docs", {"query": "0"}),
+        ("search_docs", {"query": "1"}),
+    ]
+
+
+def test_error_in_place_of_a_stream_is_told(server: Server) -> None:
+    """The status is 200 and the body is JSON."""
+    server.script({"raw": json.dumps({"error": {"code": 429, "message": "slow down"}})})
+    provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
+    with pytest.raises(ProviderError) as caught:
+        pieces(provider)
+    assert caught.value.kind == "busy"
+
+
+def test_mark_behind_the_name_of_a_tool_is_dropped(server: Server) -> None:
+    """Servers of gpt-oss pass on a mark of its own format."""
+    server.script({"calls": [called("search_docs<|channel|>commentary", "call_a", query="rain")]})
+    provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
+    calls = [piece for piece in pieces(provider, tools=[stock.schema()]) if isinstance(piece, ToolCall)]
+    assert [call.tool_name for call in calls] == ["search_docs"]
 
 
 def test_name_in_each_delta_is_read_once(server: Server) -> None:
