@@ -32,6 +32,6 @@ def own_words(error: BaseException) -> str:
     """
     try:
         words = getattr(error, "words_for_person", "")
+        return str.__str__(words) if isinstance(words, str) else ""
     except (Exception, *FATAL_ERRORS):  # noqa: BLE001  # an author's code may raise anything
         return ""
-    return str.__str__(words) if isinstance(words, str) else ""

@@ -621,6 +621,18 @@ def _end_of(action: PendingAction, value: Any, error: BaseException | None = Non
         # A model reads the error of a call that ran at once, too. The text for the user may leave it out.
         output = storable(redact(error_text(error) or type(error).__name__))
         return EffectEnd("failed", _failure_text(action, error), _bounded(output))
+    try:
+        return _end_with(value)
+    except (Exception, *FATAL_ERRORS):  # a value's own code may raise anything
+        facts = {"tool": action.kind, "type": type(value).__name__}
+        log.exception("tool.result_unreadable", extra=facts)
+    # Its type says what became of it, whatever its text is.
+    is_nothing_done = isinstance(value, Ambiguous | NotFound)
+    return EffectEnd("failed" if is_nothing_done else "done")
+
+
+def _end_with(value: Any) -> EffectEnd:
+    """Return how an executor ended that returned a value. Raises what the value's own code raises."""
     if isinstance(value, Ambiguous | NotFound):
         return EffectEnd("failed", storable(redact(value.in_words)), storable(redact(value.to_json())))
     if isinstance(value, ToolOutput):
@@ -628,16 +640,11 @@ def _end_of(action: PendingAction, value: Any, error: BaseException | None = Non
         return EffectEnd("done", as_kind_of(value.text, _bounded(storable(value.text))), output)
     if value is None:
         return EffectEnd("done")
-    try:
-        raw = value
-        if isinstance(value, ToolResult | dict | list | bool):
-            raw = as_json(value)
-        text = _in_words(raw)
-        output = _bounded(storable(str(raw)))
-    except (Exception, *FATAL_ERRORS):  # it took effect, whatever its value is
-        facts = {"tool": action.kind, "type": type(value).__name__}
-        log.exception("tool.result_unreadable", extra=facts)
-        return EffectEnd("done")
+    raw = value
+    if isinstance(value, ToolResult | dict | list | bool):
+        raw = as_json(value)
+    text = _in_words(raw)
+    output = _bounded(storable(str(raw)))
     return EffectEnd("done", text, output if output != text else "")
 
 

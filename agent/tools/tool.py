@@ -424,8 +424,11 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         try:
             return await (call() if self.config_injector is None else self._with_injector(call))
         except Exception as exc:
-            if readable_error(exc, self.name, params) is exc:
+            readable = readable_error(exc, self.name, params)
+            if readable is exc:
                 raise
+            if isinstance(readable, EffectUnknownError):
+                raise readable from exc
             raise ToolExecutionError(
                 f"undo of {self.name!r} failed: {type(exc).__name__}: {error_text(exc)}",
                 tool_name=self.name,

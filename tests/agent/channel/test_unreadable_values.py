@@ -5,13 +5,26 @@ They are private, and end no turn.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pydantic import BaseModel, model_serializer
 
-from sayso.agent import Agent, AgentConfig, AgentObserver, NotFound, OfflineProvider, ScriptedProvider, ToolCall, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    AgentObserver,
+    Ambiguous,
+    NotFound,
+    OfflineProvider,
+    ScriptedProvider,
+    Tool,
+    ToolCall,
+    tool,
+)
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.tools.errors import EffectUnknownError, ToolError
 from sayso.pending.executors import EffectFailed
@@ -26,6 +39,13 @@ class Unreadable:
         raise RuntimeError(SECRET)
 
     __repr__ = __str__
+
+
+class Exits:
+    """An object whose text ends the program."""
+
+    def __str__(self) -> str:
+        raise SystemExit(SECRET)
 
 
 class BrokenToolError(Unreadable, ToolError):
@@ -57,6 +77,12 @@ class BrokenWords(ToolError):
     def words_for_person(self) -> str:
         """Fail."""
         raise RuntimeError(SECRET)
+
+
+class MockedWords(ToolError):
+    """A ToolError whose words for people only look like text, as mocks in tests do."""
+
+    words_for_person: str = Mock(spec=str)
 
 
 class BrokenUnknown(Unreadable, EffectUnknownError):
@@ -96,7 +122,7 @@ def failing(error: Exception) -> Callable[[], Any]:
     return fail
 
 
-@pytest.mark.parametrize("error", [*ERRORS, BrokenWords("x")], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", [*ERRORS, BrokenWords("x"), MockedWords("x")], ids=lambda error: type(error).__name__)
 def test_error_without_a_text_is_private_after_a_yes(
     error: Exception,
     caplog: pytest.LogCaptureFixture,
@@ -140,6 +166,13 @@ def test_unknown_effect_without_a_text_stays_unknown():
     assert "reference" not in outcome.lower()
 
 
+def test_unknown_undo_without_a_text_stays_unknown():
+    """The undo may have taken effect, so it is no failure."""
+    delete = Tool("delete", "Delete.", {"type": "object"}, str, undo=failing(BrokenUnknown("x")))
+    with pytest.raises(EffectUnknownError, match="does not know whether it took effect"):
+        asyncio.run(delete.aundo_raw({}))
+
+
 def test_executor_error_without_a_text_is_private():
     """EffectFailed is for people; where it has no text they read its type."""
 
@@ -170,6 +203,16 @@ def test_result_of_an_executor_without_a_text_is_no_failure():
     bot.store.register_executor_factory("pay", lambda _: Unreadable)
     bot.ask_channel("ana", "/pay")
     assert bot.ask_channel("ana", "yes").content.startswith("Done")
+
+
+@pytest.mark.parametrize("value", [NotFound("guest", Exits()), Ambiguous("guest", "Bo", [Exits()])])
+def test_missing_target_without_a_text_ends_no_process_and_did_nothing(value: Any):
+    """Its type says that nothing was done, whatever its text is."""
+    bot = bot_of(lambda: value)
+    bot.ask_channel("ana", "/pay")
+    content = bot.ask_channel("ana", "yes").content
+    assert not content.startswith("Done")
+    assert SECRET not in content
 
 
 @pytest.mark.parametrize(
