@@ -46,7 +46,7 @@ def convert(text: str, parameter: Mapping[str, Any]) -> Any:
 
     Text that does not fit is returned as it is; the tool's validation refuses it.
     """
-    kind = parameter.get("type")
+    kind = _type_of(parameter)
     if kind == "boolean":
         return _BOOLEANS.get(text.lower(), text)
     if kind not in ("integer", "number", "array", "object"):
@@ -57,9 +57,18 @@ def convert(text: str, parameter: Mapping[str, Any]) -> Any:
         if kind == "array":
             return [part.strip() for part in text.split(",")]
         return text
-    if kind == "array" and not isinstance(value, list):
+    if kind == "array" and value is not None and not isinstance(value, list):
         return [value]
     return value
+
+
+def _type_of(parameter: Mapping[str, Any]) -> str:
+    """Return the type of a parameter, besides null; "" if it may have any or several."""
+    kinds = parameter.get("type") or []
+    if isinstance(kinds, str):
+        return kinds
+    others = [kind for kind in kinds if kind != "null"]
+    return others[0] if len(others) == 1 else ""
 
 
 def _json_arguments(text: str, parameters: Mapping[str, Any]) -> CommandArguments | None:
@@ -70,7 +79,9 @@ def _json_arguments(text: str, parameters: Mapping[str, Any]) -> CommandArgument
     """
     properties = parameters["properties"]
     open_name = next(iter(parameters.get("required", ())), "")
-    kind = properties[open_name].get("type") if open_name else ""
+    kind = None
+    if open_name:
+        kind = _type_of(properties.get(open_name, {}))
     try:
         value, end = _decode(text)
     except (ValueError, RecursionError) as exc:
@@ -85,7 +96,7 @@ def _json_arguments(text: str, parameters: Mapping[str, Any]) -> CommandArgument
     has_known_name = any(name in properties for name in names)
     if kind == "string" and value != {} and not has_known_name:
         return None if behind else CommandArguments({open_name: text})
-    types = {"object": dict, "array": list, None: dict | list}
+    types: dict[str | None, Any] = {"object": dict, "array": list, "": dict | list}
     if not has_known_name and isinstance(value, types.get(kind, ())):
         arguments = CommandArguments({open_name: value})
     else:
@@ -153,7 +164,8 @@ def _named_arguments(text: str, parameters: Mapping[str, Any]) -> CommandArgumen
             words.append(part)
     open_names = [name for name in parameters.get("required", ()) if name not in values]
     if words and open_names:
-        values[open_names[0]] = convert(" ".join(words), properties[open_names[0]])
+        parameter = properties.get(open_names[0], {})
+        values[open_names[0]] = convert(" ".join(words), parameter)
     elif words:
         return CommandArguments(issue=f"{' '.join(words)!r} has no name")
     return CommandArguments(values)
@@ -177,7 +189,7 @@ def _take_json_values(text: str, properties: Mapping[str, Any]) -> tuple[dict[st
         end = found.end() + length
         if text[end : end + 1].strip():
             continue
-        is_text = properties[found[1]].get("type") == "string"
+        is_text = _type_of(properties[found[1]]) == "string"
         values[found[1]] = text[found.end() : end] if is_text else value
         rest.append(text[done : found.start()])
         done = end

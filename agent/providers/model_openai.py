@@ -67,7 +67,7 @@ def _raise_error_in(answer: ChatCompletion | ChatCompletionChunk, model_name: st
     errors = [extra if object_type == "error" else extra.get("error")]
     errors += [(choice.model_extra or {}).get("error") for choice in answer.choices or []]
     for error in errors:
-        if isinstance(error, dict):
+        if error and isinstance(error, dict):
             code = str(error.get("code") or "")
             status = int(code) if code.isdigit() and 400 <= int(code) < 600 else 502
             raise ModelHTTPError(status, model_name, error, provider_error_code=code or None)

@@ -112,6 +112,14 @@ def test_mark_behind_the_name_of_a_tool_is_dropped(server: Server) -> None:
     assert [call.tool_name for call in calls] == ["search_docs"]
 
 
+def test_empty_error_beside_an_answer_is_none(server: Server) -> None:
+    """Some servers write each field of theirs, also an empty one."""
+    server.script({"raw": json.dumps({"error": {}, "choices": [{"message": {"content": "Hi"}}]})})
+    provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
+    message, _ = asyncio.run(provider.acomplete(model="", system_prompt="", messages=()))
+    assert message.content == "Hi"
+
+
 def test_name_in_each_delta_is_read_once(server: Server) -> None:
     """Some servers repeat it beside each piece of the arguments."""
     server.script({"deltas": "repeated", "calls": CALLS})
