@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
@@ -26,8 +27,9 @@ STATUS = "is thinking…"
 #: Seconds after which the status is shown again: Slack removes it after 2 minutes. Sessions work
 #: for an hour.
 STATUS_SECONDS = 100.0
-#: Seconds for which no status is shown where Slack refused one. A refusal costs one call in this time, not one a turn,
-#: and a scope that an operator adds is noticed without a restart.
+#: Seconds for which no status is shown where Slack refused one. A refusal costs one call in this
+#: time, or two with a title, and not one a turn. A scope that an operator adds is noticed without a
+#: restart.
 REFUSED_SECONDS = 900.0
 #: The most characters of a session's title. Slack takes 200, and its lists show the first words.
 MAX_TITLE_CHARS = 60
@@ -171,12 +173,23 @@ class ConversationStatus:
             return known
 
         async def call(client: AsyncWebClient, channel_id: str) -> Any:
-            return await client.agents_sessions_setStatus(
+            from slack_sdk.errors import SlackApiError
+
+            set_status = partial(
+                client.agents_sessions_setStatus,
                 channel_id=channel_id,
                 thread_ts=ts,
                 status=state,
-                title=title or None,
             )
+            if not title:
+                return await set_status()
+            try:
+                return await set_status(title=title)
+            except SlackApiError as exc:
+                if self._sessions.scope_of(exc) != "thread":
+                    raise
+            # Slack may refuse the title alone. The state is worth more.
+            return await set_status()
 
         outcome, answer = await self._call(chat, ts, self._sessions, call)
         if outcome == "refused" or (outcome == "taken" and state != "processing"):
@@ -299,41 +312,61 @@ class Refusals:
 
         A fault of Slack's own says nothing of the next call. Slack limits the calls of a workspace.
         """
-        response = error.response
-        code = error_code(response)
-        reaction = reaction_to(code)
-        # The SDK passes on aiohttp's response, with another name for its status, if it could not read the body.
-        http_status = int(getattr(response, "status_code", 0) or getattr(response, "status", 0))
-        is_limited = reaction == "wait" or http_status == 429
-        if not is_limited and (reaction == "unclear" or http_status >= 500 or not code):
+        scope = self.scope_of(error)
+        if not scope:
             return "failed"
         seconds = REFUSED_SECONDS
-        if is_limited:
-            seconds = retry_after(response.headers)
-        outcome: Literal["later", "refused"] = "later" if is_limited else "refused"
+        outcome: Literal["later", "refused"] = "refused"
+        if _is_limited(error):
+            seconds = retry_after(error.response.headers)
+            outcome = "later"
         if len(self._until) >= MAX_CHATS:
             self._until.clear()
-        is_of_app = is_limited or code in _APP_ERRORS or reaction in ("down", "scope")
-        is_of_thread = self._by_thread and not is_of_app and reaction not in _CHAT_REACTIONS
         team = split_place(chat).team
-        if is_of_thread:
+        if scope == "thread":
             self._refused_threads[team] += 1
-            is_of_app = self._refused_threads[team] >= MAX_REFUSED_THREADS
-        place = chat
-        if is_of_app:
-            place = team
-        elif is_of_thread:
-            place = _thread_place(chat, ts)
-        self._until[place] = (self._clock() + seconds, outcome)
+            if self._refused_threads[team] >= MAX_REFUSED_THREADS:
+                scope = "app"
+        places = {"app": team, "chat": chat, "thread": _thread_place(chat, ts)}
+        self._until[places[scope]] = (self._clock() + seconds, outcome)
         extra = {
             "channel": self._channel,
             "method": self._method,
-            "reason": code or http_status,
+            "reason": error_code(error.response) or _http_status(error),
             "seconds": seconds,
-            "everywhere": is_of_app,
+            "everywhere": scope == "app",
         }
         log.info("status.refused", extra=extra)
         return outcome
+
+    def scope_of(self, error: SlackApiError) -> Literal["", "app", "chat", "thread"]:
+        """Return what a refusal concerns by its code; "" for a fault of Slack's own."""
+        code = error_code(error.response)
+        reaction = reaction_to(code)
+        if _is_limited(error):
+            return "app"
+        if reaction == "unclear" or _http_status(error) >= 500 or not code:
+            return ""
+        if code in _APP_ERRORS or reaction in ("down", "scope"):
+            return "app"
+        if self._by_thread and reaction not in _CHAT_REACTIONS:
+            return "thread"
+        return "chat"
+
+
+def _is_limited(error: SlackApiError) -> bool:
+    """Return whether Slack asks to call later."""
+    return reaction_to(error_code(error.response)) == "wait" or _http_status(error) == 429
+
+
+def _http_status(error: SlackApiError) -> int:
+    """Return the HTTP status of an error, 0 if it is not known.
+
+    The SDK passes on aiohttp's response, with another name for its status, if it could not read the
+    body.
+    """
+    response = error.response
+    return int(getattr(response, "status_code", 0) or getattr(response, "status", 0))
 
 
 def title_of(turn: Turn) -> str:

@@ -88,6 +88,8 @@ class FakeSlack:
         self.scopes, self.manifests, self.upload_status = SCOPES, SlackManifests(), 200
         self.status_error = ""
         self.session_error = ""
+        #: With which code a title is refused, "" to take each.
+        self.title_error = ""
         self.has_stop_button = True
         self._ledger, self._token, self._url, self._clock = ledger, token, url, clock
         self._config_token = config_token
@@ -305,6 +307,8 @@ class FakeSlack:
             return self.failure("invalid_arguments")
         if self.session_error:
             return self.failure(self.session_error)
+        if self.title_error and "title" in params:
+            return self.failure(self.title_error)
         self.session_titles.setdefault((params["channel_id"], thread), params.get("title", ""))
         self.sessions[params["channel_id"], thread] = params["status"]
         answer = {"ok": True, "status": params["status"], "agent_status": params["status"]}

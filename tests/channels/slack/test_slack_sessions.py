@@ -38,6 +38,7 @@ def fake(platforms: FakePlatforms) -> Iterator[FakeSlack]:
     assert isinstance(fake, FakeSlack)
     yield fake
     fake.session_error = ""
+    fake.title_error = ""
     fake.has_stop_button = True
 
 
@@ -103,6 +104,25 @@ def test_titles_can_be_left_to_slack(media: MemoryMedia, platforms: FakePlatform
     asyncio.run(channel.show_typing(message(text="secret plans")))
     assert fake.session_titles == {PLACE: ""}
     assert "secret" not in str(platforms.calls)
+
+
+def test_refused_title_does_not_switch_the_state_off(
+    channel: SlackChannel,
+    fake: FakeSlack,
+    platforms: FakePlatforms,
+):
+    """The state is sent again without the title, in each of several threads."""
+    fake.title_error = "invalid_arguments"
+    roots = [f"1795204800.00{number}100" for number in range(4)]
+
+    async def scene() -> None:
+        for root in roots:
+            turn = replace(message(f"e{root}"), conversation=replace(THREAD, thread=root), message_id=root)
+            await channel.show_typing(turn)
+
+    asyncio.run(scene())
+    assert fake.sessions == {("D0ADA", root): "processing" for root in roots}
+    assert methods(platforms) == [SESSION] * 8
 
 
 @pytest.mark.parametrize("state", ["suspended", "active", "closed"])
@@ -194,7 +214,10 @@ def test_refusal_in_one_thread_leaves_no_other_one_working(
 def test_refusal_of_a_thread_concerns_that_thread_alone(
     channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms
 ):
-    """A direct message has many threads in the agent view. Slack names no list of its errors."""
+    """A direct message has many threads in the agent view. Slack names no list of its errors.
+
+    The second call is the one without a title.
+    """
     next_one = replace(message("e3"), conversation=Conversation("sl", "D0ADA", "1795204900.000200"))
 
     async def scene() -> None:
@@ -205,13 +228,13 @@ def test_refusal_of_a_thread_concerns_that_thread_alone(
         await channel.show_typing(next_one)
 
     asyncio.run(scene())
-    assert methods(platforms) == [SESSION, STATUS, STATUS, SESSION]
+    assert methods(platforms) == [SESSION, SESSION, STATUS, STATUS, SESSION]
 
 
 def test_refusals_of_many_threads_in_a_row_concern_the_app(
     channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms
 ):
-    """In the agent view each message opens a thread, and each would cost a refused call."""
+    """In the agent view each message opens a thread, and each would cost two refused calls."""
 
     async def scene(threads: range, error: str) -> None:
         fake.session_error = error
@@ -221,7 +244,7 @@ def test_refusals_of_many_threads_in_a_row_concern_the_app(
 
     for threads, error in ((range(2), "no"), (range(2, 3), ""), (range(3, 9), "no")):
         asyncio.run(scene(threads, error))
-    assert methods(platforms).count(SESSION) == 2 + 1 + 3
+    assert methods(platforms).count(SESSION) == 2 * 2 + 1 + 2 * 3
 
 
 class Pauses:
