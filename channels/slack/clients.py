@@ -36,6 +36,9 @@ RENEWAL_SECONDS = 60
 #: It may have used up the refresh token, and takes it again for "a short grace period" alone.
 ASK_TRIES = 3
 ASK_PAUSE_SECONDS = 1.0
+#: How long one answer is awaited, in seconds. All tries, and storing the token, end within
+#: RENEWAL_SECONDS: later another process would use up the same refresh token.
+ASK_SECONDS = 12.0
 #: How long a call waits while another process renews a token that has expired, in seconds.
 WAIT_SECONDS = 15.0
 #: How long it waits between two looks, in seconds.
@@ -245,10 +248,11 @@ class ManyWorkspaces:
         )
         extra = {"channel": self._channel, "workspace": installation.id}
         try:
-            renewed = await rotator.perform_bot_token_rotation(
-                bot=bot,
-                minutes_before_expiration=_AT_ONCE,
-            )
+            async with asyncio.timeout(ASK_SECONDS):
+                renewed = await rotator.perform_bot_token_rotation(
+                    bot=bot,
+                    minutes_before_expiration=_AT_ONCE,
+                )
         except SlackTokenRotationError as exc:
             error = exc.api_error
             code = ""

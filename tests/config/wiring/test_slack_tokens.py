@@ -17,6 +17,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from sayso.channels.base import ConversationRateLimited, Refused, Unreachable
+from sayso.channels.slack import clients
 from sayso.channels.slack.clients import ManyWorkspaces
 from sayso.channels.slack.installations import (
     INVITATION,
@@ -326,6 +327,20 @@ def test_lost_answer_of_a_renewal_costs_no_installation(bot: SlackBot, lost: int
     assert bot.slack.oauth.refreshed == [old.refresh_token] * (lost + 1)
     assert (new.renewal_refused, bot.slack.oauth.refusal(new.token)) == ("", "")
     assert new.expires_at - time.time() > 11 * 3600
+
+
+def test_silent_slack_holds_no_renewal_beyond_the_time_of_its_process(
+    bot: SlackBot,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """After RENEWAL_SECONDS another process would use up the same refresh token."""
+    asking = clients.ASK_TRIES * (clients.ASK_SECONDS + clients.ASK_PAUSE_SECONDS)
+    assert asking + clients.STORE_TRIES < clients.RENEWAL_SECONDS
+    old = expiring(bot, 3600)
+    bot.channel._clients._sleep = no_pause
+    monkeypatch.setattr(clients, "ASK_SECONDS", 0.0)
+    send(bot, "T01")
+    assert bot.channel.installations.get("T01") == old
 
 
 def test_slack_that_does_not_answer_is_asked_again_later(bot: SlackBot, redis_client: Redis):
