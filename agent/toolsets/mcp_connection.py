@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -179,6 +180,7 @@ class McpConnection:
             self._session.cancel()
 
     def _result(self, call: asyncio.Task[CallToolResult], seconds: float, status: int) -> CallToolResult:
+        from mcp import InputRequiredRoundsExceededError
         from mcp.shared.exceptions import MCPError
 
         if not call.done():
@@ -189,6 +191,8 @@ class McpConnection:
             return call.result()
         except MCPError as exc:
             raise self._failure(exc, status) from None
+        except InputRequiredRoundsExceededError:
+            raise AnswerLost(f"{self._server} wanted to be called again each time, and never answered") from None
         except (Exception, asyncio.CancelledError) as exc:  # the answer could not be parsed
             raise AnswerLost(f"{self._server} answered with something unreadable ({type(exc).__name__})") from exc
 
@@ -201,6 +205,8 @@ class McpConnection:
             return AnswerLost(f"{self._server} ended before it answered")
         if status == HTTPStatus.NOT_FOUND and exc.code == INVALID_REQUEST:  # the server has forgotten this session
             self._retire()
+        if _QUESTION.search(exc.message):
+            return CallRefused(_NO_QUESTIONS)
         message = f"{_first_line(exc.message, self._server.secrets)}{_http_refusal(status)}"
         is_unreadable = exc.code == PARSE_ERROR and status != 0
         if is_unreadable or status in (*UNCLEAR_STATUSES, HTTPStatus.ACCEPTED):
@@ -346,6 +352,15 @@ async def _accept_result(_: str, __: CallToolResult) -> None:
     """Accept any result: the model reads it either way."""
 
 
+#: How the SDK, here or at the server, says that a server asked for something during a call.
+_QUESTION = re.compile(
+    r"(Elicitation|Sampling|List roots) not supported\Z"
+    r"|'(elicitation/create|sampling/createMessage|roots/list)'"
+)
+_NO_QUESTIONS = (
+    "it asked for something during the call, and no server may: "
+    "if the arguments can say what it needs, call it with that"
+)
 #: How the SDK says that no answer will come. Servers use its code for that, -32000, for errors of their own.
 _BROKEN_OFF = ("Connection closed", "SSE stream ")
 

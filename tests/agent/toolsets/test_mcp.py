@@ -56,6 +56,17 @@ def test_server_killed_during_a_call_is_one_error_and_is_restarted(tiny: Tiny, n
     assert (notes.times("dies"), notes.times("begins")) == (1, 2)
 
 
+def test_server_that_asks_during_a_call_is_refused(tiny: Tiny):
+    """In 2026 the question is the answer of the call. A server that only wants another call gets no more of them."""
+    provider = tiny()
+    for how in ("2025", "2026"):
+        outcome = call(provider, "ask", how=how)
+        assert "refused 'ask': it asked for something during the call, and no server may" in outcome.error
+    outcome = call(provider, "ask", how="again")
+    assert "wanted to be called again each time, and never answered: whether 'ask' took effect" in outcome.error
+    assert call(provider, "echo", text="b").result == "b"
+
+
 def test_hanging_server_times_out_and_the_next_call_works(tiny: Tiny, notes):
     """The call ends at its time limit; its effect may still happen."""
     provider = tiny(call_seconds=0.3)

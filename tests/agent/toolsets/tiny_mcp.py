@@ -10,7 +10,16 @@ from pathlib import Path
 
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.types import CallToolResult, ImageContent, TextContent, ToolAnnotations
+from mcp.types import (
+    CallToolResult,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ImageContent,
+    InputRequests,
+    InputRequiredResult,
+    TextContent,
+    ToolAnnotations,
+)
 from pydantic import BaseModel, Field
 
 logging.disable()
@@ -108,6 +117,22 @@ class Bomb(BaseModel):
 def bomb() -> Bomb:
     """Return a value that the result schema makes expensive to check."""
     return Bomb(text="a" * 50 + "!")
+
+
+class Choice(BaseModel):
+    """What a person is asked for."""
+
+    color: str
+
+
+@app.tool()
+async def ask(how: str, ctx: Context) -> str | InputRequiredResult:
+    """Ask a person, in the way of a version of the protocol, or want to be called again."""
+    if how == "2025":
+        await ctx.elicit("Which color?", schema=Choice)
+    form = ElicitRequestFormParams(message="Which color?", requested_schema=Choice.model_json_schema())
+    questions: InputRequests = {"color": ElicitRequest(params=form)}
+    return InputRequiredResult(request_state="1", input_requests=questions if how == "2026" else None)
 
 
 @app.tool()
