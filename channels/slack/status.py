@@ -15,7 +15,7 @@ from sayso.channels.base import ShownState
 from sayso.channels.http import retry_after
 from sayso.channels.slack.address import split_place
 from sayso.channels.slack.client import error_code, reaction_to
-from sayso.channels.types import Turn
+from sayso.channels.types import Turn, one_line
 
 if TYPE_CHECKING:
     from slack_sdk.errors import SlackApiError
@@ -372,14 +372,17 @@ def _http_status(error: SlackApiError) -> int:
 def title_of(turn: Turn) -> str:
     """Return the first words of a message, or else the name of its file, as the title of a session.
 
-    Angle brackets are left out: at Slack they begin a mention or a link. A tap has no title.
+    Angle brackets are left out: at Slack they begin a mention or a link. So are characters that
+    people cannot see: one that turns the direction would show a list of threads wrongly, and Slack
+    refuses a title of nothing else. A tap has no title.
     """
     if turn.tap is not None:
         return ""
     text = turn.text
     if not text and turn.media:
         text = turn.media[0].filename
-    text = " ".join(text.replace("<", " ").replace(">", " ").split())
+    words_on_one_line = " ".join(text.replace("<", " ").replace(">", " ").split())
+    text = " ".join(one_line(words_on_one_line).split())
     if len(text) <= MAX_TITLE_CHARS:
         return text
     cut = text[: MAX_TITLE_CHARS - 1]

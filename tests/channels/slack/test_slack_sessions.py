@@ -80,6 +80,8 @@ LONG = "please list every invoice of the customers in Berlin that is overdue sin
         (message(text=" two\nlines  <@U1> "), "two lines @U1"),
         (message(text=LONG), "please list every invoice of the customers in Berlin that…"),
         (message(text="x" * 900), "x" * 59 + "…"),
+        (message(text="a\u202eb\u200b \u200b c"), "ab c"),
+        (message(text="\u200b"), ""),
         (replace(message(text=""), media=(Media("r", "image/png", "rex.png", 3),)), "rex.png"),
         (message(text=""), ""),
         (replace(message(text="Yes"), tap=Tap("c:1")), ""),
