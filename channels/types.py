@@ -227,6 +227,8 @@ class Turn:
     it may be a yes.
     `thread_author`: the id of the person whose message the thread begins with, "" for the bot's,
     and if unknown.
+    `maybe_other_person`: the address may be another person's by now. The text decides nothing, and
+    the answer does not repeat what its person was asked.
     `trace`: the W3C traceparent of its acceptance, "" while tracing is off.
     """
 
@@ -254,6 +256,7 @@ class Turn:
     chat_now: str = ""
     background: tuple[str, ...] = ()
     thread_author: str = field(default="", compare=False)
+    maybe_other_person: bool = False
     trace: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -282,7 +285,8 @@ class Turn:
     @property
     def decides(self) -> bool:
         """Whether the text may be a yes or a no. Captions, transcripts and edits may not."""
-        return self.kind == "message" and not (self.media or self.notes)
+        is_plain = self.kind == "message" and not (self.media or self.notes)
+        return is_plain and not self.maybe_other_person
 
     @property
     def is_stop(self) -> bool:

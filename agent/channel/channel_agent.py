@@ -256,7 +256,12 @@ class ChannelAgent:
         return await self._run_agent(context, recovered.outcome_text)
 
     async def _run_agent(self, context: TurnContext, preface: str = "") -> TurnAnswer:
-        """Run the agent for a turn. The reply begins with the preface."""
+        """Run the agent for a turn. The reply begins with the preface, which names an action.
+
+        Another person than that of the action gets no preface.
+        """
+        if context.turn.maybe_other_person:
+            preface = ""
         turn, run, timers = context.turn, context.run, None
         if context.lease:
             timers = TurnTimers(context.user, context.received_at, context.texts.language, context.timers)

@@ -354,7 +354,8 @@ class ConfirmationHandler:
             self._outcomes.write_outcome(context, live, "dropped")
             self._note_failed_run(context, run, for_history)
             closed = await self._prompts.close(turn, live, "cancelled", transition.outcome_text)
-            text = "\n\n".join(filter(None, [transition.outcome_text, failure_text]))
+            about_action = "" if turn.maybe_other_person else transition.outcome_text
+            text = "\n\n".join(filter(None, [about_action, failure_text]))
             return TurnChange(replies=(*closed, (Reply(text), "")), transition=transition)
         self._note_failed_run(context, run, for_history)
         return TurnChange(replies=((Reply(failure_text), ""),))

@@ -111,14 +111,15 @@ def _turn_of(turn: Turn, ids: SenderIds, identity: Identity) -> Turn:
 def _undecided(turn: Turn) -> Turn:
     """Return a turn that names only the number of a person with an id, so that it decides nothing.
 
-    The number may be another person's by now. A yes that is not counted costs another tap; a yes of
-    another person could not be undone.
+    The number may be another person's by now, who is not told of the question either. A yes that is
+    not counted costs another tap; a yes of another person could not be undone.
     """
     note = "sent without the id of the person"
+    turn = replace(turn, notes=(note, *turn.notes), maybe_other_person=True)
     if turn.tap is None:
-        return replace(turn, notes=(note, *turn.notes))
+        return turn
     text = turn.tap.label or turn.text
-    return replace(turn, tap=None, text=text, kind="choice", notes=(note, *turn.notes))
+    return replace(turn, tap=None, text=text, kind="choice")
 
 
 def current_ids(identity: Identity) -> tuple[str, ...]:

@@ -47,6 +47,21 @@ def test_unrelated_message_disarms_although_its_turn_breaks(make_bot):
 
 
 @pytest.mark.parametrize("breaks", [False, True])
+def test_message_that_may_be_another_person_s_is_not_told_what_was_asked(make_bot, breaks):
+    """It ends the question, and the answer does not name the action."""
+    bot = make_bot("A", lines=["Hello."])
+    bot.say("delete it")
+    if breaks:
+        break_down(bot)
+    bot.rig.accept(replace(turn("yes"), maybe_other_person=True))
+    bot.work()
+    told = bot.channel.sent[-1].reply.text
+    assert told == (ENGLISH.broken() if breaks else "Hello.")
+    bot.say("yes")
+    assert bot.deleted == []
+
+
+@pytest.mark.parametrize("breaks", [False, True])
 def test_answer_to_an_ephemeral_message_is_ephemeral(make_bot, breaks):
     """It holds for the message about a broken turn too."""
     bot = make_bot()
