@@ -77,7 +77,8 @@ _WRONG_KEY = re.compile(
 )
 #: How vendors refuse the name of a model with the status of a refused request.
 _UNKNOWN_MODEL = re.compile(
-    r"\b(?:invalid|unknown) model\b|not a valid model|no models? loaded|model identifier is invalid"
+    r"\b(?:invalid|unknown) model\b(?! (?:output|response|answer|error))|not a valid model"
+    r"|no models? loaded|model identifier is invalid"
     r"|\bmodel[ _:]not[ _](?:exist|found|available|supported)"
     r"|\bmodel\b.{0,80}(?:does not exist|decommissioned|not supported by any)"
     r"|\bmodel\b.{0,80}requires terms acceptance",

@@ -63,6 +63,8 @@ _MAYBE_NO_CREDIT = frozenset({400, 402, 403, 412, 422, 429})
 _SETUP_CODES = frozenset({"unsupported_parameter", "unsupported_value", "unknown_parameter"})
 #: Statuses with which vendors and servers refuse what the operator has set. llama.cpp answers 500.
 _MAYBE_SETUP = frozenset({None, 400, 422, 500})
+#: Those of them that mostly pass by themselves: a failing server, and an error inside of a stream.
+_MOSTLY_PASSING = frozenset({None, 500})
 #: The longest waiting time of a rate limit, in seconds. A longer one is a used-up quota.
 MAX_RATE_LIMIT_SECONDS = 3600
 #: The status of a request that is too large.
@@ -308,6 +310,9 @@ def _told_fault(exc: ModelAPIError, status: int | None) -> AccessFault | None:
         return "model"
     texts = (field, exc.provider_error_code, _message(exc.body))
     faults = [fault for text in texts if text and (fault := access_fault(text))]
+    if status in _MOSTLY_PASSING:
+        # Words such as "stream error" or "reasoning engine crashed" name no setting there.
+        faults = [fault for fault in faults if fault != "setting"]
     if faults:
         return faults[0]
     is_setting = bool(field) and not field.startswith(("messages", "input"))

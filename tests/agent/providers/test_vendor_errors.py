@@ -130,6 +130,9 @@ def test_people_are_sent_to_the_operator_where_only_the_operator_can_help(
         ("openai", {"status": 429, "headers": {"retry-after": "70000"}}, "no_access"),
         ("compatible", {"status": 400, "message": "Your request exceeded model token limit: 8192"}, "too_long"),
         ("compatible", {"status": 498, "code": "capacity_exceeded"}, "busy"),
+        ("compatible", {"status": 500, "message": "stream error: stream ID 5; INTERNAL_ERROR"}, "away"),
+        ("compatible", {"status": 500, "message": "Reasoning engine crashed"}, "away"),
+        ("compatible", {"status": 500, "message": "Invalid model output"}, "away"),
     ],
 )
 def test_other_refusals_keep_their_words(
