@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import partial
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats, without_notes
@@ -40,6 +40,8 @@ _NEGATION = re.compile(
     re.IGNORECASE,
 )
 _TOKEN = re.compile(r"\"([^\"]+)\"|(?<!\w)'([^']+)'(?!\w)|“([^”]+)”|([\w#$€£@+-][\w.:@/+#%$€£='\u2019-]*)")
+#: A reversing beginning apart from its word: "un-delete".
+_HYPHEN = re.compile(r"\b(un|de|dis)-(?=\w)", re.IGNORECASE)
 _NOT_WORDS = re.compile(r"[\W_]+")
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 #: Names of parameters by what they mean.
@@ -297,6 +299,24 @@ def stem(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("e") else word
 
 
+#: What a text says, and the verbs of tools that do the opposite. "Restore task 5" has the noun of
+#: `delete_task`. What removes something may be the content of what `add_note` adds.
+_OPPOSITES = (
+    ("add create recover restore", "archive delete erase remove"),
+    ("allow", "ban block deny"),
+    ("ban block deny", "allow"),
+    ("enable", "disable"),
+    ("disable", "enable"),
+    ("open reopen", "close"),
+    ("close", "open reopen"),
+    ("resume start", "pause stop"),
+    ("pause stop", "resume start"),
+)
+#: Beginnings that reverse a word: "unblock", "deactivate", "disconnect".
+_REVERSING = ("un", "de", "dis")
+#: Words that reverse the next one, by their stems: "cancel the deletion".
+_UNDOING = frozenset({"cancel", "revert", "stop", "undo"})
+_OPPOSITE_STEMS = tuple((stems(words.split()), stems(verbs.split())) for words, verbs in _OPPOSITES)
 _WEAK_STEMS = frozenset(stem(word) for word in WEAK_WORDS)
 
 
@@ -307,11 +327,13 @@ def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
     # What is quoted is data and says nothing about the tool.
     text_stems = stems(word for token in tokens(text) if not token.quoted for word in words_of(token.text))
     matches = [_Match.of(text_stems, tool) for tool in tools]
-    candidates = [match for match in matches if match.name_hits and match.is_distinct(frozenset())]
-    if not candidates:
-        return []
     unquoted = " ".join(token.text for token in tokens(text) if not token.quoted)
     words = words_of(unquoted)
+    saying = [stem(word) for word in words_of(_HYPHEN.sub(r"\1", unquoted)) if word not in STOP_WORDS]
+    candidates = [match for match in matches if match.name_hits and match.is_distinct(frozenset())]
+    candidates = [match for match in candidates if not _says_opposite(saying, match)]
+    if not candidates:
+        return []
     longest = max(_exact_words(match, words) for match in candidates)
     # One word of a name is in many sentences, so it must be all that the text says.
     has_whole_name = longest == 1 and len(_saying(words)) == 1
@@ -323,6 +345,24 @@ def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
     if len(best) == 1 and not best[0].is_distinct(other_names):
         best = [match for match in candidates if len(match.name_hits) == len(best[0].name_hits)]
     return [match.tool for match in best]
+
+
+def _says_opposite(text: Sequence[str], match: _Match) -> bool:
+    """Return whether a text, as its stems in order, asks for the opposite of a tool."""
+    verb = stem(words_of(match.tool["name"])[0])
+    for word, following in pairwise(text):
+        if word in _UNDOING - match.name and following.startswith(verb):
+            return True
+    said = set(text) - match.name
+    opposites: set[str] = set()
+    for words, verbs in _OPPOSITE_STEMS:
+        if said & words:
+            opposites |= verbs
+    for start in _REVERSING:
+        opposites |= {word.removeprefix(start) for word in said if word.startswith(start)}
+        opposites |= {f"{start}{word}" for word in said}
+    # A text that has the tool's own word, too, may ask for both.
+    return bool(opposites & (match.name - set(text)))
 
 
 def _exact_words(match: _Match, words: Sequence[str]) -> int:

@@ -21,6 +21,7 @@ from sayso.agent import (
     ToolPolicy,
     tool,
 )
+from sayso.agent.providers.offline import match_tools
 from sayso.channels.types import Media
 
 
@@ -134,6 +135,48 @@ def test_several_identifiers_in_one_text_are_one_call_each():
 def test_negated_request_calls_no_tool(text):
     """A negation contains the words of the request."""
     assert called(text).startswith(f"You said: {text}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("undelete task 5", "delete_task"),
+        ("un-delete task 5", "delete_task"),
+        ("restore the deleted task 5", "delete_task"),
+        ("cancel the deletion of task 5", "delete_task"),
+        ("stop deleting task 5", "delete_task"),
+        ("add the task", "delete_task"),
+        ("unblock user 3", "block_user"),
+        ("block user 3", "unblock_user"),
+        ("activate user 3", "deactivate_user"),
+        ("reopen account 3", "close_account"),
+    ],
+)
+def test_request_for_the_opposite_calls_no_tool(text, name):
+    """It has the noun of the tool, and no tool with its own verb is there."""
+    assert match_tools(text, [schema_of(name)]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("restore the deleted task 5", "restore_deleted_task"),
+        ("unblock user 3", "unblock_user"),
+        ("cancel order 5", "cancel_order"),
+        ("stop the timer", "stop_timer"),
+        ("delete open task 5", "delete_task"),
+        ("add a note: remove the chairs", "add_note"),
+        ("list the disabled users", "list_users"),
+    ],
+)
+def test_tool_with_the_verb_of_the_request_is_called(text, name):
+    """A word with an opposite may also be a part of its name, or stand beside its own verb."""
+    assert [each["name"] for each in match_tools(text, [schema_of(name)])] == [name]
+
+
+def schema_of(name):
+    """Return the schema of a tool without parameters."""
+    return {"name": name, "description": "", "parameters": {"type": "object", "properties": {}}}
 
 
 @given(st.text(max_size=80))
