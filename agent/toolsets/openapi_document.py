@@ -85,7 +85,7 @@ class Inliner:
             if reference in inside:
                 return self._cut(str(reference).rpartition("/")[2])
             target = self.inline(self._document.at(reference), (*inside, reference))
-            return self._with_siblings(target, {key: schema[key] for key in schema if key != "$ref"}, inside)
+            return self._with_siblings(target, schema, inside)
         plain = {
             key: value
             for key, value in schema.items()
@@ -103,18 +103,20 @@ class Inliner:
         inlined = _without_required(inlined, hidden)
         return _nullable(with_exclusive_limits(inlined), is_nullable=schema.get("nullable") is True)
 
-    def _with_siblings(self, target: Any, siblings: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
-        """Return what a reference leads to, with the keywords beside it.
+    def _with_siblings(self, target: Any, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
+        """Return what the reference of a schema leads to, with the keywords beside it.
 
         OpenAPI 3.0 ignores them, but a description or a default there is meant all the same.
         """
         if not isinstance(target, dict):
             return target
-        told = {key: siblings[key] for key in ("description", "default") if key in siblings}
-        others = {key: siblings[key] for key in siblings if key not in told}
+        told = {key: schema[key] for key in ("description", "default") if key in schema}
+        others = {key: schema[key] for key in schema if key not in (*told, "$ref")}
         if not others or not self._document.has_siblings:
             return {**target, **told}
         limits = self.inline(others, (*inside, "/"))
+        if "required" in limits:
+            limits = _without_required(limits, self._read_only_names(schema))
         if limits.keys() & target.keys():
             return {"allOf": [target, limits], **told}
         return {**target, **limits, **told}

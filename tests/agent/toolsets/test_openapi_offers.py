@@ -381,6 +381,16 @@ def test_keywords_beside_a_reference_count_since_openapi_3_1(
     assert shown.schema()["parameters"]["required"] == required
 
 
+def test_read_only_property_is_not_required_beside_a_reference_either(tmp_path: Path, api):
+    """The model could not give it, so no call would be valid."""
+    item = {"type": "object", "properties": {"id": {"type": "string", "readOnly": True}, "name": {"type": "string"}}}
+    schema = {"$ref": "#/components/schemas/Item", "required": ["id", "name"]}
+    document = with_operation("/pets/{id}", "put", requestBody=body("application/json", schema))
+    document["components"]["schemas"]["Item"] = {**item, "required": ["id"]}
+    call(provider(tmp_path, api, {**document, "openapi": "3.1.0"}), "put_pets_id", id="1", body={"name": "Rex"})
+    assert json.loads(api.asked[-1][3]) == {"name": "Rex"}
+
+
 def test_alternatives_with_a_discriminator_may_fit_at_once(tmp_path: Path, api):
     """The property tells them apart, though each alternative takes any object of its kind."""
     kinds = [{"type": "object", "properties": {name: {"type": "string"}}} for name in ("bark", "meow")]
