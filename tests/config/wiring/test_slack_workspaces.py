@@ -17,7 +17,7 @@ from redis import Redis
 from sayso.channels.base import FetchError
 from sayso.channels.slack.installations import SlackInstallations
 from sayso.channels.types import Conversation, Delivery, Media, Reply
-from sayso.testing.platforms.webhooks import slack_interaction
+from sayso.testing.platforms.webhooks import slack_event, slack_interaction
 from tests.channels.harness import fetch_bytes
 from tests.config.wiring.slack_bot import (
     THREAD_TS,
@@ -262,6 +262,27 @@ def test_shortcut_for_an_organization_makes_it_none_of_its_own_workspaces(bot: S
     bot.work()
     assert bot.texts(ORGANIZATION) != []
     assert bot.channel.installations.workspaces_of(ORGANIZATION) == []
+
+
+@pytest.mark.parametrize("named", ["T91", ORGANIZATION])
+def test_question_of_a_shortcut_for_an_organization_is_answered(bot: SlackBot, named: str):
+    """Slack names a workspace only as that of the person, where a typed yes then is.
+
+    If it names none there either, the button still has the conversation.
+    """
+    person = {"user": {"id": "U0ADA", "username": "ada", "team_id": named}, "team": None}
+    more = {"enterprise": {"id": ORGANIZATION}, "is_enterprise_install": True}
+    asking = {"callback_id": "delete_invoice number=T91-1", "action_ts": "1.2", "trigger_id": "t0"}
+    assert bot.post(slack_interaction("shortcut", **person, **more, **asking)) == 200
+    bot.work()
+    typed = {"type": "message", "user": "U0ADA", "text": "yes", "channel": "D0ADA", "channel_type": "im"}
+    typed |= {"ts": f"{FIRST_TS}.000100", "thread_ts": "1795204700.000001"}
+    assert bot.post(slack_event("Ev1", typed, **ENVELOPES["T91"])) == 200
+    bot.work()
+    if named == ORGANIZATION:
+        assert bot.deleted == []
+        tap_last(bot, "T91", **person, **more)
+    assert bot.deleted == ["T91-1"]
 
 
 @pytest.mark.parametrize("is_stub", [False, True], ids=["url", "file_info"])
