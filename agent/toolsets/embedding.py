@@ -19,6 +19,7 @@ from sayso.agent.messages import Message, Role
 from sayso.agent.providers.offline import words_of
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.word_ranking import WordRanking
+from sayso.channels.base import web_address, without_secrets
 from sayso.channels.http import tls
 from sayso.pending.error_texts import error_text
 
@@ -239,7 +240,10 @@ class HttpEmbedder:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.model = model
-        self.base_url = base_url.rstrip("/")
+        try:
+            self.base_url = web_address(base_url)
+        except ValueError as exc:
+            raise ValueError(f"base_url {without_secrets(base_url)!r} {exc}") from None
         self._api_key = api_key
         self._transport = transport
 

@@ -44,6 +44,14 @@ from tests.clocks import StoppedClock
 KEYS = {OpenAIProvider: "OPENAI_API_KEY", AnthropicProvider: "ANTHROPIC_API_KEY", GeminiProvider: "GEMINI_API_KEY"}
 
 
+@pytest.mark.parametrize("kind", KEYS)
+def test_malformed_address_of_a_server_is_refused_at_once(kind: Any) -> None:
+    """The vendor's library would raise an error of its own with the first message."""
+    with pytest.raises(ProviderConfigurationError, match="is not a URL: write it as https://") as caught:
+        kind(api_key="k", base_url="http://[::1/v1?key=s3cr3t")
+    assert "base_url 'http://[::1/v1'" in str(caught.value)
+
+
 @pytest.mark.parametrize(("kind", "variable"), KEYS.items())
 def test_missing_key_is_named_at_construction(kind: Any, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error does not wait for the first request."""

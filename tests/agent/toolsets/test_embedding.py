@@ -64,6 +64,15 @@ def names(selector: EmbeddingSelector, text: str = "up", tools: list[Tool] = TOO
     return [tool.name for tool in asyncio.run(narrow(selector, [Message(Role.USER, text)], tools))]
 
 
+@pytest.mark.parametrize("url", ["http://[::1/v1", "https://host/v1?key=s3cr3t"])
+def test_wrong_address_of_a_server_is_refused_at_once(url):
+    """The error shows the value without what may be secret, and says what is wrong."""
+    with pytest.raises(ValueError, match=r"is not a URL: write it as|ends in a query") as caught:
+        HttpEmbedder(base_url=url)
+    assert f"base_url {url.partition('?')[0]!r}" in str(caught.value)
+    assert "s3cr3t" not in str(caught.value)
+
+
 def test_nearest_tools_are_shown_in_the_given_order():
     """Direction counts and length does not; of two equally near tools the first is shown."""
     assert names(EmbeddingSelector(top_k=2, embedder=Table())) == ["north", "north_too"]
