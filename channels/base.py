@@ -371,14 +371,6 @@ def note_moves(channel: object, received: Received) -> Received:
     return replace(received, addresses=tuple(addresses))
 
 
-def at_first_address(channel: object, turn: Turn) -> Turn:
-    """Return the turn under the address that its conversation began with."""
-    may_have_another = turn.in_group or turn.conversation.thread
-    if may_have_another and isinstance(channel, KeepsFirstAddress):
-        return channel.at_first_address(turn)
-    return turn
-
-
 @runtime_checkable
 class RecognizesPeople(Protocol):
     """A channel on which a person has several ids that may change, such as a phone number."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from redis import Redis
 
-from sayso.channels.base import Channel, FollowsMoves, RecognizesPeople, at_first_address
+from sayso.channels.base import Channel, FollowsMoves, KeepsFirstAddress, RecognizesPeople
 from sayso.channels.types import Reply, Turn, digest
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.cluster import ClusterClient, with_redis_errors
@@ -175,6 +175,9 @@ class AccessControl:
         self._people: dict[str, RecognizesPeople] = {
             name: channel for name, channel in self._channels.items() if isinstance(channel, RecognizesPeople)
         }
+        self._address_keepers: dict[str, KeepsFirstAddress] = {
+            name: channel for name, channel in self._channels.items() if isinstance(channel, KeepsFirstAddress)
+        }
 
     def ignores(self, turn: Turn) -> str:
         """Return why the configuration alone makes the bot ignore a turn, "" if it does not."""
@@ -201,7 +204,7 @@ class AccessControl:
         Its conversation is looked up here, behind the spool: while Redis is away, a turn waits under the chat's id of
         that time.
         """
-        turn = at_first_address(self._channel_of(turn), turn)
+        turn = self._at_first_address(turn)
         rules, config = self._rules(turn), self._config
         if not (rules and config):
             return self._store(turn, tapped=tapped, waited_seconds=waited_seconds)
@@ -231,6 +234,14 @@ class AccessControl:
             case UnknownSender():
                 return "on no list of who may talk"
         return ""
+
+    def _at_first_address(self, turn: Turn) -> Turn:
+        """Return the turn under the address that its conversation began with."""
+        may_have_another = turn.in_group or turn.conversation.thread
+        keeper = self._address_keepers.get(turn.conversation.channel)
+        if keeper is None or not may_have_another:
+            return turn
+        return keeper.at_first_address(turn)
 
     def _recognized(self, turn: Turn, *, briefly: bool = False) -> Turn:
         """Return the turn under the id that everything of its sender is stored under.

@@ -99,12 +99,16 @@ def _turn_of(turn: Turn, ids: SenderIds, identity: Identity) -> Turn:
     """Return the turn of a person under their first id. `ids` are those that it names."""
     if identity.user_id and not ids.user_id:
         turn = _undecided(turn)
+    key = identity.key
     names = (turn.conversation.chat, turn.user_id, *turn.aliases, *current_ids(identity))
+    aliases = tuple(name for name in dict.fromkeys(names) if name not in ("", key))
+    if (turn.conversation.chat, turn.user_id, turn.aliases) == (key, key, aliases):
+        return turn  # as most are, and a copy would cost each webhook
     return replace(
         turn,
-        conversation=replace(turn.conversation, chat=identity.key),
-        user_id=identity.key,
-        aliases=tuple(name for name in dict.fromkeys(names) if name not in ("", identity.key)),
+        conversation=replace(turn.conversation, chat=key),
+        user_id=key,
+        aliases=aliases,
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.agent.channel.context import user_message_text
-from sayso.channels.base import Unreachable, at_first_address
+from sayso.channels.base import Unreachable
 from sayso.channels.slack.threads import OpenedThreads, new_thread
 from sayso.channels.types import Conversation, Delivery, Received, Reply, Turn
 from sayso.testing.platforms import webhooks as signing
@@ -134,7 +134,7 @@ class SlackBot:
     def hear(self, body: bytes) -> None:
         """Read a request of Slack's and answer its turns."""
         for received in self.channel.receive(slack_hook(body)).turns:
-            came = at_first_address(self.channel, received)
+            came = self.channel.at_first_address(received)
             self.rig.accept(came)
             self.work(came.conversation)
             self.work(replace(came.conversation, chat="D0ADA"))  # where a person's id leads
@@ -349,7 +349,7 @@ def test_shortcut_on_a_message_that_the_bot_opened_a_thread_with_stays_there(bot
     }
     bot.hear(signing.slack_interaction("message_action", **chosen))
     (received,) = bot.channel.receive(slack_hook(signing.slack_interaction("message_action", **chosen))).turns
-    assert at_first_address(bot.channel, received).conversation == bot.read_command("1.2").conversation
+    assert bot.channel.at_first_address(received).conversation == bot.read_command("1.2").conversation
     assert [thread for thread, _ in bot.shown] == ["", "1795204700.000001"]
 
 
@@ -394,7 +394,7 @@ def test_only_a_thread_that_may_be_the_bots_is_looked_up(
     received = turn(bot.channel.receive(slack_hook(signing.slack_text(LATER, "hi", **extra))))
     asked: list[str] = []
     bot.channel._threads._cache.get = asked.append  # type: ignore[assignment]
-    at_first_address(bot.channel, received)
+    bot.channel.at_first_address(received)
     assert (received.thread_author, bool(asked)) == (author, not author)
 
 

@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from sayso.channels.base import RateLimited, Refused, at_first_address, note_moves
+from sayso.channels.base import RateLimited, Refused, note_moves
 from sayso.channels.markdown import telegram_length
 from sayso.channels.telegram.missing import MISSING_SECONDS, MissingFeatures
 from sayso.channels.telegram.outgoing import beginning
@@ -400,7 +400,7 @@ def test_supergroup_keeps_the_address_of_its_group(media: MemoryMedia, told: sli
     scope = Scope("42", Conversation("tg", "-551"))
     data = signer.button_token("a" * 22, "confirm", scope)
     (received,) = channel.read(signing.telegram_tap(10, data, user=42, chat=-1551)).turns
-    tap = at_first_address(channel, received)
+    tap = channel.at_first_address(received)
     assert (tap.conversation, tap.chat_now) == (scope.conversation, "-1551")
     assert tap.message_id == f"-1551:{received.message_id}"
     assert signer.read_button(data, tap.scope) is not None
@@ -412,7 +412,7 @@ def test_reply_of_a_group_that_moved_teaches_the_way_back(media: MemoryMedia, pl
     platforms.ledger.state[MOVED] = {BASIC: SUPER}
     send(channel, Reply("hello"), Conversation("tg", BASIC))
     (turn,) = channel.read(signing.telegram_text(1, "hi", chat=int(SUPER))).turns
-    assert at_first_address(channel, turn).conversation == Conversation("tg", BASIC)
+    assert channel.at_first_address(turn).conversation == Conversation("tg", BASIC)
 
 
 def test_membership_in_a_group_that_is_no_more_closes_no_address(media: MemoryMedia):
@@ -458,7 +458,7 @@ def test_quote_of_a_message_in_the_supergroup_is_none_of_the_group(media: Memory
     note_moves(channel, channel.read(migrated("-551", "-1551")[0]))
     original = {"message_id": 7, "from": {"id": 7000000001, "is_bot": True, "first_name": "Acme"}, "text": "Hi"}
     (received,) = channel.read(signing.telegram_text(9, "yes", chat=-1551, reply_to_message=original)).turns
-    assert at_first_address(channel, received).replied_to == "-1551:7"
+    assert channel.at_first_address(received).replied_to == "-1551:7"
 
 
 def test_group_that_moves_in_a_circle_is_refused(channel, platforms: FakePlatforms):
