@@ -14,7 +14,7 @@ _TEAM_ID = re.compile(r"[TE][A-Z0-9]{1,40}")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RequestOrigin:
     """Where a request comes from. An id that the request does not name is ""."""
 
     workspace: str
@@ -23,7 +23,7 @@ class Origin:
     is_of_organization: bool
 
 
-def origin_of(request: Mapping[str, Any]) -> Origin:
+def origin_of(request: Mapping[str, Any]) -> RequestOrigin:
     """Return where a request comes from.
 
     In a channel that several workspaces share, an event's `team_id` may be the author's: its
@@ -45,7 +45,7 @@ def origin_of(request: Mapping[str, Any]) -> Origin:
     is_guest = bool(marked) and named.startswith("T") and named != marked
     is_installed_by_it = bool(bolt.extract_is_enterprise_install(body))
     is_of_organization = bool(organization) and not is_guest and is_installed_by_it
-    return Origin(marked or named, organization, is_of_organization)
+    return RequestOrigin(marked or named, organization, is_of_organization)
 
 
 def _team_id(value: object) -> str:
@@ -62,13 +62,15 @@ def _marked_workspace(request: Mapping[str, Any]) -> str:
     return next((team for mark in marks if (team := split_place(mark).team)), "")
 
 
-def removal_in(request: Mapping[str, Any], origin: Origin) -> WorkspaceNote | None:
+def removal_in(request: Mapping[str, Any], origin: RequestOrigin) -> WorkspaceNote | None:
     """Return a note that the app was removed or its bot's token was revoked, None for neither."""
     event = request.get("event")
-    kind = event.get("type") if isinstance(event, dict) else None
-    tokens = (request["event"].get("tokens") or {}) if kind == "tokens_revoked" else {}
-    is_revoked = bool(tokens.get("bot"))
-    if kind != "app_uninstalled" and not is_revoked:
+    if not isinstance(event, dict):
+        return None
+    kind = event.get("type")
+    revoked_tokens = event.get("tokens") or {}
+    is_bot_revoked = kind == "tokens_revoked" and bool(revoked_tokens.get("bot"))
+    if kind != "app_uninstalled" and not is_bot_revoked:
         return None
     name = origin.workspace
     if origin.is_of_organization or not name:
@@ -76,7 +78,8 @@ def removal_in(request: Mapping[str, Any], origin: Origin) -> WorkspaceNote | No
     if not name:
         raise ValueError("the event names no workspace")
     at = request.get("event_time")
-    return WorkspaceNote(name, removed=str(kind), at=float(at) if isinstance(at, int) else 0.0)
+    seconds = float(at) if isinstance(at, int) else 0.0
+    return WorkspaceNote(name, removed=str(kind), at=seconds)
 
 
 def turn_in(team: str, turn: Turn) -> Turn:
