@@ -44,7 +44,7 @@ def read_arguments(text: str, parameters: Mapping[str, Any]) -> CommandArguments
 def convert(text: str, parameter: Mapping[str, Any]) -> Any:
     """Return a text as a value of the parameter's type: read as JSON, or for an array also as `a,b,c`.
 
-    Text that does not fit is returned as it is; the tool's validation refuses it.
+    Text that does not fit the type is returned unchanged. The tool refuses it when it is called.
     """
     kind = _type_of(parameter)
     if kind == "boolean":

@@ -93,7 +93,8 @@ class SlackManifests:
 
     def answer(self, method: str, params: SlackPayload) -> FakeResponse:
         """Return the answer to one of the methods. A refused call changes nothing."""
-        app_id, error = params.get("app_id", ""), self.error or self._error(method, params)
+        app_id = params.get("app_id", "")
+        error = self.error or self._error(method, params)
         if error:
             return json_response({"ok": False, "error": error})
         try:
@@ -192,7 +193,8 @@ def _missing_addresses(settings: SlackPayload) -> Iterator[dict[str, str]]:
     """Return the errors of missing request URLs, which are required without Socket Mode."""
     if settings.get("socket_mode_enabled"):
         return
-    events, interactivity = settings.get("event_subscriptions"), settings.get("interactivity")
+    events = settings.get("event_subscriptions")
+    interactivity = settings.get("interactivity")
     if events is not None and not events.get("request_url"):
         message = "Event Subscription requires either Request URL or Socket Mode Enabled"
         yield _fault(message, "/settings/event_subscriptions")

@@ -101,7 +101,7 @@ def test_other_replies_stay_as_they_are(channel, platforms: FakePlatforms, reply
 def test_table_of_a_script_that_is_read_from_the_right_begins_there(
     channel, platforms: FakePlatforms, text: str, *, is_rtl: bool
 ):
-    """Telegram orders its columns as it is told."""
+    """The message says so, because Telegram does not look at the script of a table."""
     send(channel, Reply(text))
     (entry,) = platforms.sent
     assert json.loads(entry["raw"]["rich_message"]).get("is_rtl", False) == is_rtl

@@ -49,7 +49,16 @@ def client(tmp_path: Path) -> Iterator[FlaskClient]:
 
 
 @pytest.mark.parametrize(
-    "path", ["/console", "/console/desk", "/console/nobody", "/nothing", "/hooks/web", "/fail/410", "/fail/500"]
+    "path",
+    [
+        "/console",
+        "/console/desk",
+        "/console/unknown",
+        "/unknown",
+        "/hooks/web",
+        "/fail/410",
+        "/fail/500",
+    ],
 )
 def test_each_page_has_a_title_an_icon_a_language_and_the_width_of_a_phone(
     client: FlaskClient,
