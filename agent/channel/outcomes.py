@@ -244,7 +244,10 @@ class OutcomeHistory:
     async def _entry(self, message: Message, link: ActionLink, records: Records) -> dict[str, Any]:
         """Return what the model reads of one action."""
         has_failed_undo = _has_failed_undo(link)
-        stored = records[link.id if has_failed_undo else link.undo or link.id]
+        described = link.undo or link.id
+        if has_failed_undo:
+            described = link.id
+        stored = records[described]
         entry = _outcome_entry(link)
         if stored is None:
             if link.outcome == "unknown":

@@ -213,7 +213,9 @@ class OpenTelemetryObserver(AgentObserver):
 
     def _end_span(self, span: Span, error_type: str, error: BaseException | None = None) -> None:
         if error_type:
-            text = redact(error_text(error)) if error is not None and self._include_content else None
+            text = None
+            if error is not None and self._include_content:
+                text = redact(error_text(error))
             span.set_attribute(gen_ai.ERROR_TYPE, error_type)
             span.set_status(self._trace.StatusCode.ERROR, text)
         span.end()

@@ -81,7 +81,8 @@ class ProviderError(Exception):
         """What the operator can do, "" if it passes by itself or is about a request's content."""
         if self.kind != "no_access":
             return ""
-        return _ADVICE[self.access_fault or _FAULTS_BY_STATUS.get(self.status or 0, "key")]
+        fault_of_status = _FAULTS_BY_STATUS.get(self.status or 0, "key")
+        return _ADVICE[self.access_fault or fault_of_status]
 
     @property
     def cause(self) -> str:

@@ -69,8 +69,14 @@ def _raise_error_in(answer: ChatCompletion | ChatCompletionChunk, model_name: st
     for error in errors:
         if error and isinstance(error, dict):
             code = str(error.get("code") or "")
-            status = int(code) if code.isdigit() and 400 <= int(code) < 600 else 502
-            raise ModelHTTPError(status, model_name, error, provider_error_code=code or None)
+            raise ModelHTTPError(_status_of(code), model_name, error, provider_error_code=code or None)
+
+
+def _status_of(code: str) -> int:
+    """Return an error code that is an HTTP status as one; 502, a fault of the server, for others."""
+    if code.isdigit() and 400 <= int(code) < 600:
+        return int(code)
+    return 502
 
 
 def _settle_finish_reasons(answer: ChatCompletion | ChatCompletionChunk, model_name: str) -> None:

@@ -161,7 +161,9 @@ def _readable_block(block: Any) -> Any:
     try:
         _block_adapter().validate_python(block, by_name=False)
     except ValidationError:
-        text = block if isinstance(block, str) else json.dumps(block, ensure_ascii=False)
+        text = block
+        if not isinstance(block, str):
+            text = json.dumps(block, ensure_ascii=False)
         return {"type": "text", "text": text}
     return block
 

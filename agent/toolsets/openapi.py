@@ -181,14 +181,19 @@ class OpenApiToolProvider:
             return _unclear(f"{self.name}: {exc}", operation)
         if answer.status_code < 300:
             return ToolOutcome(success=True, result=self._value(operation, request, answer))
-        body = self._text(answer).strip() if _is_text(content_type_of(answer)) else ""
-        cut = body if len(body) <= MAX_ERROR_CHARS else body[:MAX_ERROR_CHARS] + "..."
+        body = ""
+        if _is_text(content_type_of(answer)):
+            body = self._text(answer).strip()
+        if len(body) > MAX_ERROR_CHARS:
+            body = f"{body[:MAX_ERROR_CHARS]}..."
         status = f"{answer.status_code} ({answer.reason_phrase or 'an unknown status'})"
         line = f"{operation.method.upper()} {operation.path}"
-        refusal = f"{self.name} answered {status} to {line}: {cut or 'no reason given'}"
+        refusal = f"{self.name} answered {status} to {line}: {body or 'no reason given'}"
         # A redirect without a location, or one that is no redirect, says nothing of the effect.
         is_unclear = answer.status_code < 400 or answer.status_code in UNCLEAR_STATUSES
-        return _unclear(refusal, operation) if is_unclear else failed(refusal)
+        if is_unclear:
+            return _unclear(refusal, operation)
+        return failed(refusal)
 
     def _value(self, operation: Operation, request: Request, answer: httpx.Response) -> Any:
         kind = content_type_of(answer)

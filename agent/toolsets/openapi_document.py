@@ -260,7 +260,9 @@ class _YamlReader:
             before = self._parts
             match event:
                 case yaml.ScalarEvent():
-                    value = _plain_value(event.value) if event.implicit[0] else event.value
+                    value: Any = event.value
+                    if event.implicit[0]:
+                        value = _plain_value(value)
                 case yaml.MappingStartEvent():
                     value = self._mapping(event)
                 case yaml.SequenceStartEvent():
