@@ -47,6 +47,9 @@ _BUTTON_TOKEN = re.compile(r"1([A-Za-z0-9_-]{22})([yni0-9])([A-Za-z0-9_-]{16})")
 ActionState = Literal[
     "armed", "shown", "claimed", "started", "done", "failed", "unknown", "cancelled", "expired", "superseded"
 ]
+#: What follows the outcome of a confirmed action: the model goes on with the request, or nothing does,
+#: and the bot's own text is the whole answer.
+After = Literal["continue", "say"]
 #: The seed's coarser names for these states.
 Status = Literal["pending", "confirmed", "cancelled", "expired", "consumed"]
 
@@ -92,6 +95,8 @@ class PendingAction:
     nothing: people choose it themselves.
     `tool_digest`: of the definition of that tool when it was shown; `values_digest`: of the values
     that count in the preview, "" if its whole text does.
+    `after`: what follows its outcome, by the policy or else the tool; "" if neither says, and then
+    the channel decides (`after_of`).
     """
 
     user_id: str
@@ -116,6 +121,7 @@ class PendingAction:
     language: str = ""
     plan: str = ""
     ran_beside: str = ""
+    after: After | Literal[""] = ""
     state: ActionState = "armed"
     outcome: str | None = None
     pending_action_id: str = field(default_factory=lambda: random_id(11))
@@ -142,6 +148,11 @@ class PendingAction:
     def from_dict(cls, data: Mapping[str, Any]) -> PendingAction:
         """Read the result of `to_dict`. Raises TypeError on unknown or missing fields."""
         return cls(**{key: value for key, value in data.items() if key != "status"})
+
+
+def after_of(action: PendingAction, default: After) -> After:
+    """Return what follows the outcome of an action, a plan or an undo. `default` is that of its channel."""
+    return action.after or default
 
 
 def check_proposal(action: PendingAction) -> None:

@@ -13,7 +13,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from secrets import randbelow
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.literal import Markdown, as_markdown
@@ -23,6 +23,7 @@ from sayso.pending.action import (
     MAX_PREVIEW_CHARS,
     PLAN_KIND,
     ActionSigner,
+    After,
     Executor,
     PendingAction,
     PendingActionExistsError,
@@ -109,6 +110,7 @@ def stash_pending(
         tool_digest=shown.tool_digest if shown else "",
         values_digest=shown.values_digest if shown else "",
         language=run.language,
+        after=run.after(asked_by or kind),
     )
     check_proposal(action)
     run.add(action)
@@ -163,6 +165,8 @@ class ChannelRun:
     user_name: str = ""
     #: Returns the role of the person.
     role: Callable[[], str] = field(default=lambda: "", repr=False)
+    #: Returns what follows the outcome of a tool's actions, by the tool's name; "" where only the channel says.
+    after: Callable[[str], After | Literal[""]] = field(default=lambda _: "", repr=False)
     #: The yes by which an action runs now. Nothing can be proposed meanwhile.
     confirmed: Confirmation | None = None
     #: The proposals in the order of their positions.
@@ -232,9 +236,17 @@ def confirmed_run(confirmed: Confirmation, scope: Scope, language: str) -> Abstr
     if run is None or run.user_id != scope.user_id:
         run = _OUTSIDE
     by_yes = ChannelRun(
-        scope.user_id, place.channel, place.address, run.ttl_seconds, run.parser_version, language, run.aliases,
-        run.user_name, run.role, confirmed,
-    )  # fmt: skip
+        scope.user_id,
+        place.channel,
+        place.address,
+        run.ttl_seconds,
+        run.parser_version,
+        language,
+        run.aliases,
+        run.user_name,
+        run.role,
+        confirmed=confirmed,
+    )
     log_fields = {**call_context().log_fields, "pending": confirmed.action_id}
     return context_field("run", by_yes, idempotency_key=confirmed.action_id, log_fields=log_fields)
 
@@ -378,8 +390,19 @@ def plan_of(actions: Sequence[PendingAction], *, plan_id: str = "") -> Proposal:
         asked_by="",
         tool_digest="",
         values_digest="",
+        after=_after_all(steps),
     )
     return Proposal(head, steps)
+
+
+def _after_all(steps: Sequence[PendingAction]) -> After | Literal[""]:
+    """Return what follows a plan: the model goes on unless each step says that it does not."""
+    chosen = {step.after for step in steps}
+    if "continue" in chosen:
+        return "continue"
+    if chosen == {"say"}:
+        return "say"
+    return ""  # the channel decides for those that do not say, and so for the plan
 
 
 def step_ids(plan: PendingAction) -> tuple[str, ...]:
@@ -455,6 +478,7 @@ def undo_proposal(effects: Sequence[Effect], seconds: float) -> Proposal:
             user_name=action.user_name,
             tool_digest=action.tool_digest,
             language=action.language,
+            after="say",  # the person takes a step back: nothing of the request is left to do
             pending_action_id=undo_id(action.pending_action_id),
         )
         undo_actions.append(undo_action)

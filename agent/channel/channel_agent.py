@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import Literal, get_args
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.commands import Commands
@@ -42,6 +43,7 @@ from sayso.agent.channel.turn_journal import (
     interrupted_run,
 )
 from sayso.agent.config import AgentConfig
+from sayso.agent.guards.policy import effective_after
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, without_notes
 from sayso.agent.result import AgentResult
@@ -60,7 +62,7 @@ from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.markdown.literal import as_markdown, as_text
 from sayso.channels.records import versioned
 from sayso.channels.types import Reply, Turn, random_id, storable
-from sayso.pending.action import is_choice_token, split_button_token
+from sayso.pending.action import After, is_choice_token, split_button_token
 from sayso.pending.concurrency import run_sync
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
 from sayso.pending.context import own_context
@@ -102,7 +104,9 @@ class ChannelAgent:
     that are too long for Redis; without it they are cut. Users are answered in the language they write if it is one of
     `languages` (empty: every language with a catalogue), or else in `language`. `expiry_notice`: tell users when a
     question expires. `escalation`: tell operators about unanswered questions. `commands`: answer /help and others
-    without the model. `confirm_ok`: a plain "ok" right after the question is a yes.
+    without the model. `confirm_ok`: a plain "ok" right after the question is a yes. `after`: what follows the outcome
+    of an action whose tool and policy say nothing: "say" ends the request with the bot's own text, "continue" lets the
+    model go on with it. Raises ValueError for another `after`.
     """
 
     def __init__(
@@ -121,8 +125,12 @@ class ChannelAgent:
         escalation: Escalation | None = None,
         commands: bool = True,
         confirm_ok: bool = False,
+        after: After = "say",
     ) -> None:
+        if after not in get_args(After):
+            raise ValueError(f"after={after!r} is unknown: give 'continue' or 'say'")
         self.agent = agent
+        self.after = after
         self.store = store or InMemoryPendingStore()
         self.parser = parser or self.store.parser
         if isinstance(self.parser, RegexConfirmParser):  # a question says "Reply ja", so a "ja" must be read
@@ -310,7 +318,13 @@ class ChannelAgent:
             aliases=turn.aliases,
             user_name=turn.user_name or "",
             role=partial(role_of_user, self.agent.selector),
+            after=self._after_tool,
         )
+
+    def _after_tool(self, name: str) -> After | Literal[""]:
+        """Return what follows the outcome of a tool's actions, "" where neither policy nor tool say."""
+        tool = next((each for each in self.agent.tools if each.name == name), None)
+        return effective_after(name, tool, self.agent.config.tool_policy)
 
     async def _reply(
         self, context: TurnContext, result: AgentResult, proposal: Proposal | None, preface: str

@@ -15,7 +15,7 @@ import re
 import socket
 import unicodedata
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 from sayso.agent.tools.definition import MEMORY, RESULTS, SEARCH, ToolTag
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import INVISIBLE
+from sayso.pending.action import After
 from sayso.pending.concurrency import await_isolated, call_foreign
 
 Decision = Literal["allow", "review", "deny"]
@@ -108,12 +109,16 @@ class ToolPolicy:
     spelling. Case, compatibility forms, invisible characters and white space make no difference; a number is compared
     by value, also inside text, so "5" finds 5.0; a boolean is true, yes, on, ...; an empty list is `[]`. None counts
     as not given.
+
+    `after` has patterns too, such as `{"refund_*": "say"}`: what follows the outcome of a confirmed call. The first
+    pattern that names the tool counts, before the tool's own `after`.
     """
 
     allow: Sequence[str] = ()
     review: Sequence[str] = ()
     deny: Sequence[str] = ()
     deny_when: Sequence[Mapping[str, str]] = ()
+    after: Mapping[str, After] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for kind in ("allow", "review", "deny"):
@@ -132,6 +137,11 @@ class ToolPolicy:
             problem = problem_of(_form_of(rule), rule["pattern"])
             if problem:  # such a rule could never match
                 raise ValueError(f"deny_when rule {dict(rule)!r}: {problem}")
+        if not isinstance(self.after, Mapping):
+            raise ValueError(f"after={self.after!r} must be a dict of patterns, such as {{'refund_*': 'say'}}")
+        for pattern, after in self.after.items():
+            if not isinstance(pattern, str) or after not in get_args(After):
+                raise ValueError(f"after={{{pattern!r}: {after!r}}} must be a pattern with 'continue' or 'say'")
 
     def evaluate(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision:
         """Return the decision for one call. The arguments are validated and JSON values."""
@@ -153,6 +163,10 @@ class ToolPolicy:
     def unconditional_denial(self, tool_name: str) -> PolicyDecision | None:
         """Return the decision of the `deny` rule that names the tool, or None. It holds whatever the arguments are."""
         return _by_name("deny", tool_name, self.deny)
+
+    def after_rule(self, tool_name: str) -> str:
+        """Return the pattern of `after` that names the tool, "" if none does."""
+        return next((pattern for pattern in self.after if _is_named(tool_name, pattern)), "")
 
     def without_denied(self, tools: Iterable[Tool]) -> list[Tool]:
         """Return the tools that may be shown: those that no `deny` rule names."""
@@ -207,6 +221,17 @@ def effective_decision(tool: Tool, args: Mapping[str, Any], policy: ToolPolicy |
     if decision.decided_by == "unknown" and tool.metadata.source == MEMORY:
         return PolicyDecision("allow", f"{tool.name!r} is the memory's own, and no rule names it", decided_by="memory")
     return decision
+
+
+def effective_after(tool_name: str, tool: Tool | None, policy: ToolPolicy | None) -> After | Literal[""]:
+    """Return what policy or tool say that follows the outcome of a confirmed call; "" where the channel decides.
+
+    `tool` is None for a kind of action that is no tool's name.
+    """
+    pattern = policy.after_rule(tool_name) if policy else ""
+    if policy and pattern:
+        return policy.after[pattern]
+    return tool.after if tool else ""
 
 
 class ToolCallRefused(Exception):

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import InitVar, dataclass, field, replace
 from enum import StrEnum
 from types import CodeType, NoneType
-from typing import Any, ClassVar, Literal, Self, TypedDict
+from typing import Any, ClassVar, Literal, Self, TypedDict, get_args
 
 from sayso.agent.tools.arguments import InjectedArguments, Injector, SchemaArguments, is_json_schema
 from sayso.agent.tools.call_texts import CheckedPreview, Preview
@@ -18,7 +18,7 @@ from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
 from sayso.agent.tools.json_schema import frozen, thawed
 from sayso.agent.tools.parameter import as_parameters
 from sayso.agent.tools.signature import call_method, is_method, with_own_defaults
-from sayso.pending.action import MAX_TTL_SECONDS, PendingActionExistsError
+from sayso.pending.action import MAX_TTL_SECONDS, After, PendingActionExistsError
 from sayso.pending.concurrency import call_foreign
 from sayso.pending.context import context_parameters, own_function, with_context
 from sayso.pending.executors import PendingConfirmation, Reconciler, ToolResult
@@ -115,6 +115,7 @@ class ToolOptions(TypedDict, total=False):
     method_name: str | None
     metadata: ToolMetadata | None
     proposes: bool | None
+    after: After | Literal[""]
 
 
 #: Fields whose type is checked when a tool is defined: name, type, and what to give.
@@ -153,6 +154,8 @@ class ToolDefinition:
       `result` if it has such a parameter.
     - Change `version` when a call that was previewed before the change must not run any more. A changed description,
       schema or preview counts as another version by itself.
+    - `after` says what follows the outcome of a confirmed call: "continue" lets the model go on with the request, "say"
+      ends it with the bot's own text. "" leaves it to the channel. A policy's `after` comes first.
     - The result of a `cacheable` tool may be reused for `cache_ttl` seconds.
     """
 
@@ -183,6 +186,7 @@ class ToolDefinition:
     callable: Callable[..., Any] | None = field(default=None, repr=False)
     input_schema: Mapping[str, Any] | None = field(default=None, repr=False)
     proposes: bool | None = None
+    after: After | Literal[""] = ""
 
     #: The tool that `dataclasses.replace` copies.
     _original: InitVar[ToolDefinition | None] = None
@@ -292,6 +296,10 @@ class ToolDefinition:
                 "out, and say idempotent=True where a second run does no harm",
             ),
             (not self.cache_ttl > 0, f"cache_ttl is {self.cache_ttl!r}: give seconds above 0"),
+            (
+                self.after not in ("", *get_args(After)),
+                f"after is {self.after!r}: give 'continue', 'say', or '' for what the channel has",
+            ),
         ):
             if wrong:
                 raise self._undefinable(cure)

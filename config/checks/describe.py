@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from sayso.agent.guards.policy import Decision, effective_decision
+from sayso.agent.guards.policy import Decision, effective_after, effective_decision
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.pricing import cost_usd
 from sayso.channels.spelling import nearest
@@ -28,15 +28,21 @@ from sayso.config.settings.channels import AccessSettings, AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import Path_, SourceSettings
-from sayso.config.wiring.agents import AgentDeps, load_bot_tools, own_tools, tool_policy
+from sayso.config.wiring.agents import AgentDeps, channel_after, load_bot_tools, own_tools, tool_policy
 from sayso.config.wiring.libraries import library_problems
 from sayso.config.wiring.tools import OpenTools, build_selector, names_of_remote
+from sayso.pending.action import After
 
 #: How long a check waits for remote sources, in seconds: longer than a connection may take, since
 #: a check that gives up too early fails.
 CHECK_SECONDS = 30.0
 #: What becomes of a call, by the decision of the policy.
 DECISIONS: Mapping[Decision, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
+#: What follows the outcome of a confirmed action.
+AFTER_TEXTS: Mapping[After, str] = {
+    "continue": "the model goes on",
+    "say": "the bot's own text is all",
+}
 _GROUPS = {"mention": "", "always": "answers every message of a group", "never": "not in groups"}
 
 
@@ -53,6 +59,7 @@ class ChannelDescription:
     tools: Mapping[str, str]
     #: Whether and by what the tools are narrowed for a message or a user; "" where they are not.
     narrowed_by: str
+    after: After
 
     def lines(self) -> Iterator[str]:
         """Yield the description as text."""
@@ -60,6 +67,7 @@ class ChannelDescription:
         yield f"{self.name} ({platform}), a yes is good for {self.confirm_seconds:g} s"
         yield f"  {self.access}"
         yield from (f"  {part}: {text}" for part, text in self.agent.items())
+        yield f"  after an outcome: {AFTER_TEXTS[self.after]}"
         yield from (f"  {tool}: {outcome}" for tool, outcome in self.tools.items())
         if self.narrowed_by:
             yield f"  ({self.narrowed_by})"
@@ -119,6 +127,7 @@ def _describe_channel(settings: Settings, name: str, deps: AgentDeps, opened: Op
     deps.provider_of(name)  # and for a model that cannot be asked
     config = replace(deps.config_of(name), tool_policy=tool_policy(channel.policy))
     outcomes = {}
+    after = channel_after(settings, name)
     for tool in (*opened.select(channel.tools).all(), *own_tools(settings)):
         decision = effective_decision(tool, {}, config.tool_policy).decision  # before its arguments are known
         outcomes[tool.name] = DECISIONS[decision]
@@ -128,11 +137,14 @@ def _describe_channel(settings: Settings, name: str, deps: AgentDeps, opened: Op
             outcomes[tool.name] = (
                 "asks by itself, and should be under allow: after a yes to the call it would only ask again"
             )
+        own_after = effective_after(tool.name, tool, config.tool_policy) or after
+        if own_after != after and (tool.proposes or decision == "review"):
+            outcomes[tool.name] += f", then {AFTER_TEXTS[own_after]}"
     narrowed_by = "of these each role may use some" if channel.access and channel.access.roles else ""
     return ChannelDescription(
         name, channel.platform, channel.polls, channel.confirm_ttl, describe_access(channel),
         describe_agent(settings, name), outcomes,
-        "of these its selector shows some" if channel.selector else narrowed_by,
+        "of these its selector shows some" if channel.selector else narrowed_by, after,
     )  # fmt: skip
 
 
@@ -265,6 +277,8 @@ def _in_policies(settings: Settings, opened: OpenTools) -> Iterator[str]:
         for kind in ("allow", "review", "deny"):
             for index, pattern in enumerate(getattr(channel.policy, kind)):
                 yield from _warning(settings, (*path, kind, index), pattern, names)
+        for pattern in channel.policy.after:
+            yield from _warning(settings, (*path, "after", pattern), pattern, names)
 
 
 def _warning(settings: Settings, path: Path_, pattern: str, names: Sequence[str]) -> Iterator[str]:

@@ -10,18 +10,19 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from sayso.agent import Tool
-from sayso.agent.guards.policy import PolicyDecision, effective_decision
+from sayso.agent.guards.policy import PolicyDecision, effective_after, effective_decision
 from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.definition import MEMORY
 from sayso.agent.tools.errors import PreviewError, ToolError
 from sayso.agent.tools.registry import unknown_tool
 from sayso.agent.toolsets.selectors import Visibility, roles_in, would_show
 from sayso.channels.redaction import redact
-from sayso.config.checks.describe import DECISIONS
+from sayso.config.checks.describe import AFTER_TEXTS, DECISIONS
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.agents import own_tools, tool_policy
+from sayso.config.wiring.agents import channel_after, own_tools, tool_policy
 from sayso.config.wiring.tools import OpenTools, build_selector
+from sayso.pending.action import After
 from sayso.pending.context import context_field
 from sayso.pending.proposals import ChannelRun
 
@@ -81,6 +82,9 @@ class Explanation:
     asks_by_itself: bool = False
     #: Rules over arguments that may still deny the call, where no arguments were given.
     open_rules: tuple[ExplainedReason, ...] = field(default=())
+    #: What follows the outcome, and what says so.
+    after: After | None = None
+    after_because: ExplainedReason | None = None
 
 
 def explain(
@@ -156,6 +160,7 @@ class _Call:
         policy = self.channel.policy
         decision = effective_decision(self.tool, args or {}, tool_policy(policy))
         is_open = args is None and decision.decision != "deny"
+        after, after_because = self._after()
         explanation = replace(
             known,
             arguments=args,
@@ -168,6 +173,8 @@ class _Call:
             ),
             undo_seconds=self.tool.undo_seconds if self.tool.undo else 0.0,
             asks_by_itself=bool(self.tool.proposes) and decision.decision == "allow",
+            after=after,
+            after_because=after_because,
         )
         if explanation.shown == "hidden" or decision.decision == "deny":
             return explanation
@@ -181,6 +188,20 @@ class _Call:
             return self.tool.validate_json(raw_args or {}), ""
         except ToolError as exc:
             return (None, "") if raw_args is None else (None, str(exc))
+
+    def _after(self) -> tuple[After, ExplainedReason]:
+        """Return what follows the outcome of a confirmed call, and what says so."""
+        policy = tool_policy(self.channel.policy)
+        default = channel_after(self.settings, self.name)
+        after = effective_after(self.tool.name, self.tool, policy) or default
+        pattern = policy.after_rule(self.tool.name) if policy else ""
+        if pattern:
+            return after, ExplainedReason(f"after: {pattern}", self.where("policy", "after", pattern))
+        if self.tool.after:
+            return after, ExplainedReason("the tool's author: after")
+        if self.channel.after is not None:
+            return after, ExplainedReason("the channel's after", self.where("after"))
+        return after, ExplainedReason("the default of its model")
 
     def _decided_by(self, decision: PolicyDecision) -> ExplainedReason:
         if decision.rule:
@@ -258,6 +279,8 @@ def _parts(explanation: Explanation, user: str) -> Iterator[str]:
         yield f"confirm: only {user}, where it was asked, within {question.within_seconds:g} s of its delivery{code}"
     if explanation.undo_seconds and explanation.verdict == "asks":
         yield f"undo: for {explanation.undo_seconds:g} s after the outcome"
+    if explanation.after and explanation.verdict == "asks":
+        yield f"after the outcome: {AFTER_TEXTS[explanation.after]}: {_cited(explanation.after_because)}"
 
 
 def _cited(reason: ExplainedReason | None) -> str:

@@ -53,6 +53,11 @@ class PolicySettings(Section):
     """Arguments with which a tool never runs. Example:
     `[{tool: send_*, arg: to, pattern: '*@external.com', matches: email}]`.
     """
+    after: dict[str, Literal["continue", "say"]] = {}
+    """What follows the outcome of a confirmed call: the model goes on with the request (`continue`), or the bot's own
+    text is all (`say`). The first pattern that names the tool counts, before what the tool itself says. Example:
+    `{refund_*: say}`.
+    """
 
 
 class AddressSettings(Section):
@@ -127,6 +132,11 @@ class ChannelSettings(PlatformSettings):
     """Whether a message that is only 👍 or ✅ is a yes, and 👎 or ❌ a no. Example: `true`."""
     confirm_ok: bool = False
     """Whether a plain "ok" is a yes where the open question is the last thing that was said. Example: `true`."""
+    after: Literal["continue", "say"] | None = None
+    """What follows the outcome of a confirmed action, where neither policy nor tool say: the model goes on with the
+    request (`continue`), or the bot's own text is all (`say`). Without it: `continue`, and `say` with the offline
+    model. Example: `say`.
+    """
     messages_per_second: Number | None = Field(default=None, ge=0, le=10_000)
     """How fast this account may send, all workers together. Without it: the platform's own rate. 0: without any limit,
     for a server of your own in the vendor's place. Example: `20`.

@@ -52,12 +52,13 @@ from sayso.agent.observability.builtin import MetricsObserver
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.trace import wait_for_observers
 from sayso.agent.providers.base import Provider
+from sayso.agent.providers.offline import OfflineProvider
 from sayso.agent.run.conversation_key import conversation_secret
 from sayso.agent.tools.loading import LoadedTools, ToolReloader
 from sayso.channels.base import MediaStore
 from sayso.channels.storage.media import MediaFiles
 from sayso.channels.types import Conversation
-from sayso.config.settings.agent import AgentSettings, GuardrailSettings, name_of
+from sayso.config.settings.agent import OFFLINE, AgentSettings, GuardrailSettings, name_of
 from sayso.config.settings.channels import AnyChannel, PolicySettings
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
@@ -68,6 +69,7 @@ from sayso.config.wiring.observability import TracingError, set_up_tracing
 from sayso.config.wiring.redis_parts import RedisParts
 from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, is_remote, open_tools, unknown_names
 from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
+from sayso.pending.action import After
 from sayso.pending.concurrency import run_sync
 from sayso.pending.error_texts import error_text
 from sayso.pending.redis.scripts import LuaScripts
@@ -427,7 +429,23 @@ def _build_agent(
         escalation=_escalation(settings, channel),
         commands=channel.commands,
         confirm_ok=channel.confirm_ok,
+        after=channel_after(settings, name, deps.provider),
     )
+
+
+def channel_after(settings: Settings, channel: str, provider: Provider | None = None) -> After:
+    """Return what follows the outcome of an action on a channel, where neither policy nor tool say.
+
+    `provider`: what answers in place of the configured model, None for that model. The offline
+    model cannot go on with a request: it reads commands.
+    """
+    configured = settings.channels[channel].after
+    if configured is not None:
+        return configured
+    is_offline = settings.agent_of(channel).model == OFFLINE
+    if provider is not None:
+        is_offline = isinstance(provider, OfflineProvider)
+    return "say" if is_offline else "continue"
 
 
 def _escalation(settings: Settings, channel: AnyChannel) -> Escalation | None:
@@ -443,4 +461,4 @@ def tool_policy(settings: PolicySettings | None) -> ToolPolicy | None:
     if settings is None:
         return None
     deny_when = [rule.model_dump() for rule in settings.deny_when]
-    return ToolPolicy(settings.allow, settings.review, settings.deny, deny_when)
+    return ToolPolicy(settings.allow, settings.review, settings.deny, deny_when, settings.after)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.i18n.texts import texts_for
-from sayso.pending.action import PLAN_KIND, ActionSigner, PendingAction, compute_args_digest
+from sayso.pending.action import PLAN_KIND, ActionSigner, PendingAction, after_of, compute_args_digest
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.proposals import Effect, is_step_of, plan_of, step_ids, undo_proposal
 from sayso.pending.repository import StoredAction
@@ -121,3 +121,26 @@ def test_undo_of_several_starts_with_the_last():
     """A later effect may build on an earlier one."""
     undo = undo_proposal([Effect(proposed("A")), Effect(proposed("B"))], 300.0)
     assert [step.args["args"] for step in undo.steps] == [{"name": "B"}, {"name": "A"}]
+
+
+@pytest.mark.parametrize(
+    ("of_steps", "default", "after"),
+    [
+        (("say", "say"), "continue", "say"),
+        (("say", ""), "continue", "continue"),
+        (("say", ""), "say", "say"),
+        (("say", "continue"), "say", "continue"),
+        (("", ""), "continue", "continue"),
+    ],
+)
+def test_model_goes_on_after_a_plan_unless_each_step_says_no(of_steps, default, after):
+    """One step whose answer the model has to read is enough."""
+    steps = [proposed(str(number), after=of_step) for number, of_step in enumerate(of_steps)]
+    assert after_of(plan_of(steps).head, default) == after
+
+
+def test_undo_is_never_followed_by_the_model():
+    """The person takes a step back, whatever the channel or the undone action have."""
+    effects = [Effect(proposed(name, after="continue")) for name in "AB"]
+    heads = [undo_proposal(some, 60.0).head for some in (effects[:1], effects)]
+    assert [after_of(head, "continue") for head in heads] == ["say", "say"]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import KnowledgeMemory, Tool, ToolPolicy, tool
-from sayso.agent.guards.policy import Rule, effective_decision
+from sayso.agent.guards.policy import Rule, effective_after, effective_decision
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.channels.i18n.invisible import INVISIBLE
 
@@ -333,12 +333,30 @@ def test_author_and_hint_ask_where_no_rule_does(tool, policy, decision, source):
         {"deny_when": [{"tool": "x", "arg": "to", "pattern": 5}]},
         {"deny": "delete_*"},
         {"allow": [5]},
+        {"after": {"wipe": "stop"}},
+        {"after": {5: "say"}},
+        {"after": ["wipe"]},
     ],
 )
 def test_misspelt_rule_fails_at_boot(rules):
     """A deny_when rule without its keys would silently deny nothing; a text for a list would be read by letters."""
-    with pytest.raises(ValueError, match=r"deny|allow"):
+    with pytest.raises(ValueError, match=r"deny|allow|after"):
         ToolPolicy(**rules)
+
+
+@pytest.mark.parametrize(
+    ("policy", "of_tool", "after"),
+    [
+        (None, "", ""),
+        (None, "say", "say"),
+        (ToolPolicy(after={"drop_*": "say"}), "", ""),
+        (ToolPolicy(after={"WIPE": "say", "*": "continue"}), "", "say"),
+        (ToolPolicy(after={"*": "continue", "wipe": "say"}), "say", "continue"),
+    ],
+)
+def test_policy_says_what_follows_an_outcome_before_the_tool_does(policy, of_tool, after):
+    """The first pattern that names the tool counts; "" leaves it to the channel."""
+    assert effective_after("wipe", replace(PLAIN, after=of_tool), policy) == after
 
 
 def test_default_of_a_json_schema_is_what_runs_where_nothing_is_given():

@@ -141,6 +141,7 @@ def test_question_is_shown_as_its_user_would_read_it(ask, folder):
         "confirm: only U1, where it was asked, within 90 s of its delivery, and only with the code that the question "
         "shows",
         "undo: for 120 s after the outcome",
+        "after the outcome: the bot's own text is all: the default of its model",
         "It asks first.",
     ]
     assert result.exit_code == 0
@@ -150,7 +151,7 @@ def test_tool_that_asks_by_itself_is_reported_as_asking():
     """The policy allows it, and its own code asks, so the answer is not that it runs at once."""
     asked = ["explain", "--config", str(ROOT / "config" / "demo.yaml"), "web", "refund_invoice"]
     result = CliRunner().invoke(main, [*asked, "invoice_id=INV-42", "amount=2"])
-    *_, question, verdict = result.output.splitlines()
+    *_, question, _, verdict = result.output.splitlines()
     assert (result.exit_code, verdict) == (0, "It asks first.")
     assert question == "  question: asked by the tool's own code; its text is known when the tool runs"
     told = json.loads(CliRunner().invoke(main, [*asked, "--json"]).output)

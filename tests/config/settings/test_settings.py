@@ -40,6 +40,14 @@ MISTAKES = {
     "text for number": ("channels:\n  a: {platform: console, confirm_ttl: soon}\n", "confirm_ttl: must be a number "),
     "number for text": ("channels:\n  a: {platform: console, title: 5}\n", "title: must be text: put it in quotes"),
     "text for list": ("tools: x\n", ":1:1: tools: must be a list, such as [a, b] (it is 'x')"),
+    "what follows": (
+        "channels:\n  a: {platform: console, after: stop}\n",
+        ":2:26: channels.a.after: must be 'continue' or 'say' (it is 'stop')",
+    ),
+    "what follows a rule": (
+        "channels:\n  a: {platform: console, policy: {after: {refund_*: yes}}}\n",
+        "channels.a.policy.after.refund_*: must be 'continue' or 'say' (it is 'yes')",
+    ),
     "too large": ("agent: {max_iterations: 1000}\n", ":1:9: agent.max_iterations: must be less than or equal to 100"),
     "name": ("channels:\n  a/b: {platform: console}\n", ":2:3: channels.a/b: a name has 1 to 64 letters"),
     "model": ("agent: {model: gpt}\n", ":1:9: agent.model: unknown model: write vendor:model, such as openai:"),

@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from sayso.agent import FallbackProvider, OllamaProvider, OpenAIProvider
+from sayso.agent import FallbackProvider, OfflineProvider, OllamaProvider, OpenAIProvider
 from sayso.agent.extras import missing_library
 from sayso.agent.providers.base import ProviderRequest
+from sayso.agent.providers.testing import ScriptedProvider
 from sayso.agent.providers.vendors import OPENAI_URL, VendorProvider
 from sayso.agent.run.text_tools import TextToolProvider
 from sayso.config.checks.describe import describe
 from sayso.config.settings.agent import VENDORS
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.settings.schema import Settings
+from sayso.config.wiring.agents import channel_after
 from sayso.config.wiring.models import Models
 
 KEY = "s3cr3t"
@@ -172,3 +174,48 @@ def test_one_model_has_one_pool_of_connections(tmp_path: Path):
     answering = models.of("web")
     assert isinstance(answering, VendorProvider)
     assert answering._preloaded
+
+
+@pytest.mark.parametrize(
+    ("agent", "web", "after"),
+    [
+        ("{}", "", "say"),
+        ("{fallback: [{model: ollama:m}]}", "", "say"),
+        ("{model: ollama:m}", "", "continue"),
+        ("{}", "agent: {model: ollama:m}", "continue"),
+        ("{model: ollama:m}", "after: say", "say"),
+        ("{}", "after: continue", "continue"),
+    ],
+)
+def test_a_real_model_goes_on_after_an_outcome_unless_the_channel_says_otherwise(
+    tmp_path: Path, agent: str, web: str, after: str
+):
+    """The offline one reads commands, so it has nothing to go on with; it asks no fallback."""
+    assert channel_after(configured(tmp_path, agent, web), "web") == after
+
+
+def test_scripted_provider_goes_on_like_a_real_model(tmp_path: Path):
+    """It stands in the place of one. The offline one stays what it is."""
+    settings = configured(tmp_path, "{}")
+    assert channel_after(settings, "web", ScriptedProvider([])) == "continue"
+    assert channel_after(settings, "web", OfflineProvider()) == "say"
+
+
+def test_check_names_the_tools_after_which_something_else_follows(tmp_path: Path):
+    """Of those that ask. A pattern that names no tool is a warning."""
+    (tmp_path / "tools.py").write_text(
+        "from sayso.agent import tool\n"
+        "@tool(requires_approval=True)\ndef refund():\n    'Refund.'\n"
+        "@tool(requires_approval=True)\ndef pay():\n    'Pay.'\n"
+        "@tool\ndef find():\n    'Find.'\n"
+    )
+    policy = "policy: {allow: ['*'], after: {refund: continue, find: continue, wipe: say}}"
+    settings = configured(tmp_path, "{}\ntools: [./tools.py]", policy)
+    lines = str(describe(settings)).splitlines()
+    assert lines[3:7] == [
+        "  after an outcome: the bot's own text is all",
+        "  refund: asks first, then the model goes on",
+        "  pay: asks first",
+        "  find: runs at once",
+    ]
+    assert lines[7].endswith("warning: channels.web.policy.after.wipe: 'wipe' names no tool")
