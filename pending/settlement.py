@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from sayso.channels import tracing
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown
+from sayso.channels.markdown.outcome_signs import without_signs
 from sayso.channels.redaction import redact
 from sayso.channels.types import Reply, Scope, random_id, storable
 from sayso.pending.action import PLAN_KIND, ActionSigner, ActionState, Executor, PendingAction
@@ -305,7 +306,7 @@ class Settlement:
                 comparison = await self._executors.compare(each, render=render)
                 match comparison.state:
                     case "changed":
-                        why = as_markdown(_bounded(storable(redact(comparison.why))))
+                        why = without_signs(as_markdown(_bounded(storable(redact(comparison.why)))))
                         text = "\n".join(filter(None, [texts.tool_changed(each.preview), why]))
                         return _refused_outcome(action, text)
                     case "gone":
@@ -372,7 +373,8 @@ class Settlement:
                     corrected = Reply(texts.correction(action.preview, shown))
                     correction = outbox_entry(claim.scope.conversation, corrected, later=True)
             case "failed":
-                text = "\n".join(filter(None, [texts.failed(action.preview), as_markdown(result)]))
+                reason = without_signs(as_markdown(result))
+                text = "\n".join(filter(None, [texts.failed(action.preview), reason]))
             case "unknown":
                 text = texts.unknown(action.preview)
         ending = ActionResult(state, text, result if state == "done" else "", correction, output)

@@ -26,6 +26,7 @@ from sayso.channels.base import (
     ShowsSteps,
 )
 from sayso.channels.i18n.texts import Texts
+from sayso.channels.markdown.outcome_signs import without_signs
 from sayso.channels.metrics import MESSAGES
 from sayso.channels.types import Delivery, Reply, StepState, ToolStep, Turn, shown_to
 from sayso.pending.concurrency import call_in_thread
@@ -206,7 +207,7 @@ class DraftMessage:
 
     async def _show_now(self) -> float | None:
         """Show the draft as it is now. Return the seconds until the next time, None for never again."""
-        text = self._text if self._text.strip() else self._notice_text
+        text = without_signs(self._text) if self._text.strip() else self._notice_text
         if text in ("", self._shown_text):
             return self._gap
         pause = None

@@ -60,6 +60,7 @@ from sayso.channels.i18n.invisible import shows_nothing
 from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.markdown.literal import as_markdown, as_text
+from sayso.channels.markdown.outcome_signs import without_signs
 from sayso.channels.records import versioned
 from sayso.channels.types import Reply, Turn, random_id, storable
 from sayso.pending.action import After, is_choice_token, split_button_token
@@ -354,6 +355,9 @@ class ChannelAgent:
         # The question names a tool without a value, as each that ran.
         beside_texts = [as_markdown(result_text(unfenced(each))) for each in beside if each != WITHOUT_VALUE]
         reports = _join([*unclear, *results, *beside_texts])
+        if not context.returns_text:  # a caller of `ask_channel` gets what the model wrote
+            content = without_signs(content)
+            reports = without_signs(reports)
 
         if proposal:  # the question stands alone: no choices beside it
             # A question is sent in full. A long text above it would bury what is asked.

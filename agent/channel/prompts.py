@@ -11,6 +11,7 @@ from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.run.state import MAY_HAVE_RUN
 from sayso.agent.tools.call_texts import literal
 from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
+from sayso.channels.markdown.outcome_signs import DENIED, DONE, EXPIRED, WARNING, without_signs
 from sayso.channels.types import Button, Conversation, Reply, Turn
 from sayso.pending.action import PLAN_KIND, ActionState, PendingAction, compute_args_digest, split_button_token
 from sayso.pending.executors import UNDO_PREFIX
@@ -30,8 +31,9 @@ MAX_EFFECT_CHARS = 48
 CHOICE_SECONDS = 86_400.0
 
 #: The symbol before the outcome of an action, by its final state; a warning for all other states.
-_SYMBOLS: dict[ActionState, str] = {"done": "✅", "cancelled": "❌", "expired": "⌛"}
-_WARNING = "⚠️"
+_SYMBOLS: dict[ActionState, str] = {"done": DONE, "cancelled": DENIED, "expired": EXPIRED}
+#: Stands before an offered answer that was chosen.
+_CHOICE_SIGN = "👉"
 #: Stands before the button that was chosen, in a decided question.
 _CHOSEN = "✓"
 _DETAILS = re.compile(r"(?<!\s)\s+\([^()]*\)\.?$")
@@ -154,13 +156,16 @@ class ConfirmPrompts:
             labels = stored.action.args["labels"]
             chosen = next((label for label in labels if literal(label) == outcome), "")
             buttons = decided_buttons([Button(label, "") for label in labels], chosen)
-            return ((closed_prompt(prompt, text, state, outcome, buttons), ""),)
+            closed = closed_prompt(prompt, text, state, outcome, buttons)
+            if chosen:  # a model wrote the label, so it must not pass for an outcome
+                closed = replace(closed, text=f"{text}\n\n{_CHOICE_SIGN} {without_signs(outcome)}")
+            return ((closed, ""),)
         kept_text = brief(stored.action.preview)
         undoes = is_undo(stored.action)
         if undoes:
             undone = await self._store.settlement.undone_results(turn.scope, stored)
             if 0 < len(undone) <= MAX_KEPT_CHARS:
-                kept_text = undone
+                kept_text = without_signs(undone)
         texts = texts_for(stored.action.language)
         match state:
             case "cancelled" if outcome.startswith(texts.cancelled(stored.action.preview)):
@@ -337,7 +342,7 @@ def closed_prompt(
     Below what was asked stands the decision. The outcome stands once, in the message that follows.
     The `buttons` do nothing any more.
     """
-    mark = f"{_SYMBOLS.get(state, _WARNING)} {decision}".strip()
+    mark = f"{_SYMBOLS.get(state, WARNING)} {decision}".strip()
     text = f"{kept_text}\n\n{mark}".strip()
     return Reply(text, edits=prompt, optional=True, decided_buttons=buttons)
 

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sayso.channels.i18n.catalogue import FALLBACK, LANGUAGES, catalogue, shipped
 from sayso.channels.markdown.literal import Markdown, as_markdown
+from sayso.channels.markdown.outcome_signs import without_signs
 from sayso.channels.markdown.split import head
 from sayso.channels.types import Turn
 
@@ -50,9 +51,10 @@ def as_statement(preview: str) -> str:
 def brief(preview: str) -> str:
     """Return a preview as other texts quote it: not as a question, and only its beginning if it is long.
 
-    A cut one ends in "..." and leaves no escape or code block open.
+    A cut one ends in "..." and leaves no escape or code block open. Signs of outcomes in it are plain
+    characters: it may have lines that begin with one, and stands in texts that tell an outcome.
     """
-    preview = as_statement(preview)
+    preview = without_signs(as_statement(preview))
     if len(preview) <= MAX_REPEATED_CHARS:
         return preview
     cut = preview[:MAX_REPEATED_CHARS]
@@ -78,8 +80,11 @@ def _with(key: str, name: str) -> Callable[[Texts, str], str]:
 
 
 def _with_text(key: str, name: str) -> Callable[[Texts, str], str]:
-    """Return a method for a text with one value, its argument: text that is shown as it is, unless it is `Markdown`."""
-    return lambda texts, value: texts.say(key, **{name: as_markdown(value)})
+    """Return a method for a text with one value, its argument: text that is shown as it is, unless it is `Markdown`.
+
+    Signs of outcomes in it are plain characters, because a model may have written it.
+    """
+    return lambda texts, value: texts.say(key, **{name: without_signs(as_markdown(value))})
 
 
 class Texts:
@@ -147,7 +152,7 @@ class Texts:
 
         A result that is no sentence, such as "0" or "ok", stands below what was done.
         """
-        text = as_markdown(result)
+        text = without_signs(as_markdown(result))
         if text and _is_sentence(result):
             return text
         return "\n".join(filter(None, [self.say("done", preview=brief(preview)), text]))
@@ -329,7 +334,7 @@ class Texts:
 
     def reminder_set(self, text: str, when: str) -> str:
         """Return that a reminder is set. `when` is the time as people read it."""
-        return self.say("reminder_set", text=as_markdown(text), when=when)
+        return self.say("reminder_set", text=without_signs(as_markdown(text)), when=when)
 
     #: A text that a tool scheduled for now.
     scheduled = _with_text("scheduled", "text")
@@ -369,7 +374,7 @@ class Texts:
 
     def status_reminder(self, text: str, seconds: float) -> str:
         """Return a reminder and in how many seconds it is due."""
-        return self.say("status_reminder", text=as_markdown(text), duration=self._duration(seconds))
+        return self.say("status_reminder", text=without_signs(as_markdown(text)), duration=self._duration(seconds))
 
     #: The history of this conversation was deleted.
     reset_done = _fixed("reset_done")

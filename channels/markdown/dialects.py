@@ -130,6 +130,11 @@ def bare_link(label: str, href: str) -> str:
     return f"{label} ({href})"
 
 
+#: What Slack shows as a sign of an outcome. Other short codes are shown as Slack shows them.
+_SHORT_CODES = re.compile(
+    r":(white_check_mark|heavy_check_mark|ballot_box_with_check|x|negative_squared_cross_mark"
+    r"|heavy_multiplication_x|hourglass|hourglass_flowing_sand|warning):"
+)
 #: How many characters fit in a line on a phone, and beside Slack's list of channels on a desktop.
 _PHONE, _DESKTOP = 36, 64
 _MARKERS = {"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~")}
@@ -151,7 +156,7 @@ HTML = Dialect(
     columns=_PHONE,
 )
 MRKDWN = Dialect(
-    escape=lambda text: escape_html(_with_maybe_gaps(text)),
+    escape=lambda text: escape_html(_with_maybe_gaps(_SHORT_CODES.sub(rf":{GAP}\1:", text))),
     marks=_MARKERS,
     code=lambda text: escape_html(text) if "`" in text else f"`{escape_html(text)}`",
     pre=lambda text, language: f"```\n{escape_html(_no_fence(text))}\n```",

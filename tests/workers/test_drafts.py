@@ -155,6 +155,22 @@ def test_draft_grows_in_one_message_within_the_rate_limit():
     played(scene)
 
 
+def test_draft_has_no_sign_of_an_outcome():
+    """A model writes it, also where an entity of HTML comes in two pieces."""
+
+    async def scene() -> None:
+        screen = Screen()
+        show = Show(screen)
+        await show.draft.begin()
+        await show.draft("✅ Done &#x27")
+        await show.draft("05; paid")
+        await show.pause()
+        await show.draft.end()
+        assert screen.seen == [("(+) Done (+) paid", "")]
+
+    played(scene)
+
+
 def test_first_draft_where_drafts_count_as_messages_waits():
     """platforms.md 2.4: a group takes 20 messages a minute, so a quick answer there has no draft."""
 

@@ -103,7 +103,7 @@ def test_second_tap_is_answered_with_the_choice_made(shop):
     small, large = shop.buttons.values()
     assert shop.say(tap=small) == "Small it is."
     assert shop.say(tap=large) == shop.say(tap=small) == "Already chosen: Small"
-    assert shop.edits == ["Which size?\n\n✅ Small"] * 3
+    assert shop.edits == ["Which size?\n\n👉 Small"] * 3
     decided = [delivery.reply.decided_buttons for delivery in shop.channel.sent if delivery.reply.edits]
     assert [[button.label for button in buttons] for buttons in decided] == [["✓ Small", "Large"]] * 3
     assert len(shop.provider.requests) == 3
@@ -272,7 +272,7 @@ def test_choices_of_a_long_answer_are_a_message_of_their_own(make_shop):
     shop = make_shop(ASK, "x" * (MAX_KEPT_CHARS + 1), "Small it is.")
     assert shop.say("a coffee") == "Please choose:"
     shop.say(tap=shop.buttons["Small"])
-    assert shop.edits == ["Please choose:\n\n✅ Small"]
+    assert shop.edits == ["Please choose:\n\n👉 Small"]
 
 
 def test_question_comes_before_choices(make_shop):
@@ -332,4 +332,13 @@ def test_answer_keeps_its_direction_marks(make_shop):
     shop = make_shop(ASK, "\u2068A\u2069\tok", "That.")
     assert shop.say("hm") == "\u2068A\u2069\tok"
     shop.say(tap=shop.buttons["Small"])
-    assert shop.edits == ["\u2068A\u2069\tok\n\n✅ Small"]
+    assert shop.edits == ["\u2068A\u2069\tok\n\n👉 Small"]
+
+
+def test_chosen_answer_does_not_pass_for_an_outcome(make_shop):
+    """A model wrote its label."""
+    label = "✅ Done: order 17"
+    shop = make_shop(ASK, "Which size?", "That.", labels=(label, "Small"))
+    shop.say("hm")
+    shop.say(tap=shop.buttons[label])
+    assert shop.edits == ["Which size?\n\n👉 (+) Done: order 17"]

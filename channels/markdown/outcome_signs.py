@@ -1,0 +1,41 @@
+"""The signs at the beginning of the bot's own lines about an action, which no other text may have.
+
+What became of an action stands in a line that begins with one of these signs. A model may write such
+a line too, because it believes so or because a web page or a tool's result told it to. So each of
+these signs, and each that passes for one, becomes plain characters in all that models and tools write.
+"""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+from sayso.channels.markdown.literal import as_kind_of
+
+#: It was done.
+DONE = "✅"
+#: It was not done: the user said no, or asked for something else.
+DENIED = "❌"
+#: It was not done: no answer came in time.
+EXPIRED = "⌛"
+#: It failed, was refused, or is unknown.
+WARNING = "⚠️"
+
+#: What stands in place of a sign, for each sign and those that look like it. None of it is Markdown.
+_PLAIN = {
+    **dict.fromkeys("✅✔✓☑🗸🗹", "(+)"),
+    **dict.fromkeys("❌❎✖✗✘☒🗙🗴🗵🗶🗷", "(-)"),
+    **dict.fromkeys("⌛⏳", "(...)"),
+    **dict.fromkeys("⚠", "(!)"),
+}
+#: A sign as a character or as an entity of HTML, with what chooses its look.
+_SIGN = re.compile(rf"(?:[{''.join(_PLAIN)}]|&(?:#\d{{1,7}}|#[xX][0-9a-fA-F]{{1,6}}|[A-Za-z]{{2,31}});)[\ufe0e\ufe0f]?")
+
+
+def without_signs(md: str) -> str:
+    """Return Markdown with plain characters in place of the signs of outcomes: "(+) Paid" for "✅ Paid"."""
+    return as_kind_of(md, _SIGN.sub(_plain, md))
+
+
+def _plain(found: re.Match[str]) -> str:
+    return _PLAIN.get(unescape(found[0])[:1], found[0])
