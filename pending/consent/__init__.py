@@ -63,8 +63,8 @@ _READABLE = re.compile("|".join(f"(?:[{_SPACES}{_PUNCTUATION}{each}]|{_ARABIC_DI
 #: One "~" behind Chinese or Japanese, which ends a friendly word. With another one before it, the word is struck out.
 _TILDE = re.compile(r"(?<=[\u3041-\u9fff])[~\u301c](?=[\s!\u3002]*$)")
 _WIDE = re.compile(r"[\uff01-\uff9f\u3000]")
-#: Makes apostrophes one, and Arabic as it is typed in a hurry: no vowel marks, no stretching, no hamza on an alef.
-_TYPED = str.maketrans("\u2019أإآ", "'" + "\u0627" * 3, "\u0640\u0670" + "".join(map(chr, range(0x064B, 0x0653))))
+#: For `str.translate`: makes apostrophes one, and Arabic as it is typed in a hurry: no vowel marks, no stretching, no hamza on an alef.
+TYPED = str.maketrans("\u2019أإآ", "'" + "\u0627" * 3, "\u0640\u0670" + "".join(map(chr, range(0x064B, 0x0653))))
 #: Dots or commas in a row, or a comma at the end: the sentence is not finished.
 _TRAILING_OFF = re.compile(r"[.,\u3001\u3002\u060c](?:\s*[.,\u3001\u3002\u060c])+|\u2026+|[,\u3001\u060c](?=[\s!]*$)")
 #: Text that `plain_words` returns unchanged: words of small letters without accent marks, stops and hurried spellings.
@@ -208,6 +208,26 @@ class RegexConfirmParser:
             waits=_as_bare_words(book.waits),
             fillers=_as_bare_words(fillers - book.commands),
         )
+
+    @cached_property
+    def refusal_phrases(self) -> RefusalPhrases:
+        """Return how a no with more words begins, and what takes it back."""
+        book = self._book
+        yeses = (each for each in book.plain & book.confirm if len(each) > 1 and not is_syllabic(each))
+        return RefusalPhrases(
+            heads=book.refuses,
+            openings=_as_bare_words(book.refuses_and),
+            takes_back=_as_bare_words(book.takes_back),
+            yeses=frozenset(yeses),
+        )
+
+    def is_refusal(self, words: str) -> bool:
+        """Return whether plain words are a no that may have more words behind it."""
+        return self._is_in(self._book.refuses, words)
+
+    def is_yes_or_half_answer(self, words: str) -> bool:
+        """Return whether plain words are a yes, or acknowledge something."""
+        return self._is_in(self._book.confirm | self._book.ok | self._book.unclear, words)
 
     @cached_property
     def _answers(self) -> frozenset[str]:
@@ -415,6 +435,20 @@ class AskingPhrases:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusalPhrases:
+    """Phrases that begin a no with more words, and those that take it back.
+
+    `heads` stand before a break, `openings` at the beginning of a message without one. `takes_back` may
+    stand anywhere behind them, and `yeses` at the beginning of a clause.
+    """
+
+    heads: frozenset[str]
+    openings: frozenset[str]
+    takes_back: frozenset[str]
+    yeses: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class PhraseBook:
     """The phrases of one or more languages, as `plain_words` returns them."""
 
@@ -436,6 +470,12 @@ class PhraseBook:
     plain: frozenset[str]
     #: Words that are a yes when alone, and a new request with another word beside them.
     commands: frozenset[str]
+    #: A no that may have more words behind a comma or another break: "no, wrong order".
+    refuses: frozenset[str]
+    #: A no and the words that follow it where people put no comma: "no because".
+    refuses_and: frozenset[str]
+    #: Takes a no back, wherever it stands behind it: "no problem", "go ahead".
+    takes_back: frozenset[str]
 
 
 def check_languages(languages: Sequence[str]) -> None:
@@ -451,7 +491,7 @@ def phrasebook(languages: Sequence[str]) -> PhraseBook:
     """Return the languages' phrases, except those that mean something else in one of them."""
     books = [_load(language) for language in languages]
     parts = {part: frozenset().union(*(getattr(book, part) for book in books)) for part in PhraseBook.__slots__}
-    for part in ("confirm", "cancel", "polite"):
+    for part in ("confirm", "cancel", "polite", "refuses"):
         parts[part] -= parts["false_friends"]
     return PhraseBook(**parts)
 
@@ -482,7 +522,7 @@ def _load(language: str) -> PhraseBook:
             shouted = {phrase.translate(letters) for phrase in phrases}
             parts[part] = phrases | shouted | {phrase[0].translate(letters) + phrase[1:] for phrase in phrases}
     dismissive = frozenset(plain_words(word) for word in table.get("not_doubled", ()))
-    for part in ("confirm", "cancel", "false_friends"):
+    for part in ("confirm", "cancel", "false_friends", "refuses"):
         # A word may be said twice and three times: "si si" and "si si si" for "si".
         alone = (each for each in parts[part] - dismissive if len(each) > 1 and " " not in each)
         words = [word for word in alone if not is_syllabic(word)]
@@ -514,7 +554,7 @@ def plain_words(text: str) -> str:
     text = _TILDE.sub("", _WIDE.sub(lambda wide: unicodedata.normalize("NFKC", wide[0]), _MANNERS.sub("", text)))
     if not _READABLE.fullmatch(text):
         return ""
-    text = unicodedata.normalize("NFC", text).casefold().translate(_TYPED)
+    text = unicodedata.normalize("NFC", text).casefold().translate(TYPED)
     text = _TRAILING_OFF.sub(" … ", text)
     return " ".join(_STOPS.sub(" ", text).split())
 

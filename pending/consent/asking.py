@@ -58,15 +58,18 @@ def read_asking(parser: ConfirmParser, message: str, action: PendingAction) -> A
         return "waits"
 
     words = bare_words(message).split()
-    found: set[Asking] = {_asking_of(each.asking_phrases, words) for each in all_languages()}
-    if "asks" in found:
-        return "asks"
-    if "waits" in found:
-        return "waits"
+    asking = _asking_in_any_language(words)
+    if asking:
+        return asking
     asked = " ".join(_without_effect(words, action))
     if asked in parser.only(action.language).asking_phrases.which:
         return "asks"
     return ""
+
+
+def is_asking(message: str) -> bool:
+    """Return whether a message is made of phrases that ask about a question or for time, in one shipped language."""
+    return bool(_asking_in_any_language(bare_words(message).split()))
 
 
 def is_misspelled_asking(parser: ConfirmParser, message: str, language: str) -> bool:
@@ -98,6 +101,13 @@ def is_plain_answer(parser: ConfirmParser, message: str) -> bool:
     if not isinstance(parser, RegexConfirmParser):
         return False
     return parser.is_plain(message) or any(each.is_plain(message) for each in all_languages())
+
+
+def _asking_in_any_language(words: Sequence[str]) -> Asking:
+    found: set[Asking] = {_asking_of(each.asking_phrases, words) for each in all_languages()}
+    if "asks" in found:
+        return "asks"
+    return "waits" if "waits" in found else ""
 
 
 def _asking_of(phrases: AskingPhrases, words: Sequence[str]) -> Asking:

@@ -1,0 +1,118 @@
+"""A no with more words: "no, wrong order" and "no, make it 20".
+
+It begins with a word that is a no and nothing else, and a break behind it, or with one of the usual
+forms without a break ("no because"). Nothing behind it may take the no back: "no, go ahead". A yes
+with more words is never a yes.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from sayso.pending.consent import (
+    MAX_DECISION_CHARS,
+    TYPED,
+    ConfirmParser,
+    RegexConfirmParser,
+    all_languages,
+    is_syllabic,
+    plain_words,
+)
+from sayso.pending.consent.asking import is_asking
+
+#: Characters behind a no in which it may be taken back. The limit bounds the work on long messages.
+MAX_REASON_CHARS = 400
+#: Words, and characters in scripts without spaces, of a short question behind a no: "no, why not?".
+MAX_TAG_WORDS = 2
+MAX_TAG_CHARS = 6
+
+#: What ends a no. A full stop or colon before a number does not: "No. 17" is a number.
+_BREAK = re.compile(
+    r"\s*(?:[,;!\u2026\n\u060c\u061b\u0964\u3001\u3002\uff0c\uff01\uff1b\u2013\u2014]"
+    r"|[.:\uff1a](?!\s*\d)|\s-|-\s|\s\()[\s.,!\u2026\u3002\uff01-]*"
+)
+_CLAUSE_ENDS = re.compile(r"[.,;:!\u2026\n\u060c\u061b\u0964\u3001\u3002\uff0c\uff01\uff1b\uff1a?\uff1f\u061f()\u2013\u2014]")
+_QUESTION_MARKS = frozenset("?\uff1f\u061f\u2047\u203d")
+_YES_EMOJI = frozenset("👍👌🤝🙌👏✅✔☑💯")
+
+
+def is_no_with_more(parser: ConfirmParser, message: str, language: str) -> bool:
+    """Return whether a message denies what a question in this language asks, and says more.
+
+    A plain no is none: `read_answer` reads it. In doubt the message is none either.
+    """
+    if not isinstance(parser, RegexConfirmParser):
+        return False
+    message = unicodedata.normalize("NFC", message.strip())
+    return any(_denies(each, message) for each in (parser, parser.only(language)))
+
+
+def _denies(parser: RegexConfirmParser, message: str) -> bool:
+    rest = _behind_no(parser, message)
+    if rest is None:
+        return False
+    rest = rest[:MAX_REASON_CHARS]
+    if not any(char.isalnum() for char in rest) or not _YES_EMOJI.isdisjoint(rest):
+        return False
+    if _is_short_question(rest) or is_asking(rest):
+        return False
+    readers = [each for each in all_languages() if _behind_no(each, message) is not None]
+    return not any(_takes_back(each, rest) for each in readers)
+
+
+def _behind_no(parser: RegexConfirmParser, message: str) -> str | None:
+    """Return what stands behind the no at the beginning of a message; None if it begins with none."""
+    for found in _BREAK.finditer(message, 0, MAX_DECISION_CHARS):  # "sorry, no, wrong order" has two
+        if parser.is_refusal(plain_words(message[: found.start()])):
+            return message[found.end() :]
+
+    start = _loose(message[:MAX_DECISION_CHARS])
+    phrases = parser.refusal_phrases
+    if not any(_begins_with(start, each) for each in phrases.openings):
+        return None
+    heads = [each for each in phrases.heads if _begins_with(start, each)]
+    return message[len(max(heads, key=len, default="")) :]
+
+
+def _takes_back(parser: RegexConfirmParser, rest: str) -> bool:
+    """Return whether the words behind a no take it back in the language of this parser."""
+    phrases = parser.refusal_phrases
+    text = _loose(rest)
+    if is_syllabic(text):
+        if any(each.replace(" ", "") in text for each in phrases.takes_back if is_syllabic(each)):
+            return True
+    elif any(f" {each} " in f" {text} " for each in phrases.takes_back):
+        return True
+
+    for clause in _CLAUSE_ENDS.split(rest):
+        words = plain_words(clause.strip())
+        if words and parser.is_yes_or_half_answer(words):
+            return True
+        if not phrases.yeses.isdisjoint(words.split()[:1]):
+            return True
+    return False
+
+
+def _is_short_question(rest: str) -> bool:
+    """Return whether the rest is a question of a word or two, which asks about the no itself."""
+    if _QUESTION_MARKS.isdisjoint(rest):
+        return False
+    words = _loose(rest).split()
+    if is_syllabic("".join(words)):
+        return len("".join(words)) <= MAX_TAG_CHARS
+    return len(words) <= MAX_TAG_WORDS
+
+
+def _begins_with(text: str, phrase: str) -> bool:
+    """Return whether a text begins with a phrase, at the end of a word where a script has spaces."""
+    if is_syllabic(phrase):
+        return text.replace(" ", "").startswith(phrase.replace(" ", ""))
+    return f"{text} ".startswith(f"{phrase} ")
+
+
+def _loose(text: str) -> str:
+    """Return a text of any script as small letters, digits and single spaces, spelled as the phrases are."""
+    spelled = unicodedata.normalize("NFC", text).casefold().translate(TYPED)
+    kept = (char if char == "'" or unicodedata.category(char)[0] in "LMN" else " " for char in spelled)
+    return " ".join("".join(kept).split())
