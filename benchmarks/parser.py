@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sayso.pending.consent import SHIPPED_LANGUAGES, ConfirmParser, RegexConfirmParser
+from sayso.pending.consent.refusing import is_no_with_more
 
 #: The corpus: one file for each language, and one with tricks in all of them.
 CORPUS = Path(__file__).parents[1] / "tests" / "pending" / "consent" / "corpus"
@@ -70,6 +71,11 @@ def read_blind(language: str) -> list[Line]:
     return _read_list("blind", language)
 
 
+def read_reasons(language: str) -> list[Line]:
+    """Return messages of one language that begin like a no: "cancel" are noes with more words, "neither" are none."""
+    return _read_list("reasons", language)
+
+
 def tally(parser: ConfirmParser, lines: Sequence[Line]) -> Tally:
     """Count the parser's mistakes."""
     confirms, cancels = _labelled(lines, "confirm"), _labelled(lines, "cancel")
@@ -86,9 +92,27 @@ def tally(parser: ConfirmParser, lines: Sequence[Line]) -> Tally:
     )
 
 
+def tally_noes_with_more(parser: ConfirmParser, lines: Sequence[Line], language: str) -> Tally:
+    """Count the mistakes of a parser in messages that begin like a no, as answers to a question in this language."""
+    noes = _labelled(lines, "cancel")
+    heard = {line.text for line in lines if is_no_with_more(parser, line.text, language)}
+    return Tally(
+        lines=len(lines),
+        false_confirms=sorted(line.text for line in lines if parser.is_confirm(line.text)),
+        false_cancels=sorted(heard - noes),
+        missed_confirms=[],
+        missed_cancels=sorted(noes - heard),
+        confirms=0,
+        cancels=len(noes),
+    )
+
+
 def report(name: str, parser: ConfirmParser, lines: Sequence[Line]) -> str:
     """Return one row of the table."""
-    found = tally(parser, lines)
+    return _row(name, tally(parser, lines))
+
+
+def _row(name: str, found: Tally) -> str:
     wrong = f"{len(found.false_confirms):>6}{len(found.false_cancels):>8}"
     return f"{name:<14}{found.lines:>6}{wrong}{found.confirm_miss:>11.1%}{found.cancel_miss:>11.1%}"
 
@@ -114,6 +138,9 @@ def main() -> None:
     print("-- written blind, and no phrase added since, alone")
     for name in SHIPPED_LANGUAGES:
         print(report(name, RegexConfirmParser([name]), read_blind(name)))
+    print("-- noes with more words, all at once")
+    for name in SHIPPED_LANGUAGES:
+        print(_row(name, tally_noes_with_more(everything, read_reasons(name), name)))
 
 
 def _read_list(name: str, language: str) -> list[Line]:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from sayso.pending.action import (
         DEFAULT_IGNORE_TTL_SECONDS,
         DEFAULT_TTL_SECONDS,
+        ActionDeniedError,
         PendingAction,
         PendingActionExistsError,
         PendingError,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_IGNORE_TTL_SECONDS",
     "DEFAULT_TTL_SECONDS",
+    "ActionDeniedError",
     "ConfirmOutcome",
     "ConfirmParser",
     "Confirmation",

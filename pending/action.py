@@ -75,6 +75,10 @@ class PendingActionExistsError(PendingError, RuntimeError):
     """Raised when a scope already has an action that waits. Finish that one first."""
 
 
+class ActionDeniedError(PendingError, RuntimeError):
+    """Raised when a turn proposes what its person has just said no to. They may ask for it in a new message."""
+
+
 #: Performs a confirmed action, sync or async. The user is told what it returns.
 Executor = Callable[[], Any]
 

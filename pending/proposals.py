@@ -22,6 +22,7 @@ from sayso.pending.action import (
     MAX_NAME_CHARS,
     MAX_PREVIEW_CHARS,
     PLAN_KIND,
+    ActionDeniedError,
     ActionSigner,
     After,
     Executor,
@@ -79,8 +80,9 @@ def stash_pending(
     stored: if it has changed at the yes, nothing runs.
 
     Raises PendingActionExistsError when this turn has already proposed the same, MAX_STEPS others, or as much text as a
-    question may show; RuntimeError in a tool that is marked read-only; TypeError when `args` is not exact JSON; and
-    ValueError when a limit of `check_proposal` is exceeded.
+    question may show; ActionDeniedError when the user has just said no to the same; RuntimeError in a tool that is
+    marked read-only; TypeError when `args` is not exact JSON; and ValueError when a limit of `check_proposal` is
+    exceeded.
     """
     run = call_context().run
     if run is None or run.confirmed is not None:
@@ -172,6 +174,8 @@ class ChannelRun:
     #: The proposals in the order of their positions.
     proposed: list[ProposedAction] = field(default_factory=list)
     executors: dict[str, Executor] = field(default_factory=dict)
+    #: What the person said no to in this turn. It is not proposed again before their next message.
+    denied: list[PendingAction] = field(default_factory=list)
     #: How many answers of the model have been worked on.
     rounds: int = 0
     #: The tools of one model answer run in threads of their own.
@@ -183,8 +187,16 @@ class ChannelRun:
         return [proposed.action for proposed in self.proposed]
 
     def add(self, action: PendingAction) -> None:
-        """Add a proposal. Raises PendingActionExistsError when it is a duplicate or exceeds a limit."""
+        """Add a proposal.
+
+        Raises PendingActionExistsError when it is a duplicate or exceeds a limit, and ActionDeniedError
+        when the person has just said no to it.
+        """
         with self.lock:
+            if any(is_same_effect(denied, action) for denied in self.denied):
+                raise ActionDeniedError(
+                    "the user has just said no to exactly this: do not ask again unless they ask for it anew"
+                )
             others = self.proposals
             same = [other for other in others if _effect_key(other) == _effect_key(action)]
             if same:
@@ -219,6 +231,16 @@ _OUTSIDE = ChannelRun("", None, None, ttl_seconds=0.0, parser_version="")
 def _effect_key(action: PendingAction) -> tuple[str, str, str]:
     """Return what tells effects apart. The preview counts too: tools need not record their arguments."""
     return action.kind, action.args_digest, action.preview
+
+
+def is_same_effect(one: PendingAction, other: PendingAction) -> bool:
+    """Return whether two actions would do the same.
+
+    Without recorded arguments their previews must be the same, too: tools need not record arguments.
+    """
+    if (one.kind, one.args_digest) != (other.kind, other.args_digest):
+        return False
+    return bool(one.args) or one.preview == other.preview
 
 
 def in_channel_run() -> bool:

@@ -25,7 +25,7 @@ from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
 from sayso.channels.types import Media, Reply, Scope, StepState, Turn, digest, shown_to_sender
-from sayso.pending.action import RESERVED_PREFIX, ActionState, ButtonPress, PendingAction
+from sayso.pending.action import PLAN_KIND, RESERVED_PREFIX, ActionState, ButtonPress, PendingAction
 from sayso.pending.consent import (
     ConfirmParser,
     ParsedAnswer,
@@ -38,7 +38,8 @@ from sayso.pending.consent import (
     written_before,
 )
 from sayso.pending.consent.asking import invites_answer, is_misspelled_asking, is_plain_answer, read_asking
-from sayso.pending.proposals import Effect, is_undo
+from sayso.pending.consent.refusing import is_no_with_more
+from sayso.pending.proposals import Effect, is_undo, step_ids
 from sayso.pending.repository import (
     EXECUTED_STATES,
     OPEN_STATES,
@@ -214,7 +215,7 @@ class ConfirmationHandler:
         return await self._answer_no_decision(context, live)
 
     async def _answer_no_decision(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
-        """Answer a message that is neither a yes nor a no to an open question.
+        """Answer a message that is neither a plain yes nor a plain no to an open question.
 
         | the message | the answer | the question |
         |---|---|---|
@@ -222,6 +223,7 @@ class ConfirmationHandler:
         | repeats the request, written after it | what a yes would do, MAX_UNCLEAR_ANSWERS times | stays |
         | asks for time | the open question; none if it was repeated before | stays |
         | asks about the question | what a yes would do, MAX_UNCLEAR_ANSWERS times | stays |
+        | a no with more words, after the question was shown | that of the model, which reads it | is denied |
         | may be an answer, in new words | the open question, MAX_UNCLEAR_ANSWERS times | stays |
         | anything else | that of the model | is dropped |
         """
@@ -232,6 +234,9 @@ class ConfirmationHandler:
             return NO_ANSWER
         if self.asks_for_time_again(context.turn, live) and not context.returns_text:
             return NO_ANSWER
+        was_shown = not (0 < context.seq <= live.seen or written_before(context.turn, live))
+        if not repeats_request and was_shown and is_no_with_more(self._parser, message, language):
+            return await self.deny_and_run(context, live)
         if len(live.unclear_answers) < MAX_UNCLEAR_ANSWERS:
             asking = read_asking(self._parser, message, live.action)
             if asking or repeats_request:
@@ -288,6 +293,25 @@ class ConfirmationHandler:
         answer = await self._run(context, transition.outcome_text if is_dropped else "")
         answer = answer.changed(transition=transition)
         return await self.with_closed_prompt(context, answer, live, transition.to, transition.outcome_text)
+
+    async def deny_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
+        """Cancel the pending action because of a no with more words, say so, and answer the message.
+
+        The model reads the words, and cannot propose the same again in this turn.
+        """
+        outcome = _cancelled_text(live)
+        transition = Transition(live.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
+        self._outcomes.write_outcome(context, live, "denied", words=context.turn.text)
+        context.run.denied.extend(await self._actions_of(context.turn.scope, live))
+        answer = (await self._run(context, outcome)).changed(transition=transition)
+        return await self.with_closed_prompt(context, answer, live, "cancelled", outcome)
+
+    async def _actions_of(self, scope: Scope, stored: StoredAction) -> list[PendingAction]:
+        """Return an action, or the steps of a plan."""
+        if stored.action.kind != PLAN_KIND:
+            return [stored.action]
+        steps = await self._store.repository.read(scope.conversation.id, step_ids(stored.action))
+        return [step.verified(self._store.signer, scope).action for step in steps if step]
 
     async def with_closed_prompt(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction, state: ActionState, outcome: str
@@ -515,7 +539,7 @@ class ConfirmationHandler:
 
     async def _cancel(self, context: TurnContext, stored: StoredAction, refusal: str = "") -> TurnAnswer:
         """Cancel the action because the user said no, or because their yes is refused with this text."""
-        outcome = refusal or f"{_texts_of(stored).cancelled(stored.action.preview)}{_ran_beside(stored)}"
+        outcome = refusal or _cancelled_text(stored)
         transition = Transition(stored.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
         self._outcomes.write_outcome(context, stored, "dropped" if refusal else "denied")
         answer = fixed_answer(context, outcome).changed(transition=transition)
@@ -582,6 +606,11 @@ def _words_id(message: str) -> str:
 def _undo(stored: StoredAction) -> StoredAction | None:
     """Return the action if it undoes others."""
     return stored if is_undo(stored.action) else None
+
+
+def _cancelled_text(stored: StoredAction) -> str:
+    """Return what the user is told of an action to which they said no."""
+    return f"{_texts_of(stored).cancelled(stored.action.preview)}{_ran_beside(stored)}"
 
 
 def _dropped_text(live: StoredAction) -> str:

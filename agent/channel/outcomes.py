@@ -15,7 +15,7 @@ from sayso.agent.messages import FINAL_OUTCOMES, ActionLink, ActionOutcome, Mess
 from sayso.agent.run.long_results import MAX_FULL_CHARS, REMEMBERED_CHARS, shorten_for_history, shorten_result
 from sayso.agent.run.state import UNKNOWN_NOTE
 from sayso.agent.tools.call_texts import shorten, truncate
-from sayso.agent.tools.screening import fenced, result_for_model, screen
+from sayso.agent.tools.screening import fenced, inert, result_for_model, screen
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, storable
 from sayso.pending.action import PLAN_KIND
@@ -26,9 +26,13 @@ from sayso.pending.store import PendingActionStore
 #: Characters that the model reads of the result of a tool that is not there any more.
 MAX_CHARS_OF_REMOVED_TOOL = 2000
 
+#: Characters that the model reads of the words with which a person denied an action. Their whole message
+#: follows in the history.
+MAX_WORDS_CHARS = 500
+
 #: What the model is told beside an outcome.
 _NOTES: Mapping[ActionOutcome, str] = {
-    "denied": "The user said no. Nothing was done.",
+    "denied": "The user said no. Nothing was done. Do not propose it again unless the user asks for it.",
     "expired": "The user did not answer in time. Nothing was done.",
     "dropped": "It was not carried out, and the user is not asked any more.",
     "unknown": UNKNOWN_NOTE,
@@ -83,14 +87,21 @@ class OutcomeHistory:
             results[links[0].id] = _with_outcomes(message, links, entries)
         context.memory.replace_results(results)
 
-    def write_outcome(self, context: TurnContext, stored: StoredAction, outcome: ActionOutcome) -> None:
-        """Write that this turn ends an action, or a whole plan, without running it."""
+    def write_outcome(
+        self, context: TurnContext, stored: StoredAction, outcome: ActionOutcome, *, words: str = ""
+    ) -> None:
+        """Write that this turn ends an action, or a whole plan, without running it.
+
+        `words`: what the person wrote, if it may say why.
+        """
         at = context.received_at
         if outcome == "expired":
             at = stored.expires_at
-        self.write_outcomes(context, action_ids(stored), outcome, at)
+        self.write_outcomes(context, action_ids(stored), outcome, at, words=words)
 
-    def write_outcomes(self, context: TurnContext, ids: Iterable[str], outcome: ActionOutcome, at: float) -> None:
+    def write_outcomes(
+        self, context: TurnContext, ids: Iterable[str], outcome: ActionOutcome, at: float, *, words: str = ""
+    ) -> None:
         """Write that the actions with these ids ended at `at` (Unix seconds) without being run."""
         is_final = outcome in FINAL_OUTCOMES
         ended = {id_: ActionLink(id_, outcome, at, is_final=is_final) for id_ in ids}
@@ -101,7 +112,7 @@ class OutcomeHistory:
                 continue
             entries = []
             if all(link.outcome for link in links):
-                entries = [_outcome_entry(link) for link in links]
+                entries = [_outcome_entry(link, words) for link in links]
             results[links[0].id] = _with_outcomes(message, links, entries)
         context.memory.replace_results(results)
 
@@ -382,9 +393,14 @@ def _raw_text(stored: StoredAction) -> str:
     return stored.outcome_text
 
 
-def _outcome_entry(link: ActionLink) -> dict[str, Any]:
-    """Return an outcome, when it came about in UTC, and what it means."""
+def _outcome_entry(link: ActionLink, words: str = "") -> dict[str, Any]:
+    """Return an outcome, when it came about in UTC, what it means, and the `words` of a person who denied it.
+
+    The words are no result of the tool, and have no effect as special tokens of models.
+    """
     entry: dict[str, Any] = {"outcome": link.outcome}
+    if words and link.outcome == "denied":
+        entry["words"] = truncate(inert(words), MAX_WORDS_CHARS)
     if link.at:
         entry["at"] = f"{datetime.fromtimestamp(link.at, UTC):%Y-%m-%dT%H:%M:%SZ}"
     if link.outcome == "denied" and not link.at:

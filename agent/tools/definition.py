@@ -18,7 +18,7 @@ from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
 from sayso.agent.tools.json_schema import frozen, thawed
 from sayso.agent.tools.parameter import as_parameters
 from sayso.agent.tools.signature import call_method, is_method, with_own_defaults
-from sayso.pending.action import MAX_TTL_SECONDS, After, PendingActionExistsError
+from sayso.pending.action import MAX_TTL_SECONDS, ActionDeniedError, After, PendingActionExistsError
 from sayso.pending.concurrency import call_foreign
 from sayso.pending.context import context_parameters, own_function, with_context
 from sayso.pending.executors import PendingConfirmation, Reconciler, ToolResult
@@ -352,6 +352,15 @@ class AlreadyPending(ToolResult):
 
 
 @dataclass(frozen=True)
+class AlreadyDenied(ToolResult):
+    """The result when the user has just said no to the same call: nothing was asked."""
+
+    kind: ClassVar[str] = "already_denied"
+
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class PreviewRefused(ToolResult):
     """The result when a preview raised a ToolError: nothing was asked. `message` has its words."""
 
@@ -399,6 +408,8 @@ class ProposalDraft:
             )  # fmt: skip
         except PendingActionExistsError as exc:
             return AlreadyPending(message=str(exc))
+        except ActionDeniedError as exc:
+            return AlreadyDenied(message=str(exc))
         except (TypeError, ValueError) as exc:
             raise ToolExecutionError(f"cannot propose {name!r}: {exc}", tool_name=name, error=exc) from exc
         if proposal is None:

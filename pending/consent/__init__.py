@@ -63,7 +63,8 @@ _READABLE = re.compile("|".join(f"(?:[{_SPACES}{_PUNCTUATION}{each}]|{_ARABIC_DI
 #: One "~" behind Chinese or Japanese, which ends a friendly word. With another one before it, the word is struck out.
 _TILDE = re.compile(r"(?<=[\u3041-\u9fff])[~\u301c](?=[\s!\u3002]*$)")
 _WIDE = re.compile(r"[\uff01-\uff9f\u3000]")
-#: For `str.translate`: makes apostrophes one, and Arabic as it is typed in a hurry: no vowel marks, no stretching, no hamza on an alef.
+#: For `str.translate`. Makes apostrophes one, and Arabic as it is typed in a hurry: no vowel marks, no stretching, no
+#: hamza on an alef.
 TYPED = str.maketrans("\u2019أإآ", "'" + "\u0627" * 3, "\u0640\u0670" + "".join(map(chr, range(0x064B, 0x0653))))
 #: Dots or commas in a row, or a comma at the end: the sentence is not finished.
 _TRAILING_OFF = re.compile(r"[.,\u3001\u3002\u060c](?:\s*[.,\u3001\u3002\u060c])+|\u2026+|[,\u3001\u060c](?=[\s!]*$)")

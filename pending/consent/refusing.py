@@ -32,7 +32,9 @@ _BREAK = re.compile(
     r"\s*(?:[,;!\u2026\n\u060c\u061b\u0964\u3001\u3002\uff0c\uff01\uff1b\u2013\u2014]"
     r"|[.:\uff1a](?!\s*\d)|\s-|-\s|\s\()[\s.,!\u2026\u3002\uff01-]*"
 )
-_CLAUSE_ENDS = re.compile(r"[.,;:!\u2026\n\u060c\u061b\u0964\u3001\u3002\uff0c\uff01\uff1b\uff1a?\uff1f\u061f()\u2013\u2014]")
+_CLAUSE_ENDS = re.compile(
+    r"[.,;:!\u2026\n\u060c\u061b\u0964\u3001\u3002\uff0c\uff01\uff1b\uff1a?\uff1f\u061f()\u2013\u2014]"
+)
 _QUESTION_MARKS = frozenset("?\uff1f\u061f\u2047\u203d")
 _YES_EMOJI = frozenset("👍👌🤝🙌👏✅✔☑💯")
 
@@ -72,7 +74,8 @@ def _behind_no(parser: RegexConfirmParser, message: str) -> str | None:
     if not any(_begins_with(start, each) for each in phrases.openings):
         return None
     heads = [each for each in phrases.heads if _begins_with(start, each)]
-    return message[len(max(heads, key=len, default="")) :]
+    rest = message[len(max(heads, key=len, default="")) :]
+    return None if rest[:1] in _QUESTION_MARKS else rest
 
 
 def _takes_back(parser: RegexConfirmParser, rest: str) -> bool:

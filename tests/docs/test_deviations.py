@@ -203,6 +203,14 @@ def asks_again() -> bool:
     return "wiped A" in bot.ask_channel("u", "yes").content
 
 
+def denies_with_words() -> bool:
+    """Return whether a no with a reason denies, and its words are answered by the model."""
+    bot = desk(ToolCall("wipe", {"disk": "A"}), "I see.")
+    bot.ask_channel("u", "wipe A")
+    answer = bot.ask_channel("u", "no, wrong disk").content
+    return answer.startswith("Nothing was done") and answer.endswith("I see.")
+
+
 def answers_a_late_yes_without_the_agent() -> bool:
     """Return whether a yes after the window is answered without a model call."""
     now = [1_000.0]
@@ -401,6 +409,7 @@ CHECKS: dict[str, Callable[[], bool]] = {
         not PendingConfirmation("a", "p").own_prompt and PendingConfirmation("a", "p", "Sure?").own_prompt == "Sure?"
     ),
     "unclear-asks-again": asks_again,
+    "no-with-words": denies_with_words,
     "late-yes": answers_a_late_yes_without_the_agent,
     "one-plan": makes_one_plan,
     "failure-is-failed": lambda: status_of(lambda: NotFound(entity="invoice", query="x")) == "failed",

@@ -1,13 +1,25 @@
 """Corpus: what people write, labelled, and how much of it the parser may miss."""
 
+# ruff: noqa: RUF001 - letters and punctuation of other languages
+
 from __future__ import annotations
 
 from collections import Counter
 
 import pytest
 
-from benchmarks.parser import CORPUS, read_blind, read_corpus, read_held_out, read_open, tally
+from benchmarks.parser import (
+    CORPUS,
+    read_blind,
+    read_corpus,
+    read_held_out,
+    read_open,
+    read_reasons,
+    tally,
+    tally_noes_with_more,
+)
 from sayso.pending.consent import SHIPPED_LANGUAGES, RegexConfirmParser
+from sayso.pending.consent.refusing import is_no_with_more
 
 DEFAULT = ("pt", "en", "es")
 #: Each file with the languages it is read in: its own, those of the default parser, and all at once.
@@ -16,6 +28,16 @@ READINGS = [
     *((name, DEFAULT) for name in (*DEFAULT, "tricks")),
     *((name, SHIPPED_LANGUAGES) for name in (*SHIPPED_LANGUAGES, "tricks")),
 ]
+
+#: Messages of the corpora that decide nothing by the table, and deny with more words.
+NOES_IN_CORPUS = {
+    "لا، الأخرى", "لا، قصدت 8", "nein, die andere", "nein, ich meinte die 8", "no, the other one",
+    "no, I meant invoice 8", "no, make it 20", "no, la otra", "no, quise decir la 8", "no, que sean 20",
+    "non, l'autre", "non, je voulais dire la 8", "non, plutôt vingt", "नहीं, मेरा मतलब 8", "bukan yang ini",
+    "tidak, yang lain", "tidak, maksud saya 8", "no, l'altra", "no, intendevo la 8", "no, facciamo venti",
+    "いいえ、別の方です", "いいえ、8です", "nee, de andere", "nee ik bedoelde 8", "não, a outra",
+    "não, eu quis dizer a 8", "нет, другой", "нет, я про 8", "hayır, ben 8'i demiştim", "不是这个，是8号",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "languages"), READINGS)
@@ -114,3 +136,34 @@ def test_no_everyday_half_yes_decides():
     parsers = [everything, *(RegexConfirmParser([each]) for each in SHIPPED_LANGUAGES)]
     assert len(said) >= 35
     assert [text for text in said if any(parser.is_confirm(text) for parser in parsers)] == []
+
+
+@pytest.mark.parametrize("language", SHIPPED_LANGUAGES)
+def test_no_with_more_words_is_understood_and_nothing_else_is(language):
+    """In its language alone and in all at once: nine of ten noes, no message that takes its no back, and no yes."""
+    lines = read_reasons(language)
+    for languages in ([language], SHIPPED_LANGUAGES):
+        found = tally_noes_with_more(RegexConfirmParser(languages), lines, language)
+        assert (found.false_confirms, found.false_cancels) == ([], [])
+        assert found.cancel_miss <= 0.1, found.missed_cancels
+    assert found.cancels >= 12
+    assert found.lines - found.cancels >= 18
+
+
+def test_no_yes_of_the_corpus_is_a_no_with_more_words():
+    """A yes never denies, in whatever language it is read."""
+    everything = RegexConfirmParser(SHIPPED_LANGUAGES)
+    for language in SHIPPED_LANGUAGES:
+        yeses = [line.text for line in read_corpus(language) if line.label == "confirm"]
+        assert [text for text in yeses if is_no_with_more(everything, text, language)] == []
+
+
+def test_only_real_noes_of_the_corpora_are_noes_with_more_words():
+    """Of the messages that decide nothing alone, a person reads each of these as a no and a reason or a request."""
+    everything = RegexConfirmParser(SHIPPED_LANGUAGES)
+    found = set()
+    for language in SHIPPED_LANGUAGES:
+        lines = [*read_corpus(language), *read_held_out(language), *read_open(language), *read_blind(language)]
+        others = (line.text for line in lines if line.label == "neither")
+        found |= {text for text in others if is_no_with_more(everything, text, language)}
+    assert found == NOES_IN_CORPUS

@@ -19,6 +19,7 @@ from sayso.pending import RegexConfirmParser, consent
 from sayso.pending.action import PendingAction
 from sayso.pending.consent import MAX_DECISION_CHARS, SHIPPED_LANGUAGES, expand, phrasebook, plain_words, unstretch
 from sayso.pending.consent.asking import is_misspelled_asking, read_asking
+from sayso.pending.consent.refusing import MAX_REASON_CHARS, is_no_with_more
 
 PARSER = RegexConfirmParser()
 EVERYTHING = RegexConfirmParser(SHIPPED_LANGUAGES)
@@ -295,7 +296,7 @@ def test_plain_letters_are_left_as_they_are():
     assert len(letters) > 20_000
     for letter in letters:
         assert consent._READABLE.fullmatch(letter), letter
-        assert unicodedata.normalize("NFC", letter).casefold().translate(consent._TYPED) == letter
+        assert unicodedata.normalize("NFC", letter).casefold().translate(consent.TYPED) == letter
         assert unicodedata.combining(letter) in (0, 9), "an accent mark, which would join the letter before it"
 
 
@@ -666,3 +667,49 @@ def test_parser_of_one_language_reads_no_other():
     assert PARSER.only("de") is PARSER
     assert WITH_EMOJI.only("de").is_confirm("👍")
     assert not EVERYTHING.only("de").is_confirm("👍")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *(
+            "No. 17",
+            "no.17 please",
+            "no: 17",
+            "No. 17, please",
+            "no-brainer",
+            "no",
+            "no!",
+            "no, 👍",
+            "no, ?",
+            "no,",
+            "",
+        ),
+        *("n\u043e, wrong order", "yes, no, wrong order"),
+        *("no?, wrong order", "wrong order, no", "say no, and then?", "x" * 70 + " no, wrong order"),
+    ],
+)
+def test_what_only_looks_like_a_no_with_more_words_is_none(message):
+    """A number, a plain no, a hidden or look-alike letter, a question, and a no that does not come first."""
+    assert not is_no_with_more(EVERYTHING, message, "en")
+
+
+@given(st.text(max_size=MAX_REASON_CHARS))
+def test_no_with_any_words_behind_it_is_never_a_yes(rest):
+    """Whatever follows the no."""
+    assert not EVERYTHING.is_confirm(f"no, wrong order {rest}")
+
+
+def test_other_parser_reads_no_reasons():
+    """A parser of one's own decides over whole messages."""
+
+    class OwnParser:
+        version = "own"
+
+        def is_confirm(self, msg: str) -> bool:
+            return msg == "aye"
+
+        def is_cancel(self, msg: str) -> bool:
+            return msg == "no"
+
+    assert not is_no_with_more(OwnParser(), "no, wrong order", "en")
