@@ -7,7 +7,7 @@ import mimetypes
 import re
 import secrets
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Literal
@@ -205,7 +205,9 @@ class Turn:
     `addressed`: False for a group message that does not mention the bot.
     `language`: the platform's hint (BCP 47), "" for none or a malformed one.
     `kind`: a new message, an edit of an earlier message, a `choice` (the label of a button that is
-    not ours), or a message that a group's admin sent as `anonymous`.
+    not ours), a message that a group's admin sent as `anonymous`, or a filled-in `form`.
+    `form`: what was filled in, by the name of the field. The data of the `tap` is then the token of
+    the button that opens the form.
     `ephemeral`: the message and its answer are shown to one person only.
     `quoted`: the text of the message that this one replies to.
     `notes`: descriptions of content that is neither text nor a file: a location, a contact, a
@@ -242,7 +244,7 @@ class Turn:
     message_id: str = ""
     addressed: bool = True
     language: str = ""
-    kind: Literal["message", "edit", "choice", "anonymous"] = "message"
+    kind: Literal["message", "edit", "choice", "anonymous", "form"] = "message"
     quoted: str = ""
     notes: tuple[str, ...] = ()
     group: str = ""
@@ -258,10 +260,14 @@ class Turn:
     thread_author: str = field(default="", compare=False)
     maybe_other_person: bool = False
     trace: str = field(default="", compare=False)
+    form: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for name in ("text", "user_name", "quoted", "replied_to_button"):
             object.__setattr__(self, name, storable(getattr(self, name)))
+        if self.form:
+            form = {storable(name): storable(text) for name, text in self.form.items()}
+            object.__setattr__(self, "form", form)
         if self.notes:
             object.__setattr__(self, "notes", tuple(map(storable, self.notes)))
         if not _LANGUAGE.fullmatch(self.language):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from sayso.channels.forms import EditForm, form_fields
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.types import Intent, Scope, random_id
 
@@ -38,10 +39,12 @@ PLAN_KIND = f"{RESERVED_PREFIX}plan"
 
 #: Bytes of MAC in a button token: 96 bits, so that the whole token stays under Telegram's 64 bytes.
 BUTTON_MAC_BYTES = 12
-_LETTERS: dict[Intent, str] = {"confirm": "y", "cancel": "n", "ignore": "i"}
+#: What a button under a question does. `change` decides nothing: it opens the form of the action.
+ButtonIntent = Intent | Literal["change"]
+_LETTERS: dict[ButtonIntent, str] = {"confirm": "y", "cancel": "n", "ignore": "i", "change": "e"}
 _INTENTS = {letter: intent for intent, letter in _LETTERS.items()}
 #: Version, action id, letter of an intent or number of a choice, and MAC.
-_BUTTON_TOKEN = re.compile(r"1([A-Za-z0-9_-]{22})([yni0-9])([A-Za-z0-9_-]{16})")
+_BUTTON_TOKEN = re.compile(r"1([A-Za-z0-9_-]{22})([ynie0-9])([A-Za-z0-9_-]{16})")
 #: The states of an action: armed -> shown -> claimed -> started -> done | failed | unknown. It ends without effect as
 #: cancelled, expired or superseded.
 ActionState = Literal[
@@ -101,6 +104,8 @@ class PendingAction:
     that count in the preview, "" if its whole text does.
     `after`: what follows its outcome, by the policy or else the tool; "" if neither says, and then
     the channel decides (`after_of`).
+    `form`: the fields that the person may change before the yes, as `FormField.to_dict` writes them.
+    `changes_of`: the id of the earlier proposal that this one changes, "" for none.
     """
 
     user_id: str
@@ -126,12 +131,15 @@ class PendingAction:
     plan: str = ""
     ran_beside: str = ""
     after: After | Literal[""] = ""
+    form: Sequence[Mapping[str, Any]] = ()
+    changes_of: str = ""
     state: ActionState = "armed"
     outcome: str | None = None
     pending_action_id: str = field(default_factory=lambda: random_id(11))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "preview", readable(self.preview))
+        object.__setattr__(self, "form", tuple(self.form))
         if not self.args_digest:
             object.__setattr__(self, "args_digest", compute_args_digest(self.args))
 
@@ -139,6 +147,16 @@ class PendingAction:
     def status(self) -> Status:
         """Return the state by the seed's names."""
         return _STATUS[self.state]
+
+    @property
+    def editable(self) -> tuple[str, ...]:
+        """Return the names of the fields that the person may change before the yes."""
+        return tuple(str(entry.get("name", "")) for entry in self.form)
+
+    @property
+    def edit_form(self) -> EditForm:
+        """Return the form in which the person may change it. It has no fields if nothing may be changed."""
+        return EditForm(self.pending_action_id, self.preview, self.language, form_fields(self.form))
 
     def is_expired(self, now: float | None = None) -> bool:
         """Return whether the window has closed at `now`, in Unix seconds. It has not if the action was never shown."""
@@ -235,7 +253,7 @@ class ButtonPress:
     """What a genuine button token says: an action, and what to do with it or which choice (0 to 9) was tapped."""
 
     pending_action_id: str
-    intent: Intent | None = None
+    intent: ButtonIntent | None = None
     choice: int | None = None
 
 
@@ -257,7 +275,7 @@ class ActionSigner:
                 return True
         return False
 
-    def button_token(self, pending_action_id: str, intent: Intent, scope: Scope) -> str:
+    def button_token(self, pending_action_id: str, intent: ButtonIntent, scope: Scope) -> str:
         """Return a button's token, at most 64 bytes. It is valid for one action, one intent and one scope."""
         return self._token(pending_action_id, _LETTERS[intent], scope)
 

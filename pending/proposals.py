@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=ExecutorFactory)
 
+#: Most fields of a form. Platforms show no more in one window.
+MAX_FORM_FIELDS = 30
 #: Most proposals of one turn that share a yes. People do not read more, and so do not agree to more.
 MAX_STEPS = 10
 #: A user id that is a phone number, as Twilio and Telegram write it.
@@ -49,10 +51,11 @@ _PHONE = re.compile(r"(?:whatsapp:)?(\+[0-9]{6,15})")
 
 @dataclass(frozen=True, slots=True)
 class ShownTool:
-    """The tool that the agent asks about, as it is shown: the digests of a PendingAction of the same names."""
+    """The tool that the agent asks about, as it is shown: fields of a PendingAction of the same names."""
 
     tool_digest: str
     values_digest: str = ""
+    form: Sequence[Mapping[str, Any]] = ()
 
 
 def stash_pending(
@@ -111,6 +114,7 @@ def stash_pending(
         user_name=one_line(run.user_name)[:MAX_NAME_CHARS],
         tool_digest=shown.tool_digest if shown else "",
         values_digest=shown.values_digest if shown else "",
+        form=shown.form if shown else (),
         language=run.language,
         after=run.after(asked_by or kind),
     )
@@ -396,7 +400,7 @@ def plan_of(actions: Sequence[PendingAction], *, plan_id: str = "") -> Proposal:
     if len(actions) == 1:
         return Proposal(actions[0])
     plan_id = plan_id or random_id(11)
-    steps = tuple(replace(action, plan=plan_id, code="") for action in actions)
+    steps = tuple(replace(action, plan=plan_id, code="", form=()) for action in actions)
     args = {"steps": [_step_entry(step) for step in steps]}
     head = replace(
         actions[0],
@@ -413,6 +417,8 @@ def plan_of(actions: Sequence[PendingAction], *, plan_id: str = "") -> Proposal:
         tool_digest="",
         values_digest="",
         after=_after_all(steps),
+        form=_plan_form(actions),
+        changes_of="",
     )
     return Proposal(head, steps)
 
@@ -425,6 +431,16 @@ def _after_all(steps: Sequence[PendingAction]) -> After | Literal[""]:
     if chosen == {"say"}:
         return "say"
     return ""  # the channel decides for those that do not say, and so for the plan
+
+
+def _plan_form(actions: Sequence[PendingAction]) -> tuple[dict[str, Any], ...]:
+    """Return the fields of all steps, each after the number of its step; none if they are too many for a form."""
+    entries: list[dict[str, Any]] = []
+    for number, action in enumerate(actions, start=1):
+        for entry in action.form:
+            named = {"name": f"{number}.{entry['name']}", "label": f"{number}. {entry['label']}"}
+            entries.append({**entry, **named})
+    return tuple(entries) if len(entries) <= MAX_FORM_FIELDS else ()
 
 
 def step_ids(plan: PendingAction) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
+from sayso.channels.forms import form_fields
 from sayso.channels.tracing import current_trace
 from sayso.channels.types import Intent, Scope
 from sayso.pending.action import ActionSigner, ActionState, PendingAction, encode_canonical
@@ -174,6 +175,7 @@ def _check_types(action: PendingAction) -> None:
             raise TypeError(f"{name!r} is no text")
     if not isinstance(action.args, dict):
         raise TypeError("'args' is no object")
+    form_fields(action.form)
 
 
 def _seconds(ms: Any) -> float:

@@ -112,6 +112,9 @@ class ToolPolicy:
 
     `after` has patterns too, such as `{"refund_*": "say"}`: what follows the outcome of a confirmed call. The first
     pattern that names the tool counts, before the tool's own `after`.
+
+    `editable` has the arguments that a person may change before the yes, by patterns of tool names. The first pattern
+    that names a tool, exactly as written, counts in place of the tool's own `editable`.
     """
 
     allow: Sequence[str] = ()
@@ -119,12 +122,16 @@ class ToolPolicy:
     deny: Sequence[str] = ()
     deny_when: Sequence[Mapping[str, str]] = ()
     after: Mapping[str, After] = field(default_factory=dict)
+    editable: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for kind in ("allow", "review", "deny"):
             patterns = getattr(self, kind)
             if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
                 raise ValueError(f"{kind}={patterns!r} must be a list of patterns, such as ['delete_*']")
+        for pattern, names in self.editable.items():
+            if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+                raise ValueError(f"editable[{pattern!r}]={names!r} must be a list of arguments, such as ['amount']")
         for rule in self.deny_when:
             if set(rule) - {"matches"} != _RULE_KEYS or not all(isinstance(part, str) for part in rule.values()):
                 raise ValueError(
@@ -171,6 +178,19 @@ class ToolPolicy:
     def without_denied(self, tools: Iterable[Tool]) -> list[Tool]:
         """Return the tools that may be shown: those that no `deny` rule names."""
         return [tool for tool in tools if self.unconditional_denial(tool.name) is None]
+
+
+def editable_names(tool: Tool, policy: ToolPolicy | None) -> tuple[str, ...]:
+    """Return the names of the arguments that a person may change before the yes to a call of this tool.
+
+    A tool whose own code asks has none: its arguments are not those of the action.
+    """
+    if tool.proposes:
+        return ()
+    for pattern, names in (policy.editable if policy else {}).items():
+        if fnmatchcase(tool.name, pattern):
+            return tuple(names)
+    return tuple(tool.editable)
 
 
 def check_injected(policy: ToolPolicy, tools: Iterable[Tool]) -> None:

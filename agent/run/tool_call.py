@@ -14,7 +14,7 @@ from typing import Any
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.coherence import check_coherence
-from sayso.agent.guards.policy import PolicyDecision, ToolCallRefused, require_approval
+from sayso.agent.guards.policy import PolicyDecision, ToolCallRefused, editable_names, require_approval
 from sayso.agent.messages import ToolCall
 from sayso.agent.observability.trace import RunEvents, place_of
 from sayso.agent.observability.usage import AgentAnalytics
@@ -25,6 +25,7 @@ from sayso.agent.run.tool_results import cache_key, load_result, with_summary
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.call_texts import ChunkCallback, serialize
 from sayso.agent.tools.definition import RESULTS, SEARCH, ProposalDraft
+from sayso.agent.tools.edits import edit_fields
 from sayso.agent.tools.errors import (
     EffectUnknownError,
     PreviewError,
@@ -216,7 +217,8 @@ class ToolCaller:
             return await self._run_or_reuse(request, chunks)
         if in_channel_run():
             draft = await self._draft(request)
-            return ToolRun(await _proposal_outcome(request, draft.propose(decision.reason)))
+            form = edit_fields(tool, editable_names(tool, config.tool_policy), draft.args)
+            return ToolRun(await _proposal_outcome(request, draft.propose(decision.reason, form)))
         # The person approves the arguments that run, even if defaults are created anew for each call. A value that JSON
         # cannot represent, such as a secret, runs as it was given.
         try:

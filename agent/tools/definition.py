@@ -116,6 +116,7 @@ class ToolOptions(TypedDict, total=False):
     metadata: ToolMetadata | None
     proposes: bool | None
     after: After | Literal[""]
+    editable: Sequence[str]
 
 
 #: Fields whose type is checked when a tool is defined: name, type, and what to give.
@@ -148,6 +149,8 @@ class ToolDefinition:
       runs again.
     - `proposes` declares that the code may call `stash_pending`; `sayso check` shows it. By default it is whether the
       function itself names `stash_pending`.
+    - `editable`: the arguments that the person may change before the yes, by name. A change is asked about anew. A
+      tool whose own code asks has none.
     - `reconcile(record)` says how an interrupted run ended: True, or words for the user, when it took effect; False
       when it certainly did not; None when that is unknown.
     - `undo` takes the effect back, for `undo_seconds` after the reply. It is called with the tool's arguments, and with
@@ -187,6 +190,7 @@ class ToolDefinition:
     input_schema: Mapping[str, Any] | None = field(default=None, repr=False)
     proposes: bool | None = None
     after: After | Literal[""] = ""
+    editable: Sequence[str] = ()
 
     #: The tool that `dataclasses.replace` copies.
     _original: InitVar[ToolDefinition | None] = None
@@ -205,6 +209,7 @@ class ToolDefinition:
             metadata=replace(self.metadata, is_async=is_async, tags=tags),
             read_only=ToolTag.READ_ONLY in tags,
             proposes=names_stash_pending(function) if self.proposes is None else self.proposes,
+            editable=(self.editable,) if isinstance(self.editable, str) else tuple(self.editable),
         )
         if is_json_schema(self.parameters):
             try:
@@ -294,6 +299,11 @@ class ToolDefinition:
                 self.read_only and bool(self.proposes),
                 "it asks for a confirmation (stash_pending), and what it asks for changes something: leave read_only "
                 "out, and say idempotent=True where a second run does no harm",
+            ),
+            (
+                bool(self.editable) and bool(self.proposes),
+                "its own code asks for a confirmation (stash_pending), so no argument of it is editable: leave "
+                "editable out, or let the agent ask, with requires_approval=True",
             ),
             (not self.cache_ttl > 0, f"cache_ttl is {self.cache_ttl!r}: give seconds above 0"),
             (
@@ -395,8 +405,11 @@ class ProposalDraft:
             return self.preview.digest
         return ""
 
-    def propose(self, reason: str = "") -> ToolResult:
-        """Ask the user of the current channel run to confirm; `reason` is why. Raises ToolExecutionError."""
+    def propose(self, reason: str = "", form: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
+        """Ask the user of the current channel run to confirm; `reason` is why.
+
+        `form`: the fields that the user may change, as `edit_fields` returns them. Raises ToolExecutionError.
+        """
         name, preview = self.tool.name, self.preview
         if isinstance(preview, ToolResult):
             return preview
@@ -404,7 +417,7 @@ class ProposalDraft:
             proposal = stash_pending(
                 kind=name, preview=self.text, args=self.args, idempotent=self.tool.idempotent, reason=reason,
                 typed_code=self.tool.typed_code, version=self.tool.version,
-                shown=ShownTool(self.tool_digest, self.values_digest),
+                shown=ShownTool(self.tool_digest, self.values_digest, form),
             )  # fmt: skip
         except PendingActionExistsError as exc:
             return AlreadyPending(message=str(exc))

@@ -41,6 +41,7 @@ from sayso.agent.tools.definition import (
     name_in_words,
     returns_awaitable,
 )
+from sayso.agent.tools.edits import edit_fields
 from sayso.agent.tools.errors import (
     EffectUnknownError,
     PreviewError,
@@ -104,6 +105,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         # What no model, or no injector, can fill fails here, at import, not in front of a user.
         self._check_preview()
         _ = self._hidden_arguments if self.config_injector is not None else self._compiled
+        self._check_editable()
 
     def __class_getitem__(cls, item: Any) -> GenericAlias:
         """Allow `Tool[Any]` in type hints (seed: ToolSelector protocol)."""
@@ -442,7 +444,8 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         Returns the PendingConfirmation, or another result when there is nothing to propose. Raises ToolExecutionError
         when no user could answer, and PreviewError when the preview fails.
         """
-        return self.draft(params).propose(reason)
+        draft = self.draft(params)
+        return draft.propose(reason, edit_fields(self, self.editable, draft.args))
 
     def draft(self, params: Mapping[str, Any]) -> ProposalDraft:
         """Return what `propose` would ask, without asking.
@@ -512,6 +515,23 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         visible = [each.name for each in self.parameters if each.name not in self.hidden_names]
         is_complete = self._hidden_arguments.is_complete
         check_preview(self.name, self.preview, visible, self.hidden_names, takes_all=is_complete)
+
+    def _check_editable(self) -> None:
+        """Raise ToolValidationError for editable arguments that no person could fill in.
+
+        With an injector the schema is known later: what cannot be filled in is left out of the form then.
+        """
+        names = [each.name for each in self.parameters if each.name not in self.hidden_names]
+        unknown = sorted(set(self.editable) - set(names))
+        if unknown:
+            raise self._undefinable(f"editable names {unknown!r}; a model fills {sorted(names)!r}", unknown)
+        if self.config_injector is not None or not self.editable:
+            return
+        fillable = {entry["name"] for entry in edit_fields(self, self.editable, {})}
+        unfillable = [name for name in self.editable if name not in fillable]
+        if unfillable:
+            cure = "a form takes text, numbers, yes or no, choices, dates, times and lists of text"
+            raise self._undefinable(f"editable {unfillable!r} fit in no form: {cure}", unfillable)
 
     @functools.cached_property
     def _returns_awaitable(self) -> bool:

@@ -1,0 +1,140 @@
+"""What a person may change of a proposed call: the fields of the form, and the arguments after the change."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sayso.agent.tools.definition import name_in_words
+from sayso.agent.tools.errors import ToolParameterError
+from sayso.channels.forms import MAX_VALUE_CHARS, FieldType, FormField
+
+if TYPE_CHECKING:
+    from sayso.agent.tools.tool import Tool  # which imports this module
+
+log = logging.getLogger(__name__)
+
+#: Most choices of a field. Platforms show no more in one list.
+MAX_CHOICES = 100
+#: Characters of a label, of a description and of a choice in a form.
+MAX_LABEL_CHARS = 80
+MAX_DESCRIPTION_CHARS = 300
+MAX_CHOICE_CHARS = 75
+#: The types of texts with a form of their own, by the format in the schema.
+_FORMATS: Mapping[str, FieldType] = {"date": "date", "time": "time", "date-time": "datetime", "decimal": "number"}
+_SCALARS = (str, int, float, bool)
+
+
+def edit_fields(tool: Tool, names: Sequence[str], args: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Return the fields of the form for these arguments of a call, with their present values, ready for a record.
+
+    What fits in no form is left out: objects, lists of anything but text, and present values that
+    are too long. The schema of the tool must be loaded if it has an injector.
+    """
+    if not names:
+        return ()
+    parameters = tool.schema()["parameters"]
+    entries = []
+    for name in names:
+        schema = parameters["properties"].get(name)
+        if schema is None:
+            continue
+        field = _field(name, schema, args.get(name), is_required=name in parameters["required"])
+        if field is not None and len(field.text) <= MAX_VALUE_CHARS:
+            entries.append(field.to_dict())
+    return tuple(entries)
+
+
+def changed_args(
+    tool: Tool,
+    args: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    editable: Sequence[str],
+) -> dict[str, Any]:
+    """Return the arguments of a call after a person's changes, as the record of the new proposal holds them.
+
+    None removes an argument, so that the tool's default counts. Raises ToolParameterError for an
+    argument that is not `editable`, and for values that the tool does not take.
+    """
+    refused = sorted(set(changes) - set(editable))
+    if refused:
+        raise ToolParameterError(
+            tool_name=tool.name,
+            param_name=", ".join(refused),
+            issue=f"{refused!r} cannot be changed by the person who confirms; editable: {sorted(editable)!r}",
+        )
+    changed = {**args, **changes}
+    given = {name: value for name, value in changed.items() if name not in changes or value is not None}
+    return tool.validate_record(given)
+
+
+def _field(name: str, schema: Mapping[str, Any], value: Any, *, is_required: bool) -> FormField | None:
+    """Return the field for one argument, None for what fits in no form."""
+    part, is_nullable = _without_null(schema)
+    choices = [each for each in part.get("enum", ()) if each is not None]
+    kind = _field_type(part, choices)
+    if kind is None:
+        return None
+    label = name_in_words(name)[:MAX_LABEL_CHARS] or name[:MAX_LABEL_CHARS]
+    bounds = dict[str, Any]()
+    if kind in ("integer", "number"):
+        bounds = {"minimum": _bound(part, "inimum", 1), "maximum": _bound(part, "aximum", -1)}
+    inner = part.get("items", part)
+    longest = inner.get("maxLength", MAX_VALUE_CHARS)
+    return FormField(
+        name=name,
+        label=label,
+        type=kind,
+        value=value,
+        description=str(schema.get("description", ""))[:MAX_DESCRIPTION_CHARS],
+        choices=tuple(choices) if kind == "choice" else (),
+        required=is_required and not is_nullable,
+        max_chars=min(longest, MAX_VALUE_CHARS) if isinstance(longest, int) else MAX_VALUE_CHARS,
+        as_text=kind == "number" and part.get("type") == "string",
+        **bounds,
+    )
+
+
+def _without_null(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    """Return the schema of a value that is not null, and whether null is allowed."""
+    parts = [part for part in schema.get("anyOf", ()) if part.get("type") != "null"]
+    if len(parts) == 1:
+        return {**parts[0], **{key: value for key, value in schema.items() if key != "anyOf"}}, True
+    kinds = schema.get("type")
+    if isinstance(kinds, list | tuple):
+        others = [kind for kind in kinds if kind != "null"]
+        if len(others) == 1:
+            return {**schema, "type": others[0]}, "null" in kinds
+    return schema, False
+
+
+def _field_type(part: Mapping[str, Any], choices: Sequence[Any]) -> FieldType | None:
+    """Return how a value is filled in, None if it fits in no form."""
+    if choices:
+        fits = all(isinstance(each, _SCALARS) and len(str(each)) <= MAX_CHOICE_CHARS for each in choices)
+        return "choice" if fits and len(choices) <= MAX_CHOICES else None
+    items = part.get("items")
+    match part.get("type"):
+        case "boolean":
+            return "boolean"
+        case "integer":
+            return "integer"
+        case "number":
+            return "number"
+        case "string":
+            return _FORMATS.get(str(part.get("format", "")), "text")
+        case "array" if isinstance(items, Mapping) and items.get("type") == "string" and "enum" not in items:
+            return "lines"
+    return None
+
+
+def _bound(part: Mapping[str, Any], ending: str, step: int) -> float | None:
+    """Return an inclusive bound; of a number with an exclusive bound, that bound, since its tool checks it again."""
+    inclusive = part.get(f"m{ending}")
+    exclusive = part.get(f"exclusiveM{ending}")
+    if isinstance(inclusive, int | float):
+        return inclusive
+    if not isinstance(exclusive, int | float):
+        return None
+    return exclusive + step if part.get("type") == "integer" else exclusive

@@ -1,0 +1,226 @@
+"""EditForm: the values of a proposed action that its person may change before the yes.
+
+A form is read without the agent's tools: the record of the action holds all that its fields need.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import date, datetime, time
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, NamedTuple, get_args
+
+from sayso.channels.types import storable
+
+#: Most characters of one value, in a form of any platform.
+MAX_VALUE_CHARS = 3000
+#: Most characters of a number. A longer one is no amount.
+MAX_NUMBER_CHARS = 30
+#: How a field is filled in. `lines` is a list of texts, one on each line.
+FieldType = Literal["text", "lines", "integer", "number", "boolean", "choice", "date", "time", "datetime"]
+#: Why a value cannot be taken, as `Texts.field_problem` says it.
+ProblemKind = Literal[
+    "empty", "number", "integer", "too_small", "too_large", "too_long", "choice", "date", "time", "datetime", "refused"
+]
+#: One form of a whole number. `int` also takes "1_000".
+_INTEGER = re.compile(r"[+-]?\d+")
+_NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)")
+#: A comma that may part thousands or begin a fraction: 1,000.
+_AMBIGUOUS = re.compile(r"[+-]?\d{1,3},\d{3}")
+
+
+class FieldProblem(NamedTuple):
+    """Why a value cannot be taken. `detail`: the bound or the choices that the text names, "" for none."""
+
+    kind: ProblemKind
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One value that a person may change.
+
+    `name`: the argument; in a plan after the number of its step, as in "2.quantity". `label` is for
+    people, as is `description`, which may be "". `value`: the present value, as JSON holds it.
+    `choices`: the values to choose from, for the type `choice`. `required`: it must not be empty.
+    `minimum` and `maximum` of a number are inclusive. `max_chars`: of a text, and of each line.
+    `as_text`: a number that the tool takes as text, such as a Decimal.
+    """
+
+    name: str
+    label: str
+    type: FieldType
+    value: Any = None
+    description: str = ""
+    choices: tuple[Any, ...] = ()
+    required: bool = True
+    minimum: float | None = None
+    maximum: float | None = None
+    max_chars: int = MAX_VALUE_CHARS
+    as_text: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "choices", tuple(self.choices))
+
+    @property
+    def text(self) -> str:
+        """Return the present value as a person types it."""
+        return value_text(self.value)
+
+    @property
+    def choice_texts(self) -> tuple[str, ...]:
+        """Return the choices as people read them and as a form sends them back."""
+        return tuple(map(value_text, self.choices))
+
+    @property
+    def is_long(self) -> bool:
+        """Return whether it is filled in on several lines."""
+        return self.type == "lines" or (self.type == "text" and ("\n" in self.text or len(self.text) > 80))
+
+    def read(self, text: str) -> Any:
+        """Return the value that a person typed, as JSON holds it; None for an empty one that is not required.
+
+        Raises ValueError with a FieldProblem.
+        """
+        text = storable(text).strip()
+        if not text:
+            if self.required:
+                raise ValueError(FieldProblem("empty"))
+            return None
+        if len(text) > MAX_VALUE_CHARS:
+            raise ValueError(FieldProblem("too_long", str(MAX_VALUE_CHARS)))
+        match self.type:
+            case "integer" | "number":
+                return self._number(text)
+            case "boolean":
+                if text not in ("true", "false"):
+                    raise ValueError(FieldProblem("choice", "true, false"))
+                return text == "true"
+            case "choice":
+                return self._choice(text)
+            case "date" | "time" | "datetime":
+                return self._moment(text)
+            case "lines":
+                return [self._short_enough(line.strip()) for line in text.splitlines() if line.strip()]
+        return self._short_enough(text)
+
+    def _short_enough(self, text: str) -> str:
+        if len(text) > self.max_chars:
+            raise ValueError(FieldProblem("too_long", str(self.max_chars)))
+        return text
+
+    def _number(self, text: str) -> int | float | str:
+        is_number = _INTEGER.fullmatch(text) if self.type == "integer" else _NUMBER.fullmatch(text)
+        if not is_number or len(text) > MAX_NUMBER_CHARS or _AMBIGUOUS.fullmatch(text):
+            raise ValueError(FieldProblem("integer" if self.type == "integer" else "number"))
+        try:
+            number = Decimal(text.replace(",", "."))
+        except InvalidOperation as exc:
+            raise ValueError(FieldProblem("number")) from exc
+        if self.minimum is not None and number < Decimal(str(self.minimum)):
+            raise ValueError(FieldProblem("too_small", value_text(self.minimum)))
+        if self.maximum is not None and number > Decimal(str(self.maximum)):
+            raise ValueError(FieldProblem("too_large", value_text(self.maximum)))
+        if self.as_text:
+            return format(number, "f")
+        return int(number) if self.type == "integer" else _as_json_number(number)
+
+    def _choice(self, text: str) -> Any:
+        for choice in self.choices:
+            if value_text(choice) == text:
+                return choice
+        similar = [each for each in self.choices if value_text(each).casefold() == text.casefold()]
+        if len(similar) != 1:
+            raise ValueError(FieldProblem("choice", ", ".join(self.choice_texts)))
+        return similar[0]
+
+    def _moment(self, text: str) -> str:
+        kinds: Mapping[str, type[date] | type[time]] = {"date": date, "time": time, "datetime": datetime}
+        try:
+            return kinds[self.type].fromisoformat(text).isoformat()
+        except ValueError as exc:
+            kind: ProblemKind = "date" if self.type == "date" else "time" if self.type == "time" else "datetime"
+            raise ValueError(FieldProblem(kind)) from exc
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the field ready for JSON, without what is as usual."""
+        entries = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
+        stored = {name: value for name, (value, default) in entries.items() if value != default}
+        return {**stored, "choices": list(self.choices)} if self.choices else stored
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> FormField:
+        """Read the result of `to_dict`. Raises TypeError for anything else."""
+        field = cls(**data)
+        texts = (field.name, field.label, field.description)
+        if field.type not in get_args(FieldType) or not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"{data!r} is no field of a form")
+        return field
+
+
+@dataclass(frozen=True, slots=True)
+class FormAnswer:
+    """What a form says: the values that differ from the present ones, by name, and the problems of others."""
+
+    changes: dict[str, Any]
+    problems: dict[str, FieldProblem]
+
+
+@dataclass(frozen=True, slots=True)
+class EditForm:
+    """The form by which a person changes one open action.
+
+    `preview`: what the person was asked, as Markdown. `language`: that of the question.
+    """
+
+    pending_action_id: str
+    preview: str
+    language: str
+    fields: tuple[FormField, ...]
+
+    def read(self, values: Mapping[str, str]) -> FormAnswer:
+        """Return what was filled in. A field that is not in `values` stays as it is.
+
+        Raises KeyError for a name that the form does not have: the form was forged, or is another one.
+        """
+        known = {each.name: each for each in self.fields}
+        changes: dict[str, Any] = {}
+        problems: dict[str, FieldProblem] = {}
+        for name, text in values.items():
+            field = known[name]
+            if text.strip() == field.text.strip():
+                continue
+            try:
+                value = field.read(text)
+            except ValueError as exc:
+                problems[name] = exc.args[0]
+                continue
+            if value != field.value or type(value) is not type(field.value):
+                changes[name] = value
+        return FormAnswer(changes, problems)
+
+
+def value_text(value: Any) -> str:
+    """Return a value of a field as a person types it."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case float() if value.is_integer():
+            return str(int(value))
+        case list() | tuple():
+            return "\n".join(map(value_text, value))
+    return str(value)
+
+
+def _as_json_number(number: Decimal) -> int | float:
+    is_whole = number == number.to_integral_value()
+    return int(number) if is_whole else float(number)
+
+
+def form_fields(entries: Sequence[Mapping[str, Any]]) -> tuple[FormField, ...]:
+    """Read the fields that a record holds. Raises TypeError for anything else."""
+    return tuple(FormField.from_dict(entry) for entry in entries)
