@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Literal, get_args
 
 from sayso.agent.agent import Agent
+from sayso.agent.channel.changes import ChangeHandler
 from sayso.agent.channel.commands import Commands
 from sayso.agent.channel.confirmation import ConfirmationHandler, dropped_transition
 from sayso.agent.channel.context import (
@@ -148,6 +149,13 @@ class ChannelAgent:
         self._prompts = ConfirmPrompts(self.store, escalation, expiry_notice=expiry_notice)
         self._confirm_ok = confirm_ok
         self._outcomes = OutcomeHistory(agent, self.store)
+        self._changes = ChangeHandler(
+            agent,
+            self.store,
+            self.parser,
+            prompts=self._prompts,
+            outcomes=self._outcomes,
+        )
         self._confirmation = ConfirmationHandler(
             agent,
             self.store,
@@ -155,6 +163,7 @@ class ChannelAgent:
             prompts=self._prompts,
             files=self._files,
             outcomes=self._outcomes,
+            changes=self._changes,
             confirm_ok=confirm_ok,
             run_agent=self._run_agent,
         )
@@ -367,7 +376,8 @@ class ChannelAgent:
             names = ran_beside(result, self.agent.tools, proposal)
             proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
             prompt = as_markdown(proposal.prompt_in(content))
-            question, actions = await self._prompts.ask(context, proposal, preface, prompt)
+            proposal, changed = await self._changes.mark_changes(context, proposal)
+            question, actions = await self._prompts.ask(context, proposal, preface, prompt, changed=changed)
             await self._prompts.note_question(context.turn, question[1])
             return TurnAnswer(
                 TurnChange(replies=(*_text_replies(reports), *files, question), new_actions=actions), result

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sayso.agent.agent import Agent
+from sayso.agent.channel.changes import ChangeHandler
 from sayso.agent.channel.context import (
     NO_ANSWER,
     TurnAnswer,
@@ -82,6 +83,7 @@ class ConfirmationHandler:
         prompts: ConfirmPrompts,
         files: TurnFiles,
         outcomes: OutcomeHistory,
+        changes: ChangeHandler,
         confirm_ok: bool,
         run_agent: RunAgent,
     ) -> None:
@@ -91,6 +93,7 @@ class ConfirmationHandler:
         self._prompts = prompts
         self._files = files
         self._outcomes = outcomes
+        self._changes = changes
         self._confirm_ok = confirm_ok
         self._run = run_agent
 
@@ -154,7 +157,10 @@ class ConfirmationHandler:
     async def handle_tap(self, context: TurnContext) -> TurnAnswer:
         """Handle a tap. A button decides only about its own action, and only for its own user."""
         turn, target = context.turn, context.tapped or context.live
-        press = self._store.signer.read_button(turn.tap.data, turn.scope) if turn.tap else None
+        press = self._read_press(turn)
+        of_field = await self._changes.take_tap(context, press) if press else None
+        if of_field:
+            return of_field
         if press and target is None and context.lost_at:
             return self.answer_lost_question(context)
         if press is None or target is None or target.pid != press.pending_action_id:
@@ -168,21 +174,51 @@ class ConfirmationHandler:
                 return await self._confirm(context, target)
             case "cancel" if target.state in WAITING_STATES:
                 return await self._cancel(context, target)
-        texts, preview = _texts_of(target), target.action.preview
         if target.state not in WAITING_STATES:  # it was confirmed outside of a turn
-            return fixed_answer(context, texts.status_running(preview))
+            return fixed_answer(context, _texts_of(target).status_running(target.action.preview))
+        if press.intent == "change":
+            return await self._change(context, target)
+        return await self._ignore(context, target)
+
+    def _read_press(self, turn: Turn) -> ButtonPress | None:
+        """Return what the turn's button says, None for one that was not issued for this person and place."""
+        press = self._store.signer.read_button(turn.tap.data, turn.scope) if turn.tap else None
+        if press and turn.kind == "form" and press.intent != "change":  # no other button opens a form
+            return None
+        return press
+
+    async def _change(self, context: TurnContext, target: StoredAction) -> TurnAnswer:
+        """Change an open action by the form that was filled in, or begin to ask for each field."""
+        if target.action.is_expired(context.received_at):
+            return await self._answer_expired(context, target)
+        if not target.action.form:  # such as a record that was changed in the store
+            return self._answer_foreign_button(context)
+        if context.turn.kind == "form":
+            return await self._changes.take_form(context, target, context.turn.form)
+        return self._changes.begin(context, target)
+
+    async def _ignore(self, context: TurnContext, target: StoredAction) -> TurnAnswer:
+        """Leave a question open for a few more seconds."""
         decided = "expired"
         if not target.action.is_expired(context.received_at):
             seconds = self._store.ignore_ttl_seconds
             decision = ActionDecision(
-                turn.scope, "ignore", turn.event_id, expected_id=target.pid, ignore_seconds=seconds
+                context.turn.scope,
+                "ignore",
+                context.turn.event_id,
+                expected_id=target.pid,
+                ignore_seconds=seconds,
             )
             decided, _ = await self._store.repository.decide(decision)
         if decided == "expired":
-            expired = texts.expired(preview)
-            self._outcomes.write_outcome(context, target, "expired")
-            return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
-        return about_question(target, fixed_answer(context, texts.ignored(preview)))
+            return await self._answer_expired(context, target)
+        return about_question(target, fixed_answer(context, _texts_of(target).ignored(target.action.preview)))
+
+    async def _answer_expired(self, context: TurnContext, target: StoredAction) -> TurnAnswer:
+        """Answer a tap on a question whose time is over."""
+        expired = _texts_of(target).expired(target.action.preview)
+        self._outcomes.write_outcome(context, target, "expired")
+        return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
 
     def answer_lost_question(self, context: TurnContext) -> TurnAnswer:
         """Answer a yes, a no or a tap whose question Redis has lost, so that the action is unknown."""
@@ -195,6 +231,9 @@ class ConfirmationHandler:
             return await self.drop_and_run(context, live)
         if live.is_changed:
             return await self._decide_on_changed(context, live)
+        of_field = await self._changes.take_message(context, live)
+        if of_field:
+            return of_field
         action = live.action
         answer = self.read_answer(context.turn, live, context.seq)
         is_open = live.state in WAITING_STATES and not action.is_expired(context.received_at)

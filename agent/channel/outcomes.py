@@ -116,6 +116,15 @@ class OutcomeHistory:
             results[links[0].id] = _with_outcomes(message, links, entries)
         context.memory.replace_results(results)
 
+    def link_to_change(self, context: TurnContext, successors: Mapping[str, str]) -> None:
+        """Link the open calls of a question to the actions that the person has changed it to, by the ids of both."""
+        results = {}
+        for message in context.memory.get_history():
+            links = tuple(replace(link, id=successors.get(link.id, link.id)) for link in message.actions)
+            if links != message.actions:
+                results[message.actions[0].id] = replace(message, actions=links)
+        context.memory.replace_results(results)
+
     def forget_outcome(self, context: TurnContext, stored: StoredAction) -> None:
         """Forget what this turn wrote about an action whose record it could not change.
 

@@ -13,7 +13,14 @@ from sayso.agent.tools.call_texts import literal
 from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
 from sayso.channels.markdown.outcome_signs import DENIED, DONE, EXPIRED, WARNING, without_signs
 from sayso.channels.types import Button, Conversation, Reply, Turn
-from sayso.pending.action import PLAN_KIND, ActionState, PendingAction, compute_args_digest, split_button_token
+from sayso.pending.action import (
+    PLAN_KIND,
+    ActionState,
+    ButtonIntent,
+    PendingAction,
+    compute_args_digest,
+    split_button_token,
+)
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.limits import KEEP_RECENT_MS
 from sayso.pending.proposals import Effect, Proposal, is_undo, step_ids, undo_proposal
@@ -34,6 +41,8 @@ CHOICE_SECONDS = 86_400.0
 _SYMBOLS: dict[ActionState, str] = {"done": DONE, "cancelled": DENIED, "expired": EXPIRED}
 #: Stands before an offered answer that was chosen.
 _CHOICE_SIGN = "👉"
+#: The sign of an action that its person changed before the yes.
+_CHANGED = "✏️"
 #: Stands before the button that was chosen, in a decided question.
 _CHOSEN = "✓"
 _DETAILS = re.compile(r"(?<!\s)\s+\([^()]*\)\.?$")
@@ -68,16 +77,23 @@ class ConfirmPrompts:
         self._expiry_notice = expiry_notice
 
     async def ask(
-        self, context: TurnContext, proposal: Proposal, above: str, prompt: str = ""
+        self,
+        context: TurnContext,
+        proposal: Proposal,
+        above: str,
+        prompt: str = "",
+        *,
+        changed: str = "",
     ) -> tuple[tuple[Reply, str], tuple[NewAction, ...]]:
         """Return the question with the id of its action, and the actions to store.
 
         `above` is text that disappears with the question. `prompt` is the tool's own text below the preview.
+        `changed` says what differs from the question that this one changes.
         """
         head = proposal.head
         texts = texts_for(head.language)
         ran_beside = texts.ran_beside(head.ran_beside) if head.ran_beside else ""
-        notes = "\n".join(filter(None, [await self._earlier_runs(context, proposal), ran_beside]))
+        notes = "\n".join(filter(None, [changed, await self._earlier_runs(context, proposal), ran_beside]))
         question = texts.question("\n\n".join(filter(None, [head.preview, notes, prompt])), head.ttl_seconds, head.code)
         text = "\n\n".join(filter(None, [above, question]))
         reply = Reply(text, self.buttons(head, context), answer_seconds=head.ttl_seconds, preview=head.preview)
@@ -113,12 +129,10 @@ class ConfirmPrompts:
     def buttons(self, head: PendingAction, context: TurnContext) -> tuple[Button, ...]:
         """Return the buttons of a question. With a code there is no confirm button, because the code must be typed."""
         signer, scope, pid = self._store.signer, context.turn.scope, head.pending_action_id
-        tokens = {
-            "danger": signer.button_token(pid, "confirm", scope),
-            "default": signer.button_token(pid, "cancel", scope),
-        }
         buttons = _question_buttons(head)
-        return tuple(replace(button, data=tokens[button.style]) for button in buttons)
+        return tuple(
+            replace(button, data=signer.button_token(pid, intent, scope)) for intent, button in buttons.items()
+        )
 
     def _with_notices(self, context: TurnContext, action: NewAction, head: PendingAction) -> NewAction:
         """Return the action with the messages to send if there is no answer, which only a worker can send."""
@@ -130,7 +144,7 @@ class ConfirmPrompts:
             action = self._escalation.added_to(action, preview, here)
         texts = texts_for(head.language)
         # Without a notice nothing follows that says what happened.
-        buttons = decided_buttons(_question_buttons(head), "")
+        buttons = decided_buttons(tuple(_question_buttons(head).values()), "")
         closed = closed_prompt("", preview, "expired", "", buttons)
         if not self._expiry_notice:
             closed = replace(closed, text=f"{_SYMBOLS['expired']} {texts.expired(head.preview)}")
@@ -170,13 +184,15 @@ class ConfirmPrompts:
         match state:
             case "cancelled" if outcome.startswith(texts.cancelled(stored.action.preview)):
                 decision = texts.cancel_label
+            case "superseded" if outcome.startswith(texts.changed_meanwhile(stored.action.preview)):
+                decision = texts.change_label
             case "cancelled" | "superseded" | "expired":  # not decided by a no of the user
                 decision = ""
             case _ if undoes:
                 decision = texts.undo_label
             case _:
                 decision = texts.confirm_label
-        asked = _question_buttons(stored.action)
+        asked = tuple(_question_buttons(stored.action).values())
         if undoes:
             asked = (Button(texts.undo_label, ""),)
         buttons = decided_buttons(asked, decision)
@@ -297,19 +313,23 @@ def prompt_id(turn: Turn, stored: StoredAction) -> str:
     return stored.prompt
 
 
-def _question_buttons(head: PendingAction) -> tuple[Button, ...]:
-    """Return the buttons of a question, without their data.
+def _question_buttons(head: PendingAction) -> dict[ButtonIntent, Button]:
+    """Return the buttons of a question by what they do, without their data.
 
-    The one to confirm has the style `danger`. With a code there is only the one to cancel.
+    The one to confirm has the style `danger`. With a code there is none. The one to change is there
+    where the person may change something.
     """
     texts = texts_for(head.language)
     effect = short_effect(head)
     if effect.casefold() == texts.cancel_label.casefold():  # both buttons would say the same
         effect = ""
-    cancel = Button(texts.cancel_label, "")
-    if head.code:
-        return (cancel,)
-    return (Button(texts.confirm_label, "", "danger", effect), cancel)
+    buttons: dict[ButtonIntent, Button] = {}
+    if not head.code:
+        buttons["confirm"] = Button(texts.confirm_label, "", "danger", effect)
+    buttons["cancel"] = Button(texts.cancel_label, "")
+    if head.form:
+        buttons["change"] = Button(texts.change_label, "")
+    return buttons
 
 
 def decided_buttons(asked: Sequence[Button], decision: str) -> tuple[Button, ...]:
@@ -342,7 +362,10 @@ def closed_prompt(
     Below what was asked stands the decision. The outcome stands once, in the message that follows.
     The `buttons` do nothing any more.
     """
-    mark = f"{_SYMBOLS.get(state, WARNING)} {decision}".strip()
+    symbol = _SYMBOLS.get(state, WARNING)
+    if state == "superseded" and decision:
+        symbol = _CHANGED
+    mark = f"{symbol} {decision}".strip()
     text = f"{kept_text}\n\n{mark}".strip()
     return Reply(text, edits=prompt, optional=True, decided_buttons=buttons)
 

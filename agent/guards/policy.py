@@ -129,9 +129,6 @@ class ToolPolicy:
             patterns = getattr(self, kind)
             if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
                 raise ValueError(f"{kind}={patterns!r} must be a list of patterns, such as ['delete_*']")
-        for pattern, names in self.editable.items():
-            if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-                raise ValueError(f"editable[{pattern!r}]={names!r} must be a list of arguments, such as ['amount']")
         for rule in self.deny_when:
             if set(rule) - {"matches"} != _RULE_KEYS or not all(isinstance(part, str) for part in rule.values()):
                 raise ValueError(
@@ -144,11 +141,22 @@ class ToolPolicy:
             problem = problem_of(_form_of(rule), rule["pattern"])
             if problem:  # such a rule could never match
                 raise ValueError(f"deny_when rule {dict(rule)!r}: {problem}")
+        self._check_after()
+        self._check_editable()
+
+    def _check_after(self) -> None:
         if not isinstance(self.after, Mapping):
             raise ValueError(f"after={self.after!r} must be a dict of patterns, such as {{'refund_*': 'say'}}")
         for pattern, after in self.after.items():
             if not isinstance(pattern, str) or after not in get_args(After):
                 raise ValueError(f"after={{{pattern!r}: {after!r}}} must be a pattern with 'continue' or 'say'")
+
+    def _check_editable(self) -> None:
+        if not isinstance(self.editable, Mapping):
+            raise ValueError(f"editable={self.editable!r} must be a dict of patterns, such as {{'refund_*': ['note']}}")
+        for pattern, names in self.editable.items():
+            if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+                raise ValueError(f"editable={{{pattern!r}: {names!r}}} must be a list of arguments, such as ['note']")
 
     def evaluate(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision:
         """Return the decision for one call. The arguments are validated and JSON values."""
@@ -175,6 +183,10 @@ class ToolPolicy:
         """Return the pattern of `after` that names the tool, "" if none does."""
         return next((pattern for pattern in self.after if _is_named(tool_name, pattern)), "")
 
+    def editable_rule(self, tool_name: str) -> str:
+        """Return the pattern of `editable` that names the tool, "" if none does."""
+        return next((pattern for pattern in self.editable if fnmatchcase(tool_name, pattern)), "")
+
     def without_denied(self, tools: Iterable[Tool]) -> list[Tool]:
         """Return the tools that may be shown: those that no `deny` rule names."""
         return [tool for tool in tools if self.unconditional_denial(tool.name) is None]
@@ -187,9 +199,9 @@ def editable_names(tool: Tool, policy: ToolPolicy | None) -> tuple[str, ...]:
     """
     if tool.proposes:
         return ()
-    for pattern, names in (policy.editable if policy else {}).items():
-        if fnmatchcase(tool.name, pattern):
-            return tuple(names)
+    pattern = policy.editable_rule(tool.name) if policy else ""
+    if policy and pattern:
+        return tuple(policy.editable[pattern])
     return tuple(tool.editable)
 
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from sayso.channels.forms import FieldProblem
 from sayso.channels.i18n.catalogue import FALLBACK, LANGUAGES, catalogue, shipped
 from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.channels.markdown.outcome_signs import without_signs
@@ -105,6 +106,11 @@ class Texts:
         self.confirm_label: str = templates["confirm_label"]
         self.cancel_label: str = templates["cancel_label"]
         self.undo_label: str = templates["undo_label"]
+        self.change_label: str = templates["change_label"]
+        #: The button, while the bot asks field by field, that keeps a value.
+        self.keep_label: str = templates["keep_label"]
+        #: What people write to leave the fields as they are.
+        self.leave_word: str = templates["leave_word"]
 
     def question(self, preview: str, seconds: float, code: str = "") -> str:
         """Return the preview and how to answer it. With a code, only a yes with the code confirms."""
@@ -114,6 +120,30 @@ class Texts:
     def code_needed(self, preview: str, code: str) -> str:
         """Return that this question needs a yes with the code."""
         return self.say("code_needed", preview=brief(preview), code=code)
+
+    def ask_field(self, label: str, value: str) -> str:
+        """Return the request for the new value of one field, with its present value. Both are Markdown."""
+        return self.say("ask_field", label=label, value=value, leave=self.leave_word)
+
+    def unchanged(self, preview: str, code: str = "") -> str:
+        """Return the open question again, after a change that was not made."""
+        return self.say("unchanged", preview=brief(preview), yes=self._yes(code))
+
+    #: The answer was to a question that its person has changed since.
+    changed_meanwhile = _about("changed_meanwhile")
+    #: What differs from the question before, as Markdown.
+    what_changed = _with("what_changed", "changes")
+    #: The policy denies the call with the changed values.
+    change_denied = _fixed("change_denied")
+
+    def field_problem(self, problem: FieldProblem) -> str:
+        """Return why a value of a form cannot be taken."""
+        match problem.kind:
+            case "too_small" | "too_large" | "too_long":
+                return self.say(f"field_{problem.kind}", bound=problem.detail)
+            case "choice":
+                return self.say("field_choice", choices=as_markdown(problem.detail))
+        return self.say(f"field_{problem.kind}")
 
     #: The yes was written before the question was delivered.
     early = _about("early")

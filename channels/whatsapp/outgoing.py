@@ -104,10 +104,11 @@ def format_preview(md: str) -> str:
 def text_of(reply: Reply) -> str:
     """Return the Markdown of a reply whose buttons cannot be shown. Choices are numbered below the text.
 
-    A question itself says what to type.
+    A question itself says what to type. It has a time limit, which choices have not.
     """
     buttons = reply.buttons
-    is_choice = len(buttons) > 1 and all(button.style == "default" for button in buttons)
+    has_equal_buttons = len(buttons) > 1 and all(button.style == "default" for button in buttons)
+    is_choice = has_equal_buttons and not reply.answer_seconds
     return _listed(reply.text, buttons) if is_choice or len(buttons) > MAX_BUTTONS else reply.text
 
 
@@ -133,9 +134,11 @@ def template_fields(reply: Reply, settings: WhatsAppSettings) -> dict[str, str]:
     """Return the fields of a message that is sent as an approved template. Raises WindowClosed if none fits."""
     if reply.media:
         raise WindowClosed("no template takes a file")
-    is_question = [button.style for button in reply.buttons] == ["danger", "default"]  # as in a template
+    styles = [button.style for button in reply.buttons[:2]]
+    # The template has no third button: what can be changed is said in words there.
+    is_question = styles == ["danger", "default"]
     if is_question and settings.confirm_template:
-        sid, md, ids = settings.confirm_template, reply.text, tuple(button.data for button in reply.buttons)
+        sid, md, ids = settings.confirm_template, reply.text, tuple(button.data for button in reply.buttons[:2])
     elif settings.template:
         sid, md, ids = settings.template, text_of(reply), ()
     else:

@@ -279,6 +279,8 @@ def _in_policies(settings: Settings, opened: OpenTools) -> Iterator[str]:
                 yield from _warning(settings, (*path, kind, index), pattern, names)
         for pattern in channel.policy.after:
             yield from _warning(settings, (*path, "after", pattern), pattern, names)
+        for pattern in channel.policy.editable:
+            yield from _warning(settings, (*path, "editable", pattern), pattern, names)
 
 
 def _warning(settings: Settings, path: Path_, pattern: str, names: Sequence[str]) -> Iterator[str]:

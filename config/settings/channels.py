@@ -58,6 +58,10 @@ class PolicySettings(Section):
     text is all (`say`). The first pattern that names the tool counts, before what the tool itself says. Example:
     `{refund_*: say}`.
     """
+    editable: dict[str, list[str]] = {}
+    """The arguments that a person may change before the yes. The first pattern that names the tool, exactly as written,
+    counts in place of what the tool itself says. Example: `{refund_*: [amount, note]}`.
+    """
 
 
 class AddressSettings(Section):

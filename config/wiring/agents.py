@@ -461,4 +461,11 @@ def tool_policy(settings: PolicySettings | None) -> ToolPolicy | None:
     if settings is None:
         return None
     deny_when = [rule.model_dump() for rule in settings.deny_when]
-    return ToolPolicy(settings.allow, settings.review, settings.deny, deny_when, settings.after)
+    return ToolPolicy(
+        settings.allow,
+        settings.review,
+        settings.deny,
+        deny_when,
+        settings.after,
+        settings.editable,
+    )

@@ -1,0 +1,444 @@
+"""ChangeHandler: a person changes what an open question asks, and is asked anew.
+
+A change is a new proposal with a preview and a yes of its own. It comes as a filled-in form, or field
+by field in the conversation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from secrets import randbelow
+from typing import Any
+
+from sayso.agent.agent import Agent
+from sayso.agent.channel.context import TurnAnswer, TurnContext
+from sayso.agent.channel.outcomes import OutcomeHistory
+from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.run.edited_call import EditedCall, EditRefused, edited_call
+from sayso.agent.tools.call_texts import literal, result_text, serialize
+from sayso.agent.tools.definition import name_in_words
+from sayso.agent.tools.edits import edit_fields
+from sayso.agent.tools.tool import Tool
+from sayso.agent.toolsets.selectors import would_show
+from sayso.channels.forms import EditForm, FieldProblem, FormField, value_text
+from sayso.channels.i18n.texts import Texts, brief, texts_for
+from sayso.channels.markdown.literal import as_markdown
+from sayso.channels.types import Button, Reply, random_id
+from sayso.pending.action import PLAN_KIND, ButtonPress, PendingAction, check_proposal, exact_args
+from sayso.pending.consent import ConfirmParser, read_answer
+from sayso.pending.proposals import Proposal, plan_of, step_ids
+from sayso.pending.repository import WAITING_STATES, StoredAction
+from sayso.pending.store import PendingActionStore
+from sayso.pending.turns import ABOUT, Transition, TurnChange
+
+log = logging.getLogger(__name__)
+
+#: The note in a history that says which field is asked for. It ends with its question.
+NOTE = "change"
+#: Characters of a value in a question, where it stands beside the value before.
+MAX_SHOWN_CHARS = 100
+#: Most changed values that a question names.
+MAX_SHOWN_CHANGES = 10
+#: Stands for a value that is empty.
+_EMPTY = "\u2013"
+#: What keeps a value, as people type it.
+_KEEPS = ("-", "\u2013", "\u2014")
+#: Most choices of a field that are shown as buttons, beside the one that keeps the value.
+_MOST_CHOICES = 9
+
+
+class _Refused(Exception):
+    """Raised when a change is not made. Its text is for the person: Markdown."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """Which field of which question is asked for, and what was answered so far. Stored with the history."""
+
+    pid: str
+    place: int
+    values: Mapping[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the progress as it is stored."""
+        return {"pid": self.pid, "place": self.place, "values": dict(self.values)}
+
+    def next(self, name: str, text: str | None) -> _Progress:
+        """Return the progress after an answer; None keeps the value."""
+        values = self.values if text is None else {**self.values, name: text}
+        return _Progress(self.pid, self.place + 1, values)
+
+    @property
+    def field_id(self) -> str:
+        """Return the id in the tokens of the buttons of this one field, so that those of another do nothing."""
+        return hashlib.sha256(f"change {self.pid} {self.place}".encode()).hexdigest()[:22]
+
+
+class ChangeHandler:
+    """Changes the pending actions of one channel. Lives as long as its agent and store."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        store: PendingActionStore,
+        parser: ConfirmParser,
+        *,
+        prompts: ConfirmPrompts,
+        outcomes: OutcomeHistory,
+    ) -> None:
+        self._agent = agent
+        self._store = store
+        self._parser = parser
+        self._prompts = prompts
+        self._outcomes = outcomes
+
+    async def take_form(self, context: TurnContext, stored: StoredAction, values: Mapping[str, str]) -> TurnAnswer:
+        """Answer a filled-in form of an open question: with the new question, or with why nothing was changed."""
+        context.memory.notes.pop(NOTE, None)
+        texts = texts_for(stored.action.language)
+        form = stored.action.edit_form
+        try:
+            answer = form.read(values)
+        except KeyError:  # only a forged form has other fields
+            log.warning("pending.not_editable", extra={"kind": stored.action.kind, "pending": stored.pid})
+            return self.repeat_unchanged(context, stored, texts.change_denied())
+        if answer.problems:
+            return self.repeat_unchanged(context, stored, _problems_text(texts, form, answer.problems))
+        if not answer.changes:
+            return self.repeat_unchanged(context, stored)
+        try:
+            proposal, changed = await self._changed_proposal(context, stored, answer.changes)
+        except _Refused as exc:
+            return self.repeat_unchanged(context, stored, str(exc))
+        return await self._ask_anew(context, stored, proposal, changed)
+
+    def repeat_unchanged(self, context: TurnContext, stored: StoredAction, problem: str = "") -> TurnAnswer:
+        """Return the open question again, below the reason why nothing was changed."""
+        action = stored.action
+        texts = texts_for(action.language)
+        text = "\n\n".join(filter(None, [problem, texts.unchanged(action.preview, action.code)]))
+        left = max(1.0, action.expires_at - context.received_at)  # 0 would stand for no limit
+        buttons = self._prompts.buttons(action, context)
+        reply = Reply(text, buttons, answer_seconds=left, preview=brief(action.preview))
+        return TurnAnswer(TurnChange(replies=((reply, f"{ABOUT}{stored.pid}"),)))
+
+    async def _changed_proposal(
+        self, context: TurnContext, stored: StoredAction, changes: Mapping[str, Any]
+    ) -> tuple[Proposal, str]:
+        """Return the new proposal, and the text that says what differs. Raises _Refused."""
+        before = stored.action
+        actions = await self._actions(context, stored)
+        changed = []
+        for number, action in enumerate(actions, start=1):
+            own = changes
+            sealed = before.editable
+            if before.kind == PLAN_KIND:
+                own = _of_step(number, changes)
+                sealed = tuple(_of_step(number, dict.fromkeys(before.editable)))
+            changed.append(await self._changed_action(context, action, own, sealed))
+        proposal = plan_of(changed)
+        head = replace(
+            proposal.head,
+            changes_of=stored.pid,
+            code=_other_code(before.code),
+            ran_beside=before.ran_beside,
+        )
+        what_changed = _what_changed(texts_for(before.language), actions, changed)
+        if not what_changed:  # the tool reads the new values as the same
+            raise _Refused("")
+        return replace(proposal, head=head), what_changed
+
+    async def _actions(self, context: TurnContext, stored: StoredAction) -> list[PendingAction]:
+        """Return the steps of a plan, or the action itself. Raises _Refused if a step was changed in the store."""
+        if stored.action.kind != PLAN_KIND:
+            return [stored.action]
+        scope = context.turn.scope
+        steps = await self._store.repository.read(scope.conversation.id, step_ids(stored.action))
+        genuine = [step.action for step in steps if step and step.is_genuine(self._store.signer, scope)]
+        if len(genuine) < len(steps):
+            raise _Refused(texts_for(stored.action.language).tampered())
+        return genuine
+
+    async def _changed_action(
+        self, context: TurnContext, action: PendingAction, changes: Mapping[str, Any], sealed: Sequence[str]
+    ) -> PendingAction:
+        """Return the new proposal of one call, which gets its own id. Raises _Refused."""
+        texts = texts_for(action.language)
+        fresh = replace(
+            action,
+            pending_action_id=random_id(11),
+            requested_at=context.received_at,
+            state="armed",
+            expires_at=0.0,
+            outcome=None,
+            plan="",
+        )
+        tool = await self._tool_of(action)
+        if tool is None:
+            if changes:
+                raise _Refused(texts.change_denied())
+            return fresh
+        try:
+            call = await edited_call(tool, action.args, changes, self._agent.config, sealed=sealed)
+            new = replace(fresh, **_fields_of(call))
+            check_proposal(new)
+        except EditRefused as exc:
+            log.info("pending.change_refused", extra={"kind": action.kind, "pending": action.pending_action_id})
+            raise _Refused(_refusal_text(texts, exc)) from exc
+        except (TypeError, ValueError) as exc:  # too long for a record, or for a question
+            raise _Refused(texts.field_problem(FieldProblem("refused"))) from exc
+        return new
+
+    async def _tool_of(self, action: PendingAction) -> Tool | None:
+        """Return the tool of a call that the agent proposed, None if it is gone or not for this person any more."""
+        tool = next((tool for tool in self._agent.tools if tool.name == action.kind), None)
+        if tool is None or action.asked_by:
+            return None
+        selector = self._agent.selector
+        if selector is not None and await would_show(selector, tool) == "hidden":
+            return None
+        return tool
+
+    async def _ask_anew(
+        self, context: TurnContext, stored: StoredAction, proposal: Proposal, changed: str
+    ) -> TurnAnswer:
+        """Return the new question. The earlier action ends in the same commit, so no later yes can run it."""
+        question, actions = await self._prompts.ask(context, proposal, "", changed=changed)
+        await self._prompts.note_question(context.turn, question[1])
+        outcome = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
+        transition = Transition(stored.pid, WAITING_STATES, "superseded", outcome, context.turn.event_id)
+        self._outcomes.link_to_change(context, _successors(stored, proposal))
+        closed: tuple[tuple[Reply, str], ...] = ()
+        if context.lease:
+            closed = await self._prompts.close(context.turn, stored, "superseded", outcome)
+        return TurnAnswer(TurnChange(replies=(*closed, question), new_actions=actions, transition=transition))
+
+    def begin(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        """Ask for the first field. The question stays open to its buttons and to a yes that quotes it."""
+        return self._ask_field(context, stored, _Progress(stored.pid, 0, {}))
+
+    async def take_message(self, context: TurnContext, live: StoredAction) -> TurnAnswer | None:
+        """Take a message as the value of the field that is asked for, or as the wish to change the question.
+
+        The wish is the label of the button. A message that quotes the question answers the
+        question. None: the message is about something else.
+        """
+        turn = context.turn
+        is_open = live.state == "shown" and not live.action.is_expired(context.received_at)
+        quotes_question = bool(turn.replied_to) and turn.replied_to in live.prompts
+        if not is_open or quotes_question:
+            return None
+        progress = self._progress(context, live)
+        if progress is not None:
+            return await self._take_value(context, live, progress)
+        if live.action.form and _is_word(turn.text, texts_for(live.action.language).change_label):
+            return self.begin(context, live)
+        return None
+
+    async def _take_value(self, context: TurnContext, live: StoredAction, progress: _Progress) -> TurnAnswer:
+        """Take a message as the value of a field, unless it keeps the value or leaves all as they are."""
+        texts = texts_for(live.action.language)
+        field = live.action.edit_form.fields[progress.place]
+        text = context.turn.text.strip()
+        answer = read_answer(self._parser, text, live.action.language).intent
+        if text in _KEEPS:
+            return await self._go_on(context, live, progress, None)
+        if _is_word(text, texts.leave_word) or (answer == "cancel" and field.type != "boolean"):
+            context.memory.notes.pop(NOTE, None)
+            return self.repeat_unchanged(context, live)
+        if field.type == "boolean" and answer in ("confirm", "cancel"):
+            text = "true" if answer == "confirm" else "false"
+        return await self._go_on(context, live, progress, text)
+
+    async def take_tap(self, context: TurnContext, press: ButtonPress) -> TurnAnswer | None:
+        """Take a tap on a button below a field. None: it belongs to no field that is asked for now."""
+        live, choice = context.live, press.choice
+        if live is None or choice is None or live.state != "shown" or live.action.is_expired(context.received_at):
+            return None
+        progress = self._progress(context, live)
+        if progress is None or progress.field_id != press.pending_action_id:
+            return None
+        options = _options(live.action.edit_form.fields[progress.place])
+        if choice > len(options):
+            return None
+        return await self._go_on(context, live, progress, options[choice - 1] if choice else None)
+
+    async def _go_on(
+        self, context: TurnContext, live: StoredAction, progress: _Progress, text: str | None
+    ) -> TurnAnswer:
+        """Ask for the next field, or for the same again if its value cannot be taken. After the last one, change."""
+        fields = live.action.edit_form.fields
+        field = fields[progress.place]
+        if text is not None:
+            try:
+                field.read(text)
+            except ValueError as exc:
+                problem = texts_for(live.action.language).field_problem(_readable(field, exc.args[0]))
+                return self._ask_field(context, live, progress, problem)
+        progress = progress.next(field.name, text)
+        if progress.place < len(fields):
+            return self._ask_field(context, live, progress)
+        return await self.take_form(context, live, progress.values)
+
+    def _ask_field(
+        self, context: TurnContext, live: StoredAction, progress: _Progress, problem: str = ""
+    ) -> TurnAnswer:
+        """Return the request for one field, below the problem of the last answer."""
+        context.memory.notes[NOTE] = progress.to_dict()
+        texts = texts_for(live.action.language)
+        field = live.action.edit_form.fields[progress.place]
+        label = literal(field.label)
+        if field.description:
+            label = f"{label} ({literal(field.description)})"
+        shown = {"true": texts.confirm_label, "false": texts.cancel_label} if field.type == "boolean" else {}
+        value = literal(shown.get(field.text, field.text)) or _EMPTY
+        options = _options(field)
+        labels = [texts.keep_label, *(shown.get(option, option) for option in options)]
+        signer, scope = self._store.signer, context.turn.scope
+        buttons = tuple(
+            Button(text, signer.choice_token(progress.field_id, number, scope)) for number, text in enumerate(labels)
+        )
+        choices = ""
+        if field.type == "choice":
+            choices = texts.field_problem(FieldProblem("choice", ", ".join(field.choice_texts)))
+        text = "\n\n".join(filter(None, [problem, texts.ask_field(label, value), choices]))
+        left = max(1.0, live.action.expires_at - context.received_at)
+        return TurnAnswer(TurnChange(replies=((Reply(text, buttons, answer_seconds=left), ""),)))
+
+    def _progress(self, context: TurnContext, live: StoredAction) -> _Progress | None:
+        """Return which field of this question is asked for, None if none is. What belongs to another is forgotten."""
+        note = context.memory.notes.get(NOTE) or {}
+        try:
+            progress = _Progress(note["pid"], int(note["place"]), dict(note["values"]))
+        except (TypeError, KeyError, ValueError):
+            return None
+        if progress.pid != live.pid or not 0 <= progress.place < len(live.action.form):
+            del context.memory.notes[NOTE]
+            return None
+        return progress
+
+    async def mark_changes(self, context: TurnContext, proposal: Proposal) -> tuple[Proposal, str]:
+        """Return the proposal with the one that it changes, and the text that says what differs.
+
+        The model has proposed it after the person answered an open question with other words, such
+        as "yes, but 2 kg". It changes that question if it has the same tools in the same order.
+        """
+        live = context.live
+        is_open = live is not None and live.state in WAITING_STATES and not live.action.is_expired(context.received_at)
+        if live is None or live.is_changed or not is_open:
+            return proposal, ""
+        try:
+            before = await self._actions(context, live)
+        except _Refused:
+            return proposal, ""
+        actions = proposal.steps or (proposal.head,)
+        if [each.kind for each in before] != [each.kind for each in actions]:
+            return proposal, ""
+        changed = _what_changed(texts_for(proposal.head.language), before, actions)
+        if not changed:
+            return proposal, ""
+        return replace(proposal, head=replace(proposal.head, changes_of=live.pid)), changed
+
+
+def _fields_of(call: EditedCall) -> dict[str, Any]:
+    """Return the fields of a pending action that a changed call has. Raises TypeError and ValueError."""
+    tool = call.tool
+    return {
+        **exact_args(call.args),
+        "preview": as_markdown(call.preview),
+        "tool_digest": tool.definition_digest,
+        "values_digest": call.values_digest,
+        "form": edit_fields(tool, call.editable, call.args),
+        "version": tool.version,
+        "idempotent": tool.idempotent,
+    }
+
+
+def _of_step(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of one step of a plan, by the names of its arguments."""
+    start = f"{number}."
+    return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
+
+
+def _other_code(before: str) -> str:
+    """Return a code for the new question that a yes to the earlier one does not have; "" if it needs none."""
+    if not before:
+        return ""
+    return f"{(int(before) + 1 + randbelow(9_999)) % 10_000:04}"
+
+
+def _successors(stored: StoredAction, proposal: Proposal) -> dict[str, str]:
+    """Return the ids of the new actions by those of the actions that they change."""
+    if stored.action.kind != PLAN_KIND:
+        return {stored.pid: proposal.head.pending_action_id}
+    steps = proposal.steps or (proposal.head,)
+    new_ids = [step.pending_action_id for step in steps]
+    return dict(zip(step_ids(stored.action), new_ids, strict=True))
+
+
+def _what_changed(texts: Texts, before: Sequence[PendingAction], after: Sequence[PendingAction]) -> str:
+    """Return the text that names each changed argument, with the value before; "" if all are the same."""
+    parts = []
+    for number, (old, new) in enumerate(zip(before, after, strict=True), start=1):
+        for name in dict.fromkeys([*old.args, *new.args]):
+            value, other = old.args.get(name), new.args.get(name)
+            if value == other and type(value) is type(other):
+                continue
+            label = literal(name_in_words(name) or name)
+            if len(after) > 1:
+                label = f"{number}\\. {label}"
+            parts.append(f"{label}: ~~{_shown(texts, value)}~~ → {_shown(texts, other)}")
+    if not parts:
+        return ""
+    more = [f"+{len(parts) - MAX_SHOWN_CHANGES}"] if len(parts) > MAX_SHOWN_CHANGES else []
+    return texts.what_changed("; ".join([*parts[:MAX_SHOWN_CHANGES], *more]))
+
+
+def _shown(texts: Texts, value: Any) -> str:
+    """Return a value as it stands in a question, cut if it is long, as Markdown."""
+    if isinstance(value, bool):
+        return literal(texts.confirm_label if value else texts.cancel_label)
+    text = serialize(value) if isinstance(value, dict | list) else value_text(value)
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        text = ", ".join(value)
+    if len(text) > MAX_SHOWN_CHARS:
+        text = f"{text[:MAX_SHOWN_CHARS]}…"
+    return literal(text) or _EMPTY
+
+
+def _options(field: FormField) -> tuple[str, ...]:
+    """Return the values of a field that get a button."""
+    if field.type == "boolean":
+        return ("true", "false")
+    options = field.choice_texts
+    return options if len(options) <= _MOST_CHOICES else ()
+
+
+def _is_word(text: str, word: str) -> bool:
+    return text.strip().rstrip(".!").casefold() == word.casefold()
+
+
+def _readable(field: FormField, problem: FieldProblem) -> FieldProblem:
+    """Return the problem of a field that is answered in words: a yes or no has no list of choices."""
+    return FieldProblem("refused") if field.type == "boolean" else problem
+
+
+def _problems_text(texts: Texts, form: EditForm, problems: Mapping[str, FieldProblem]) -> str:
+    """Return what is wrong with each field, a line for each."""
+    labels = {field.name: field.label for field in form.fields}
+    lines = [f"{literal(labels[name])}: {texts.field_problem(problem)}" for name, problem in problems.items()]
+    return "\n".join(lines)
+
+
+def _refusal_text(texts: Texts, error: EditRefused) -> str:
+    """Return why a change was refused, for the person. The words for models stay in the log."""
+    if error.result is not None:
+        return as_markdown(result_text(serialize(error.result)))
+    if error.kind in ("denied", "not_editable"):
+        return texts.change_denied()
+    names = [literal(name_in_words(name)) for name in error.names]
+    start = f"{', '.join(names)}: " if names else ""
+    return f"{start}{texts.field_problem(FieldProblem('refused'))}"

@@ -1,0 +1,99 @@
+"""A proposed call with other arguments: the one check for a change by any door (form, field by field, code)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from sayso.agent.config import AgentConfig
+from sayso.agent.guards.policy import editable_names, effective_decision
+from sayso.agent.tools.edits import changed_args
+from sayso.agent.tools.errors import ToolError, ToolParameterError
+from sayso.agent.tools.tool import Tool
+from sayso.pending.concurrency import TimedOut, run_with_timeout
+from sayso.pending.executors import ToolResult
+
+#: How long the preview of a changed call may take, in seconds.
+PREVIEW_SECONDS = 10.0
+
+
+class EditRefused(Exception):
+    """Raised when a call cannot be changed so. The text tells a program or a model why.
+
+    `kind`: "not_editable" for an argument that must not be changed, "invalid" for a value that the
+    tool does not take, "denied" by the policy, "refused" if the preview found nothing to ask, and
+    "no_preview" if the preview failed. `names`: the arguments that are meant, as far as they are known.
+    `result`: what the preview returned instead of a question.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["not_editable", "invalid", "denied", "refused", "no_preview"],
+        message: str,
+        names: Sequence[str] = (),
+        result: ToolResult | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.names = tuple(names)
+        self.result = result
+
+
+class EditedCall:
+    """A call after a person's change, as it is asked about anew: its arguments and its preview."""
+
+    def __init__(self, tool: Tool, editable: Sequence[str], args: Mapping[str, Any], text: str, digest: str) -> None:
+        self.tool = tool
+        self.editable = tuple(editable)
+        self.args = dict(args)
+        self.preview = text
+        self.values_digest = digest
+
+
+async def edited_call(
+    tool: Tool,
+    args: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    config: AgentConfig,
+    *,
+    sealed: Sequence[str] | None = None,
+) -> EditedCall:
+    """Return the call with these changes, judged as a new call is: by its schema, by the policy and by its preview.
+
+    `sealed`: the names that the question offered to change; None if there was no such offer. What
+    the tool and the policy let a person change by now counts as well. Without changes the call is
+    only judged again. Raises EditRefused.
+    """
+    editable = editable_names(tool, config.tool_policy)
+    if sealed is not None:
+        editable = tuple(name for name in editable if name in sealed)
+    refused = sorted(set(changes) - set(editable))
+    if refused:
+        known = f"editable of {tool.name!r}: {sorted(editable)!r}"
+        raise EditRefused("not_editable", f"{refused!r} cannot be changed; {known}", refused)
+    try:
+        await tool.aschema()  # in a thread, as it may call an injector that blocks
+        changed = changed_args(tool, args, changes, editable)
+    except ToolParameterError as exc:
+        names = [name for name in changes if name in exc.param_name]
+        raise EditRefused("invalid", str(exc), names) from exc
+    except ToolError as exc:
+        raise EditRefused("no_preview", str(exc)) from exc
+    decision = effective_decision(tool, changed, config.tool_policy)
+    if decision.decision == "deny":
+        raise EditRefused("denied", f"{tool.name!r} is denied: {decision.reason}", list(changes))
+    return await _draft(tool, editable, changed, config)
+
+
+async def _draft(tool: Tool, editable: Sequence[str], args: Mapping[str, Any], config: AgentConfig) -> EditedCall:
+    """Return the call with its preview. Raises EditRefused."""
+    limits = (PREVIEW_SECONDS, config.tool_timeout_seconds, tool.metadata.timeout)
+    seconds = min(limit for limit in limits if limit is not None)
+    try:
+        draft = await run_with_timeout(lambda: tool.draft(args), seconds)
+    except (ToolError, TimedOut) as exc:
+        raise EditRefused("no_preview", f"the preview of {tool.name!r} failed: nothing was asked") from exc
+    if isinstance(draft.preview, ToolResult):
+        reason = f"{tool.name!r} has nothing to ask with these values"
+        raise EditRefused("refused", reason, result=draft.preview)
+    return EditedCall(tool, editable, draft.args, draft.text, draft.values_digest)
