@@ -181,17 +181,7 @@ class ConfirmPrompts:
             if 0 < len(undone) <= MAX_KEPT_CHARS:
                 kept_text = without_signs(undone)
         texts = texts_for(stored.action.language)
-        match state:
-            case "cancelled" if outcome.startswith(texts.cancelled(stored.action.preview)):
-                decision = texts.cancel_label
-            case "superseded" if outcome.startswith(texts.changed_meanwhile(stored.action.preview)):
-                decision = texts.change_label
-            case "cancelled" | "superseded" | "expired":  # not decided by a no of the user
-                decision = ""
-            case _ if undoes:
-                decision = texts.undo_label
-            case _:
-                decision = texts.confirm_label
+        decision = _decision(texts, stored, state, outcome)
         asked = tuple(_question_buttons(stored.action).values())
         if undoes:
             asked = (Button(texts.undo_label, ""),)
@@ -303,6 +293,19 @@ class ConfirmPrompts:
             case "moved":
                 raise StaleTurn(claim.conversation)
         return replace(stored, state="expired")
+
+
+def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: str) -> str:
+    """Return the label of the button by which a user decided an action, "" if it ended without them."""
+    preview = stored.action.preview
+    match state:
+        case "cancelled" if outcome.startswith(texts.cancelled(preview)):
+            return texts.cancel_label
+        case "superseded" if outcome.startswith(texts.changed_meanwhile(preview)):
+            return texts.change_label
+        case "cancelled" | "superseded" | "expired":
+            return ""
+    return texts.undo_label if is_undo(stored.action) else texts.confirm_label
 
 
 def prompt_id(turn: Turn, stored: StoredAction) -> str:
