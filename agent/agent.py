@@ -24,6 +24,7 @@ from sayso.agent.result import AgentResult, StreamChunk
 from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.loop import AgentLoop
 from sayso.agent.run.model_call import ModelCaller, Sleep
+from sayso.agent.run.pause import PausedRun
 from sayso.agent.run.state import Journal, NoJournal, RunRequest, RunTextListener, to_messages
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider, ToolCallParser, needs_text_tools
@@ -200,19 +201,22 @@ class Agent:
         journal: Journal | None = None,
         scope: str = "",
         cancellation_token: CancellationToken | None = None,
+        paused: PausedRun | None = None,
     ) -> AgentResult:
         """Answer the messages. The memory is updated only when the run is complete.
 
         `stream_handler` receives the text while it arrives. With a `response_format`, `parsed` has the answer in that
         form. `scope` names whose knowledge may be read and written; inside a tool, it is the scope of the run that
         called the tool. With a `journal`, the run continues where an earlier attempt was interrupted.
+        With `paused`, that run goes on after the decision on its calls, whose results the memory has; there may be no
+        messages then.
 
         Failures of tools, models, observers and caches are never raised. Raises ValueError or TypeError for invalid
         arguments, SessionError for a session that cannot be read, the errors of `stream_handler` and of the journal
         (LeaseLost), and CancelledError. A run that raises adds nothing to the memory.
         """
         request = RunRequest(
-            to_messages(messages),
+            to_messages(messages) if messages or paused is None else (),
             response_format,
             parent_run_id,
             memory,
@@ -220,6 +224,7 @@ class Agent:
             scope,
             cancellation_token,
             self._text_listener(stream_handler),
+            paused=paused,
         )
         return await self._loop.answer(request)
 

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 
@@ -211,6 +211,13 @@ class ConversationMemory:
                 if message.actions:
                     self._messages[at] = results.get(message.actions[0].id, message)
             self._token_counts = []  # they are counted again with the next message
+
+    def drop_reasoning(self) -> None:
+        """Remove the reasoning of all answers. A vendor needs it only until the run of the answer ends."""
+        with self._lock:
+            for at, message in enumerate(self._messages):
+                if message.details is not None:
+                    self._messages[at] = replace(message, details=None)
 
     def clear(self) -> None:
         """Remove everything, including the summary and the notes."""

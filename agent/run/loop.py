@@ -30,6 +30,7 @@ from sayso.agent.run.long_results import (
 )
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.model_call import ModelCaller, budget_end, is_budget_spent
+from sayso.agent.run.pause import forget_ended_pause, note_paused_run
 from sayso.agent.run.shown_tools import ShownTools, note_names, noted_names
 from sayso.agent.run.state import JournaledAnswer, ModelAnswer, OpenRound, RunEnd, RunRequest, RunState
 from sayso.agent.run.structured import (
@@ -111,6 +112,7 @@ class AgentLoop:
     def _create_state(self, request: RunRequest) -> RunState:
         """Return the state of a new run. Raises ValueError and TypeError for an invalid response format."""
         config, response_format = self._config, request.response_format
+        paused = request.paused
         schema_instruction = ""
         if response_format is not None:
             schema_instruction = build_schema_instruction(schema_from_response_format(response_format))
@@ -120,6 +122,7 @@ class AgentLoop:
             metadata=config.trace_metadata,
             asynchronous=request.asynchronous,
             tool_result_chars=config.trace_tool_result_chars,
+            run_id=paused.run_id if paused else "",
         )
         # The run of a user has the knowledge of its scope; all others have the agent's own.
         is_own = not request.scope and (request.is_of_batch or request.memory is None)
@@ -131,6 +134,8 @@ class AgentLoop:
             schema_instruction=schema_instruction,
             compressor=Compressor(self._provider, config) if config.tool.compress_results else None,
             on_text=None if response_format is not None or is_checked else request.on_text,
+            iterations=paused.iterations if paused else 0,
+            usage=paused.usage if paused else NO_USAGE,
         )
 
     async def _prepare(self, run: RunState, session: Session | None) -> None:
@@ -145,7 +150,7 @@ class AgentLoop:
         run.shown_tools = noted_names(run.memory)
         run.can_read_on = run.memory is not None and READ_RESULT in run.memory.notes
         run.background = await run.run_memory.background()
-        run.related_facts = await run.run_memory.context(run.request.user_text)
+        run.related_facts = await run.run_memory.context(run.request_text)
 
     async def _run_until_cancelled(self, run: RunState) -> RunEnd:
         token = run.request.cancellation_token
@@ -182,7 +187,8 @@ class AgentLoop:
                     content = await apply_guardrails(guardrails, "input", content, run.events)
                 is_same = content == message.content
                 run.messages.append(message if is_same else Message(message.role, content, media=message.media))
-            for run.iterations in range(1, self._config.max_iterations + 1):
+            before = run.iterations  # of a run that goes on after a decision
+            for run.iterations in range(before + 1, self._config.max_iterations + 1):
                 end = await iteration(run)
                 if end is not None:
                     return end
@@ -369,6 +375,10 @@ class AgentLoop:
             memory.add_many(messages)
         if memory is not None:
             note_names(memory, run.shown_tools)
+            if run.open_actions:
+                note_paused_run(memory, run.paused)
+            else:
+                forget_ended_pause(memory)
 
 
 def _too_many_steps(run: RunState) -> RunEnd:

@@ -26,6 +26,7 @@ from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import AgentResult, StopReason
 from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.memory import RunMemory
+from sayso.agent.run.pause import PausedRun, open_actions, with_waiting_results
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.context import Artifact, TimerChange
@@ -123,13 +124,21 @@ class CallOutcome:
         return self.raw_digest or text_digest(self.content)
 
     @property
+    def is_open(self) -> bool:
+        """Return whether the call has no result yet: the agent has proposed it, and its user will decide.
+
+        A tool whose own code asks has run, and returned a result of its own.
+        """
+        return bool(self.proposals) and not any(each.action.asked_by for each in self.proposals)
+
+    @property
     def message(self) -> Message:
-        """Return the outcome as a message for the model."""
+        """Return the outcome as a message for the model. The message of an open call has no content."""
         pictures = [Picture(each.mime_type, each.data or b"", each.kept) for each in self.artifacts if each.shown]
         links = [ActionLink(proposed.action.pending_action_id) for proposed in self.proposals]
         return Message(
             Role.TOOL,
-            self.content,
+            "" if self.is_open else self.content,
             tool_call_id=self.call.id,
             tool_name=self.call.tool_name,
             pictures=tuple(pictures),
@@ -209,6 +218,7 @@ class RunRequest:
 
     `scope` names whose memories the run may read and write. "" means the scope of the run whose tool started this one,
     or else the agent's own. With `asynchronous`, async observers are told of the run.
+    `paused`: the run that goes on, whose calls have their results in the memory. Then there may be no messages.
     """
 
     messages: tuple[Message, ...]
@@ -222,6 +232,7 @@ class RunRequest:
     asynchronous: bool = True
     #: Whether the run is one of a batch: it has a memory of its own, but the agent's knowledge.
     is_of_batch: bool = False
+    paused: PausedRun | None = None
 
     @property
     def user_text(self) -> str:
@@ -314,8 +325,18 @@ class RunState:
 
     @property
     def user_text(self) -> str:
-        """Return the text of the user's messages after the guardrails."""
+        """Return the text of the user's messages after the guardrails; of a run that goes on, `request_text`."""
+        if not self.request.messages:
+            return self.request_text
         return "\n".join([message.content for message in self.messages if message.role is Role.USER])
+
+    @property
+    def request_text(self) -> str:
+        """Return the text that the run answers; of a run that goes on, that of the latest user message."""
+        if self.request.messages:
+            return self.request.user_text
+        texts = [message.content for message in self.history if message.role is Role.USER]
+        return texts[-1] if texts else ""
 
     @property
     def transcript(self) -> list[Message]:
@@ -330,8 +351,10 @@ class RunState:
         framed = list(messages)
         if self.related_facts:
             given = self.messages[: len(self.request.messages)]
-            users = [at for at, message in enumerate(given) if message.role is Role.USER]
             own = len(self.messages) + len(self.rejected)
+            if not given:  # a run that goes on: they stand where its earlier requests had them
+                given, own = framed, len(framed)
+            users = [at for at, message in enumerate(given) if message.role is Role.USER]
             place = len(framed) - own + (users[-1] if users else 0)
             framed.insert(place, Message(Role.SYSTEM, self.related_facts))
         if self.background:
@@ -341,18 +364,37 @@ class RunState:
     def set_memory(self, memory: ConversationMemory | None) -> None:
         """Set the conversation that the run belongs to, and read its history."""
         self.memory = self.run_memory.memory = memory
-        self.history = [] if memory is None else memory.shown()
+        self.history = []
+        if memory is None:
+            return
+        self.history = with_waiting_results(memory.shown())
+        if self.request.paused is None:  # the reasoning in it belongs to another run
+            self.history = [_without_details(message) for message in self.history]
 
     def close(self, content: str) -> None:
-        """End the transcript with the reply. A user's message that a guardrail blocked is replaced by WITHHELD."""
+        """End the transcript with the reply. A user's message that a guardrail blocked is replaced by WITHHELD.
+
+        A transcript with an open call ends with that call: the run is not over. The models' reasoning stays until then.
+        """
         for message in self.request.messages[len(self.messages) :]:
             is_blocked = message.role is Role.USER
             self.messages.append(Message(Role.USER, WITHHELD) if is_blocked else message)
+        if self.open_actions:
+            self.messages = [replace(each, pictures=()) if each.pictures else each for each in self.messages]
+            return
         self.messages.append(Message(Role.ASSISTANT, content))
-        self.messages = [
-            replace(each, details=None, pictures=()) if each.details or each.pictures else each
-            for each in self.messages
-        ]
+        self.messages = [_without_details(each) for each in self.messages]
+
+    @property
+    def open_actions(self) -> tuple[str, ...]:
+        """Return the ids of the actions of this run that wait for a decision."""
+        return open_actions(self.messages)
+
+    @property
+    def paused(self) -> PausedRun:
+        """Return what the run goes on counting after the decision."""
+        usage = self.events.side_usage + self.usage
+        return PausedRun(self.events.run_id, self.iterations, usage, self.open_actions)
 
     def close_round(self, outcomes: Sequence[CallOutcome], *, note: str = "") -> None:
         """Add the calls of one answer and their results to the transcript. The note is appended to the last result."""
@@ -393,6 +435,13 @@ class RunState:
             beside=tuple(self.terminal_texts) if end.stop_reason == "pending" else (),
             choices=self.choices,
         )
+
+
+def _without_details(message: Message) -> Message:
+    """Return a message as transcripts keep it once its run is over: without reasoning and pictures."""
+    if not (message.details or message.pictures):
+        return message
+    return replace(message, details=None, pictures=())
 
 
 def to_messages(messages: str | Sequence[Message]) -> tuple[Message, ...]:

@@ -1,0 +1,96 @@
+"""PausedRun: a run that waits for a person's decision on a call, as the memory of the conversation keeps it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sayso.agent.memory.conversation import ConversationMemory
+from sayso.agent.messages import NO_USAGE, Message, Role, UsageStats, has_valid_types
+
+#: The key of a paused run in the notes of a memory.
+PAUSED_RUN = "paused_run"
+#: What a model reads as the result of a call that waits for a decision, where it is asked meanwhile.
+#: It is written into each request, and stored nowhere.
+WAITING = json.dumps(
+    {
+        "outcome": "waiting",
+        "note": "The user was asked and has not answered yet. Nothing was done. Do not call it again.",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PausedRun:
+    """What a run goes on counting after a decision: it keeps its id, its iterations and its usage.
+
+    The calls that wait are in the history of the conversation: each is a result without content,
+    linked to its pending action. `actions` are the ids of these actions.
+    """
+
+    run_id: str
+    iterations: int
+    usage: UsageStats = NO_USAGE
+    actions: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the paused run as JSON-ready data."""
+        return {
+            "run_id": self.run_id,
+            "iterations": self.iterations,
+            "usage": self.usage.to_dict(),
+            "actions": list(self.actions),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PausedRun:
+        """Return the paused run that `to_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+        usage = UsageStats(**data["usage"])
+        if not has_valid_types(usage):
+            raise TypeError("the usage of a paused run has a field of the wrong type")
+        iterations = int(data["iterations"])
+        if iterations < 0:
+            raise ValueError(f"a paused run has {iterations!r} iterations")
+        return cls(str(data["run_id"]), iterations, usage, tuple(map(str, data["actions"])))
+
+
+def paused_run_of(memory: ConversationMemory, action_ids: Iterable[str]) -> PausedRun | None:
+    """Return the run that waits for one of these actions; None if the conversation does not know it."""
+    data = memory.notes.get(PAUSED_RUN)
+    if not isinstance(data, Mapping):
+        return None
+    try:
+        paused = PausedRun.from_dict(data)
+    except (KeyError, TypeError, ValueError):  # the run goes on all the same, and counts anew
+        return None
+    return paused if set(paused.actions) & set(action_ids) else None
+
+
+def note_paused_run(memory: ConversationMemory, paused: PausedRun) -> None:
+    """Keep a paused run with its conversation."""
+    memory.notes[PAUSED_RUN] = paused.to_dict()
+
+
+def forget_ended_pause(memory: ConversationMemory) -> None:
+    """Forget the paused run and the reasoning of its answers, unless a call still waits for a decision."""
+    if open_actions(memory.get_history()):
+        return
+    memory.notes.pop(PAUSED_RUN, None)
+    memory.drop_reasoning()
+
+
+def open_actions(messages: Iterable[Message]) -> tuple[str, ...]:
+    """Return the ids of the actions that wait for a decision, of all results in these messages."""
+    return tuple(link.id for message in messages for link in message.actions if not link.outcome)
+
+
+def with_waiting_results(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages as a model reads them: a call that waits for a decision says so in its result."""
+    return [replace(message, content=WAITING) if _is_open_call(message) else message for message in messages]
+
+
+def _is_open_call(message: Message) -> bool:
+    """Return whether a message is the result of a call that waits and has no text of its own."""
+    return message.role is Role.TOOL and not message.content and bool(message.actions)
