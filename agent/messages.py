@@ -62,11 +62,11 @@ class KeptText:
 
 
 #: What became of a call that was only proposed. "denied": the user said no. "expired": no answer came
-#: in time. "dropped": it was not carried out for another reason. "unknown": it may have taken effect.
-#: "undone": it took effect and was undone.
-ActionOutcome = Literal["done", "failed", "denied", "expired", "dropped", "unknown", "undone"]
+#: in time. "replaced": another message or action took its place, so it was not carried out.
+#: "unknown": it may have taken effect. "undone": it took effect and was undone.
+ActionOutcome = Literal["done", "failed", "denied", "expired", "replaced", "unknown", "undone"]
 #: The outcomes after which nothing more happens to an action. An unknown or failed one may turn out otherwise.
-FINAL_OUTCOMES: tuple[ActionOutcome, ...] = ("done", "denied", "expired", "dropped", "undone")
+FINAL_OUTCOMES: tuple[ActionOutcome, ...] = ("done", "denied", "expired", "replaced", "undone")
 
 
 @dataclass(frozen=True, slots=True)

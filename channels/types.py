@@ -232,6 +232,9 @@ class Turn:
     `maybe_other_person`: the address may be another person's by now. The text decides nothing, and
     the answer does not repeat what its person was asked.
     `trace`: the W3C traceparent of its acceptance, "" while tracing is off.
+    A `continuation` is no act of the person. It follows the turn that decided the action `continues`, and lets
+    the agent go on. `tells_outcome`: the person has not been told the outcome yet. `asks_model`: False if the
+    person said /stop meanwhile, so that only the outcome is left to tell.
     """
 
     event_id: str
@@ -244,7 +247,7 @@ class Turn:
     message_id: str = ""
     addressed: bool = True
     language: str = ""
-    kind: Literal["message", "edit", "choice", "anonymous", "form"] = "message"
+    kind: Literal["message", "edit", "choice", "anonymous", "form", "continuation"] = "message"
     quoted: str = ""
     notes: tuple[str, ...] = ()
     group: str = ""
@@ -259,6 +262,9 @@ class Turn:
     background: tuple[str, ...] = ()
     thread_author: str = field(default="", compare=False)
     maybe_other_person: bool = False
+    continues: str = ""
+    tells_outcome: bool = False
+    asks_model: bool = True
     trace: str = field(default="", compare=False)
     form: Mapping[str, str] = field(default_factory=dict, hash=False)
 

@@ -253,6 +253,8 @@ class TurnChange:
     `silenced`: the ids of timers that are cancelled.
     `tells_loss`: a yes or no without a question is answered with a loss of data.
     `settles`: the yes or no whose outcome the replies tell, apart from optional edits. None if they ask something.
+    `continuation`: the turn that lets the agent go on after this turn's decision. It is appended to the mailbox in the
+    same step, once for each action.
     `ends_conversation`: the person has ended the conversation; a further message begins a new one.
     `language`: that of the answer, as the person writes, for a notice of a later loss; "" if unknown.
     `tools`: the tools that the turn called; `about`: the action that its user answered; `ended`: why it has no answer
@@ -267,6 +269,7 @@ class TurnChange:
     silenced: tuple[str, ...] = ()
     tells_loss: bool = False
     settles: SettledAnswer | None = None
+    continuation: Turn | None = None
     ends_conversation: bool = field(default=False, compare=False)
     language: str = field(default="", compare=False)
     tools: tuple[str, ...] = field(default=(), compare=False)
@@ -306,6 +309,8 @@ class TurnChange:
             data["tells_loss"] = True
         if self.settles:
             data["settles"] = self.settles.to_dict()
+        if self.continuation:
+            data["continuation"] = _continuation_to_dict(self.continuation)
         if self.history is not None:
             data["history"] = self.history
         if self.transition:
@@ -322,6 +327,12 @@ class TurnChange:
     def tells_outcome(self, reply: Reply) -> bool:
         """Return whether a reply of this change tells the outcome that its person must know."""
         return self.settles is not None and not (reply.edits and reply.optional)
+
+
+def _continuation_to_dict(turn: Turn) -> dict[str, str]:
+    """Return a continuation as the scripts read it, also as it is once its person has said /stop."""
+    stopped = replace(turn, asks_model=False)
+    return {"pid": turn.continues, "turn": turn.to_json(), "stopped": stopped.to_json()}
 
 
 def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False, later: bool = False) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import inf
 from typing import TypeVar
@@ -120,6 +120,8 @@ class ConversationState:
     #: The action whose question is the last thing that the bot said, "" after any other reply.
     newest: str = ""
     settled: SettledReplies | None = None
+    #: The actions after whose decision the agent went on, with the number of the deciding turn.
+    continued: OrderedDict[str, int] = field(default_factory=OrderedDict)
     notified_at: float = 0.0
     #: By user, the number of the last turn that said stop.
     stops: dict[str, int] = field(default_factory=dict)
@@ -279,6 +281,22 @@ class ConversationState:
         self.done = queued.last
         if self.stops.get(queued.user, inf) <= self.done:
             del self.stops[queued.user]
+
+    def append_continuation(self, queued: QueuedTurn, turn: Turn, now: float) -> None:
+        """Append the turn in which the agent goes on, once for each action. After /stop it asks no model."""
+        if turn.continues in self.continued:
+            return
+        remember(self.continued, turn.continues, queued.seq, MAX_HISTORIES)
+        if self.stops.get(queued.user, 0) > queued.last:
+            turn = replace(turn, asks_model=False)
+        before = self.received
+        self.received += 1
+        # Its person has not written: what is known of the address stays known.
+        if self.closed[0] == before:
+            self.closed = (self.received, self.closed[1])
+        if self.opted_out == before:
+            self.opted_out = self.received
+        self.inbox.append(WaitingTurn(self.received, now, turn.continues, turn))
 
     def append_replies(self, queued: QueuedTurn, change: TurnChange, now: float) -> None:
         """Append the replies of a turn, and note the answer whose outcome they tell."""

@@ -201,6 +201,8 @@ class MemoryConversations(MemoryDeliveries):
             if not self._waits_for(queued.turn):
                 state.drop_notices(queued.user)
             state.set_timers(queued, change)
+            if change.continuation:
+                state.append_continuation(queued, change.continuation, self._clock())
             state.finish(queued)
             if change.history is not None:
                 remember(state.histories, queued.user, change.history, MAX_HISTORIES)

@@ -483,12 +483,13 @@ class ConversationProcessor:
         """Forward a turn to the conversation's main address, if it has come in under another; return whether it did.
 
         The mailbox there stores it once, so after a crash it is forwarded again without effect. Turns that were joined
-        are forwarded one by one: the next attempt may not join them. A refusal is told there. A tap and a turn that was
-        begun here are answered here, as is a turn whose main address cannot be found.
+        are forwarded one by one: the next attempt may not join them. A refusal is told there. A tap, a continuation and
+        a turn that was begun here are answered here, as is a turn whose main address cannot be found.
         """
         here = queued.turn.conversation
         channel = self.channels.get(here.channel)
-        if queued.turn.tap or queued.journal or not isinstance(channel, HasAliases):
+        is_begun_here = bool(queued.turn.tap or queued.turn.continues or queued.journal)
+        if is_begun_here or not isinstance(channel, HasAliases):
             return False
         try:
             there = await channel.place(here)

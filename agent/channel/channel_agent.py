@@ -27,11 +27,11 @@ from sayso.agent.channel.context import (
     fixed_answer,
     load_history,
     memory_from_json,
-    user_message_text,
+    user_message,
 )
 from sayso.agent.channel.long_replies import LongReplies
 from sayso.agent.channel.long_texts import LongTexts, TextFiles
-from sayso.agent.channel.outcomes import OutcomeHistory
+from sayso.agent.channel.outcomes import OutcomeHistory, action_ids
 from sayso.agent.channel.prompts import ConfirmPrompts, Escalation
 from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.agent.channel.turn_journal import (
@@ -46,9 +46,10 @@ from sayso.agent.channel.turn_journal import (
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.policy import effective_after
 from sayso.agent.memory.conversation import ConversationMemory
-from sayso.agent.messages import Message, Role, without_notes
+from sayso.agent.messages import Role, without_notes
 from sayso.agent.result import AgentResult
 from sayso.agent.run.long_results import shorten_for_history
+from sayso.agent.run.pause import PausedRun, forget_ended_pause, paused_run_of
 from sayso.agent.run.state import Journal, NoJournal
 from sayso.agent.tools.call_texts import WITHOUT_VALUE, literal, result_text
 from sayso.agent.tools.context import ToolEnvironment, TurnTimers
@@ -69,7 +70,7 @@ from sayso.pending.concurrency import run_sync
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
 from sayso.pending.context import own_context
 from sayso.pending.executors import Ambiguous, NotFound
-from sayso.pending.proposals import ChannelRun, Proposal, plan_of
+from sayso.pending.proposals import ChannelRun, Effect, Proposal, plan_of
 from sayso.pending.repository import WAITING_STATES, Claim, StoredAction
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore, scope_of
 from sayso.pending.turns import (
@@ -108,7 +109,8 @@ class ChannelAgent:
     question expires. `escalation`: tell operators about unanswered questions. `commands`: answer /help and others
     without the model. `confirm_ok`: a plain "ok" right after the question is a yes. `after`: what follows the outcome
     of an action whose tool and policy say nothing: "say" ends the request with the bot's own text, "continue" lets the
-    model go on with it. Raises ValueError for another `after`.
+    model go on with it. Raises ValueError for another `after`. `is_one_message`: the outcome of an action and what the
+    model says of it are one message, because each message costs money.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class ChannelAgent:
         commands: bool = True,
         confirm_ok: bool = False,
         after: After = "say",
+        is_one_message: bool = False,
     ) -> None:
         if after not in get_args(After):
             raise ValueError(f"after={after!r} is unknown: give 'continue' or 'say'")
@@ -165,6 +168,8 @@ class ChannelAgent:
             outcomes=self._outcomes,
             changes=self._changes,
             confirm_ok=confirm_ok,
+            after=after,
+            is_one_message=is_one_message,
             run_agent=self._run_agent,
         )
         #: By conversation without a worker: the id of the action whose question is its last message,
@@ -227,11 +232,14 @@ class ChannelAgent:
         with own_context(ToolEnvironment) as own:
             own.run, own.received_files = context.run, lambda: self._files.received(context)
             own.spool_folder = self._files.spool_folder
+            if context.turn.kind == "continuation":
+                return await self._go_on(context)
             tap = context.turn.tap
             settled = context.settled
             if settled and not (tap and is_choice_token(tap.data)):  # an offered answer settles nothing
                 effects = await self.store.settlement.effects(context.turn.scope, settled)
-                return (await self._confirmation.answer_ended(context, settled, effects)).about(settled)
+                ended = await self._confirmation.answer_ended(context, settled, effects, is_deciding=True)
+                return ended.about(settled)
             if tap:
                 return (await self._confirmation.handle_tap(context)).about(context.tapped)
             if context.turn.kind == "anonymous":
@@ -273,17 +281,39 @@ class ChannelAgent:
         recovered = await self.store.settlement.recover(Claim(turn.scope, live.pid, turn.event_id), live)
         return await self._run_agent(context, recovered.outcome_text)
 
-    async def _run_agent(self, context: TurnContext, preface: str = "") -> TurnAnswer:
-        """Run the agent for a turn. The reply begins with the preface, which names an action.
+    async def _go_on(self, context: TurnContext) -> TurnAnswer:
+        """Let the agent go on after the decision about an action, whose outcome is the result of its call.
 
-        Another person than that of the action gets no preface.
+        If a model has answered another message since, it has read the outcome, and there is nothing
+        to go on with. The outcome is told first where the deciding turn did not tell it.
+        """
+        turn, decided = context.turn, context.tapped
+        outcome = ""
+        effects: tuple[Effect, ...] = ()
+        if turn.tells_outcome:
+            outcome, effects = await self._confirmation.outcome_to_tell(context, decided)
+        answer = NO_ANSWER
+        is_answered = has_answer(context)
+        if not (is_answered or turn.asks_model):
+            add_exchange(context, context.texts.stopped())
+        elif decided and not is_answered:
+            paused = paused_run_of(context.memory, action_ids(decided)) or PausedRun(random_id(), 0)
+            answer = await self._run_agent(context, paused=paused)
+        return self._prompts.with_outcome(context, answer, outcome, effects).about(decided)
+
+    async def _run_agent(
+        self, context: TurnContext, preface: str = "", *, paused: PausedRun | None = None
+    ) -> TurnAnswer:
+        """Run the agent for a turn, or let a paused run go on.
+
+        The reply begins with the preface, which names an action. Another person than that of the
+        action gets no preface.
         """
         if context.turn.maybe_other_person:
             preface = ""
         turn, run, timers = context.turn, context.run, None
         if context.lease:
             timers = TurnTimers(context.user, context.received_at, context.texts.language, context.timers)
-        text = user_message_text(turn) or ("" if turn.media else "(nothing)")
         await self._outcomes.refresh(context)
         memory = await load_history(context)
         hear = context.stream_listener if context.stream_listener and may_stream(self.agent.config) else None
@@ -296,22 +326,24 @@ class ChannelAgent:
             own.timers = timers
             own.load_text = context.long_texts.load if context.long_texts else None
             result = await self.agent.arun(
-                [Message(Role.USER, text, media=turn.media)],
+                () if paused else (user_message(turn),),
                 memory=memory,
                 journal=journal,
                 stream_handler=hear,
                 scope=context.memory_scope,
+                paused=paused,
             )
         if memory is not context.memory:
             # The run has removed the oldest messages from its own copy, which has the long texts.
             context.memory.add_many(shorten_for_history(result.messages), trims=False)
             context.memory.keep_newest(len(memory.get_history()))
             context.memory.summary, context.memory.notes = memory.summary, memory.notes
+            forget_ended_pause(context.memory)
         for pid, executor in run.executors.items():
             self.store.executors.keep_closure(pid, executor)
         actions = [replace(each.action, requested_at=context.received_at) for each in run.proposed]
         proposal = plan_of(actions) if actions else None
-        answer = await self._reply(context, result, proposal, preface)
+        answer = await self._reply(context, result, proposal, preface, goes_on=paused is not None)
         if timers is None:
             return answer
         return answer.changed(timers=tuple(timers.added), silenced=tuple(timers.cancelled))
@@ -337,15 +369,23 @@ class ChannelAgent:
         return effective_after(name, tool, self.agent.config.tool_policy)
 
     async def _reply(
-        self, context: TurnContext, result: AgentResult, proposal: Proposal | None, preface: str
+        self,
+        context: TurnContext,
+        result: AgentResult,
+        proposal: Proposal | None,
+        preface: str,
+        *,
+        goes_on: bool,
     ) -> TurnAnswer:
-        """Return the replies to a run, including its question."""
+        """Return the replies to a run, including its question. `goes_on`: the run followed an action's outcome."""
         texts = context.texts
         is_tool_result = result.stop_reason == "terminal"
         files = tuple((Reply(media=media), "") for media in await self._files.store_all(result.artifacts, context.turn))
         tools = {tool.name: tool for tool in self.agent.tools} if result.tool_calls else {}
         # Tools that are not read-only may have changed something.
-        has_acted = any(call.tool_name in tools and not tools[call.tool_name].read_only for call in result.tool_calls)
+        has_acted = goes_on or any(
+            call.tool_name in tools and not tools[call.tool_name].read_only for call in result.tool_calls
+        )
         content = reply_text(result, texts, has_acted=has_acted)
         if is_tool_result:
             content = terminal_text(result, texts)
@@ -380,10 +420,10 @@ class ChannelAgent:
             question, actions = await self._prompts.ask(context, proposal, preface, prompt, changed=changed)
             await self._prompts.note_question(context.turn, question[1])
             return TurnAnswer(
-                TurnChange(replies=(*_text_replies(reports), *files, question), new_actions=actions), result
+                TurnChange(replies=(*text_change(reports).replies, *files, question), new_actions=actions), result
             )
-        text = _text_replies(_join([preface, reports, content]), result.failure_cause)
-        answer = TurnAnswer(TurnChange(replies=(*text, *files)), result)
+        change = text_change(_join([preface, reports, content]), result.failure_cause)
+        answer = TurnAnswer(replace(change, replies=(*change.replies, *files)), result)
         if result.choices and result.stop_reason in _OWN_REPLY_REASONS:
             return self._prompts.offer_choices(context, answer, result.choices)
         return answer
@@ -410,19 +450,47 @@ class ChannelAgent:
             memory = memory_from_json("", self.agent.memory)
             is_readable = False
         context = self._queued_context(queued, lease, memory, texts)
-
-        unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
-        text = _join([*unclear, failure_text])
-        for_history = _join([*unclear, failure_text or texts.stopped()])
-        if queued.turn.is_stop or (self._commands and self._commands.find(queued.turn)):
-            for_history = ""  # a command is no part of the conversation
         before = memory.to_dict()
-        change = await self._confirmation.settle_failed_turn(context, text, run, for_history=for_history)
+        if queued.turn.kind == "continuation":
+            change = await self._give_up_going_on(context, run, is_stopped=not failure_text)
+        else:
+            change = await self._give_up(context, queued, run, failure_text)
         change = await self._long_replies.bounded(queued.turn, texts, change)
         if not is_readable or memory.to_dict() == before:
             return change
         long_texts = LongTexts(self._text_store, context.user)
         return replace(change, history=await _stored_history(memory, long_texts))
+
+    async def _give_up(
+        self, context: TurnContext, queued: QueuedTurn, run: InterruptedRun, failure_text: str
+    ) -> TurnChange:
+        """Return what a turn of a person changes that could not be answered."""
+        texts = context.texts
+        unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
+        text = _join([*unclear, failure_text])
+        for_history = _join([*unclear, failure_text or texts.stopped()])
+        if queued.turn.is_stop or (self._commands and self._commands.find(queued.turn)):
+            for_history = ""  # a command is no part of the conversation
+        return await self._confirmation.settle_failed_turn(context, text, run, for_history=for_history)
+
+    async def _give_up_going_on(self, context: TurnContext, run: InterruptedRun, *, is_stopped: bool) -> TurnChange:
+        """Return what a continuation changes in which the agent could not go on.
+
+        The effect before it is certain and stays. The person is told that the rest is missing, unless
+        they stopped it, and the outcome if the deciding turn did not tell it.
+        """
+        texts = context.texts
+        outcome = ""
+        effects: tuple[Effect, ...] = ()
+        if context.turn.tells_outcome:
+            outcome, effects = await self._confirmation.outcome_to_tell(context, context.tapped)
+        unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
+        missing = "" if is_stopped else texts.rest_missing()
+        if not has_answer(context):
+            add_exchange(context, _join([*unclear, missing or texts.stopped()]), run.messages)
+            self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
+        answer = TurnAnswer(text_change(_join([*unclear, missing])))
+        return self._prompts.with_outcome(context, answer, outcome, effects).change
 
     def is_answer(self, text: str) -> bool:
         """Return whether the text would be a yes or a no to a question."""
@@ -490,7 +558,7 @@ class ChannelAgent:
         # A yes to a changed record is refused as such, further down.
         if live and is_other and not live.is_changed and self.parser.is_confirm(message):
             transition = Transition(live.pid, WAITING_STATES, "cancelled")
-            self._outcomes.write_outcome(context, live, "dropped")
+            self._outcomes.write_outcome(context, live, "replaced")
             await self.store.repository.change(scope.conversation.id, TurnChange(transition=transition))
             refusal = texts_for(live.action.language).unsafe(live.action.preview)
             return AgentResult(as_text(refusal))
@@ -512,7 +580,8 @@ class ChannelAgent:
         if live and last_question not in (None, live.pid):
             live = replace(live, followed_at=1)
         parts = split_button_token(turn.tap.data) if turn.tap else None
-        (tapped,) = await self.store.repository.read(conversation, (parts[0],)) if parts else (None,)
+        named = turn.continues or (parts[0] if parts else "")
+        (tapped,) = await self.store.repository.read(conversation, (named,)) if named else (None,)
         key = f"{conversation}:{user}"
         with self._memories_lock:
             memory = self._memories.pop(key, None) or memory_from_json("", self.agent.memory)
@@ -550,6 +619,7 @@ class ChannelAgent:
             lost_at=queued.lost_at,
             is_loss_told=queued.is_loss_told,
             last_answer=queued.last_answer,
+            is_last_turn=queued.waiting <= max(1, len(queued.parts)),
         )
 
     def _context(
@@ -598,7 +668,7 @@ class ChannelAgent:
             dropped = dropped_transition(live, context.turn) if live else None
             is_applied = await self._apply(conversation, TurnChange(transition=dropped))
             if live and is_applied:
-                self._outcomes.write_outcome(context, live, "dropped")
+                self._outcomes.write_outcome(context, live, "replaced")
             elif live:
                 self._outcomes.forget_outcome(context, live)
             raise
@@ -607,14 +677,24 @@ class ChannelAgent:
             if live:
                 self._outcomes.forget_outcome(context, live)
             new_ids = [action.pending_action_id for action in answer.change.new_actions]
-            self._outcomes.write_outcomes(context, new_ids, "dropped", context.received_at)
+            self._outcomes.write_outcomes(context, new_ids, "replaced", context.received_at)
             return TurnAnswer(TurnChange(replies=((Reply(context.texts.overtaken()), ""),)))
 
         self._last_questions[conversation] = answer.change.last_question
         self._last_questions.move_to_end(conversation)
         while len(self._last_questions) > MAX_MEMORIES:
             self._last_questions.popitem(last=False)
-        return answer
+        if answer.change.continuation is None:
+            return answer
+        return await self._with_continuation(context, answer, answer.change.continuation)
+
+    async def _with_continuation(self, context: TurnContext, answer: TurnAnswer, continuation: Turn) -> TurnAnswer:
+        """Return the answer of a deciding turn with that of its continuation, without a worker."""
+        following = await self._load_context(continuation)
+        following = replace(following, returns_text=context.returns_text)
+        further = await self._answer_and_apply(following)
+        replies = (*answer.change.replies, *further.change.replies)
+        return TurnAnswer(replace(further.change, replies=replies), further.result)
 
     def _note_failure(self, context: TurnContext, text: str) -> None:
         """Add a turn without a worker that was stopped or failed to the history, with its calls."""
@@ -622,7 +702,7 @@ class ChannelAgent:
         if isinstance(context.journal, RunRecord):
             run = context.journal.done
         add_exchange(context, text, run.messages)
-        self._outcomes.write_outcomes(context, run.proposed, "dropped", context.received_at)
+        self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
 
     async def _apply(self, conversation: str, change: TurnChange) -> bool:
         """Apply the change. Return False if another message of the scope was faster, so this answer is void."""
@@ -639,8 +719,9 @@ async def _stored_history(memory: ConversationMemory, long_texts: LongTexts) -> 
     return versioned(json.dumps(history))
 
 
-def _text_replies(text: str, cause: str = "") -> tuple[tuple[Reply, str], ...]:
-    return ((Reply(text, cause=cause), ""),) if text else ()
+def text_change(text: str, cause: str = "") -> TurnChange:
+    """Return the change of a turn whose answer is a text; "" is no answer."""
+    return TurnChange(replies=((Reply(text, cause=cause), ""),) if text else ())
 
 
 def may_stream(config: AgentConfig) -> bool:
@@ -770,6 +851,12 @@ def _text_to_print(text: str, written: str) -> str:
         return as_text(text)
     end = start + len(written)
     return as_text(text[:start]) + written + as_text(text[end:])
+
+
+def has_answer(context: TurnContext) -> bool:
+    """Return whether the history ends with an answer, so that no run waits to go on."""
+    history = context.memory.get_history()
+    return not history or history[-1].role is Role.ASSISTANT
 
 
 def _join(paragraphs: Iterable[str]) -> str:

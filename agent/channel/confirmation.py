@@ -13,7 +13,9 @@ from sayso.agent.channel.context import (
     TurnContext,
     TurnFiles,
     add_exchange,
+    continuation_turn,
     fixed_answer,
+    user_message,
 )
 from sayso.agent.channel.outcomes import OutcomeHistory, action_ids
 from sayso.agent.channel.prompts import ConfirmPrompts
@@ -26,7 +28,15 @@ from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
 from sayso.channels.types import Media, Reply, Scope, StepState, Turn, digest, shown_to_sender
-from sayso.pending.action import PLAN_KIND, RESERVED_PREFIX, ActionState, ButtonPress, PendingAction
+from sayso.pending.action import (
+    PLAN_KIND,
+    RESERVED_PREFIX,
+    ActionState,
+    After,
+    ButtonPress,
+    PendingAction,
+    after_of,
+)
 from sayso.pending.consent import (
     ConfirmParser,
     ParsedAnswer,
@@ -85,6 +95,8 @@ class ConfirmationHandler:
         outcomes: OutcomeHistory,
         changes: ChangeHandler,
         confirm_ok: bool,
+        after: After,
+        is_one_message: bool,
         run_agent: RunAgent,
     ) -> None:
         self._agent = agent
@@ -95,6 +107,8 @@ class ConfirmationHandler:
         self._outcomes = outcomes
         self._changes = changes
         self._confirm_ok = confirm_ok
+        self._after = after
+        self._is_one_message = is_one_message
         self._run = run_agent
 
     async def answer_ended(
@@ -103,14 +117,27 @@ class ConfirmationHandler:
         stored: StoredAction,
         effects: Sequence[Effect] = (),
         intent: SettledIntent = "confirm",
+        *,
+        is_deciding: bool = False,
     ) -> TurnAnswer:
-        """Answer a yes or no with the outcome of an action that has ended. An undo is offered for the effects."""
+        """Answer a yes or no with the outcome of an action that has ended. An undo is offered for the effects.
+
+        `is_deciding`: this turn itself decided the action, before its worker died. Then the agent goes on.
+        """
         outcome = await self.outcome_text(context.turn.scope, stored)
-        answer = await self._answer_outcome(context, stored, outcome)
+        if stored.state == "expired" and intent == "confirm" and self._goes_on(context, stored):
+            return await self._answer_late_yes(context, stored, outcome)
+        answer = await self._answer_outcome(context, stored, outcome, goes_on=is_deciding)
         answer = _with_state_check(context, answer, stored.action)
         answer = self._prompts.offer_undo(context, answer, effects)
         answer = _with_settled_answer(answer, stored, intent)
         return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
+
+    async def _answer_late_yes(self, context: TurnContext, stored: StoredAction, outcome: str) -> TurnAnswer:
+        """Answer a late yes: nothing was done, and the agent may propose it again."""
+        self._outcomes.write_outcome(context, stored, "expired")
+        answer = await self._run(context, outcome)
+        return await self.with_closed_prompt(context, answer, stored, "expired", outcome)
 
     def repeats_answer(self, turn: Turn, last: SettledAnswer | None) -> bool:
         """Return whether a message repeats a yes or no whose outcome is the last thing that the bot said.
@@ -328,7 +355,7 @@ class ConfirmationHandler:
         """Drop the pending action because of an unrelated message (seed), say so, and answer the message."""
         transition = ended_transition(context, live, _dropped_text(live))
         is_dropped = transition.to == "cancelled"  # else its time was over before
-        self._outcomes.write_outcome(context, live, "dropped" if is_dropped else "expired")
+        self._outcomes.write_outcome(context, live, "replaced" if is_dropped else "expired")
         answer = await self._run(context, transition.outcome_text if is_dropped else "")
         answer = answer.changed(transition=transition)
         return await self.with_closed_prompt(context, answer, live, transition.to, transition.outcome_text)
@@ -381,6 +408,16 @@ class ConfirmationHandler:
                 return texts.failed(preview)
         return texts.stale()
 
+    async def outcome_to_tell(
+        self, context: TurnContext, stored: StoredAction | None
+    ) -> tuple[str, tuple[Effect, ...]]:
+        """Return the outcome that a deciding turn left to its continuation, and what took effect."""
+        if stored is None:
+            return context.texts.stale(), ()
+        outcome = await self.outcome_text(context.turn.scope, stored)
+        effects = await self._store.settlement.effects(context.turn.scope, stored)
+        return with_ran_beside(stored, outcome), effects
+
     async def settle_failed_turn(
         self, context: TurnContext, failure_text: str, run: InterruptedRun, *, for_history: str
     ) -> TurnChange:
@@ -414,7 +451,7 @@ class ConfirmationHandler:
 
         if live and live.state in WAITING_STATES and (is_choice or not turn.tap):
             transition = dropped_transition(live, turn)
-            self._outcomes.write_outcome(context, live, "dropped")
+            self._outcomes.write_outcome(context, live, "replaced")
             self._note_failed_run(context, run, for_history)
             closed = await self._prompts.close(turn, live, "cancelled", transition.outcome_text)
             about_action = "" if turn.maybe_other_person else transition.outcome_text
@@ -427,7 +464,7 @@ class ConfirmationHandler:
         """Add to the history what was asked, what the run had done, and how the turn ended."""
         if ending:
             add_exchange(context, ending, run.messages)
-            self._outcomes.write_outcomes(context, run.proposed, "dropped", context.received_at)
+            self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
 
     async def _outcome_of_failed_turn(self, context: TurnContext, stored: StoredAction) -> TurnChange:
         """Return the outcome of an action that the turn claimed, and perhaps started, before it failed."""
@@ -450,9 +487,15 @@ class ConfirmationHandler:
         undo = _undo(stored)
         if undo or state == stored.state:
             await self._outcomes.refresh(context, undo=undo)
-        add_exchange(context, await self._outcomes.history_text(context, stored, outcome))
+        continuation = None
+        if self._goes_on(context, stored):
+            continuation = self._hand_on(context, stored, outcome).change.continuation
+        else:
+            add_exchange(context, await self._outcomes.history_text(context, stored, outcome))
+        if continuation:  # the outcome is told now: another turn may fail as well
+            continuation = replace(continuation, tells_outcome=False)
         closed = await self._prompts.close(turn, stored, state, outcome)
-        return TurnChange(replies=(*closed, (Reply(outcome), "")), transition=transition)
+        return TurnChange(replies=(*closed, (Reply(outcome), "")), transition=transition, continuation=continuation)
 
     def _ask_again(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Repeat the question after an answer that is neither a yes nor a no."""
@@ -550,7 +593,9 @@ class ConfirmationHandler:
         text = outcome.outcome_text
         state = outcome.record.state
         ended = replace(stored, state=state, by=context.turn.event_id, outcome_text=text, result=outcome.result or "")
-        answer = await self._answer_outcome(context, ended, text, files)
+        if outcome.status == "expired" and self._goes_on(context, ended):
+            return await self._answer_late_yes(context, ended, text)
+        answer = await self._answer_outcome(context, ended, text, files, goes_on=not choices)
         answer = _with_state_check(context, answer, outcome.record)
         answer = self._prompts.offer_undo(context, answer, outcome.effects)
         answer = self._prompts.offer_choices(context, answer, choices)
@@ -558,16 +603,56 @@ class ConfirmationHandler:
         return await self.with_closed_prompt(context, answer, stored, state, text)
 
     async def _answer_outcome(
-        self, context: TurnContext, stored: StoredAction, text: str, files: Sequence[Media] = ()
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        text: str,
+        files: Sequence[Media] = (),
+        *,
+        goes_on: bool = False,
     ) -> TurnAnswer:
-        """Write the outcome of an action into the history, and return the answer that tells it."""
+        """Write the outcome of an action into the history, and return the answer that tells it.
+
+        `goes_on`: the agent goes on with the outcome, where the action and the channel let it.
+        """
         undo = _undo(stored)
         await self._outcomes.refresh(context, undo=undo)
+        told = with_ran_beside(stored, text)
+        if goes_on and stored.state in EXECUTED_STATES and self._goes_on(context, stored):
+            return self._hand_on(context, stored, told, files)
         for_history = await self._outcomes.history_text(context, stored, text)
-        beside = _ran_beside(stored)
-        if beside not in text:  # a stored outcome has the line already
-            text = f"{text}{beside}"
-        return fixed_answer(context, text, files, for_history=for_history)
+        return fixed_answer(context, told, files, for_history=for_history)
+
+    def _goes_on(self, context: TurnContext, stored: StoredAction) -> bool:
+        """Return whether the agent goes on after the decision about an action.
+
+        It does not if the history has lost the call: a model could not tell what the decision was about.
+        """
+        if stored.is_changed or context.turn.maybe_other_person:
+            return False
+        if after_of(stored.action, self._after) == "say":
+            return False
+        ids = action_ids(stored)
+        return any(link.id in ids for message in context.memory.get_history() for link in message.actions)
+
+    def _hand_on(
+        self, context: TurnContext, stored: StoredAction, outcome: str, files: Sequence[Media] = ()
+    ) -> TurnAnswer:
+        """Return the answer that tells the outcome, with the turn in which the agent goes on.
+
+        Where each message costs money, the outcome is told by that turn. The history gets no answer of
+        the bot: the model reads the outcome as the result of its call. Where other messages came after
+        the question, the decision follows them as the person's message.
+        """
+        history = context.memory.get_history()
+        if history[-1].role is not Role.TOOL:
+            context.remember([user_message(context.turn)])
+        tells_later = self._is_one_message and context.is_last_turn and not files
+        continuation = continuation_turn(context.turn, stored.pid, tells_outcome=tells_later)
+        replies = [(Reply(outcome), ""), *((Reply(media=media), "") for media in files)]
+        if tells_later:
+            replies = []
+        return TurnAnswer(TurnChange(replies=tuple(replies), continuation=continuation))
 
     async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:
         """Return whether the user may no longer use the action's tools, such as after a change of role."""
@@ -580,8 +665,12 @@ class ConfirmationHandler:
         """Cancel the action because the user said no, or because their yes is refused with this text."""
         outcome = refusal or _cancelled_text(stored)
         transition = Transition(stored.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
-        self._outcomes.write_outcome(context, stored, "dropped" if refusal else "denied")
-        answer = fixed_answer(context, outcome).changed(transition=transition)
+        self._outcomes.write_outcome(context, stored, "replaced" if refusal else "denied")
+        if not refusal and self._goes_on(context, stored):
+            answer = self._hand_on(context, stored, outcome)
+        else:
+            answer = fixed_answer(context, outcome)
+        answer = answer.changed(transition=transition)
         if not refusal:
             answer = _with_settled_answer(answer, stored, "cancel")
         return await self.with_closed_prompt(context, answer, stored, "cancelled", outcome)
@@ -598,6 +687,8 @@ def _with_settled_answer(answer: TurnAnswer, stored: StoredAction, intent: Settl
     preview = stored.action.preview
     texts = _texts_of(stored)
     refusals = (texts.unsafe(preview), texts.tool_changed(preview))
+    if change.continuation and change.continuation.tells_outcome:
+        return answer
     for reply, _ in change.replies:
         if invites_answer(reply.text, language) or reply.text.startswith(refusals):
             return answer
@@ -655,6 +746,14 @@ def _cancelled_text(stored: StoredAction) -> str:
 def _dropped_text(live: StoredAction) -> str:
     """Return what the user is told of an action that another message drops."""
     return f"{_texts_of(live).dropped(live.action.preview)}{_ran_beside(live)}"
+
+
+def with_ran_beside(stored: StoredAction, text: str) -> str:
+    """Return the outcome of an action with the line about tools that ran at once beside it."""
+    line = _ran_beside(stored)
+    if line in text:  # a stored outcome has the line already
+        return text
+    return f"{text}{line}"
 
 
 def _ran_beside(stored: StoredAction) -> str:

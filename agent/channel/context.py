@@ -83,6 +83,8 @@ class TurnContext:
     is_loss_told: bool = False
     #: The person's last yes or no, while its outcome is the last thing that the bot said.
     last_answer: SettledAnswer | None = None
+    #: Whether no other turn of the conversation waits behind this one.
+    is_last_turn: bool = True
     #: Whether a model summarizes what the memory removes. Only a run of the agent asks it, so no other turn may remove.
     summarizes: bool = False
 
@@ -138,14 +140,44 @@ def fixed_answer(context: TurnContext, text: str, files: Sequence[Media] = (), *
 
 def add_exchange(context: TurnContext, answer: str, between: Sequence[Message] = ()) -> None:
     """Add what the user wrote or tapped to the history, the messages in between, and the answer."""
-    turn = context.turn
-    user_text = user_message_text(turn)
-    if not user_text and turn.tap:
-        user_text = TAPPED
-    elif not user_text and not turn.media:
-        user_text = "(nothing)"
-    user_message = Message(Role.USER, user_text, media=turn.media)
-    context.remember([user_message, *between, Message(Role.ASSISTANT, answer)])
+    asked = () if context.turn.kind == "continuation" else (user_message(context.turn),)
+    context.remember([*asked, *between, Message(Role.ASSISTANT, answer)])
+
+
+def user_message(turn: Turn) -> Message:
+    """Return what the user wrote, sent or tapped as a message of the history."""
+    text = user_message_text(turn)
+    if not text and turn.tap:
+        text = TAPPED
+    elif not text and not turn.media:
+        text = "(nothing)"
+    return Message(Role.USER, text, media=turn.media)
+
+
+def continuation_turn(turn: Turn, pending_action_id: str, *, tells_outcome: bool) -> Turn:
+    """Return the turn in which the agent goes on after `turn` has decided an action.
+
+    Its event id is the same whatever turn decided, so that an action has one. It has nothing of the
+    person's message.
+    """
+    return replace(
+        turn,
+        event_id=f"after:{pending_action_id}",
+        kind="continuation",
+        continues=pending_action_id,
+        tells_outcome=tells_outcome,
+        text="",
+        tap=None,
+        media=(),
+        content="",
+        quoted="",
+        notes=(),
+        background=(),
+        group="",
+        replied_to="",
+        replied_to_button="",
+        written_at=0.0,
+    )
 
 
 def memory_from_json(

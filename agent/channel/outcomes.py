@@ -34,10 +34,12 @@ MAX_WORDS_CHARS = 500
 _NOTES: Mapping[ActionOutcome, str] = {
     "denied": "The user said no. Nothing was done. Do not propose it again unless the user asks for it.",
     "expired": "The user did not answer in time. Nothing was done.",
-    "dropped": "It was not carried out, and the user is not asked any more.",
+    "replaced": "It was not carried out, and the user is not asked any more.",
     "unknown": UNKNOWN_NOTE,
     "undone": "It was done, and undone later.",
 }
+#: The outcomes that follow an answer of the user.
+_DECIDED: frozenset[ActionOutcome] = frozenset(("done", "failed", "denied", "unknown", "undone"))
 #: The note of a refusal outside of a turn: a no of the user, or of the program that asked.
 _REFUSED = "It was refused. Nothing was done."
 #: The note of an action whose undo failed. `undo_error` says why.
@@ -54,11 +56,12 @@ Records = Mapping[str, StoredAction | None]
 class OutcomeHistory:
     """The outcomes of proposed calls in the histories of one channel. Lives as long as its agent and store.
 
-    While a question is open, the result of the call reads as its tool wrote it
-    (`pending_confirmation`). Then the result becomes one JSON object: `outcome`, when it came about
-    (`at`), and the tool's `result` or `error` as later turns read it of a call that ran at once, which
-    means shortened and screened. Otherwise a model that believes results would go on asking for what
-    was done. No model summarizes it: the history keeps so little of it that the call would cost more.
+    While a question is open, the result of the call is empty, or as a tool wrote it that asks itself
+    (`pending_confirmation`). Then the result becomes one JSON object: `outcome`, who decided
+    (`decided_by`), when it came about (`at`), and the tool's `result` or `error` as later turns read
+    it of a call that ran at once, which means shortened and screened. Otherwise a model that believes
+    results would go on asking for what was done. No model summarizes it: the history keeps so little
+    of it that the call would cost more.
     """
 
     def __init__(self, agent: Agent, store: PendingActionStore) -> None:
@@ -231,7 +234,7 @@ class OutcomeHistory:
         match outcome:
             case "expired":
                 at = stored.expires_at
-            case "" | "denied" | "dropped":  # when that was is not stored
+            case "" | "denied" | "replaced":  # when that was is not stored
                 at = 0.0
             case _:
                 at = stored.begun_at
@@ -256,7 +259,7 @@ class OutcomeHistory:
         if stored.action.plan:
             head = records.get(stored.action.plan)
         if head is None or head.state != "cancelled":
-            return "dropped"  # an earlier step of its plan did not end well
+            return "replaced"  # an earlier step of its plan did not end well
         # A turn writes its own no into the history. A no from outside of turns has no text for the
         # user. With a text, a yes was refused: the tool, the preview or the record had changed.
         return "failed" if head.outcome_text else "denied"
@@ -278,7 +281,7 @@ class OutcomeHistory:
             return entry
 
         # A plan is refused as a whole. Only the step that caused it gets the reason.
-        plan = records.get(stored.action.plan) if link.outcome == "dropped" else None
+        plan = records.get(stored.action.plan) if link.outcome == "replaced" else None
         if plan is not None and _refusal_in(plan.outcome_text, stored):
             entry["error"] = await self._for_model(message.tool_name, plan.outcome_text)
             return entry
@@ -412,7 +415,10 @@ def _outcome_entry(link: ActionLink, words: str = "") -> dict[str, Any]:
         entry["words"] = truncate(inert(words), MAX_WORDS_CHARS)
     if link.at:
         entry["at"] = f"{datetime.fromtimestamp(link.at, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    if link.outcome == "denied" and not link.at:
+    is_refused_outside = link.outcome == "denied" and not link.at
+    if link.outcome in _DECIDED and not is_refused_outside:
+        entry["decided_by"] = "user"
+    if is_refused_outside:
         entry["note"] = _REFUSED
     elif link.outcome and link.outcome in _NOTES:
         entry["note"] = _NOTES[link.outcome]

@@ -26,7 +26,7 @@ from sayso.pending.limits import KEEP_RECENT_MS
 from sayso.pending.proposals import Effect, Proposal, is_undo, step_ids, undo_proposal
 from sayso.pending.repository import OPEN_STATES, ActionResult, Claim, StoredAction, sign_action
 from sayso.pending.store import PendingActionStore
-from sayso.pending.turns import CHOICE_KIND, LeaseLost, NewAction, StaleTurn, outbox_entry
+from sayso.pending.turns import CHOICE_KIND, LeaseLost, NewAction, StaleTurn, TurnChange, outbox_entry
 
 #: Characters of a message that keeps its text when its buttons are removed. A longer text is sent as a message of its
 #: own, with the buttons in the next message.
@@ -193,7 +193,7 @@ class ConfirmPrompts:
 
         The undo waits beside the pending action that the user may have.
         """
-        if context.returns_text:
+        if context.returns_text or not answer.change.replies:
             return answer
         limits = [(self._store.executors.undo_seconds(effect.action.kind), effect) for effect in effects]
         limits = [(limit, effect) for limit, effect in limits if limit]
@@ -210,6 +210,27 @@ class ConfirmPrompts:
         offer = Reply("\n\n".join(paragraphs), (button,), answer_seconds=seconds)
         new_actions = undo.new_actions(self._store.signer, scope.id, live=False)
         return answer.changed(replies=(*above, (offer, pid), *files), new_actions=new_actions)
+
+    def with_outcome(
+        self, context: TurnContext, answer: TurnAnswer, outcome: str, effects: Sequence[Effect]
+    ) -> TurnAnswer:
+        """Return the answer of the model below the outcome that it follows, with an undo button for the effects.
+
+        They are one text, unless the answer has buttons or begins with a file.
+        """
+        if not outcome:
+            return answer
+        change = answer.change
+        first = change.replies[0][0] if change.replies else Reply()
+        if first.text and not (first.media or change.new_actions):
+            joined = replace(first, text=f"{outcome}\n\n{first.text}")
+            answer = answer.changed(replies=((joined, ""), *change.replies[1:]))
+            return self.offer_undo(context, answer, effects)
+        above = self.offer_undo(context, TurnAnswer(TurnChange(replies=((Reply(outcome), ""),))), effects).change
+        return answer.changed(
+            replies=(*above.replies, *change.replies),
+            new_actions=(*above.new_actions, *change.new_actions),
+        )
 
     async def note_question(self, turn: Turn, pid: str) -> None:
         """Note a question that is asked in a thread, so that the other threads of the chat know of it."""

@@ -22,7 +22,7 @@ ScriptLine = Message | str | ToolCall | list[ToolCall] | Exception
 Wish = ToolCall | Sequence[ToolCall | Sequence[ToolCall]]
 
 #: How the result of a call that ran at once begins if it was not done, and its outcome.
-_NOT_DONE = {"Error": "failed", "Not run": "dropped"}
+_NOT_DONE = {"Error": "failed", "Not run": "replaced"}
 #: Ids of calls and names of tools that all vendors accept.
 _LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -189,6 +189,8 @@ def _believed(content: str) -> tuple[str, str]:
     match value:
         case {"kind": "pending_confirmation"}:
             return "pending", ""
+        case {"outcome": "waiting"}:
+            return "waiting", ""
         case {"outcome": str(outcome), **others}:
             text = others.get("result", others.get("error", others.get("note", "")))
             return outcome, text if isinstance(text, str) else json.dumps(text)

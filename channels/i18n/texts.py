@@ -339,6 +339,8 @@ class Texts:
     channel_gone = _fixed("channel_gone")
     #: Each worker that tried this turn died, so it is not tried again. How far it came is unknown.
     interrupted_before = _fixed("interrupted_before")
+    #: What follows the outcome of an action after which the agent could not go on.
+    rest_missing = _fixed("rest_missing")
     #: The run, the conversation or the day has spent its budget for models.
     budget_spent = _fixed("budget_spent")
     #: A guardrail stopped the question or the answer. The reason is for the operator.

@@ -429,6 +429,7 @@ def _build_agent(
         escalation=_escalation(settings, channel),
         commands=channel.commands,
         confirm_ok=channel.confirm_ok,
+        is_one_message=channel.charges_per_message,
         after=channel_after(settings, name, deps.provider),
     )
 

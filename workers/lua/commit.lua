@@ -2,8 +2,8 @@
 -- Finish a turn, or several that were answered together. Changes everything or nothing.
 -- args: epoch, token, seq (number of the turn), last (number of the last turn that was answered), user, event, let_go
 -- (release the lease when nothing is left), change ({replies: [{pid, reply, tells?}], history?, move?, arms: [...],
--- timers: [{id, at, what}], silenced: [id], language?, tells_loss?, settles?}), record (how the turn was answered, as
--- JSON without its first brace).
+-- timers: [{id, at, what}], silenced: [id], language?, tells_loss?, settles?, continuation?: {pid, turn, stopped}}),
+-- record (how the turn was answered, as JSON without its first brace).
 if has_released() then return {'ok', {'idle'}} end
 if not holds_lease() then return {'lost'} end
 local change, user = args.change, args.user
@@ -30,6 +30,30 @@ local function has_too_many_timers()
   return #change.timers > 0 and redis.call('ZCARD', timers) + #change.timers - #change.silenced > MAX_TIMERS
 end
 
+-- Return the number of a further turn that its person did not write. What is known of the address since they wrote stays
+-- known: that it accepts nothing, and that they want no messages.
+local function next_unwritten_number()
+  local before = lane_number('received')
+  local number = next_number('received')
+  for _, field in ipairs({'closed', 'opted_out'}) do
+    local received, reason = string.match(redis.call('HGET', lane, field) or '', '^(%d+)(.*)$')
+    if tonumber(received) == before then redis.call('HSET', lane, field, number .. reason) end
+  end
+  return number
+end
+
+-- Append the turn in which the agent goes on after the decision about an action. An action has one such turn. Where its
+-- person has said /stop, the turn asks no model.
+local function append_continuation(next_turn)
+  local key = action_key(next_turn.pid)
+  if redis.call('EXISTS', key) == 0 or redis.call('HSETNX', key, 'continued', args.seq) == 0 then return end
+  local is_stopped = lane_number(stop_field(user)) > args.last
+  local turn = is_stopped and next_turn.stopped or next_turn.turn
+  local seq = next_unwritten_number()
+  redis.call('RPUSH', inbox, table.concat({seq, now(), user, next_turn.pid, turn}, ' '))
+  keep_conversation()
+end
+
 end_unsettled(redis.call('GET', live_key(user)))
 end_unsettled(string.match(head, '^%d+ %d+ %S+ (%S+) '))
 local refused = refusal_of(change)
@@ -45,6 +69,7 @@ if change.language then redis.call('HSET', lane, 'language', change.language) en
 if lane_number(stop_field(user)) <= args.last then redis.call('HDEL', lane, stop_field(user)) end
 apply_change(change)
 free_scope()
+if change.continuation then append_continuation(change.continuation) end
 if change.history then redis.call('SET', history_key(user), change.history, 'PX', KEEP_CONVERSATION_MS) end
 if change.tells_loss then
   redis.call('HSET', loss_key(), 'answered:' .. user, 1)

@@ -155,8 +155,8 @@ def test_question_that_a_stop_drops_is_dropped_in_the_history(make_bot):
     hanging = Hanging(make_bot, ToolCall("delete", {"what": "A"}), "It was dropped.")
     hanging.bot.say("delete A")
     assert hanging.bot.say("/stop") == ENGLISH.dropped("Delete A")  # not that there is nothing to stop
-    *_, (_, result), _ = hanging.read_later()
-    assert json.loads(result)["outcome"] == "dropped"
+    *_, (_, result) = hanging.read_later()
+    assert json.loads(result)["outcome"] == "replaced"
 
 
 def test_proposal_of_a_stopped_turn_was_never_asked(make_bot):
@@ -165,7 +165,7 @@ def test_proposal_of_a_stopped_turn_was_never_asked(make_bot):
     hanging = Hanging(make_bot, calls, "It was dropped.")
     hanging.stopped_during_the_call("delete A and post B")
     results = [text for role, text in hanging.read_later() if role == "tool"]
-    assert json.loads(results[0])["outcome"] == "dropped"
+    assert json.loads(results[0])["outcome"] == "replaced"
     assert hanging.bot.rig.repository.find_open(CHAT.id, hanging.bot.scope) is None
 
 
@@ -216,7 +216,7 @@ def test_message_without_a_worker_that_failed_stays_in_the_history(error):
     bot = ChannelAgent(Agent([pay], model, AgentConfig(max_retries=0)))
     reply = bot._reply
 
-    async def broken(*_: object):
+    async def broken(*_: object, **__: object):
         bot._reply = reply
         raise error
 

@@ -87,7 +87,7 @@ def test_question_that_is_dropped_is_dropped_in_the_same_turn(make_believer):
     bot = make_believer("A")
     bot.say("delete A")
     answer = bot.say("what is the weather?")
-    assert answer.startswith(f"{ENGLISH.dropped('Delete A')}\n\ndelete dropped: ")
+    assert answer.startswith(f"{ENGLISH.dropped('Delete A')}\n\ndelete replaced: ")
 
 
 @pytest.mark.parametrize("notice", [True, False])
@@ -112,7 +112,7 @@ def test_steps_of_a_plan_end_one_by_one(make_believer):
     first, second, third = outcomes(bot.provider)
     assert (first["outcome"], first["result"]) == ("done", "deleted A")
     assert (second["outcome"], second["error"]) == ("failed", "Error executing tool 'delete': RuntimeError: secret")
-    assert (third["outcome"], "result" in third) == ("dropped", False)
+    assert (third["outcome"], "result" in third) == ("replaced", False)
 
 
 def test_words_of_a_plan_name_each_step_without_results(make_believer):
@@ -247,12 +247,12 @@ def test_result_is_kept_although_its_record_is_gone(make_believer):
     assert bot.say("go on") == "delete done: deleted A"
 
 
-def test_open_question_reads_as_it_was_asked(make_believer):
-    """Nothing else is told while it is open: here the same message goes on after the proposal."""
+def test_open_call_has_no_result(make_believer):
+    """The history holds the call and nothing that its tool did not return."""
     bot = make_believer("A", wishes={"look": ToolCall("delete", {"name": "A"})}.items())
     bot.say("delete A")
     (stored,) = [message for message in history(bot) if message.role is Role.TOOL]
-    assert json.loads(stored.content)["kind"] == "pending_confirmation"
+    assert stored.content == ""
     assert [link.outcome for link in stored.actions] == [""]
 
 
@@ -316,7 +316,7 @@ def test_proposal_that_came_second_is_dropped(chat):
     bot.store.repository.change = refused
     assert "came first" in bot.ask_channel("ana", "refund 9").content
     bot.store.repository.change = change
-    assert bot.ask_channel("ana", "go on").content.startswith("refund dropped: ")
+    assert bot.ask_channel("ana", "go on").content.startswith("refund replaced: ")
 
 
 def test_drop_that_was_overtaken_by_a_yes_is_corrected(chat):
@@ -490,7 +490,7 @@ def test_call_with_two_proposals_reads_both_outcomes(chat):
     (value,) = outcomes(bot.model)
     assert value["outcome"] == "failed"
     assert [(each["outcome"], each.get("error")) for each in value["actions"]] == [
-        ("failed", "no such thing"), ("dropped", None),
+        ("failed", "no such thing"), ("replaced", None),
     ]  # fmt: skip
 
 

@@ -1,0 +1,220 @@
+"""The agent goes on after a decision: the outcome is the result of its call, and the run continues."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    BelievingModel,
+    ChannelAgent,
+    ProviderError,
+    Role,
+    ScriptedProvider,
+    ToolCall,
+)
+from tests.contracts.rigs import ENGLISH
+from tests.workers.fakes import Bot
+
+#: The outcome of deleting A in the bot's own words.
+DONE = ENGLISH.done("Delete A", "deleted A")
+
+
+def calls(*names: str) -> list[ToolCall]:
+    """Return the calls that delete these names, in one answer."""
+    return [ToolCall("delete", {"name": name}, f"c{name}") for name in names]
+
+
+@pytest.fixture
+def make_continuing(make_bot):
+    """Return a function that makes a bot whose agent goes on after decisions, on this model."""
+
+    def make(model, *, after="continue", one_message=False, tool_after="", iterations=6) -> Bot:
+        bot = make_bot(**({"after": tool_after} if tool_after else {}))
+        bot.provider = model
+        agent = Agent(bot.agent.agent.tools, model, AgentConfig(max_retries=0, max_iterations=iterations))
+        bot.agent = ChannelAgent(
+            agent, bot.rig.store, journals=bot.rig.journals, after=after, is_one_message=one_message
+        )
+        bot.processor.agents["chat"] = bot.agent
+        return bot
+
+    return make
+
+
+def new_texts(bot: Bot) -> list[str]:
+    """Return the texts of the messages behind the first question, without edits of earlier messages."""
+    return [delivery.reply.text for delivery in bot.channel.sent if not delivery.reply.edits][1:]
+
+
+def test_three_destructive_steps_are_three_yeses_and_no_other_message(make_continuing):
+    """Each outcome is followed by the next question, the last one by what the model says of all."""
+    wish = [calls("A"), calls("B"), calls("C")]
+    bot = make_continuing(BelievingModel({"delete all": wish}))
+    bot.say("delete all")
+    for _ in range(3):
+        bot.say("yes")
+    assert bot.deleted == ["A", "B", "C"]
+    assert bot.channel.texts[-1] == "delete done: deleted A\ndelete done: deleted B\ndelete done: deleted C"
+
+
+def test_outcome_is_told_before_the_model_is_asked(make_continuing):
+    """The person reads the bot's own words first, and the model's words below."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "Anything else?"]))
+    bot.say("delete A")
+    bot.say("yes")
+    assert new_texts(bot) == [DONE, "Anything else?"]
+
+
+def test_model_reads_the_outcome_as_the_result_of_its_call(make_continuing):
+    """No message stands between: the history is the request, the call and its result."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "fine"], strict=True))
+    bot.say("delete A")
+    bot.say("yes")
+    *_, asked, call, result = bot.provider.requests[-1].messages
+    assert (asked.content, call.tool_calls[0].id, result.tool_call_id) == ("delete A", "cA", "cA")
+    assert json.loads(result.content)["outcome"] == "done"
+    assert json.loads(result.content)["decided_by"] == "user"
+
+
+def test_run_keeps_its_id_its_iterations_and_its_usage(make_continuing):
+    """They go on counting over the pause."""
+    bot = make_continuing(ScriptedProvider([calls("A"), calls("B"), "fine"]))
+    results = []
+    arun = bot.agent.agent.arun
+
+    async def recorded(*args, **kwargs):
+        results.append(await arun(*args, **kwargs))
+        return results[-1]
+
+    bot.agent.agent.arun = recorded
+    bot.say("delete A")
+    bot.say("yes")
+    bot.say("yes")
+    assert [result.iterations for result in results] == [1, 2, 3]
+    assert [result.usage.total_tokens for result in results] == [2, 4, 6]
+    assert len({result.trace.run_id for result in results}) == 1
+
+
+def test_iterations_run_out_over_the_pause(make_continuing):
+    """A run has its most iterations once, however often it asks."""
+    bot = make_continuing(ScriptedProvider([calls("A"), calls("B"), "never"]), iterations=2)
+    bot.say("delete A")
+    bot.say("yes")
+    bot.say("yes")
+    assert (bot.deleted, bot.channel.texts[-1]) == (["A", "B"], ENGLISH.too_many_steps())
+
+
+def test_no_is_read_by_the_model(make_continuing):
+    """It goes on after a no, too."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "What instead?"], strict=True))
+    bot.say("delete A")
+    bot.say("no")
+    assert json.loads(bot.provider.requests[-1].messages[-1].content)["outcome"] == "denied"
+    assert new_texts(bot) == [ENGLISH.cancelled("Delete A"), "What instead?"]
+
+
+def test_late_yes_lets_the_model_propose_again(make_continuing):
+    """Nothing was done, and the new question needs a yes of its own."""
+    bot = make_continuing(ScriptedProvider([calls("A"), calls("A"), "fine"], strict=True))
+    bot.say("delete A")
+    bot.rig.pass_time(61)
+    answer = bot.say("yes")
+    assert bot.deleted == []
+    assert answer.startswith(ENGLISH.expired("Delete A"))
+    bot.say("yes")
+    assert bot.deleted == ["A"]
+
+
+def test_model_that_is_away_costs_nothing_but_the_rest(make_continuing):
+    """The outcome is told, then why the rest is missing; the effect is not repeated."""
+    bot = make_continuing(ScriptedProvider([calls("A"), ProviderError("down")]))
+    bot.say("delete A")
+    bot.say("yes")
+    assert new_texts(bot) == [DONE, ENGLISH.model_lost()]
+    assert bot.deleted == ["A"]
+
+
+@pytest.mark.parametrize("after", ["say", "continue"])
+def test_after_of_the_channel_decides(make_continuing, after):
+    """With `say`, no model is asked after the yes."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "fine"]), after=after)
+    bot.say("delete A")
+    bot.say("yes")
+    assert len(bot.provider.requests) == (2 if after == "continue" else 1)
+
+
+def test_tool_that_says_say_asks_no_model(make_continuing):
+    """The record of the action says what follows it."""
+    bot = make_continuing(ScriptedProvider([calls("A")]), after="say")
+    bot.say("delete A")
+    bot.say("yes")
+    assert len(bot.provider.requests) == 1
+    bot.say("hello")
+
+
+@pytest.mark.parametrize("step", ["claim", "start", "finish"])
+def test_one_continuation_after_a_death_at_each_step(make_continuing, step):
+    """The next worker tells the outcome, and the agent goes on once."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "fine", "twice?"]))
+    bot.say("delete A")
+    bot.hear("yes")
+    bot.die_after(step)
+    bot.work()
+    assert bot.channel.texts[-1] == "fine"
+    assert len(bot.provider.requests) == 2
+    assert len(bot.deleted) <= 1
+
+
+def test_second_yes_brings_no_second_continuation(make_continuing):
+    """A typed yes and a tap on the same question are one decision."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "fine", "twice?"]))
+    bot.say("delete A")
+    confirm = bot.buttons[0]
+    bot.hear("yes")
+    bot.hear(tap=confirm.data)
+    bot.work()
+    assert (bot.deleted, len(bot.provider.requests)) == (["A"], 2)
+
+
+def test_message_between_yes_and_continuation_is_the_continuation(make_continuing):
+    """A model has read the outcome, so that no other is asked."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "both", "too much"], strict=True))
+    bot.say("delete A")
+    bot.hear("yes")
+    bot.hear("and thank you so much for that")
+    bot.work()
+    assert (bot.channel.texts[-1], len(bot.provider.requests)) == ("both", 2)
+
+
+def test_question_that_was_explained_goes_on_with_the_yes(make_continuing):
+    """Messages came in between, so that the yes stands at the end as the person's message."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "fine"], strict=True))
+    bot.say("delete A")
+    bot.say("what?")
+    bot.say("yes")
+    messages = bot.provider.requests[-1].messages
+    assert (messages[-1].role, messages[-1].content) == (Role.USER, "yes")
+    assert bot.channel.texts[-1] == "fine"
+
+
+def test_outcome_and_the_rest_are_one_message_where_messages_cost_money(make_continuing):
+    """A confirmed action costs two messages: the question and the rest."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "Anything else?"]), one_message=True)
+    bot.say("delete A")
+    bot.say("yes")
+    assert new_texts(bot) == [f"{DONE}\n\nAnything else?"]
+
+
+def test_stop_during_the_effect_leaves_the_outcome(make_continuing):
+    """No model goes on after /stop, and the outcome is told all the same."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "no one wants this"]), one_message=True)
+    bot.say("delete A")
+    bot.hear("yes")
+    bot.before("finish", lambda: bot.hear("/stop"))
+    bot.work()
+    assert len(bot.provider.requests) == 1
+    assert any(text.startswith(DONE) for text in bot.channel.texts)
