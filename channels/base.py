@@ -27,7 +27,7 @@ NotStored               what came in was not stored: answer 503, so that the pla
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -45,6 +45,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
+from sayso.channels.forms import EditForm
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.types import (
     Conversation,
@@ -60,6 +61,7 @@ from sayso.channels.types import (
     ToolStep,
     Turn,
     WebhookRequest,
+    WebhookResponse,
     WorkspaceNote,
 )
 
@@ -69,6 +71,9 @@ if TYPE_CHECKING:
 #: Stores all that a channel, named by its name, received. Raises Overloaded, StorageDown and redis.RedisError: the
 #: platform must send it again.
 StoreReceived = Callable[[str, Received], None]
+#: Returns the form of the question whose button a turn names, None if its person cannot change it now. Raises
+#: redis.RedisError.
+FindForm = Callable[[Turn], Awaitable[EditForm | None]]
 
 
 class ChannelError(Exception):
@@ -309,6 +314,36 @@ class ShowsSteps(Protocol):
 
         Returns the id of the message that shows them. Raises SendError.
         """
+
+
+class FormSource(Protocol):
+    """The forms of open questions, as a web process reads them: without tools and without workers."""
+
+    def asks_for_form(self, turn: Turn) -> bool:
+        """Return whether a turn is a tap on the button of a question that opens its form. No I/O."""
+
+    async def find(self, turn: Turn) -> EditForm | None:
+        """Return the form of the question, None if its person cannot change it now.
+
+        Raises redis.RedisError.
+        """
+
+
+@runtime_checkable
+class ShowsForms(Protocol):
+    """A channel on which people fill in the forms of questions.
+
+    Elsewhere, and where a form cannot be shown, the bot asks for each value in a message.
+    """
+
+    async def open_form(self, turn: Turn, find: FindForm) -> WebhookResponse | None:
+        """Show the form that a tap asks for. Return the answer to its webhook, None if no form is shown.
+
+        Never raises.
+        """
+
+    def form_errors(self, errors: Mapping[str, str]) -> WebhookResponse:
+        """Return the answer to a filled-in form that shows each error beside its field, named by its name."""
 
 
 @runtime_checkable

@@ -6,16 +6,18 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
+import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
+from redis.exceptions import RedisError
 
-from sayso.channels.base import AdapterDeps, Forbidden, RateLimit, Unreachable
+from sayso.channels.base import AdapterDeps, FindForm, Forbidden, RateLimit, Unreachable
 from sayso.channels.console.incoming import (
     ConsoleFiles,
     UnknownChat,
@@ -24,7 +26,7 @@ from sayso.channels.console.incoming import (
     is_same_origin,
     parse,
 )
-from sayso.channels.console.outgoing import MAX_PIECE_CHARS, bubble, file_entry, page_html, pieces_of
+from sayso.channels.console.outgoing import MAX_PIECE_CHARS, bubble, file_entry, form_json, page_html, pieces_of
 from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.console.store import (
     CHAT_ID,
@@ -54,6 +56,7 @@ from sayso.channels.types import (
     ToolStep,
     Turn,
     WebhookRequest,
+    WebhookResponse,
     one_line,
     random_id,
 )
@@ -114,6 +117,20 @@ class ConsoleChannel:
         user_id = self.sender(hook)
         find = partial(self.conversation_of, user_id)
         return parse(hook, find, self.files, user_name=self.name_of(hook, user_id))
+
+    async def open_form(self, turn: Turn, find: FindForm) -> WebhookResponse | None:
+        """Return the form that a tap asks for: the page shows it. None if there is none."""
+        try:
+            form = await find(turn)
+        except RedisError:
+            return None
+        if form is None:
+            return None
+        return WebhookResponse(200, json.dumps({"ok": True, "form": form_json(form)}), "application/json")
+
+    def form_errors(self, errors: Mapping[str, str]) -> WebhookResponse:
+        """Return the answer that shows each error beside its field."""
+        return WebhookResponse(422, json.dumps({"errors": dict(errors)}), "application/json")
 
     def sender(self, hook: WebhookRequest) -> str:
         """Return the id of the user whose page posted the request. Raises Forbidden."""

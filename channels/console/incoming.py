@@ -35,6 +35,9 @@ MAX_BODY_BYTES = 64 * 1024
 MAX_TAP_BYTES = 64
 #: The ids that the page gives to messages and taps.
 CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+#: How many values a form may have, and the longest name of one, in characters.
+MAX_VALUES = 100
+MAX_NAME_CHARS = 255
 #: How many files one message may have: as many as an album on other platforms.
 MAX_FILES = 10
 #: Types of text files by their ending, for browsers that do not name a type or name that of a spreadsheet.
@@ -101,13 +104,26 @@ def _turn(posted: dict[str, Any], conversation: Conversation, files: ConsoleFile
             if not (text.strip() or media) or len(text) > MAX_TEXT_CHARS:
                 raise BadHook(f"text has {len(text)} characters: send 1 to {MAX_TEXT_CHARS}, not only spaces")
             return replace(turn, text=text, media=media)
-        case {"tap": str(data), **rest} if rest.keys().isdisjoint({"text", "files"}):
+        case {"form": dict(values), "tap": str()}:
+            form = _checked_values(values)
+            tapped = _turn({key: value for key, value in posted.items() if key != "form"}, conversation, files)
+            return replace(tapped, kind="form", form=form)
+        case {"tap": str(data), **rest} if rest.keys().isdisjoint({"text", "files", "form"}):
             message_id = _checked_entry_id(posted.get("message", ""), "message")
             clean = storable(data)
             if not 0 < len(clean.encode()) <= MAX_TAP_BYTES:
                 raise BadHook(f"tap has {len(data)} characters: send the button's own data, 1 to {MAX_TAP_BYTES} bytes")
             return replace(turn, tap=Tap(clean, callback_id=client_id), message_id=message_id)
-    raise BadHook(f"keys {sorted(posted)!r}: send 'id' with either 'text' (and 'files') or 'tap'")
+    raise BadHook(f"keys {sorted(posted)!r}: send 'id' with either 'text' (and 'files') or 'tap' (and 'form')")
+
+
+def _checked_values(values: dict[str, Any]) -> dict[str, str]:
+    """Return what the page sent as `form`: what was filled in, by the name of the field."""
+    are_texts = all(isinstance(value, str) for value in values.values())
+    are_named = all(len(name) <= MAX_NAME_CHARS for name in values)
+    if not (are_texts and are_named) or len(values) > MAX_VALUES:
+        raise BadHook(f"form must be at most {MAX_VALUES} texts by the names of their fields")
+    return values
 
 
 def _checked_entry_id(given: object, key: str) -> str:

@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from typing import Any
 
 from markdown_it.token import Token
 
 from sayso.channels.console.store import FeedEntry
+from sayso.channels.forms import EditForm, FormField
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown import ALLOWED, LANGUAGE, button_text, is_overfull, list_numbers, parser, plain
 from sayso.channels.markdown.dialects import escape_html, hides_host
 from sayso.channels.markdown.emphasis import is_inside_word
@@ -61,6 +64,33 @@ def bubble(delivery: Delivery) -> FeedEntry:
         ],
         "seconds": reply.answer_seconds,
         "media": media and file_entry(media),
+    }
+
+
+def form_json(form: EditForm) -> dict[str, Any]:
+    """Return the form of a question as the page shows it, with its texts in the question's language."""
+    texts = texts_for(form.language)
+    return {
+        "title": texts.change_label,
+        "submit": texts.form_submit(),
+        "cancel": texts.form_cancel(),
+        "note": texts.form_note(),
+        "language": texts.language,
+        "fields": [_field_json(field) for field in form.fields],
+    }
+
+
+def _field_json(field: FormField) -> dict[str, Any]:
+    return {
+        "name": field.name,
+        "label": field.label,
+        "type": field.type,
+        "value": field.text,
+        "description": field.description,
+        "choices": list(field.choice_texts),
+        "required": field.required,
+        "isLong": field.is_long,
+        "maxChars": field.max_chars,
     }
 
 

@@ -252,6 +252,13 @@ class Texts:
     tampered = _fixed("tampered")
     #: The button belongs to a question that is over.
     stale = _fixed("stale")
+    #: The buttons of a form of a question, and its lines.
+    form_submit = _fixed("form_submit")
+    form_cancel = _fixed("form_cancel")
+    form_note = _fixed("form_note")
+    form_loading = _fixed("form_loading")
+    form_unchanged = _fixed("form_unchanged")
+    form_failed = _fixed("form_failed")
     #: The button belongs to another person's question.
     not_yours = _fixed("not_yours")
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -17,6 +17,7 @@ from sayso.channels.base import (
     AdapterDeps,
     AddressClosed,
     FetchError,
+    FindForm,
     Forbidden,
     RateLimit,
     Refused,
@@ -37,6 +38,7 @@ from sayso.channels.slack.client import (
     translated_repeatable,
 )
 from sayso.channels.slack.clients import open_clients
+from sayso.channels.slack.forms import SlackForms, errors_answer
 from sayso.channels.slack.incoming import RequestParser, slack_signed
 from sayso.channels.slack.installations import SlackInstallations
 from sayso.channels.slack.outgoing import (
@@ -60,6 +62,7 @@ from sayso.channels.types import (
     Reply,
     Turn,
     WebhookRequest,
+    WebhookResponse,
     WorkspaceNote,
 )
 
@@ -94,6 +97,7 @@ class SlackChannel:
         self._clients = open_clients(name, settings, self.installations)
         has_sessions = settings.view == "agent"
         self._status = ConversationStatus(name, self.client_of, has_sessions=has_sessions)
+        self._forms = SlackForms(name, self.client_of, settings.speaks)
         #: The ids of direct messages by person. Slack always gives the same.
         self._direct_messages: dict[str, str] = {}
 
@@ -138,6 +142,14 @@ class SlackChannel:
         if not valid:
             raise Forbidden("the signature is wrong or too old")
         return self._parser.parse(hook.body)
+
+    async def open_form(self, turn: Turn, find: FindForm) -> WebhookResponse | None:
+        """Open the modal that a tap asks for. Return None if Slack shows none."""
+        return WebhookResponse() if await self._forms.open(turn, find) else None
+
+    def form_errors(self, errors: Mapping[str, str]) -> WebhookResponse:
+        """Return the answer to a submission that shows each error beside its field."""
+        return WebhookResponse(200, errors_answer(errors), "application/json")
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Return the limit of a thread. If several threads of a Slack channel are busy, Slack itself asks to wait."""

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 from sayso.channels.base import BadHook
 from sayso.channels.slack.address import split_place
+from sayso.channels.slack.forms import FormPlace, entered_values
 from sayso.channels.slack.origin import conversation_in, origin_of, removal_in, turn_in
 from sayso.channels.slack.settings import View
 from sayso.channels.slack.text import files_of, form_answers, media_of, mentions, notes_of, readable, unformatted
@@ -321,6 +322,9 @@ class RequestParser:
     def _form(self, body: SlackJson) -> Turn:
         """Return the turn of a submitted modal. The empty HTTP answer closes the modal."""
         view, user = body["view"], body["user"]
+        place = FormPlace.of_view(view)
+        if place is not None:
+            return self._changed_values(view, user, place)
         title = (view.get("title") or {}).get("text") or view.get("callback_id") or ""
         event_id = body.get("trigger_id") or f"{view['id']}:{view.get('hash')}"
         chat, thread = _place_in(view.get("private_metadata")) or (user["id"], "")
@@ -333,6 +337,23 @@ class RequestParser:
             user_name=user.get("username") or "",
             notes=(f"submitted form {title!r}", *form_answers(view)),
             in_group=chat.startswith(("C", "G")),
+        )
+
+    def _changed_values(self, view: SlackJson, user: SlackJson, place: FormPlace) -> Turn:
+        """Return the turn of a submitted form of ours, which changes the values of a question."""
+        values = entered_values(view)
+        # Sent again after a lost answer it is the same, although Slack gives it another trigger.
+        entered = content_digest(json.dumps(values, sort_keys=True))
+        return Turn(
+            event_id=f"{view['id']}:{entered}",
+            conversation=Conversation(self.channel, place.chat, place.thread),
+            user_id=user["id"],
+            user_name=user.get("username") or "",
+            tap=Tap(data=storable(place.token)),
+            message_id=place.message,
+            kind="form",
+            form={name: storable(value) for name, value in values.items()},
+            in_group=place.chat.startswith(("C", "G")),
         )
 
     def _shortcut(self, body: SlackJson) -> Turn:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sayso.channels.slack.address import join_place, split_place
+from sayso.channels.slack.forms import FormPlace
 from sayso.channels.types import Conversation, Turn, WorkspaceNote
 
 _TEAM_ID = re.compile(r"[TE][A-Z0-9]{1,40}")
@@ -29,8 +30,9 @@ def origin_of(request: Mapping[str, Any]) -> RequestOrigin:
     In a channel that several workspaces share, an event's `team_id` may be the author's: its
     authorization, else its context names the one that has installed the app. A tap names the
     workspace of the person who tapped, or none for an organization: our own message's block id
-    names the one that it was sent in. If these differ, the organization may be the person's, too,
-    so that nothing is learned of the workspace.
+    names the one that it was sent in, and the metadata of our own form the one of its question. If
+    these differ, the organization may be the person's, too, so that nothing is learned of the
+    workspace.
     """
     from slack_bolt.request import internals as bolt
 
@@ -55,7 +57,10 @@ def _team_id(value: object) -> str:
 
 
 def _marked_workspace(request: Mapping[str, Any]) -> str:
-    """Return the workspace in the block id of a tapped button of ours."""
+    """Return the workspace in the block id of a tapped button of ours, or in a form of ours."""
+    if request.get("type") == "view_submission":
+        place = FormPlace.of_view(request["view"])
+        return place.team if place else ""
     if request.get("type") != "block_actions":
         return ""
     marks = (str(action.get("block_id") or "") for action in request.get("actions") or ())

@@ -14,11 +14,12 @@ from redis.exceptions import RedisError
 from werkzeug.exceptions import NotFound
 from werkzeug.http import parse_range_header
 
-from sayso.channels.base import Channel, NotStored, Overloaded, StoreReceived
+from sayso.channels.base import Channel, FormSource, NotStored, Overloaded, StoreReceived
 from sayso.channels.records import OtherVersion
 from sayso.channels.setup import BOT_HEADER
 from sayso.channels.storage.media import BadToken, LinkedFile, MediaFiles, MediaGone
 from sayso.channels.storage.objects import StoreUnavailable
+from sayso.channels.web.forms import WebForms
 from sayso.channels.web.local import is_local
 from sayso.channels.web.pages import add_error_pages
 from sayso.channels.web.webhooks import MAX_BODY, WEBHOOK_ERROR, WebhookMiddleware
@@ -46,10 +47,13 @@ def create_app(
     health: HealthCheck,
     public_url: str,
     pages: Iterable[Blueprint],
+    forms: FormSource | None = None,
     bot_id: str = "",
     is_operator: Callable[[str], bool] = lambda _: False,
 ) -> Flask:
     """Return the WSGI app of one process. `pages` are the web pages of platforms that have some.
+
+    Without `forms` a tap that asks for one is a turn like any other.
 
     Health checks show the `bot_id`, by which `sayso doctor` tells this bot from another. They show more than their
     status only on this machine, and to a client whose `Authorization` header `is_operator` accepts.
@@ -62,7 +66,11 @@ def create_app(
     app.register_error_handler(RedisError, _not_stored)
     app.register_error_handler(OtherVersion, _not_stored)
     app.wsgi_app = WebhookMiddleware(  # type: ignore[method-assign]  # as Flask's manual says
-        app.wsgi_app, channels, store, public_url=public_url
+        app.wsgi_app,
+        channels,
+        store,
+        public_url=public_url,
+        forms=WebForms(forms) if forms else None,
     )
     add_error_pages(app)
     _add_webhooks(app)

@@ -36,6 +36,7 @@ from sayso.channels.base import (
 from sayso.channels.metrics import WEBHOOK_SECONDS, WEBHOOKS, of_labels
 from sayso.channels.records import OtherVersion
 from sayso.channels.types import Received, WebhookRequest
+from sayso.channels.web.forms import WebForms
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -60,9 +61,16 @@ class WebhookMiddleware:
     """A WSGI app that takes the webhooks of known channels and passes all other requests to `app`. One per process."""
 
     def __init__(
-        self, app: WSGIApplication, channels: Mapping[str, Channel], store: StoreReceived, *, public_url: str
+        self,
+        app: WSGIApplication,
+        channels: Mapping[str, Channel],
+        store: StoreReceived,
+        *,
+        public_url: str,
+        forms: WebForms | None = None,
     ) -> None:
         self._app, self._channels, self._store, self._public_url = app, channels, store, public_url
+        self._forms = forms
         self._log_limit = LogLimit()
         #: The path of `public_url`, "" for none. A proxy may pass it on or remove it.
         self._prefix = urlsplit(public_url).path.rstrip("/")
@@ -87,6 +95,8 @@ class WebhookMiddleware:
                 received = self._receive(channel, environ, path[2] or "")
                 tracing.add_link(span, str(environ.get("HTTP_TRACEPARENT", "")))
                 note_workspace(channel, received)
+                if self._forms:
+                    received = self._forms.answered(channel, received)
                 self._store(channel.name, note_moves(channel, received))
                 outcome = "ignored" if received.ignored else "stored"
             except Exception as exc:  # noqa: BLE001  # Flask answers for it, as for an error raised by a view

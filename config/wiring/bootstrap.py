@@ -46,9 +46,11 @@ from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.pending.consent import phrasebook
+from sayso.pending.open_forms import OpenForms
 from sayso.pending.redis.checks import check_reachable, wrong_server
 from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, servers_of, set_web_timeouts
 from sayso.pending.redis.repository import LUA as PENDING_LUA
+from sayso.pending.redis.repository import RedisActionRepository
 from sayso.workers.access import AccessControl
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss.guard import DataLossGuard
@@ -89,6 +91,7 @@ class Services:
     sweeps: Mapping[str, Callable[[], int]]
     worker_lock: WorkerLock
     processor: ConversationProcessor
+    forms: OpenForms
     reaper: Reaper
     audit_collector: AuditCollector
     deliveries: RedisDeliveries
@@ -161,6 +164,7 @@ def bootstrap(
         queue_url=redis.queue_url, queue=redis.queue,
         access_control=access_control, channels=channels, media=media, clock=clock, texts=texts, bucket=files.bucket,
         worker_lock=worker_lock, processor=processor, reaper=redis.reaper(worker_lock), spool=spool,
+        forms=OpenForms(RedisActionRepository(redis.scripts(PENDING_LUA)), ActionSigner(keys)),
         audit_collector=AuditCollector(redis.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix),
         deliveries=RedisDeliveries(scripts, wake_up), alerts=redis.alerts,
         data_loss_guard=guard, loss_notices=notices, sweeps=files.sweeps(),

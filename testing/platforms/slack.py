@@ -1,4 +1,7 @@
-"""A fake of Slack's Web API: messages, files, statuses and scopes. Manifests: `slack_manifests`."""
+"""A fake of Slack's Web API: messages, files, statuses and scopes.
+
+Manifests: `slack_manifests`; modals: `slack_views`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from slack_sdk.models.blocks import Block
 from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedRequest, RequestLog, json_response
 from sayso.testing.platforms.slack_manifests import CREDENTIALS, METHOD_PARAMETERS, SlackManifests
 from sayso.testing.platforms.slack_oauth import FakeGrant, FakeInstallations
+from sayso.testing.platforms.slack_views import FakeViews
 
 SlackPayload = dict[str, Any]
 #: The scopes of an app with all features of our bots.
@@ -27,7 +31,7 @@ SCOPES = frozenset(
 )
 _FILES = "/files-pri/"
 _LOGIN = b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"
-_FORM_JSON = ("blocks", "files", "channels", "loading_messages")
+_FORM_JSON = ("blocks", "files", "channels", "loading_messages", "view")
 #: The time of all messages of the bot; people write in the seconds after it.
 _SECOND = 1795204700
 _TS = re.compile(rf"{_SECOND}\.(\d{{6,}})")
@@ -102,6 +106,7 @@ class FakeSlack:
             CREDENTIALS["client_secret"],
             SCOPES,
         )
+        self.views = FakeViews(lambda: ledger.state)
         self._calling = threading.local()
 
     @property
@@ -206,6 +211,10 @@ class FakeSlack:
             "conversations.open": self._open_conversation,
             "files.info": self._file_info,
         }
+        if method == "views.open":
+            return json_response(self.views.open(params, team))
+        if method == "views.update":
+            return json_response(self.views.update(params))
         return steps[method](params) if method in steps else self.failure("unknown_method")
 
     def failure(self, error: str) -> FakeResponse:

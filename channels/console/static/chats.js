@@ -115,7 +115,8 @@ function notSure(button) {
 // Clears the history of a conversation and cancels its open question. Waits for the bot to do so.
 async function forget(chat) {
   const id = newId();
-  if (await post({ id, text: "/reset", chat })) return false;
+  const { words } = await post({ id, text: "/reset", chat });
+  if (words) return false;
   for (let tries = 0; tries < 20; tries += 1) {
     await pause(250);
     const query = new URLSearchParams({ id, ...(chat && { chat }) });

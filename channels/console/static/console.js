@@ -1,6 +1,7 @@
 // The console page: shows the entries of one feed in order, each once, and keeps the connection.
 // The other parts: messages.js and steps.js (how entries look), outbox.js (sending), waiting.js (what
-// is not answered yet), composer.js (writing), chats.js (the list of conversations).
+// is not answered yet), forms.js (changing a question), composer.js (writing), chats.js (the list of
+// conversations).
 "use strict";
 
 const page = document.body.dataset;

@@ -35,8 +35,9 @@ function addMessage(side, at, parts, name = "") {
 function edit(message, entry, at) {
   const [bubble, ...buttons] = partsOf(entry, entry.of, at);
   if (!entry.media) bubble.append(...message.querySelectorAll("figure, .file"));
-  const hadFocus = message.querySelector(".buttons, .retry")?.contains(document.activeElement);
-  for (const part of message.querySelectorAll(".bubble, .buttons, .retry")) part.remove();
+  const answers = [...message.querySelectorAll(".buttons, .retry, .change")];
+  const hadFocus = answers.some((part) => part.contains(document.activeElement));
+  for (const part of [...answers, ...message.querySelectorAll(".bubble")]) part.remove();
   message.querySelector(".sr").after(bubble, ...buttons);
   messageTexts.set(message, entry.text);
   if (hadFocus) input.focus();
@@ -173,9 +174,15 @@ function countDown(row) {
   const ends = Math.ceil((row.dataset.until - Date.now() - CLOCK_AHEAD_MS) / 1000);
   const left = Math.min(ends, row.dataset.seconds); // our clock was compared when the page loaded
   if (left <= 0) return closeRow(row, "Time is up");
-  row.querySelector(".left").textContent = timeLeft(left);
-  row.classList.toggle("soon", left <= SOON_SECONDS);
+  for (const shown of [row, formOf(row)]) {
+    if (!shown) continue;
+    shown.querySelector(".left").textContent = timeLeft(left);
+    shown.classList.toggle("soon", left <= SOON_SECONDS);
+  }
 }
+
+// Returns the form that is open in the place of a row of buttons.
+const formOf = (row) => row.parentNode?.querySelector(".change");
 
 function timeLeft(left) {
   if (left >= 3600) return `${Math.floor(left / 3600)} h left`;
@@ -190,6 +197,11 @@ function closeRow(row, words = "") {
   delete row.dataset.until;
   const left = row.querySelector(".left");
   if (left) left.textContent = words;
+  const form = formOf(row);
+  if (form) {
+    form.querySelector(".left").textContent = words;
+    form.querySelector("[type=submit]").disabled = true;
+  }
   if (hadFocus) input.focus();
 }
 
@@ -202,6 +214,7 @@ function choose(button, isChosen = true) {
 // A typed message answers or drops the open question, so its buttons are disabled.
 // An offer, such as Undo, stays.
 function closeButtons() {
+  for (const form of place.querySelectorAll(".change")) closeForm(form);
   for (const row of place.querySelectorAll(".buttons:has(.primary, .danger)")) closeRow(row);
 }
 

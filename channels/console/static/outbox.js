@@ -11,7 +11,7 @@ const UNSENT =
 const GONE = "this file was moved or changed: attach it again";
 const REFUSED = "Not sent: the bot does not accept this.";
 
-let outbox = []; // what waits to be sent, in order: { body, files, message, done, failed }
+let outbox = []; // what waits to be sent, in order: { body, files, message, done, opens, failed }
 let isSending = false;
 let resendTimer = 0;
 let resends = 0;
@@ -24,13 +24,14 @@ function newId() {
 }
 
 // Posts once more with the same id if the connection is lost: the server takes each id once.
-// Returns null, or why it failed and whether that is final.
+// Returns what the server answered: the form that a tap opens, or errors of a form. If it failed,
+// returns why, in words, and whether that is final.
 async function post(body, attempt = 0) {
   const named = page.chat ? { chat: page.chat, ...body } : body;
   try {
     const signal = AbortSignal.timeout(ANSWER_TIMEOUT_MS);
     const answer = await fetch(page.hook, { ...jsonPost(named), signal });
-    if (answer.ok) return null;
+    if (answer.ok || answer.status === 422) return await answer.json().catch(() => ({}));
     if ([401, 403].includes(answer.status)) return { words: ENDED, isFinal: true };
     if (answer.status < 500 && answer.status !== 429) return { words: REFUSED, isFinal: true };
     return { words: answer.status === 503 ? BUSY : UNSENT };
@@ -78,8 +79,8 @@ async function sendAtOnce(text) {
   const body = { id, text, seen: lastId };
   ownMessages.set(id, message);
   setMark(message, "sending");
-  const trouble = await post(body);
-  if (trouble) return sendFrom(message, body);
+  const { words } = await post(body);
+  if (words) return sendFrom(message, body);
   addWaiting(id, { text, sent: true, body });
   if (!receivedIds.has(id)) {
     setMark(message, "sent");
@@ -108,6 +109,12 @@ function tap(button, event) {
     files: [],
     message,
     done: () => choose(button),
+    // Nothing is under work: the server keeps nothing of a tap that opens a form.
+    opens: (form) => {
+      removeWaiting(id);
+      choose(button, false);
+      openForm(button, form);
+    },
     failed: (words) => {
       if (!button.isConnected) return;
       choose(button, false);
@@ -141,29 +148,34 @@ async function sendFirst(job) {
   const isReceived = () => receivedIds.has(body.id);
   removeRetry(message);
   const { failure, refused } = isReceived() ? {} : await uploadAll(message, files);
-  let trouble = null;
+  let answer = {};
   if (!refused && !isReceived()) {
     const named = files.length ? { ...body, files: files.map(({ name }) => name) } : body;
-    trouble = failure || (await post(named));
+    answer = failure || (await post(named));
   }
-  if (isReceived()) trouble = null;
-  if (trouble && !trouble.isFinal) {
-    retryLater(trouble.words);
+  const words = isReceived() ? "" : answer.words;
+  if (words && !answer.isFinal) {
+    retryLater(words);
     return false;
   }
   outbox = outbox.filter((other) => other !== job);
   resends = 0;
   if (refused) returnToComposer(job, refused);
-  else if (trouble) giveUp(job, trouble.words);
+  else if (words) giveUp(job, words);
+  else if (answer.form) job.opens(answer.form);
   else markSent(job);
   return true;
 }
 
 function giveUp({ body, failed }, words) {
-  waiting.delete(body.id);
+  removeWaiting(body.id);
+  failed(words);
+}
+
+function removeWaiting(id) {
+  waiting.delete(id);
   store();
   showBusy();
-  failed(words);
 }
 
 function markSent({ body, done }) {

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, FilePayload, Page, Route, expect, sync_
 from werkzeug.serving import make_server
 
 from sayso.channels.console.adapter import ConsoleChannel
+from sayso.channels.forms import EditForm, FormField
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Delivery, Reply, ToolStep, Turn
 from sayso.pending.concurrency import run_sync
@@ -124,6 +125,82 @@ def test_question_is_answered_once(page: Page):
     expect(page.locator("figure img")).to_have_js_property("naturalWidth", 1)
     expect(page.locator(".buttons button:disabled")).to_have_count(2)
     expect(page.locator(".buttons .chosen")).to_contain_text("Draw a dot")
+
+
+class OpenQuestion:
+    """The form of one question, while it is open."""
+
+    form: EditForm | None = EditForm(
+        "a1",
+        "Order 5 kg?",
+        "en",
+        (
+            FormField("quantity", "Quantity", "integer", 5, "In kg", minimum=1, maximum=10),
+            FormField("size", "Size", "choice", "M", choices=("S", "M")),
+            FormField("gift", "Gift", "boolean", value=False),
+        ),
+    )
+
+    def asks_for_form(self, turn: Turn) -> bool:
+        """Return whether it is a tap on Change."""
+        return turn.tap is not None and turn.tap.data == "e:1"
+
+    async def find(self, turn: Turn) -> EditForm | None:
+        """Return the form."""
+        return self.form
+
+
+def ask_to_change(page: Page, echo: EchoApp) -> OpenQuestion:
+    """Let the bot ask a question that can be changed, and return what is known of it."""
+    echo.questions = OpenQuestion()
+    buttons = (Button("Yes", "c:1", "danger"), Button("No", "x:1"), Button("Change", "e:1"))
+    echo.reply = lambda turn: Reply(f"Said {turn.kind}", buttons, answer_seconds=60)
+    ask(page)
+    return echo.questions
+
+
+def test_question_is_changed_with_the_keyboard_alone(page: Page, echo: EchoApp):
+    """Labels name the fields, an error stands beside its field, and what was not touched is not sent."""
+    ask_to_change(page, echo)
+    page.get_by_role("button", name="Change").press("Enter")
+    form = page.get_by_role("form", name="Change")
+    quantity = form.get_by_label("Quantity")
+    expect(quantity).to_be_focused()
+    expect(page.get_by_role("button", name="Yes")).to_be_hidden()
+    quantity.fill("11")
+    quantity.press("Enter")
+    expect(quantity).to_have_accessible_description("Please enter at most 10. In kg")
+    expect(quantity).to_have_attribute("aria-invalid", "true")
+    quantity.fill("2")
+    form.get_by_label("Gift").press("Space")
+    quantity.press("Enter")
+    expect(page.locator(".bot .text").last).to_have_text("Said form")
+    assert [turn.form for turn in echo.turns] == [{}, {"quantity": "2", "gift": "true"}]
+    expect(page.locator(".buttons .chosen")).to_have_text("Change")
+    expect(form).to_have_count(0)
+
+
+def test_form_that_is_left_changes_nothing(page: Page, echo: EchoApp):
+    """Escape brings the buttons and the focus back. A message that drops the question closes it, too."""
+    ask_to_change(page, echo)
+    change = page.get_by_role("button", name="Change")
+    change.click()
+    page.get_by_label("Quantity").press("Escape")
+    expect(change).to_be_focused()
+    change.click()
+    expect(page.get_by_role("form")).to_have_count(1)
+    page.fill("#text", "never mind")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("form")).to_have_count(0)
+    assert [turn.kind for turn in echo.turns] == ["message", "message"]
+
+
+def test_change_of_a_closed_question_is_a_tap(page: Page, echo: EchoApp):
+    """The bot says what became of it."""
+    ask_to_change(page, echo).form = None
+    page.get_by_role("button", name="Change").click()
+    expect(page.locator(".bot .text")).to_have_count(2)
+    assert [turn.tap and turn.tap.data for turn in echo.turns] == [None, "e:1"]
 
 
 def test_reload_shows_the_same_conversation(page: Page):

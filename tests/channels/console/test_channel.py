@@ -140,6 +140,12 @@ def test_request_of_our_own_origin_is_accepted(channel: ConsoleChannel, origin: 
         {"id": "1", "text": "hi", "tap": "x"},
         {"id": "1", "text": None, "tap": "x"},
         {"id": "1", "tap": "x", "message": 5},
+        {"id": "1", "form": {"a": "b"}},
+        {"id": "1", "form": {"a": 1}, "tap": "x"},
+        {"id": "1", "form": [], "tap": "x"},
+        {"id": "1", "form": {"a" * 256: "b"}, "tap": "x"},
+        {"id": "1", "form": dict.fromkeys(map(str, range(101)), ""), "tap": "x"},
+        {"id": "1", "form": {"a": "b"}, "tap": "x", "text": "yes"},
         {"id": "1", "tap": "x", "message": "+"},
     ],
 )
@@ -178,6 +184,14 @@ def test_tap_carries_the_data_of_its_button(channel: ConsoleChannel):
     """The data arrives as the question contained it."""
     (turn,) = channel.receive(hook(channel, {"id": "e1", "tap": "c:abc"})).turns
     assert (turn.tap, turn.text) == (Tap("c:abc", callback_id="e1"), "")
+
+
+def test_form_names_its_question_and_its_values(channel: ConsoleChannel):
+    """It decides nothing by itself."""
+    body = {"id": "e1", "form": {"quantity": "2", "note": ""}, "tap": "e:abc", "message": "17-2"}
+    (turn,) = channel.receive(hook(channel, body)).turns
+    assert (turn.kind, turn.form, turn.message_id) == ("form", {"quantity": "2", "note": ""}, "17-2")
+    assert (turn.tap, turn.decides) == (Tap("e:abc", callback_id="e1"), False)
 
 
 def test_tap_names_its_message(channel: ConsoleChannel):

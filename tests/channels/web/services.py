@@ -132,6 +132,7 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         "public_url": PUBLIC_URL,
         "settings": SimpleNamespace(limits=InboxLimits(), key_prefix=PREFIX),
         "channels": {},
+        "forms": None,
         "spool": None,
         "bot_id": "b0",
         "data_loss_guard": SimpleNamespace(

@@ -1,0 +1,372 @@
+"""The form of a question as a modal of Slack: opening it, and reading what a person enters."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+
+from sayso.channels.base import FindForm, SendError
+from sayso.channels.forms import EditForm, FormField, value_text
+from sayso.channels.i18n.texts import Texts, brief, texts_for
+from sayso.channels.markdown import slack_mrkdwn
+from sayso.channels.slack.address import split_place
+from sayso.channels.slack.client import translated
+from sayso.channels.types import Turn
+
+if TYPE_CHECKING:
+    from slack_sdk.web.async_client import AsyncWebClient
+
+log = logging.getLogger(__name__)
+
+#: The callback id of our own modals. Forms that other code of the app opens have another one.
+CHANGE_FORM = "sayso:change"
+#: What Slack takes: characters of a title and of a button of the modal, of a label and of a hint,
+#: of an option's text and value, of an input, and of the metadata; blocks of a modal; options of a
+#: menu.
+TITLE_LIMIT, LABEL_LIMIT = 24, 2000
+OPTION_TEXT_LIMIT, OPTION_VALUE_LIMIT = 75, 150
+INPUT_LIMIT, METADATA_LIMIT = 3000, 3000
+BLOCK_LIMIT, OPTION_LIMIT, ID_LIMIT = 100, 100, 255
+#: How long the record of a question is awaited before a modal opens that says so, in seconds.
+#: Slack's trigger works for three seconds after the tap.
+READ_SECONDS = 1.0
+#: How long it is awaited after that.
+FILL_SECONDS = 30.0
+#: The value of a check box that is set.
+_SET = "true"
+#: Blocks beside the fields: what was asked, and that nothing is done yet.
+_OTHER_BLOCKS = 2
+#: A time that Slack's time picker can show. It knows neither seconds nor time zones.
+_CLOCK_TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d(:00)?")
+
+Block = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FormPlace:
+    """Where a form belongs: the address of its question, its message, and the token of its button.
+
+    `team`: the workspace, "" for an app of one workspace. `message`: the ts of the question, "" for
+    one that only its person sees.
+    """
+
+    team: str
+    chat: str
+    thread: str
+    message: str
+    token: str
+
+    def to_metadata(self) -> str:
+        """Return the `private_metadata` of the modal, which Slack sends back unchanged."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def of_view(cls, view: Mapping[str, Any]) -> FormPlace | None:
+        """Return where a submitted form belongs, None for a form that is not ours.
+
+        Raises TypeError and ValueError if the metadata of ours makes no sense.
+        """
+        if view.get("callback_id") != CHANGE_FORM:
+            return None
+        place = cls(**json.loads(view["private_metadata"]))
+        if not all(isinstance(value, str) for value in asdict(place).values()):
+            raise TypeError("metadata that is no text")
+        return place
+
+
+def place_of(turn: Turn) -> FormPlace:
+    """Return where the form belongs that a tap asks for."""
+    team, chat = split_place(turn.conversation.chat)
+    token = turn.tap.data if turn.tap else ""
+    return FormPlace(team, chat, turn.conversation.thread, turn.message_id, token)
+
+
+class SlackForms:
+    """Opens the forms of one channel, on a loop of the web process. Lives as long as it."""
+
+    def __init__(
+        self,
+        channel: str,
+        client_of: Callable[[str], Awaitable[AsyncWebClient]],
+        language: str,
+        *,
+        read_seconds: float = READ_SECONDS,
+    ) -> None:
+        """`language`: of what is shown before the question is read."""
+        self._read_seconds = read_seconds
+        self._channel = channel
+        self._client_of = client_of
+        self._texts = texts_for(language)
+        #: The forms whose questions are still read.
+        self._filling: set[asyncio.Task[None]] = set()
+
+    async def open(self, turn: Turn, find: FindForm) -> bool:
+        """Open the form that a tap asks for. Return whether a modal is shown.
+
+        If the question takes long to read, a modal says so first: a trigger does not wait.
+        """
+        chat = turn.conversation.chat
+        reading = asyncio.ensure_future(find(turn))
+        try:
+            client = await self._client_of(chat)
+            await asyncio.wait({reading}, timeout=self._read_seconds)
+            view: Block | None = notice_view(self._texts.form_loading(), self._texts)
+            if reading.done():
+                view = _view_of(reading.result(), turn)
+            if view is None:
+                return False
+            with translated(chat):
+                trigger = turn.tap.callback_id if turn.tap else ""
+                answer = await client.views_open(trigger_id=trigger, view=view)
+        except (SendError, RedisError) as exc:
+            # The words of a broken connection to Redis may hold its address.
+            reason = str(exc) if isinstance(exc, SendError) else type(exc).__name__
+            extra = {"channel": self._channel, "event": turn.event_hash, "reason": reason}
+            log.warning("form.not_opened", extra=extra)
+            return False
+        if not reading.done():
+            filling = asyncio.create_task(self._fill(client, answer["view"], reading, turn))
+            self._filling.add(filling)
+            filling.add_done_callback(self._filling.discard)
+        return True
+
+    async def _fill(
+        self,
+        client: AsyncWebClient,
+        shown: Mapping[str, Any],
+        reading: asyncio.Future[EditForm | None],
+        turn: Turn,
+    ) -> None:
+        """Show the form in an open modal, or that there is none."""
+        try:
+            form = await asyncio.wait_for(reading, FILL_SECONDS)
+            view = _view_of(form, turn)
+            closed = self._texts.stale() if form is None else self._texts.form_failed()
+        except (TimeoutError, RedisError):
+            view = None
+            closed = self._texts.form_failed()
+        try:
+            with translated(turn.conversation.chat):
+                new = view or notice_view(closed, self._texts)
+                await client.views_update(view_id=shown["id"], hash=shown["hash"], view=new)
+        except SendError as exc:  # the person has closed it
+            extra = {"channel": self._channel, "event": turn.event_hash, "reason": str(exc)}
+            log.warning("form.not_opened", extra=extra)
+
+
+def _view_of(form: EditForm | None, turn: Turn) -> Block | None:
+    if form is None:
+        return None
+    return form_view(form, texts_for(form.language), place_of(turn))
+
+
+def form_view(form: EditForm, texts: Texts, place: FormPlace) -> Block | None:
+    """Return the modal of a form, None if a modal of Slack cannot show it whole."""
+    blocks = [_input_of(field, texts) for field in form.fields]
+    metadata = place.to_metadata()
+    fits = 0 < len(blocks) <= BLOCK_LIMIT - _OTHER_BLOCKS and len(metadata) <= METADATA_LIMIT
+    inputs = [block for block in blocks if block]
+    if not fits or len(inputs) < len(blocks):
+        return None
+    asked = slack_mrkdwn(brief(form.preview))
+    section = {"type": "section", "text": {"type": "mrkdwn", "text": asked, "verbatim": True}}
+    note = {"type": "context", "elements": [_plain(texts.form_note(), LABEL_LIMIT)]}
+    return {
+        "type": "modal",
+        "callback_id": CHANGE_FORM,
+        "private_metadata": metadata,
+        "title": _plain(texts.change_label, TITLE_LIMIT),
+        "submit": _plain(texts.form_submit(), TITLE_LIMIT),
+        "close": _plain(texts.form_cancel(), TITLE_LIMIT),
+        "blocks": [section, *inputs, note],
+    }
+
+
+def notice_view(text: str, texts: Texts) -> Block:
+    """Return a modal that says something and has no fields."""
+    section = {"type": "section", "text": {"type": "plain_text", "text": text}}
+    return {
+        "type": "modal",
+        "title": _plain(texts.change_label, TITLE_LIMIT),
+        "close": _plain(texts.form_cancel(), TITLE_LIMIT),
+        "blocks": [section],
+    }
+
+
+def entered_values(view: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a person has changed in a form, by the name of the field.
+
+    Untouched fields are left out.
+    Slack sends the blocks of the form back with what was entered, so that both can be compared.
+    """
+    values = (view.get("state") or {}).get("values") or {}
+    changed = {}
+    for block in view.get("blocks") or ():
+        if block.get("type") != "input":
+            continue
+        element = block["element"]
+        state = (values.get(block["block_id"]) or {}).get(element["action_id"]) or {}
+        before = _text_of(element, "initial")
+        after = _text_of({**state, "action_id": element["action_id"]}, "selected")
+        if before != after:
+            changed[block["block_id"]] = after
+    return changed
+
+
+def _text_of(element: Mapping[str, Any], when: str) -> str:
+    """Return what stands in an element, as a person would type it.
+
+    `when` is the beginning of the fields' names: `initial` in a block, `selected` in a state.
+    """
+    match element.get("type"):
+        case "checkboxes":
+            return _SET if element.get(f"{when}_options") else "false"
+        case "static_select":
+            return str((element.get(f"{when}_option") or {}).get("value") or "")
+        case "datepicker":
+            return str(element.get(f"{when}_date") or "")
+        case "timepicker":
+            return str(element.get(f"{when}_time") or "")
+        case "datetimepicker":
+            at = element.get(f"{when}_date_time")
+            zone = timezone(timedelta(seconds=int(element["action_id"])))
+            return datetime.fromtimestamp(at, zone).isoformat() if at else ""
+    value = element.get("initial_value" if when == "initial" else "value")
+    return str(value or "")
+
+
+def _input_of(field: FormField, texts: Texts) -> Block | None:
+    """Return the block of a field, None if Slack has no element that can show it whole."""
+    element = _element_of(field, texts)
+    if element is None or not 0 < len(field.name) <= ID_LIMIT:
+        return None
+    # A check box that must be filled in could not be cleared.
+    is_optional = field.type == "boolean" or not field.required
+    block: Block = {
+        "type": "input",
+        "block_id": field.name,
+        "label": _plain(field.label, LABEL_LIMIT),
+        "element": element,
+        "optional": is_optional,
+    }
+    if field.description:
+        block["hint"] = _plain(field.description, LABEL_LIMIT)
+    return block
+
+
+def _element_of(field: FormField, texts: Texts) -> Block | None:
+    match field.type:
+        case "boolean":
+            return _check_box(field, texts)
+        case "choice":
+            return _menu(field)
+        case "integer" | "number":
+            return _number_input(field)
+        case "date" | "time" | "datetime":
+            picker = _picker(field)
+            if picker is not None:
+                return picker
+    return _text_input(field)
+
+
+def _check_box(field: FormField, texts: Texts) -> Block:
+    option = {"text": _plain(texts.confirm_label, OPTION_TEXT_LIMIT), "value": _SET}
+    element: Block = {"type": "checkboxes", "action_id": "value", "options": [option]}
+    if field.value is True:
+        element["initial_options"] = [option]
+    return element
+
+
+def _menu(field: FormField) -> Block | None:
+    choices = field.choice_texts
+    are_sized = all(0 < len(choice) <= OPTION_VALUE_LIMIT for choice in choices)
+    if not are_sized or len(set(choices)) < len(choices):
+        return None
+    if not 0 < len(choices) <= OPTION_LIMIT:
+        return _text_input(field)
+    options = [{"text": _plain(choice, OPTION_TEXT_LIMIT), "value": choice} for choice in choices]
+    element: Block = {"type": "static_select", "action_id": "value", "options": options}
+    if field.text in choices:
+        element["initial_option"] = options[choices.index(field.text)]
+    return element
+
+
+def _number_input(field: FormField) -> Block | None:
+    try:
+        float(field.text or "0")
+    except ValueError:
+        return _text_input(field)
+    element: Block = {
+        "type": "number_input",
+        "action_id": "value",
+        "is_decimal_allowed": field.type == "number",
+    }
+    bounds = {"min_value": field.minimum, "max_value": field.maximum}
+    element |= {key: value_text(bound) for key, bound in bounds.items() if bound is not None}
+    if field.text:
+        element["initial_value"] = field.text
+    return element
+
+
+def _picker(field: FormField) -> Block | None:
+    """Return the picker of a date or a time, None if it cannot show the present value exactly."""
+    text = field.text
+    element: Block = {"type": f"{field.type}picker", "action_id": "value"}
+    with contextlib.suppress(ValueError):
+        match field.type:
+            case "date" | "time" if not text:
+                return element
+            case "date":
+                return element | {"initial_date": date.fromisoformat(text).isoformat()}
+            case "time" if _CLOCK_TIME.fullmatch(text):
+                return element | {"initial_time": time.fromisoformat(text).isoformat("minutes")}
+            case "datetime":
+                return _instant_picker(text)
+    return None
+
+
+def _instant_picker(text: str) -> Block | None:
+    """Return the picker of an instant, which each person sees in their own time zone.
+
+    A time without a zone is no instant.
+    """
+    at = datetime.fromisoformat(text) if text else datetime.now(UTC)
+    zone = at.utcoffset()
+    if zone is None or at.second or at.microsecond:
+        return None
+    # What is picked gets the zone of the present value.
+    element: Block = {"type": "datetimepicker", "action_id": f"{zone.total_seconds():.0f}"}
+    return {**element, "initial_date_time": round(at.timestamp())} if text else element
+
+
+def _text_input(field: FormField) -> Block | None:
+    if len(field.text) > INPUT_LIMIT:
+        return None
+    element: Block = {"type": "plain_text_input", "action_id": "value", "multiline": field.is_long}
+    if field.type == "text":
+        element["max_length"] = min(field.max_chars, INPUT_LIMIT)
+    if field.text:
+        element["initial_value"] = field.text
+    return element
+
+
+def _plain(text: str, limit: int) -> Block:
+    """Return a text object. What is too long ends in an ellipsis."""
+    shown = text.strip() or "…"
+    if len(shown) > limit:
+        shown = f"{shown[: limit - 1]}…"
+    return {"type": "plain_text", "text": shown}
+
+
+def errors_answer(errors: Mapping[str, str]) -> str:
+    """Return the body that shows errors beside their fields."""
+    return json.dumps({"response_action": "errors", "errors": dict(errors)})

@@ -1,0 +1,112 @@
+"""WebForms: opens the form of a question, and checks a filled-in one, before anything is stored.
+
+The web process does both itself: Slack gives it three seconds, in which all workers may be busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import TimeoutError as Late
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from redis.exceptions import RedisError
+
+from sayso.channels.base import Channel, FormSource, ShowsForms
+from sayso.channels.forms import EditForm
+from sayso.channels.i18n.texts import texts_for
+from sayso.channels.markdown import plain
+from sayso.channels.types import Received, Turn
+
+log = logging.getLogger(__name__)
+
+#: How long a tap may take to show a form, in seconds. Slack waits three for its answer.
+OPEN_SECONDS = 2.3
+#: How long a filled-in form may take to be checked. It still has to be stored after that.
+CHECK_SECONDS = 1.2
+
+T = TypeVar("T")
+
+
+class WebForms:
+    """The forms of all channels. One per process; used from any thread.
+
+    What it cannot do in time it leaves to the workers: the turn is stored like any other one.
+    """
+
+    def __init__(self, source: FormSource) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        #: Runs the calls to platforms, which go on after their webhook was answered. It begins with
+        #: the first form, after the process has forked.
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def answered(self, channel: Channel, received: Received) -> Received:
+        """Open the form that a tap asks for, or check a filled-in one. Return what to store."""
+        turn = received.turns[0] if len(received.turns) == 1 else None
+        if turn is None or turn.tap is None or not isinstance(channel, ShowsForms):
+            return received
+        if turn.kind == "form":
+            return self._checked(channel, received, turn)
+        if not self._source.asks_for_form(turn):
+            return received
+        answer = self._run(channel.open_form(turn, self._source.find), OPEN_SECONDS)
+        if answer is None:
+            return received
+        ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
+        log.info("form.opened", extra=ids)
+        return replace(received, turns=(), answer=answer, ignored="a tap that opened a form")
+
+    def _checked(self, channel: ShowsForms, received: Received, turn: Turn) -> Received:
+        errors: dict[str, str] = {}
+        form = self._run(self._find(turn), CHECK_SECONDS)
+        if form is not None:
+            errors = form_errors(form, turn)
+        if not errors:
+            return received
+        answer = channel.form_errors(errors)
+        reason = "a form with values that cannot be taken"
+        return replace(received, turns=(), answer=answer, ignored=reason)
+
+    async def _find(self, turn: Turn) -> EditForm | None:
+        try:
+            return await self._source.find(turn)
+        except RedisError:
+            return None
+
+    def _run(self, coroutine: Coroutine[Any, Any, T], seconds: float) -> T | None:
+        """Return the result of a coroutine, None if it takes too long."""
+        running = asyncio.run_coroutine_threadsafe(coroutine, self._started_loop())
+        try:
+            return running.result(seconds)
+        except Late:
+            running.cancel()
+            return None
+
+    def _started_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="forms", daemon=True).start()
+            return self._loop
+
+
+def form_errors(form: EditForm, turn: Turn) -> dict[str, str]:
+    """Return what cannot be taken of a filled-in form, by field; nothing if its turn may be stored.
+
+    A form that has other fields than its question is stored: a worker refuses it.
+    """
+    texts = texts_for(form.language)
+    try:
+        answer = form.read(turn.form)
+    except KeyError:
+        return {}
+    errors = {}
+    for name, problem in answer.problems.items():
+        errors[name] = plain(texts.field_problem(problem))
+    if not (errors or answer.changes):
+        errors[form.fields[0].name] = texts.form_unchanged()
+    return errors
