@@ -14,8 +14,7 @@ from pydantic_core import to_json
 
 from sayso.pending.action import Executor, PendingAction
 from sayso.pending.context import call_context
-from sayso.pending.error_texts import own_words, readable_text
-from sayso.pending.json_words import decode, decoded, in_line, in_lines
+from sayso.pending.json_words import in_line
 
 log = logging.getLogger(__name__)
 
@@ -130,16 +129,6 @@ class EffectFailed(Exception):
     """Raised by an executor that failed and says why in a text for the user."""
 
 
-def words_for_person(error: BaseException) -> str:
-    """Return what an executor's error says to the user; "" for an unexpected error, whose text stays private.
-
-    EffectFailed says its own text. Errors of other packages (`agent.ToolError`) have an attribute of this name.
-    """
-    if isinstance(error, EffectFailed):
-        return readable_text(error) or ""
-    return json_in_words(own_words(error), is_quoted=True)
-
-
 def idempotency_key() -> str:
     """Return a key for services that support idempotency: the same when an effect is repeated after a crash.
 
@@ -235,93 +224,3 @@ def _jsonable(value: Any) -> Any:
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_encodable).encode
-
-
-def result_in_words(text: str) -> str:
-    """Return a result as text for people: JSON in words, other text as it is."""
-    try:
-        value = decoded(decode(text))
-    except (ValueError, RecursionError):
-        return text if "```" in text else json_in_words(text)
-    if isinstance(value, list) and value:
-        return in_lines(value)
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, dict):
-        return in_line(value)
-    kind, entity, query = (value.get(key) for key in ("kind", "entity", "query"))  # of a typed result: see ToolResult
-    if kind == "ambiguous":
-        return Ambiguous(str(entity or ""), str(query or ""), list(value.get("matches") or [])).in_words
-    if kind == "not_found":
-        return NotFound(str(entity or ""), str(query or "")).in_words
-    for key in ("preview", "message"):
-        if kind and isinstance(value.get(key), str):
-            return str(value[key])
-    if next(iter(value), "") == "kind":  # where a typed result has it; elsewhere it says something
-        value.pop("kind")
-    return in_lines(value)
-
-
-#: Results that say no more than that an effect took place, as JSON.
-_ONLY_DONE = frozenset(("true", "null", '""', "[]", "{}"))
-
-
-def effect_in_words(text: str) -> str:
-    """Return the result of an effect as text for people: JSON in words, other text as it is.
-
-    "" if it says no more than that the effect took place. Alone, "nothing" would read as if nothing was done.
-    """
-    if text.strip() in _ONLY_DONE:
-        return ""
-    words = result_in_words(text)
-    return "" if words == "nothing" != text else words
-
-
-#: The beginning of a JSON object, or of a list of objects: on a line of its own, or behind other text.
-_OWN_LINE = re.compile(r"^[ \t]*(?=[{\[])", re.MULTILINE)
-_BEHIND_TEXT = re.compile(r'(?=\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')
-_decode = json.JSONDecoder(parse_float=str).raw_decode
-#: How many brackets of a text are tried that begin no JSON. An error of `json` counts the lines before it, which
-#: takes time in proportion to the text.
-MAX_NO_JSON = 1000
-
-
-def json_in_words(text: str, *, is_quoted: bool = False) -> str:
-    """Return a text with the JSON objects that stand on lines of their own in words, for people.
-
-    With `is_quoted` it is an error that quotes an answer of another system: then an object may also stand behind other
-    text, and one that is cut off is left out. What was read in vain is not read again from a bracket inside it, and
-    the rest of a text with many such brackets stays as it is: the work grows with the text, not with its square.
-    """
-    pieces: list[str] = []
-    done = 0
-    tried = 0
-    failures = 0
-    for found in (_BEHIND_TEXT if is_quoted else _OWN_LINE).finditer(text):
-        if found.end() < max(done, tried):  # it is a part of the object before
-            continue
-        try:
-            value, end = _decode(text, found.end())
-        except (ValueError, RecursionError) as exc:
-            if is_quoted:
-                return "".join([*pieces, text[done : found.end()], "[…]"])
-            failures += 1
-            if failures == MAX_NO_JSON:
-                break
-            # Deep nesting and numbers of thousands of digits do not say where they are: then the rest stays as it is.
-            tried = getattr(exc, "pos", len(text))
-            continue
-        is_object = isinstance(value, dict) or (
-            isinstance(value, list) and any(isinstance(each, dict) for each in value)
-        )
-        if is_object and (is_quoted or _ends_line(text, end)):
-            pieces += [text[done : found.end()], in_line(value) if is_quoted else in_lines(value)]
-            done = end
-    return "".join([*pieces, text[done:]])
-
-
-def _ends_line(text: str, at: int) -> bool:
-    """Return whether only white space follows in the line of this position."""
-    line_end = text.find("\n", at)
-    rest = text[at:] if line_end < 0 else text[at:line_end]
-    return not rest.strip()

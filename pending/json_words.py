@@ -37,6 +37,8 @@ MAX_DEPTH = 4
 MAX_LIST_CHARS = 100
 #: Labels of fields that are named as left out.
 MAX_NAMED_FIELDS = 3
+#: Objects and lists inside each other that are read of a text that is cut off.
+MAX_CUT_DEPTH = 100
 #: Characters of a text that is read as JSON if it looks like it.
 MAX_ENCODED_CHARS = 200_000
 
@@ -65,6 +67,8 @@ _CAPITALS = frozenset(("id", "url", "uri", "ip", "api", "sku", "vat", "iban", "p
 #: Ids up to this length are short enough to be said by a person, such as the number of an order.
 _SPOKEN_ID_CHARS = 8
 
+#: The punctuation of JSON outside of texts. A text without an end is cut off.
+_CUT_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[][{},]', re.DOTALL)
 #: A key that a program chose. All other keys may be data, such as a file's name, and stay as they are.
 _FIELD_NAME = re.compile(r"_{0,2}[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*_?")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -87,6 +91,32 @@ def decode(text: str) -> Any:
     Raises ValueError or RecursionError.
     """
     return json.loads(text, parse_float=str)
+
+
+def decode_cut(text: str) -> Any:
+    """Return the value of a JSON object or list whose end is cut off: its whole members.
+
+    Raises ValueError for any other text, and RecursionError.
+    """
+    closing = ""
+    last_end = 0
+    last_closing = ""
+    for token in _CUT_TOKENS.finditer(text):
+        match token[0]:
+            case "{":
+                closing = "}" + closing
+            case "[":
+                closing = "]" + closing
+            case "," | "}" | "]":
+                if token[0] != ",":
+                    closing = closing[1:]
+                last_end = token.start() if token[0] == "," else token.end()
+                last_closing = closing
+        if len(closing) > MAX_CUT_DEPTH or (last_end and not closing):
+            break
+    if not last_closing:
+        raise ValueError("no JSON that is cut off")
+    return decode(text[:last_end] + last_closing)
 
 
 def in_lines(value: Mapping[str, Any] | Sequence[Any]) -> str:

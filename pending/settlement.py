@@ -27,8 +27,6 @@ from sayso.pending.executors import (
     ToolOutput,
     ToolResult,
     as_json,
-    effect_in_words,
-    words_for_person,
 )
 from sayso.pending.proposals import (
     ChannelRun,
@@ -50,6 +48,7 @@ from sayso.pending.repository import (
     Claim,
     StoredAction,
 )
+from sayso.pending.result_words import effect_in_words, words_for_person
 from sayso.pending.turns import LeaseLost, StaleTurn, Transition, TurnChange, outbox_entry
 
 log = logging.getLogger(__name__)

@@ -29,10 +29,9 @@ from sayso.pending.executors import (
     PendingConfirmation,
     ToolResult,
     as_json,
-    effect_in_words,
-    result_in_words,
 )
 from sayso.pending.proposals import current_context
+from sayso.pending.result_words import effect_in_words, result_in_words
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.pending.executors import Ambiguous, result_in_words
+from sayso.pending.executors import Ambiguous
 from sayso.pending.json_words import MAX_ROWS, label_of
+from sayso.pending.result_words import result_in_words
 
 API = "https://api.github.com/repos/octocat/Hello-World"
 PAGE = "https://github.com/octocat/Hello-World"

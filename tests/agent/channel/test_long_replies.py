@@ -23,7 +23,8 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown import plain
 from sayso.channels.types import Conversation, Tap, Turn
 from sayso.pending import stash_pending
-from sayso.pending.executors import EffectFailed, words_for_person
+from sayso.pending.executors import EffectFailed
+from sayso.pending.result_words import words_for_person
 from sayso.testing.stores import MemoryMediaStore
 
 CHAT = Conversation("telegram", "7")

@@ -28,7 +28,7 @@ from sayso.channels.slack.text import readable as readable_in_slack
 from sayso.pending import RegexConfirmParser
 from sayso.pending.action import PendingAction
 from sayso.pending.consent import is_unclear, read_answer
-from sayso.pending.executors import json_in_words, result_in_words
+from sayso.pending.result_words import json_in_words, result_in_words
 
 HOSTILE = "*a*a*a*b*c*@x"
 #: Pieces of which long hostile texts are made.

@@ -1,0 +1,157 @@
+"""HTML and XML of an API as text for people: what a page says, and the elements of a document as fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from typing import Any, NamedTuple
+
+#: Characters of a page or document that are read.
+MAX_MARKUP_CHARS = 100_000
+#: Elements inside each other that are read.
+MAX_ELEMENT_DEPTH = 50
+
+#: Elements whose text is for browsers.
+_UNSEEN = frozenset(("script", "style", "svg", "template", "noscript"))
+#: Elements inside a line. All others begin one.
+_INSIDE_LINES = frozenset("a abbr b bdi bdo code em font i label mark q s small span strong sub sup td th u".split())
+#: The first elements of a page, or of a part of one.
+_OF_PAGES = _INSIDE_LINES | frozenset(
+    "article body center div h1 h2 h3 h4 h5 h6 head header html main ol p pre section table title ul".split()
+)
+_FIRST_ELEMENT = re.compile(r"\s*(?:<[!?][^<>]*>\s*)*<([A-Za-z_][\w:.-]*)(?=[\s/>])")
+_DECLARATION = re.compile(r"\s*<(?:!doctype\s+html|\?xml)\b", re.IGNORECASE)
+_ELEMENT_NAME = re.compile(r"/?([A-Za-z_][\w:.-]*)")
+_ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*("[^"]*"|'[^']*')""")
+
+
+class _Part(NamedTuple):
+    """A piece of markup: the inside of a tag, or a text between two tags."""
+
+    tag: str = ""
+    text: str = ""
+
+
+class _Element(NamedTuple):
+    """An element of a document that is read: its name, its fields so far, and its texts."""
+
+    name: str
+    fields: dict[str, Any]
+    texts: list[str]
+
+    @property
+    def value(self) -> Any:
+        """The value of the element: its text alone, or its fields with the text among them."""
+        words = " ".join("".join(self.texts).split())
+        if not self.fields:
+            return words
+        return {**({"value": words} if words else {}), **self.fields}
+
+
+def is_markup(text: str) -> bool:
+    """Return whether a text is a page of HTML or a document of XML, rather than a text that names a tag."""
+    if _DECLARATION.match(text):
+        return True
+    first = _FIRST_ELEMENT.match(text)
+    return first is not None and text.rstrip().lower().endswith(f"</{first[1].lower()}>")
+
+
+def markup_start(text: str) -> int:
+    """Return where a page begins that an error quotes behind its own words, -1 if there is none."""
+    found = re.search(r"<(?:!doctype\s+html|\?xml|html)\b", text, re.IGNORECASE)
+    return found.start() if found else -1
+
+
+def is_page(text: str) -> bool:
+    """Return whether markup is HTML, rather than XML."""
+    first = _FIRST_ELEMENT.match(text)
+    return first is None or first[1].lower() in _OF_PAGES
+
+
+def page_lines(text: str) -> list[str]:
+    """Return the lines of a page of HTML that people see, without repetitions such as its title above its heading."""
+    lines: list[list[str]] = [[]]
+    for part in _parts(text[:MAX_MARKUP_CHARS]):
+        name = _name_of(part.tag)
+        if name and name.lower() not in _INSIDE_LINES:
+            lines.append([])
+        lines[-1].append(unescape(part.text))
+    told = dict.fromkeys(" ".join("".join(pieces).split()) for pieces in lines)
+    return [line for line in told if line]
+
+
+def document_value(text: str) -> dict[str, Any]:
+    """Return a document of XML as a JSON value: attributes and elements are fields, elements of one name a list.
+
+    Names lose their namespaces. Elements that are nested too deep count as texts of the one around them.
+    """
+    root = _Element("", {}, [])
+    path = [root]
+    for part in _parts(text[:MAX_MARKUP_CHARS]):
+        path[-1].texts.append(unescape(part.text))
+        name = _name_of(part.tag).rpartition(":")[2]
+        is_closing = part.tag.startswith("/")
+        if name and not is_closing and len(path) <= MAX_ELEMENT_DEPTH:
+            path.append(_Element(name, _attributes(part.tag), []))
+            is_closing = part.tag.endswith("/")
+        # An element that was never closed ends with the one around it.
+        while is_closing and any(each.name == name for each in path):
+            ended = path.pop()
+            _add(path[-1].fields, ended.name, ended.value)
+            is_closing = ended.name != name
+    while len(path) > 1:
+        ended = path.pop()
+        _add(path[-1].fields, ended.name, ended.value)
+    return root.fields
+
+
+def _parts(text: str) -> Iterator[_Part]:
+    """Yield the tags and texts of markup, without comments and what browsers do not show.
+
+    Each character is read once.
+    """
+    lowered = text.lower()
+    position = 0
+    while (start := text.find("<", position)) >= 0:
+        yield _Part(text=text[position:start])
+        if text.startswith("<!--", start):
+            end = text.find("-->", start)
+            position = end + 3
+        elif text.startswith("<![CDATA[", start):
+            end = text.find("]]>", start)
+            yield _Part(text=text[start + 9 : end if end >= 0 else len(text)].replace("&", "&amp;"))
+            position = end + 3
+        else:
+            end = text.find(">", start)
+            tag = text[start + 1 : end] if end >= 0 else ""
+            yield _Part(tag=tag)
+            position = end + 1
+            name = tag.split(maxsplit=1)[0].lower() if tag.strip() else ""
+            if name in _UNSEEN:
+                end = lowered.find(f"</{name}", position)
+                position = end
+        if end < 0:
+            return
+    yield _Part(text=text[position:])
+
+
+def _name_of(tag: str) -> str:
+    """Return the name of an element by its tag, "" for a declaration."""
+    found = _ELEMENT_NAME.match(tag)
+    return found[1] if found else ""
+
+
+def _attributes(tag: str) -> dict[str, Any]:
+    pairs = _ATTRIBUTE.findall(tag)
+    return {name.rpartition(":")[2]: unescape(value[1:-1]) for name, value in pairs if not name.startswith("xmlns")}
+
+
+def _add(fields: dict[str, Any], name: str, value: Any) -> None:
+    """Add an element to the fields of the one around it. Several of one name become a list."""
+    if name not in fields:
+        fields[name] = value
+    elif isinstance(fields[name], list):
+        fields[name].append(value)
+    else:
+        fields[name] = [fields[name], value]
