@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from sayso.pending.consent import ConfirmParser, RegexConfirmParser
     from sayso.pending.context import Confirmation, Person, ToolContext
+    from sayso.pending.effect import EffectRefused
     from sayso.pending.executors import PendingConfirmation, idempotency_key
     from sayso.pending.proposals import current_context, current_user, executor_factory, stash_pending
     from sayso.pending.settlement import ConfirmOutcome
@@ -29,6 +30,7 @@ __all__ = [
     "ConfirmOutcome",
     "ConfirmParser",
     "Confirmation",
+    "EffectRefused",
     "InMemoryPendingStore",
     "PendingAction",
     "PendingActionExistsError",
@@ -49,7 +51,7 @@ __all__ = [
 
 #: The modules that define these names, in the order in which they are searched. They are imported on first use: all
 #: that touches Redis is below this package, and a command of an operator needs none of these modules.
-_MODULES = ("action", "consent", "context", "executors", "proposals", "settlement", "store")
+_MODULES = ("action", "consent", "context", "effect", "executors", "proposals", "settlement", "store")
 
 
 def __getattr__(name: str) -> Any:

@@ -7,11 +7,13 @@ import inspect
 import logging
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from sayso.pending.effect import EffectBlock, EffectStart, begin_effect
 
 if TYPE_CHECKING:
     from sayso.pending.proposals import ChannelRun, ProposedAction  # which imports this module
@@ -55,6 +57,26 @@ class ToolContext:
     conversation: str = ""
     language: str = ""
     confirmed: Confirmation | None = None
+    _effect: EffectStart | None = field(default=None, repr=False, compare=False)
+
+    def effect(self) -> EffectBlock:
+        """Return the block of the tool's effect: `with context.effect():`, in an async tool `async with`.
+
+        Only for a tool with `marks_effect=True`. What the tool does before the block is preparation: it runs again
+        if its worker dies there. From the beginning of the block on the call never runs again. Outside of a
+        conversation the block does nothing.
+
+        The block raises EffectRefused, and is not entered, if the effect must not begin: another worker
+        has taken over the call. In an async tool, `with` blocks the event loop while the beginning is stored.
+        """
+        return EffectBlock(self._effect)
+
+    def effect_begins(self) -> Awaitable[None]:
+        """Say that the effect begins now: `await context.effect_begins()`, in a sync tool without `await`.
+
+        It does what entering the block of `effect` does.
+        """
+        return begin_effect(self._effect)
 
 
 @dataclass
@@ -69,6 +91,8 @@ class CallContext:
     proposals: list[ProposedAction] | None = None
     #: The position of the running call in its model answer: calls may run at once, but a plan keeps their order.
     position: int = 0
+    #: Where the effect of the call that runs now begins; None if it began with the call.
+    effect: EffectStart | None = None
     #: The key of the effect that runs now, for services that support idempotency; "" without one.
     idempotency_key: str = ""
     #: What names the turn in log lines: conversation and number of the turn. Empty outside a turn.

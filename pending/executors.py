@@ -8,7 +8,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from pydantic_core import to_json
 
@@ -26,6 +26,13 @@ ExecutorFactory = Callable[[PendingAction], Executor | None]
 #: Finds out how an interrupted action ended; sync or async. True, or a text for the user: it took effect. False: it
 #: certainly did not. None: that is not known.
 Reconciler = Callable[[PendingAction], Any]
+
+
+class ActionExecutor(NamedTuple):
+    """What performs a confirmed action. `marks_effect`: it says itself where its effect begins."""
+
+    run: Executor
+    marks_effect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +54,11 @@ class ToolKinds(Protocol):
     `own` is what was registered for the kind or kept for the action; it comes before what the tool itself brings.
     """
 
-    def executor(self, action: PendingAction, own: ExecutorFactory | None) -> Executor | None:
-        """Return what performs a confirmed action now. None: nothing may. Raises what a tool's author may raise."""
+    def executor(self, action: PendingAction, own: ExecutorFactory | None) -> ActionExecutor | None:
+        """Return what performs a confirmed action now. None: nothing may. Raises what a tool's author may raise.
+
+        It marks its effect if it is a tool that does. Of `own` the caller knows.
+        """
 
     async def compare(self, action: PendingAction, *, render: bool, has_own: bool) -> Comparison:
         """Compare the tool of an action with the one that was shown; with `render` its preview as well.
@@ -88,14 +98,21 @@ class Executors:
         while len(self._closures) > self._max_closures:
             self._closures.popitem(last=False)
 
-    def take(self, action: PendingAction) -> Executor | None:
-        """Return the executor of an action: its closure if there is one, else a rebuilt one. None: it cannot run."""
+    def take(self, action: PendingAction) -> ActionExecutor | None:
+        """Return the executor of an action: its closure if there is one, else a rebuilt one. None: it cannot run.
+
+        A closure never marks its effect: only a factory can declare that.
+        """
         closure = self._closures.pop(action.pending_action_id, None)
         own = self._factories.get(action.kind) if closure is None else lambda _: closure
         try:
+            marks_effect = bool(getattr(own, "__sayso_marks_effect__", False))  # see `executor_factory`
             if self.tools is not None:
-                return self.tools.executor(action, own)
-            return own(action) if own is not None else None
+                executor = self.tools.executor(action, own)
+            else:
+                run = own(action) if own is not None else None
+                executor = ActionExecutor(run) if run is not None else None
+            return executor._replace(marks_effect=True) if executor and marks_effect else executor
         except Exception:  # a factory is user code, and nothing has happened yet
             log.exception("pending.factory_failed", extra={"kind": action.kind, "pending": action.pending_action_id})
             return None

@@ -33,6 +33,7 @@ from sayso.pending.action import (
     exact_args,
 )
 from sayso.pending.context import Confirmation, Person, ToolContext, call_context, context_field
+from sayso.pending.effect import EffectStart
 from sayso.pending.executors import UNDO_PREFIX, ExecutorFactory
 from sayso.pending.repository import StoredAction, sign_action
 from sayso.pending.turns import NewAction
@@ -125,11 +126,16 @@ def stash_pending(
     return action
 
 
-def executor_factory(kind: str) -> Callable[[F], F]:
-    """Mark a function as the executor factory of `kind`. The tool loader finds it beside the tools of its module."""
+def executor_factory(kind: str, *, marks_effect: bool = False) -> Callable[[F], F]:
+    """Mark a function as the executor factory of `kind`. The tool loader finds it beside the tools of its module.
+
+    With `marks_effect` its executors say where their effect begins: `with current_context().effect():`.
+    """
 
     def mark(factory: F) -> F:
-        factory.__sayso_kind__ = kind  # type: ignore[attr-defined]  # only marked, so that importing does nothing
+        # Only marked, so that importing does nothing.
+        factory.__sayso_kind__ = kind  # type: ignore[attr-defined]
+        factory.__sayso_marks_effect__ = marks_effect  # type: ignore[attr-defined]
         return factory
 
     return mark
@@ -253,10 +259,12 @@ def in_channel_run() -> bool:
     return run is not None and run.confirmed is None
 
 
-def confirmed_run(confirmed: Confirmation, scope: Scope, language: str) -> AbstractContextManager[ChannelRun]:
+def confirmed_run(
+    confirmed: Confirmation, scope: Scope, language: str, effect: EffectStart | None = None
+) -> AbstractContextManager[ChannelRun]:
     """Run an action by this yes inside the block: `current_context` and `current_user` name who confirmed it.
 
-    The action's id is the `idempotency_key`.
+    The action's id is the `idempotency_key`. `effect`: where its effect begins, None if it has begun.
     """
     run, place = call_context().run, scope.conversation
     if run is None or run.user_id != scope.user_id:
@@ -274,17 +282,29 @@ def confirmed_run(confirmed: Confirmation, scope: Scope, language: str) -> Abstr
         confirmed=confirmed,
     )
     log_fields = {**call_context().log_fields, "pending": confirmed.action_id}
-    return context_field("run", by_yes, idempotency_key=confirmed.action_id, log_fields=log_fields)
+    return context_field("run", by_yes, effect=effect, idempotency_key=confirmed.action_id, log_fields=log_fields)
 
 
 def current_context() -> ToolContext:
     """Return the context of the current run as a tool receives it."""
-    run = call_context().run
+    run, effect = call_context().run, _effect_start()
     if run is None:
-        return ToolContext()
+        return ToolContext(_effect=effect)
     phone = next((match[1] for each in (run.user_id, *run.aliases) if (match := _PHONE.fullmatch(each))), "")
     person = Person(run.user_id, run.user_name, run.role(), phone)
-    return ToolContext(person, run.channel_id or "", run.conversation_id or "", run.language, run.confirmed)
+    return ToolContext(person, run.channel_id or "", run.conversation_id or "", run.language, run.confirmed, effect)
+
+
+def _effect_start() -> EffectStart | None:
+    """Return where the effect of the current call begins. A tool that did not declare that it says so gets an error."""
+    tool = _running_tool.get()
+    if tool is None or tool.marks_effect:
+        return call_context().effect
+
+    async def refuse() -> None:
+        raise RuntimeError(f"tool {tool.name!r} says where its effect begins: give it marks_effect=True")
+
+    return EffectStart(refuse)
 
 
 def current_user() -> str | None:
@@ -334,6 +354,10 @@ class AskingTool(Protocol):
     @property
     def proposes(self) -> bool | None:
         """Whether its author declared that it may ask for a yes."""
+
+    @property
+    def marks_effect(self) -> bool:
+        """Whether its author declared that it says where its effect begins."""
 
     @property
     def definition_digest(self) -> str:

@@ -16,11 +16,13 @@ from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown
 from sayso.channels.markdown.outcome_signs import without_signs
 from sayso.channels.redaction import redact
 from sayso.channels.types import Reply, Scope, random_id, storable
-from sayso.pending.action import PLAN_KIND, ActionSigner, ActionState, Executor, PendingAction
+from sayso.pending.action import PLAN_KIND, ActionSigner, ActionState, PendingAction
 from sayso.pending.concurrency import NotStarted, TimedOut, run_with_timeout
 from sayso.pending.context import Confirmation, with_context
+from sayso.pending.effect import EffectStart
 from sayso.pending.error_texts import FATAL_ERRORS, error_text
 from sayso.pending.executors import (
+    ActionExecutor,
     Ambiguous,
     Executors,
     NotFound,
@@ -264,7 +266,10 @@ class Settlement:
     async def _start(
         self, claim: Claim, stored: StoredAction, state: ActionState | str, deadline: float | None
     ) -> ConfirmOutcome:
-        """Claimed -> started, then run. `state` is the stored state after the claim."""
+        """Claimed -> started, then run. `state` is the stored state after the claim.
+
+        An executor that marks its effect runs first: the action is started where its effect begins.
+        """
         action = stored.action
         # What has begun is not shown again: its own effect may have changed what the preview says. The steps of a plan
         # were compared when it began.
@@ -279,12 +284,36 @@ class Settlement:
                 raise StaleTurn(f"{claim.conversation}: another worker has taken the action further")
             return outcome
         attempt = random_id()
+        if executor is not None and executor.marks_effect and state == "claimed":
+            return await self._run_with_preparation(claim, stored, executor, attempt, deadline)
         match await self._repository.start(claim, stored, attempt):
             case "go":
                 return await self._run_started(claim, action, executor, attempt, deadline)
             case "worn":
                 return await self._end_interrupted(claim, action)
         raise StaleTurn(f"{claim.conversation}: the action changed before it was started")
+
+    async def _run_with_preparation(
+        self, claim: Claim, stored: StoredAction, executor: ActionExecutor, attempt: str, deadline: float | None
+    ) -> ConfirmOutcome:
+        """Run a claimed action whose executor says where its effect begins.
+
+        Until then the action stays claimed. If this worker dies or is stopped, the next one runs it again. If another
+        worker has taken over, the effect is refused, because only the holder of the lease can start an action.
+        """
+
+        async def start() -> None:
+            verdict = await self._repository.start(claim, stored, attempt)
+            if verdict == "lost":
+                raise LeaseLost(claim.conversation)
+            if verdict != "go":
+                raise StaleTurn(f"{claim.conversation}: the action changed before its effect began")
+
+        effect = EffectStart(start)
+        end = await self._run(claim, stored.action, executor, attempt, self._seconds_until(deadline), effect)
+        if not effect.close():  # it ended in its preparation. Only what was started can end.
+            await start()
+        return await self._record(claim, attempt, stored.action, end)
 
     async def _refusal(self, claim: Claim, action: PendingAction, *, render: bool) -> ConfirmOutcome | None:
         """Return the outcome of an action that must not run; None if its tools are those that were shown.
@@ -315,7 +344,7 @@ class Settlement:
         return None
 
     async def _run_started(
-        self, claim: Claim, action: PendingAction, executor: Executor | None, attempt: str, deadline: float | None
+        self, claim: Claim, action: PendingAction, executor: ActionExecutor | None, attempt: str, deadline: float | None
     ) -> ConfirmOutcome:
         """Started -> done, failed or unknown: run the action or plan and record how it ended."""
         if action.kind == PLAN_KIND:
@@ -324,38 +353,54 @@ class Settlement:
             outcome = _no_executor_outcome(action)
             await self._repository.finish(claim, attempt, ActionResult("failed", outcome.outcome_text))
             return outcome
-        seconds = self._timeout_seconds if deadline is None else max(0.0, deadline - time.monotonic())
-        end = await self._run(claim, action, executor, attempt, seconds)
+        end = await self._run(claim, action, executor, attempt, self._seconds_until(deadline))
         return await self._record(claim, attempt, action, end)
 
+    def _seconds_until(self, deadline: float | None) -> float:
+        """Return the seconds that an executor may take. `deadline` is that of its plan, None without one."""
+        return self._timeout_seconds if deadline is None else max(0.0, deadline - time.monotonic())
+
     async def _run(
-        self, claim: Claim, action: PendingAction, executor: Executor, attempt: str, seconds: float
+        self,
+        claim: Claim,
+        action: PendingAction,
+        executor: ActionExecutor,
+        attempt: str,
+        seconds: float,
+        effect: EffectStart | None = None,
     ) -> EffectEnd:
-        """Run the executor, and return how it ended."""
+        """Run the executor, and return how it ended. `effect`: where its effect begins, None if it has begun.
+
+        Once this ends, an effect that has not begun begins no more: the thread of a tool may go on.
+        """
         ids = {"kind": action.kind, "pending": action.pending_action_id}
         attributes = {tracing.PENDING: action.pending_action_id, tracing.KIND: action.kind}
 
         async def record_late(value: Any, error: BaseException | None) -> None:
             log.warning("pending.late", extra=ids)
-            if not isinstance(error, TimedOut):  # after that it stays unknown
+            is_recorded = effect is not None and not effect.has_begun  # as failed, or another worker runs it again
+            if not is_recorded and not isinstance(error, TimedOut):  # after that it stays unknown
                 await self._record(claim, attempt, action, _end_of(action, value, error))
 
         try:
-            with _confirmed(claim, action), tracing.span("execute action", attributes=attributes):
+            with _confirmed(claim, action, effect), tracing.span("execute action", attributes=attributes):
                 log.info("pending.started", extra=ids)
-                value = await run_with_timeout(executor, seconds, record_late)
+                value = await run_with_timeout(executor.run, seconds, record_late)
             end = _end_of(action, value)
             log.info("pending.done" if end.state == "done" else "pending.failed", extra=ids)
             return end
         except asyncio.CancelledError:
             # The lease is lost, or this worker is stopping. A thread may still run the action: its end is unknown.
-            await asyncio.shield(self._record(claim, attempt, action, EffectEnd("unknown")))
+            # If its effect has not begun, it begins no more, and the next worker runs the action again.
+            if effect is None or effect.close():
+                await asyncio.shield(self._record(claim, attempt, action, EffectEnd("unknown")))
             raise
         except TimedOut:  # it goes on, and nothing waits for it: its end is unknown
             log.warning("pending.cut_off", extra=ids)
-            return EffectEnd("unknown")
+            return EffectEnd("unknown" if effect is None or effect.close() else "failed")
         except KeyboardInterrupt:  # only when the action runs in the caller's own thread
-            await self._record(claim, attempt, action, EffectEnd("unknown"))
+            if effect is None or effect.close():
+                await self._record(claim, attempt, action, EffectEnd("unknown"))
             raise
         except Exception as exc:  # noqa: BLE001  # an executor is user code: its error is an outcome
             return _end_of(action, None, exc)
@@ -600,11 +645,13 @@ def _failure_text(action: PendingAction, error: BaseException) -> str:
     return texts_for(action.language).reference(f"{reference} ({type(raised).__name__})")
 
 
-def _confirmed(claim: Claim, action: PendingAction) -> AbstractContextManager[ChannelRun]:
-    """Run the block by the yes of this claim."""
+def _confirmed(
+    claim: Claim, action: PendingAction, effect: EffectStart | None = None
+) -> AbstractContextManager[ChannelRun]:
+    """Run the block by the yes of this claim. `effect`: where the effect begins, None if it has begun."""
     at = claim.received_at or time.time()
     confirmation = Confirmation(action.pending_action_id, action.preview, claim.scope.user_id, at)
-    return confirmed_run(confirmation, claim.scope, action.language)
+    return confirmed_run(confirmation, claim.scope, action.language, effect)
 
 
 def _bounded(text: str) -> str:

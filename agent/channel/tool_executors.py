@@ -28,6 +28,7 @@ from sayso.pending.concurrency import TimedOut, call_foreign, is_in_loop, run_wi
 from sayso.pending.error_texts import error_text
 from sayso.pending.executors import (
     UNDO_PREFIX,
+    ActionExecutor,
     Ambiguous,
     Comparison,
     EffectFailed,
@@ -58,18 +59,25 @@ class ToolExecutors:
         #: The names of all tools there were.
         self._known = {tool.name for tool in tools()}
 
-    def executor(self, action: PendingAction, own: ExecutorFactory | None) -> Executor | None:
-        """Return what performs a confirmed action or an undo, and reports it to observers. None: nothing may."""
+    def executor(self, action: PendingAction, own: ExecutorFactory | None) -> ActionExecutor | None:
+        """Return what performs a confirmed action or an undo, and reports it to observers. None: nothing may.
+
+        The effect of an undo begins with its start, whatever its tool declares.
+        """
         name, factory = action.kind.removeprefix(UNDO_PREFIX), own
+        marks_effect = False
         tool = self._find(name)
         if tool is None and name in self._known:
             return None
         if tool and action.kind == name:
             factory = (own or partial(_tool_executor, tool)) if self._may_run(tool, action) else None
+            marks_effect = tool.marks_effect and own is None
         elif tool and tool.undo is not None:
             factory = own or partial(_undo_executor, tool)
         executor = factory(action) if factory else None
-        return None if executor is None else partial(_run_observed, action, self._config(), executor)
+        if executor is None:
+            return None
+        return ActionExecutor(partial(_run_observed, action, self._config(), executor), marks_effect)
 
     async def compare(self, action: PendingAction, *, render: bool, has_own: bool) -> Comparison:
         """Compare the tool of an action with the one that was shown; with `render` its preview as well.

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +22,7 @@ from sayso.agent.tools.context import Artifact, TimerChange
 from sayso.channels.storage.media import NoRoom, TooLarge
 from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.types import Media, StepState
+from sayso.pending.concurrency import has_no_loop
 from sayso.pending.proposals import ProposedAction
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.turns import (
@@ -110,6 +112,8 @@ class TurnJournal:
         self._calls: Sequence[ToolCall] = ()
         self._answer_count = 0
         self._lock = asyncio.Lock()
+        #: Guards the entries that are not saved yet, which the thread of a tool may save.
+        self._entries_lock = threading.Lock()
 
     async def next_answer(self) -> JournaledAnswer | None:
         """Return the next answer of an earlier attempt with the known outcomes of its calls."""
@@ -142,15 +146,30 @@ class TurnJournal:
         return True
 
     async def save(self, *started: int) -> None:
-        """Write what was recorded, in one round trip. Of calls that save at the same time, one writes for all."""
+        """Write what was recorded, in one round trip. Of calls that save at the same time, one writes for all.
+
+        Under `run_without_loop` it blocks: the thread of a tool saves that its effect begins.
+        """
         if started:
             self._record(json.dumps({"begun": started}))
+        if has_no_loop.get():  # a lock of asyncio cannot be awaited here
+            await self._write()
+            return
         async with self._lock:
-            entries = tuple(self._unsaved)
-            if entries:
-                await self._store.journal(self._lease, self._queued.seq, self._saved_count, entries)
-                self._saved_count += len(entries)
-                del self._unsaved[: len(entries)]
+            await self._write()
+
+    async def _write(self) -> None:
+        """Write the entries that are not saved yet. Two threads may write the same ones: they are stored once."""
+        with self._entries_lock:
+            first, entries = self._saved_count, tuple(self._unsaved)
+        if not entries:
+            return
+        await self._store.journal(self._lease, self._queued.seq, first, entries)
+        with self._entries_lock:
+            saved = first + len(entries) - self._saved_count
+            if saved > 0:
+                self._saved_count += saved
+                del self._unsaved[:saved]
 
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
         """Record the outcome of a call, with its files stored and its texts cut to MAX_FULL_CHARS."""
@@ -206,8 +225,9 @@ class TurnJournal:
         self._answer_count += 1
 
     def _record(self, entry: str) -> None:
-        self._unsaved.append(entry)
-        self._size += len(entry)
+        with self._entries_lock:
+            self._unsaved.append(entry)
+            self._size += len(entry)
 
 
 class StreamingJournal:

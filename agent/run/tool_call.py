@@ -39,6 +39,7 @@ from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.markdown.literal import as_kind_of
 from sayso.pending.concurrency import call_in_tool_thread, execution_timeout, is_in_loop
+from sayso.pending.context import call_context
 from sayso.pending.executors import PendingConfirmation, ToolResult
 from sayso.pending.proposals import in_channel_run, last_proposed_preview
 
@@ -197,7 +198,7 @@ class ToolCaller:
         except ToolCallRefused as exc:
             return ToolRun(CallOutcome(call, f"Error: {exc}", not_run=True), error=exc)
         except EffectUnknownError as exc:
-            if tool.repeatable:
+            if tool.repeatable or _has_no_effect(tool):
                 return ToolRun(await _error_outcome(request, exc), error=exc)
             text = str(exc)
             content = unknown_outcome(await result_for_model(tool, text))
@@ -343,6 +344,12 @@ def _proposal_in(tool: Tool, value: Any) -> Any:
     if not preview or isinstance(value, str | ToolResult):
         return value
     return PendingConfirmation(action=tool.name, preview=preview)
+
+
+def _has_no_effect(tool: Tool) -> bool:
+    """Return whether the call that runs now has certainly had no effect. Then its effect begins no more."""
+    effect = call_context().effect if tool.marks_effect else None
+    return effect is not None and not effect.close()
 
 
 def _outcome(call: ToolCall, content: str, raw: str) -> CallOutcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from sayso.agent.config import AgentConfig, CachedResult
@@ -30,7 +31,8 @@ from sayso.agent.tools.registry import batches, unknown_tool
 from sayso.agent.tools.screening import screen
 from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import gather_all, keep_caller_thread
-from sayso.pending.context import own_context
+from sayso.pending.context import call_context, own_context
+from sayso.pending.effect import EffectStart
 from sayso.pending.proposals import ProposedAction, begin_round, in_channel_run, restore_proposals
 
 #: How long a cancelled call may clean up, in seconds. After that it is left running.
@@ -138,7 +140,7 @@ class _CallsRunner:
                     outcomes[at] = await self.journal.record_outcome(at, not_run)
                 continue
             requests = await self._calls_to_start(group)
-            await self.journal.save(*filter(self._must_not_repeat, requests))
+            await self.journal.save(*filter(self._begins_at_once, requests))
             if len(group) == 1:
                 for at, request in requests.items():
                     outcomes[at] = await self._run_call(at, request)
@@ -198,8 +200,14 @@ class _CallsRunner:
         await self.journal.save()
 
     async def _run_call(self, at: int, request: ToolRequest) -> CallOutcome:
-        """Run one call, and return its recorded outcome."""
+        """Run one call, and return its recorded outcome.
+
+        A call that was cut off before its effect began counts as one that did not start.
+        """
         self.round.started.add(at)
+        effect = call_context().effect
+        if request.tool.marks_effect:
+            effect = EffectStart(partial(self._note_effect, at, effect))
         files: list[Artifact] = []
         timers: list[TimerChange] = []
         proposals: list[ProposedAction] = []
@@ -209,7 +217,12 @@ class _CallsRunner:
         with own_context(ToolEnvironment) as own:
             own.artifacts, own.timer_changes, own.choices, own.suspicions = files, timers, choices, suspicions
             own.proposals, own.position, own.idempotency_key = proposals, at, key or own.idempotency_key
-            tool_run = await self.caller.run(request, suspicions)
+            own.effect = effect
+            try:
+                tool_run = await self.caller.run(request, suspicions)
+            finally:
+                if request.tool.marks_effect and effect is not None and not effect.close():
+                    self.round.started.discard(at)
         outcome = tool_run.outcome
         if files or proposals or timers:
             outcome = replace(outcome, artifacts=tuple(files), proposals=tuple(proposals), timers=tuple(timers))
@@ -260,6 +273,17 @@ class _CallsRunner:
         has_question = not all(request.runs_now for request in allowed)
         is_last_step = self.run.iterations >= self.config.max_iterations
         return not (outcome.ends or has_question or is_last_step)
+
+    async def _note_effect(self, at: int, outer: EffectStart | None) -> None:
+        """Store that the effect of a call begins. With it begins the `outer` one, of a tool that runs an agent."""
+        await self.journal.save(at)
+        if outer is not None:
+            await outer.begin()
+
+    def _begins_at_once(self, at: int) -> bool:
+        """Return whether the call must not be repeated from its start on. Others say where their effect begins."""
+        request = self.requests[at]
+        return self._must_not_repeat(at) and not (isinstance(request, ToolRequest) and request.tool.marks_effect)
 
     def _must_not_repeat(self, at: int) -> bool:
         """Return whether the call has an effect now, and its tool is not `repeatable`."""

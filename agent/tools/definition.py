@@ -106,6 +106,7 @@ class ToolOptions(TypedDict, total=False):
     undo: Undo | None
     undo_seconds: float
     reconcile: Reconciler | None
+    marks_effect: bool
     typed_code: bool
     version: str
     read_only: bool
@@ -153,6 +154,9 @@ class ToolDefinition:
       tool whose own code asks has none.
     - `reconcile(record)` says how an interrupted run ended: True, or words for the user, when it took effect; False
       when it certainly did not; None when that is unknown.
+    - `marks_effect` promises that the code says where its effect begins, with `effect` or `effect_begins` of its
+      ToolContext. What comes before is preparation: it runs again if its worker dies there. From there on the call
+      never runs again.
     - `undo` takes the effect back, for `undo_seconds` after the reply. It is called with the tool's arguments, and with
       `result` if it has such a parameter.
     - Change `version` when a call that was previewed before the change must not run any more. A changed description,
@@ -177,6 +181,7 @@ class ToolDefinition:
     undo: Undo | None = field(default=None, repr=False)
     undo_seconds: float = UNDO_SECONDS
     reconcile: Reconciler | None = field(default=None, repr=False)
+    marks_effect: bool = False
     typed_code: bool = False
     version: str = ""
     read_only: bool = False
@@ -304,6 +309,15 @@ class ToolDefinition:
                 bool(self.editable) and bool(self.proposes),
                 "its own code asks for a confirmation (stash_pending), so no argument of it is editable: leave "
                 "editable out, or let the agent ask, with requires_approval=True",
+            ),
+            (
+                self.marks_effect and self.repeatable,
+                "an interrupted call of it runs again anyway: leave marks_effect out, or idempotent and read_only",
+            ),
+            (
+                self.marks_effect and self.function is not None and not context_parameters(self.function),
+                "marks_effect=True needs a parameter of the type ToolContext, to say where the effect begins: "
+                "`with context.effect():`",
             ),
             (not self.cache_ttl > 0, f"cache_ttl is {self.cache_ttl!r}: give seconds above 0"),
             (

@@ -1,0 +1,126 @@
+"""EffectStart: where the effect of one call begins. What comes before is preparation, which may run again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import Any
+
+from sayso.pending.concurrency import is_in_loop, run_without_loop
+from sayso.pending.turns import LeaseLost, StaleTurn
+
+#: Stores that an effect begins. Safe to repeat. Raises LeaseLost or StaleTurn if the call belongs to another worker.
+EffectNote = Callable[[], Coroutine[Any, Any, None]]
+
+
+class EffectRefused(Exception):
+    """Raised where an effect must not begin: another worker has the call by now, or its time is up.
+
+    Nothing was done. The worker that has the call runs it from its beginning.
+    """
+
+
+class EffectStart:
+    """The moment at which the effect of one call begins. Lives as long as one attempt at the call.
+
+    `note` stores the moment before the effect: from then on no worker runs the call again. The tool may
+    tell it from any thread, while the caller of the tool ends the attempt with `close`.
+    """
+
+    def __init__(self, note: EffectNote) -> None:
+        self._note = note
+        self._lock = threading.Lock()
+        self._has_begun = False
+        self._is_closed = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the effect may have happened."""
+        return self._has_begun
+
+    async def begin(self) -> None:
+        """Begin the effect. It begins once: a second call does nothing.
+
+        Raises EffectRefused if it must not begin, and what `note` raises if the store does not answer.
+        """
+        if self._needs_note():
+            try:
+                await self._note()
+            except (LeaseLost, StaleTurn) as exc:
+                raise _taken_over() from exc
+            self._enter()
+
+    def begin_now(self) -> None:
+        """Begin the effect as `begin` does, and block this thread meanwhile."""
+        run_without_loop(self.begin())
+
+    def close(self) -> bool:
+        """Let the effect begin no more, because the attempt has ended. Return whether it had begun."""
+        with self._lock:
+            self._is_closed = True
+            return self._has_begun
+
+    def _needs_note(self) -> bool:
+        with self._lock:
+            if self._is_closed and not self._has_begun:
+                raise _too_late()
+            return not self._has_begun
+
+    def _enter(self) -> None:
+        """Begin the effect, unless the attempt was ended while the note was stored."""
+        with self._lock:
+            if self._is_closed:
+                raise _too_late()
+            self._has_begun = True
+
+
+class EffectBlock:
+    """The block of code that holds an effect: `with context.effect():` or `async with context.effect():`."""
+
+    __slots__ = ("_start",)
+
+    def __init__(self, start: EffectStart | None) -> None:
+        self._start = start
+
+    def __enter__(self) -> None:
+        if self._start is not None:
+            self._start.begin_now()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End the block. An error of the effect passes."""
+
+    async def __aenter__(self) -> None:
+        if self._start is not None:
+            await self._start.begin()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """End the block. An error of the effect passes."""
+
+
+def begin_effect(start: EffectStart | None) -> Awaitable[None]:
+    """Begin an effect. In a thread without an event loop it has begun when this returns; else await the result."""
+    if start is not None and is_in_loop():
+        return start.begin()
+    if start is not None:
+        start.begin_now()
+    return _nothing()
+
+
+class _nothing:  # noqa: N801  # used like a function. A coroutine would warn if it is not awaited
+    """An awaitable that is done."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Any:
+        return iter(())
+
+
+def _taken_over() -> EffectRefused:
+    return EffectRefused("the effect did not begin: another worker has taken over this call, and runs it")
+
+
+def _too_late() -> EffectRefused:
+    return EffectRefused("the effect did not begin: the call was given up before")
