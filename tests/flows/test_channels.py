@@ -49,11 +49,15 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def bots(process: Server) -> Iterator[System]:
-    """Run a system whose model is the fake server's; on Telegram and Slack it streams answers as drafts."""
+    """Run a system whose model is the fake server's; on Telegram and Slack it streams answers as drafts.
+
+    An outcome ends its request (`after: say`): test_models.py tells what the model makes of it.
+    """
     with tempfile.TemporaryDirectory(prefix="sayso-cha-") as folder:
         system = System(Path(folder), environ={"OPENAI_API_KEY": KEY})
         text = system.config.read_text().replace("agent: {model: offline}", AGENT.format(url=process.url))
-        text = text.replace("messages_per_second: 0}", "messages_per_second: 0, streaming: true}")
+        text = text.replace("messages_per_second: 0}", "messages_per_second: 0, streaming: true, after: say}")
+        text = text.replace("confirm_ttl: 60", "confirm_ttl: 60\n    after: say")
         system.config.write_text(text.rstrip() + CLUB.format(url=system.platforms.url, blocked=BLOCKED))
         with system as running:
             yield running

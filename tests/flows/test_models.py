@@ -39,20 +39,23 @@ def asked(process: Server) -> Iterator[System]:
             yield running
 
 
-def test_yes_runs_the_models_tool_call_once(asked: System, process: Server) -> None:
-    """The model looks an invoice up and proposes its deletion; no model call decides whether the person agreed."""
+def test_yes_runs_the_models_tool_call_once_and_the_model_goes_on(asked: System, process: Server) -> None:
+    """No model call decides whether the person agreed. The outcome and what the model says of it are one message."""
     process.script(
         {"calls": [{"name": "find_invoice", "arguments": {"query": "INV-42"}, "id": "a"}]},
         {"calls": [{"name": "delete_invoice", "arguments": {"invoice_id": "INV-42"}, "id": "b"}]},
+        {"text": "Shall I look for others?"},
     )
     person = WhatsAppPerson(asked, 61)
     person.say("get rid of 42")
     assert "INV-42" in person.hears()[0]["text"]
     assert asked.effects("delete", "INV-42") == 0
     person.say("yes")
-    assert person.hears()[0]["text"].startswith("Invoice INV-42 is deleted.")
-    assert (asked.effects("delete", "INV-42"), len(process.calls)) == (1, 2)
+    (rest,) = person.hears()
+    assert rest["text"].startswith("Invoice INV-42 is deleted.\n\nShall I look for others?")
+    assert (asked.effects("delete", "INV-42"), len(process.calls)) == (1, 3)
     assert "INV-42" in next(each["content"] for each in process.bodies[1]["messages"] if each["role"] == "tool")
+    assert [each["role"] for each in process.bodies[2]["messages"]][-2:] == ["assistant", "tool"]
 
 
 def test_remembered_fact_belongs_to_one_person(asked: System, process: Server) -> None:
