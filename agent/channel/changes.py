@@ -146,7 +146,7 @@ class ChangeHandler:
             code=_other_code(before.code),
             ran_beside=before.ran_beside,
         )
-        what_changed = _what_changed(texts_for(before.language), actions, changed)
+        what_changed = _what_changed(texts_for(before.language), actions, changed, before.editable)
         if not what_changed:  # the tool reads the new values as the same
             raise _Refused("")
         return replace(proposal, head=head), what_changed
@@ -175,6 +175,7 @@ class ChangeHandler:
             expires_at=0.0,
             outcome=None,
             plan="",
+            changes_of=action.pending_action_id if changes else "",
         )
         tool = await self._tool_of(action)
         if tool is None:
@@ -227,9 +228,8 @@ class ChangeHandler:
         question. None: the message is about something else.
         """
         turn = context.turn
-        is_open = live.state == "shown" and not live.action.is_expired(context.received_at)
         quotes_question = bool(turn.replied_to) and turn.replied_to in live.prompts
-        if not is_open or quotes_question:
+        if live.state != "shown" or quotes_question:
             return None
         progress = self._progress(context, live)
         if progress is not None:
@@ -237,6 +237,12 @@ class ChangeHandler:
         if live.action.form and _is_word(turn.text, texts_for(live.action.language).change_label):
             return self.begin(context, live)
         return None
+
+    def was_asking(self, context: TurnContext, live: StoredAction) -> bool:
+        """Return whether a field of this question was asked for, whose time is over. It is not asked for any more."""
+        progress = self._progress(context, live)
+        context.memory.notes.pop(NOTE, None)
+        return progress is not None
 
     async def _take_value(self, context: TurnContext, live: StoredAction, progress: _Progress) -> TurnAnswer:
         """Take a message as the value of a field, unless it keeps the value or leaves all as they are."""
@@ -337,7 +343,7 @@ class ChangeHandler:
         actions = proposal.steps or (proposal.head,)
         if [each.kind for each in before] != [each.kind for each in actions]:
             return proposal, ""
-        changed = _what_changed(texts_for(proposal.head.language), before, actions)
+        changed = _what_changed(texts_for(proposal.head.language), before, actions, live.action.editable)
         if not changed:
             return proposal, ""
         return replace(proposal, head=replace(proposal.head, changes_of=live.pid)), changed
@@ -379,11 +385,17 @@ def _successors(stored: StoredAction, proposal: Proposal) -> dict[str, str]:
     return dict(zip(step_ids(stored.action), new_ids, strict=True))
 
 
-def _what_changed(texts: Texts, before: Sequence[PendingAction], after: Sequence[PendingAction]) -> str:
-    """Return the text that names each changed argument, with the value before; "" if all are the same."""
+def _what_changed(
+    texts: Texts, before: Sequence[PendingAction], after: Sequence[PendingAction], order: Sequence[str]
+) -> str:
+    """Return the text that names each changed argument, with the value before; "" if all are the same.
+
+    `order`: the names of the fields of the form, which come first.
+    """
     parts = []
     for number, (old, new) in enumerate(zip(before, after, strict=True), start=1):
-        for name in dict.fromkeys([*old.args, *new.args]):
+        editable = _of_step(number, dict.fromkeys(order)) or dict.fromkeys(order)
+        for name in dict.fromkeys([*(each for each in editable if each in new.args), *old.args, *new.args]):
             value, other = old.args.get(name), new.args.get(name)
             if value == other and type(value) is type(other):
                 continue

@@ -258,7 +258,7 @@ class ConfirmationHandler:
             return await self.drop_and_run(context, live)
         if live.is_changed:
             return await self._decide_on_changed(context, live)
-        of_field = await self._changes.take_message(context, live)
+        of_field = await self._answer_field(context, live)
         if of_field:
             return of_field
         action = live.action
@@ -279,6 +279,14 @@ class ConfirmationHandler:
         if answer.intent or not is_shown or quotes_another(context.turn, live):
             return await self.drop_and_run(context, live)
         return await self._answer_no_decision(context, live)
+
+    async def _answer_field(self, context: TurnContext, live: StoredAction) -> TurnAnswer | None:
+        """Answer the value of a field, or the wish to change the question; None for any other message."""
+        if live.action.is_expired(context.received_at):
+            if self._changes.was_asking(context, live):
+                return await self._answer_expired(context, live)
+            return None
+        return await self._changes.take_message(context, live)
 
     async def _answer_no_decision(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Answer a message that is neither a plain yes nor a plain no to an open question.
@@ -345,9 +353,14 @@ class ConfirmationHandler:
         return answer
 
     def is_late_answer(self, context: TurnContext, live: StoredAction) -> bool:
-        """Return whether this is an answer to a question that has just expired, or a yes to one of unknown outcome."""
+        """Return whether this is an answer to a question that has just expired, or a yes to one of unknown outcome.
+
+        The value of a field that was asked for is such an answer, too.
+        """
         if live.state not in ("expired", "unknown") or not context.turn.decides:
             return False
+        if self._changes.was_asking(context, live):
+            return True
         says = read_answer(self._parser, context.turn.text, live.action.language).intent
         return says == "confirm" or (says == "cancel" and live.state == "expired")
 

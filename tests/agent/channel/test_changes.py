@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, ToolPolicy, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Tap
@@ -16,6 +16,8 @@ from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make
 from tests.workers.fakes import Bot, FakeChannel
 
 WORDS = texts_for("en")
+#: Stands for an empty value.
+EMPTY = "\u2013"
 #: The first question of each test.
 FIRST = {"item": "apples", "kg": 5}
 
@@ -123,3 +125,197 @@ def test_form_that_cannot_be_taken_leaves_the_question_open(shop, values, proble
     assert answer == f"{problem}\n\n{WORDS.unchanged('Order 5 kg of apples')}".strip()
     bot.say(tap=bot.button("Yes"))
     assert bot.state == (("apples", 5),)
+
+
+def test_plan_is_proposed_anew_with_the_changed_step(shop):
+    """The steps that stay run as they were shown."""
+    bot = shop([FIRST, {"item": "pears", "kg": 3}])
+    bot.say("order both")
+    question = bot.fill_in(bot.button("Change"), **{"2.kg": "1", "1.note": "ripe"})
+    assert "2. Order 1 kg of pears" in question
+    assert rf"Changed: 1\. Note: ~~{EMPTY}~~ → ripe; 2\. Kg: ~~3~~ → 1" in question
+    bot.say("yes")
+    assert bot.ordered == [("apples", 5, "ripe", "good", False), ("pears", 1, "", "good", False)]
+
+
+def test_changed_question_can_be_changed_again(shop):
+    """Each proposal names the one before it."""
+    bot = shop([FIRST])
+    bot.say("order apples")
+    first = bot.button("Change")
+    bot.fill_in(first, kg="2")
+    second = bot.button("Change")
+    question = bot.fill_in(second, event="f2", kg="3")
+    assert "~~2~~ → 3" in question
+    assert bot.open_action().action.changes_of == second[1:23]
+    assert bot.stored(second).action.changes_of == first[1:23]
+
+
+def test_typed_code_of_the_earlier_question_confirms_nothing(shop):
+    """The new question has a code of its own."""
+    bot = shop([FIRST], typed_code=True)
+    bot.say("order apples")
+    code = bot.open_action().action.code
+    bot.fill_in(bot.button("Change"), kg="2")
+    bot.say(f"yes {code}")
+    assert bot.ordered == []
+    bot.say(f"yes {bot.open_action().action.code}")
+    assert bot.state == (("apples", 2),)
+
+
+def test_policy_judges_the_changed_call(shop):
+    """A rule that denies the new values leaves the question as it was."""
+    rule = {"tool": "order", "arg": "kg", "pattern": ">100", "matches": "number"}
+    bot = shop([FIRST], policy=ToolPolicy(review=["*"], deny_when=[rule]))
+    bot.say("order apples")
+    assert bot.fill_in(bot.button("Change"), kg="101").startswith("That is not allowed.")
+    assert bot.open_action().action.args["kg"] == 5
+
+
+def test_policy_says_what_can_be_changed(shop):
+    """It counts before what the tool says."""
+    bot = shop([FIRST], policy=ToolPolicy(editable={"order": ["quality"]}))
+    bot.say("order apples")
+    assert bot.open_action().action.editable == ("quality",)
+    assert bot.fill_in(bot.button("Change"), kg="2").startswith("That is not allowed.")
+    assert "Quality: ~~good~~ → best" in bot.fill_in(bot.button("Change"), event="f2", quality="best")
+
+
+def test_question_without_editable_values_has_no_button_to_change(shop):
+    """The word is a message like any other."""
+    bot = shop([FIRST], editable=(), lines=["Which one?"])
+    bot.say("order apples")
+    assert [button.label for button in bot.buttons] == ["Yes", "No"]
+    assert bot.say("change").endswith("Which one?")
+
+
+def test_words_change_a_question_through_the_model(shop):
+    """A yes with other values never runs. The model proposes anew, and the question names the difference."""
+    bot = shop([FIRST], [{"item": "apples", "kg": 2}])
+    bot.say("order apples")
+    old = bot.button("Yes")
+    question = bot.say("yes, but 2 kg")
+    assert bot.ordered == []
+    assert "Order 2 kg of apples\n\nChanged: Kg: ~~5~~ → 2" in question
+    assert bot.open_action().action.changes_of == old[1:23]
+    bot.say("yes")
+    assert bot.state == (("apples", 2),)
+
+
+def test_another_request_is_no_change(shop):
+    """After an answered question, the same tool is asked about without a comparison."""
+    bot = shop([FIRST], [{"item": "apples", "kg": 2}])
+    bot.say("order apples")
+    bot.say("yes")
+    assert "Changed" not in bot.say("and 2 kg more")
+
+
+# Field by field.
+
+
+def test_bot_asks_for_each_field(shop):
+    """Where a platform has no forms, a tap on the button asks for one value after the other."""
+    bot = shop([FIRST], editable=("kg", "quality", "express", "note"))
+    bot.say("order apples")
+    assert bot.say(tap=bot.button("Change")).startswith("Kg: 5\nPlease send the new value.")
+    assert bot.say("2").startswith("Quality: good")
+    assert bot.say(tap=bot.button("best")).startswith("Express: No")
+    assert bot.say("yes").startswith(f"Note: {EMPTY}")
+    question = bot.say("-")
+    assert question.startswith("Order 2 kg of apples\n\nChanged: Kg: ~~5~~ → 2; Quality: ~~good~~ → best; ")
+    assert bot.ordered == []
+    bot.say(tap=bot.button("Yes"))
+    assert bot.ordered == [("apples", 2, "", "best", True)]
+
+
+def test_word_of_the_button_asks_for_each_field(shop):
+    """Not everybody sees buttons."""
+    bot = shop([FIRST])
+    bot.say("order apples")
+    assert bot.say("Change").startswith("Kg: 5\n")
+
+
+def test_value_that_cannot_be_taken_is_asked_for_again(shop):
+    """The answers before stay."""
+    bot = shop([FIRST])
+    bot.say("order apples")
+    bot.say("change")
+    assert bot.say("two").startswith("Please enter a whole number.\n\nKg: 5\n")
+    bot.say("2")
+    assert "Changed: Kg: ~~5~~ → 2" in bot.say(tap=bot.button("Keep"))
+
+
+@pytest.mark.parametrize("word", ["cancel", "no", "Cancel."])
+def test_word_leaves_the_question_as_it_was(shop, word):
+    """The question can still be confirmed, with a plain yes, since it was repeated."""
+    bot = shop([FIRST])
+    bot.say("order apples")
+    bot.say("change")
+    assert bot.say(word) == WORDS.unchanged("Order 5 kg of apples")
+    bot.say("yes")
+    assert bot.state == (("apples", 5),)
+
+
+def test_plain_yes_to_a_field_confirms_nothing(shop):
+    """It is the value of the field, or none that can be taken."""
+    bot = shop([FIRST], editable=("note",))
+    bot.say("order apples")
+    bot.say("change")
+    assert f"Note: ~~{EMPTY}~~ → yes" in bot.say("yes")
+    assert bot.ordered == []
+
+
+def test_tap_on_yes_confirms_the_question_that_was_shown(shop):
+    """The bot asks for a field meanwhile."""
+    bot = shop([FIRST])
+    bot.say("order apples")
+    yes = bot.button("Yes")
+    bot.say("change")
+    bot.say("2")
+    bot.say(tap=yes)
+    assert bot.state == (("apples", 5),)
+
+
+def test_yes_that_quotes_the_question_confirms_it(shop):
+    """The bot asks for a field meanwhile."""
+    bot = shop([FIRST])
+    bot.say("order apples")
+    prompt = bot.open_action().prompt
+    bot.say("change")
+    bot.rig.accept(replace(turn("yes"), replied_to=prompt))
+    bot.work()
+    assert bot.state == (("apples", 5),)
+
+
+def test_button_of_a_field_that_was_answered_does_nothing(shop):
+    """It must not answer the next field."""
+    bot = shop([FIRST])
+    bot.say("order apples")
+    bot.say("change")
+    keep = bot.button("Keep")
+    bot.say("2")
+    assert bot.say(tap=keep) == WORDS.stale()
+    assert "~~5~~ → 2" in bot.say("-")
+
+
+def test_another_worker_goes_on_with_the_fields(shop):
+    """What was answered is stored with the conversation."""
+    bot = shop([FIRST])
+    bot.say("order apples")
+    bot.say("change")
+    bot.say("2")
+    other = Shop(bot.rig)
+    assert f"Changed: Kg: ~~5~~ → 2; Note: ~~{EMPTY}~~ → ripe" in other.say("ripe")
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_fields_end_with_their_question(shop, has_ended):
+    """Who answers too late is told so once; then the model answers again."""
+    bot = shop([FIRST], lines=["Hello."])
+    bot.say("order apples")
+    bot.say("change")
+    bot.rig.pass_time(61)
+    if has_ended:
+        bot.rig.overdue()
+    assert bot.say("2") == WORDS.expired("Order 5 kg of apples")
+    assert bot.say("hello").endswith("Hello.")
