@@ -76,7 +76,7 @@ class ActionLink:
     `id` is that of the action, in a plan that of the call's own step. `outcome` is "" while the action
     waits. `at` is when the outcome came about, in Unix seconds, 0.0 if that is not known. `undo` is
     the id of the action that undid it, or tried to. `is_final`: the outcome cannot change any more,
-    except by an undo.
+    except by an undo. `arguments`: those of the action if its person has changed those of the call.
     """
 
     id: str
@@ -84,11 +84,15 @@ class ActionLink:
     at: float = 0.0
     undo: str = ""
     is_final: bool = False
+    arguments: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the link as JSON-ready data, without empty fields."""
         fields = {"id": self.id, "outcome": self.outcome, "at": self.at, "undo": self.undo, "is_final": self.is_final}
-        return {name: value for name, value in fields.items() if value}
+        data = {name: value for name, value in fields.items() if value}
+        if self.arguments is not None:
+            data["arguments"] = dict(self.arguments)
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ActionLink:
@@ -97,6 +101,8 @@ class ActionLink:
         _require_texts(link.id, link.outcome, link.undo)
         if link.outcome and link.outcome not in get_args(ActionOutcome):
             raise ValueError(f"{link.outcome!r} is no outcome; known: {sorted(get_args(ActionOutcome))}")
+        if not isinstance(link.arguments, dict | None):
+            raise TypeError(f"the arguments of {link.id!r} are no object")
         return link
 
 

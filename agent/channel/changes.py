@@ -55,6 +55,26 @@ class _Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class _Change:
+    """A changed question: the actions before, the new proposal, and the text that says what differs."""
+
+    before: Sequence[PendingAction]
+    proposal: Proposal
+    text: str
+
+    @property
+    def successors(self) -> dict[str, PendingAction]:
+        """Return the new actions by the ids of those that they take the place of."""
+        actions = self.proposal.steps or (self.proposal.head,)
+        return {old.pending_action_id: new for old, new in zip(self.before, actions, strict=True)}
+
+    @property
+    def predecessors(self) -> dict[str, PendingAction]:
+        """Return the actions before by the ids of the new ones."""
+        return {new.pending_action_id: old for old, new in zip(self.before, self.successors.values(), strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
 class _Progress:
     """Which field of which question is asked for, and what was answered so far. Stored with the history."""
 
@@ -110,10 +130,10 @@ class ChangeHandler:
         if not answer.changes:
             return self.repeat_unchanged(context, stored)
         try:
-            proposal, changed = await self._changed_proposal(context, stored, answer.changes)
+            change = await self._changed_proposal(context, stored, answer.changes)
         except _Refused as exc:
             return self.repeat_unchanged(context, stored, str(exc))
-        return await self._ask_anew(context, stored, proposal, changed)
+        return await self._ask_anew(context, stored, change)
 
     def repeat_unchanged(self, context: TurnContext, stored: StoredAction, problem: str = "") -> TurnAnswer:
         """Return the open question again, below the reason why nothing was changed."""
@@ -127,7 +147,7 @@ class ChangeHandler:
 
     async def _changed_proposal(
         self, context: TurnContext, stored: StoredAction, changes: Mapping[str, Any]
-    ) -> tuple[Proposal, str]:
+    ) -> _Change:
         """Return the new proposal, and the text that says what differs. Raises _Refused."""
         before = stored.action
         actions = await self._actions(context, stored)
@@ -149,7 +169,7 @@ class ChangeHandler:
         what_changed = _what_changed(texts_for(before.language), actions, changed, before.editable)
         if not what_changed:  # the tool reads the new values as the same
             raise _Refused("")
-        return replace(proposal, head=head), what_changed
+        return _Change(actions, replace(proposal, head=head), what_changed)
 
     async def _actions(self, context: TurnContext, stored: StoredAction) -> list[PendingAction]:
         """Return the steps of a plan, or the action itself. Raises _Refused if a step was changed in the store."""
@@ -175,7 +195,7 @@ class ChangeHandler:
             expires_at=0.0,
             outcome=None,
             plan="",
-            changes_of=action.pending_action_id if changes else "",
+            changes_of=action.pending_action_id if changes else action.changes_of,
         )
         tool = await self._tool_of(action)
         if tool is None:
@@ -204,18 +224,24 @@ class ChangeHandler:
         return tool
 
     async def _ask_anew(
-        self, context: TurnContext, stored: StoredAction, proposal: Proposal, changed: str
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        change: _Change,
     ) -> TurnAnswer:
         """Return the new question. The earlier action ends in the same commit, so no later yes can run it."""
-        question, actions = await self._prompts.ask(context, proposal, "", changed=changed)
+        question, actions = await self._prompts.ask(context, change.proposal, "", changed=change.text)
         await self._prompts.note_question(context.turn, question[1])
         outcome = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
         transition = Transition(stored.pid, WAITING_STATES, "superseded", outcome, context.turn.event_id)
-        self._outcomes.link_to_change(context, _successors(stored, proposal))
+        self._outcomes.link_to_change(context, change.successors)
         closed: tuple[tuple[Reply, str], ...] = ()
         if context.lease:
             closed = await self._prompts.close(context.turn, stored, "superseded", outcome)
-        return TurnAnswer(TurnChange(replies=(*closed, question), new_actions=actions, transition=transition))
+        return TurnAnswer(
+            TurnChange(replies=(*closed, question), new_actions=actions, transition=transition),
+            predecessors=change.predecessors,
+        )
 
     def begin(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         """Ask for the first field. The question stays open to its buttons and to a yes that quotes it."""
@@ -374,15 +400,6 @@ def _other_code(before: str) -> str:
     if not before:
         return ""
     return f"{(int(before) + 1 + randbelow(9_999)) % 10_000:04}"
-
-
-def _successors(stored: StoredAction, proposal: Proposal) -> dict[str, str]:
-    """Return the ids of the new actions by those of the actions that they change."""
-    if stored.action.kind != PLAN_KIND:
-        return {stored.pid: proposal.head.pending_action_id}
-    steps = proposal.steps or (proposal.head,)
-    new_ids = [step.pending_action_id for step in steps]
-    return dict(zip(step_ids(stored.action), new_ids, strict=True))
 
 
 def _what_changed(

@@ -674,6 +674,7 @@ class ChannelAgent:
             raise
 
         if not await self._apply(conversation, answer.change):
+            self._outcomes.link_to_change(context, answer.predecessors)
             if live:
                 self._outcomes.forget_outcome(context, live)
             new_ids = [action.pending_action_id for action in answer.change.new_actions]

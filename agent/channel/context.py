@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from sayso.channels.base import MediaStore
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.storage.spooled import SpooledBytes
 from sayso.channels.types import Media, Reply, Turn, named, owner_of
+from sayso.pending.action import PendingAction
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.proposals import ChannelRun
 from sayso.pending.repository import OPEN_STATES, WAITING_STATES, StoredAction
@@ -113,10 +114,15 @@ class TurnContext:
 
 @dataclass(frozen=True, slots=True)
 class TurnAnswer:
-    """What a turn changes, and the result of the agent if it ran."""
+    """What a turn changes, and the result of the agent if it ran.
+
+    `predecessors`: where the person has changed a question, the actions before the change by the ids of
+    those after it.
+    """
 
     change: TurnChange
     result: AgentResult | None = None
+    predecessors: Mapping[str, PendingAction] = field(default_factory=dict)
 
     def changed(self, **parts: Any) -> TurnAnswer:
         """Return the answer with other parts of its change."""

@@ -13,12 +13,13 @@ from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnContext
 from sayso.agent.messages import FINAL_OUTCOMES, ActionLink, ActionOutcome, Message
 from sayso.agent.run.long_results import MAX_FULL_CHARS, REMEMBERED_CHARS, shorten_for_history, shorten_result
+from sayso.agent.run.pause import rename_actions
 from sayso.agent.run.state import UNKNOWN_NOTE
 from sayso.agent.tools.call_texts import shorten, truncate
 from sayso.agent.tools.screening import fenced, inert, result_for_model, screen
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, storable
-from sayso.pending.action import PLAN_KIND
+from sayso.pending.action import PLAN_KIND, PendingAction
 from sayso.pending.proposals import is_undo, step_ids
 from sayso.pending.repository import EXECUTED_STATES, OPEN_STATES, WAITING_STATES, StoredAction
 from sayso.pending.store import PendingActionStore
@@ -40,6 +41,8 @@ _NOTES: Mapping[ActionOutcome, str] = {
 }
 #: The outcomes that follow an answer of the user.
 _DECIDED: frozenset[ActionOutcome] = frozenset(("done", "failed", "denied", "unknown", "undone"))
+#: Begins the note of a call that was asked about with other arguments than the model gave.
+_CHANGED_ARGUMENTS = "The user changed the arguments before answering: these count, not those of the call."
 #: The note of a refusal outside of a turn: a no of the user, or of the program that asked.
 _REFUSED = "It was refused. Nothing was done."
 #: The note of an action whose undo failed. `undo_error` says why.
@@ -119,14 +122,19 @@ class OutcomeHistory:
             results[links[0].id] = _with_outcomes(message, links, entries)
         context.memory.replace_results(results)
 
-    def link_to_change(self, context: TurnContext, successors: Mapping[str, str]) -> None:
-        """Link the open calls of a question to the actions that the person has changed it to, by the ids of both."""
+    def link_to_change(self, context: TurnContext, successors: Mapping[str, PendingAction]) -> None:
+        """Link the open calls of a question to the actions that its person has changed it to.
+
+        `successors`: these actions by the ids of those before.
+        """
         results = {}
         for message in context.memory.get_history():
-            links = tuple(replace(link, id=successors.get(link.id, link.id)) for link in message.actions)
+            links = tuple(_linked_to_successor(link, successors) for link in message.actions)
             if links != message.actions:
                 results[message.actions[0].id] = replace(message, actions=links)
         context.memory.replace_results(results)
+        new_ids = {id_: action.pending_action_id for id_, action in successors.items()}
+        rename_actions(context.memory, new_ids)
 
     def forget_outcome(self, context: TurnContext, stored: StoredAction) -> None:
         """Forget what this turn wrote about an action whose record it could not change.
@@ -136,7 +144,7 @@ class OutcomeHistory:
         ids = action_ids(stored)
         results = {}
         for message in context.memory.get_history():
-            links = tuple(ActionLink(link.id) if link.id in ids else link for link in message.actions)
+            links = tuple(_open_link(link) if link.id in ids else link for link in message.actions)
             if links != message.actions:
                 results[links[0].id] = replace(message, actions=links)
         context.memory.replace_results(results)
@@ -251,8 +259,10 @@ class OutcomeHistory:
                 return "unknown"
             case "done" | "failed" | "expired":
                 return state
-            case "superseded":  # its worker died before it began
-                return "failed"
+            case "superseded":
+                changed = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
+                is_changed = stored.outcome_text.startswith(changed)
+                return "replaced" if is_changed else "failed"  # else its worker died before it began
 
         # It was cancelled. Of a step only its plan knows why.
         head: StoredAction | None = stored
@@ -367,9 +377,23 @@ def _may_change(message: Message) -> bool:
 
 def _ended_link(link: ActionLink, ended: Mapping[str, ActionLink]) -> ActionLink:
     """Return what `ended` has for the action of a link, unless its outcome is final."""
-    if link.is_final:
+    if link.is_final or link.id not in ended:
         return link
-    return ended.get(link.id, link)
+    return replace(ended[link.id], arguments=link.arguments)
+
+
+def _open_link(link: ActionLink) -> ActionLink:
+    """Return the link to an action whose outcome is not known."""
+    return ActionLink(link.id, arguments=link.arguments)
+
+
+def _linked_to_successor(link: ActionLink, successors: Mapping[str, PendingAction]) -> ActionLink:
+    """Return the link to the action that took the place of a link's action, if there is one."""
+    action = successors.get(link.id)
+    if action is None:
+        return link
+    arguments = action.args if action.changes_of else None
+    return replace(link, id=action.pending_action_id, arguments=arguments)
 
 
 def _linked_to_undo(link: ActionLink, undo_ids: Mapping[str, str]) -> ActionLink:
@@ -422,6 +446,9 @@ def _outcome_entry(link: ActionLink, words: str = "") -> dict[str, Any]:
         entry["note"] = _REFUSED
     elif link.outcome and link.outcome in _NOTES:
         entry["note"] = _NOTES[link.outcome]
+    if link.arguments is not None:
+        entry["arguments"] = dict(link.arguments)
+        entry["note"] = " ".join(filter(None, [_CHANGED_ARGUMENTS, entry.get("note", "")]))
     return entry
 
 

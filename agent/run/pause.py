@@ -73,6 +73,13 @@ def note_paused_run(memory: ConversationMemory, paused: PausedRun) -> None:
     memory.notes[PAUSED_RUN] = paused.to_dict()
 
 
+def rename_actions(memory: ConversationMemory, new_ids: Mapping[str, str]) -> None:
+    """Let the paused run wait for other actions, which took the place of those that it waited for."""
+    data = memory.notes.get(PAUSED_RUN)
+    if isinstance(data, dict):
+        data["actions"] = [new_ids.get(id_, id_) for id_ in data.get("actions", ())]
+
+
 def forget_ended_pause(memory: ConversationMemory) -> None:
     """Forget the paused run and the reasoning of its answers, unless a call still waits for a decision."""
     if open_actions(memory.get_history()):
@@ -88,7 +95,15 @@ def open_actions(messages: Iterable[Message]) -> tuple[str, ...]:
 
 def with_waiting_results(messages: Sequence[Message]) -> list[Message]:
     """Return the messages as a model reads them: a call that waits for a decision says so in its result."""
-    return [replace(message, content=WAITING) if _is_open_call(message) else message for message in messages]
+    return [replace(message, content=_waiting(message)) if _is_open_call(message) else message for message in messages]
+
+
+def _waiting(message: Message) -> str:
+    """Return what a model reads of an open call, with the arguments that its person has changed."""
+    changed = [dict(link.arguments) for link in message.actions if link.arguments is not None]
+    if not changed:
+        return WAITING
+    return json.dumps({**json.loads(WAITING), "arguments": changed[0]}, ensure_ascii=False)
 
 
 def _is_open_call(message: Message) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Literal
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, ToolPolicy, tool
+from sayso.agent import Agent, AgentConfig, Role, ScriptedProvider, ToolCall, ToolPolicy, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Tap
@@ -25,7 +26,7 @@ FIRST = {"item": "apples", "kg": 5}
 class Shop(Bot):
     """A bot that orders goods. Its person may change the weight, the quality, the note and the express delivery."""
 
-    def __init__(self, rig, *calls, lines=(), policy=None, editable=("kg", "note"), **options) -> None:
+    def __init__(self, rig, *calls, lines=(), policy=None, editable=("kg", "note"), after="say", **options) -> None:
         self.rig, self.channel, self.ordered = rig, FakeChannel(), []
 
         @tool(requires_approval=True, editable=editable, **{"preview": "Order {kg} kg of {item}", **options})
@@ -43,9 +44,9 @@ class Shop(Bot):
         answers = [
             [ToolCall("order", args, f"c{at}{n}") for n, args in enumerate(each)] for at, each in enumerate(calls)
         ]
-        self.provider = ScriptedProvider([*answers, *lines])
+        self.provider = ScriptedProvider([*answers, *lines], strict=True)
         config = AgentConfig(max_retries=0, tool_policy=policy)
-        self.agent = ChannelAgent(Agent([order], self.provider, config), rig.store, journals=rig.journals)
+        self.agent = ChannelAgent(Agent([order], self.provider, config), rig.store, journals=rig.journals, after=after)
         channels = {"chat": self.channel}
         self.processor = make_processor(rig.mailbox, make_sender(rig.outbox, channels), channels, {"chat": self.agent})
 
@@ -53,6 +54,11 @@ class Shop(Bot):
         """Send a filled-in form; return the last text."""
         self.rig.accept(replace(turn("", event=event), kind="form", tap=Tap(token), form=values))
         return self.work()
+
+    def read(self) -> dict:
+        """Return what the model has read last of a call that was proposed."""
+        results = [message for message in self.provider.requests[-1].messages if message.role is Role.TOOL]
+        return json.loads(results[-1].content)
 
     def button(self, label: str) -> str:
         """Return the token of the last shown button with this label."""
@@ -208,6 +214,55 @@ def test_another_request_is_no_change(shop):
     bot.say("order apples")
     bot.say("yes")
     assert "Changed" not in bot.say("and 2 kg more")
+
+
+# What the model reads.
+
+
+def test_model_goes_on_with_what_really_ran(shop):
+    """The result of its call names the arguments of the person, and the run goes on where it paused."""
+    bot = shop([FIRST], lines=["All set."], after="continue")
+    bot.say("order apples")
+    bot.fill_in(bot.button("Change"), kg="2")
+    assert bot.say("yes") == "All set."
+    read = bot.read()
+    assert (read["outcome"], read["arguments"]["kg"], read["result"]) == ("done", 2, "ordered 2 kg")
+    assert "The user changed the arguments" in read["note"]
+    assert bot.provider.requests[-1].messages[-2].tool_calls[0].parameters == FIRST
+
+
+def test_model_reads_what_the_no_was_to(shop):
+    """Else it would take it for a no to its own call."""
+    bot = shop([FIRST], lines=["Then not."], after="continue")
+    bot.say("order apples")
+    bot.fill_in(bot.button("Change"), kg="2")
+    bot.say("no")
+    assert (bot.read()["outcome"], bot.read()["arguments"]["kg"]) == ("denied", 2)
+
+
+def test_model_reads_the_changed_step_of_a_plan(shop):
+    """The other step has the arguments of its call."""
+    bot = shop([FIRST, {"item": "pears", "kg": 3}], lines=["All set."], after="continue")
+    bot.say("order both")
+    bot.fill_in(bot.button("Change"), **{"2.kg": "1"})
+    assert bot.say("yes").endswith("All set.")
+    first, second = [
+        json.loads(message.content) for message in bot.provider.requests[-1].messages if message.role is Role.TOOL
+    ]
+    assert "arguments" not in first
+    assert second["arguments"]["kg"] == 1
+
+
+def test_change_adds_nothing_to_the_history(shop):
+    """The call stays open, and no text of a form or of a field stands between it and its result."""
+    bot = shop([FIRST], lines=["All set."], after="continue")
+    bot.say("order apples")
+    bot.say("change")
+    bot.say("2")
+    bot.say("-")
+    bot.say("yes")
+    roles = [message.role for message in bot.provider.requests[-1].messages if message.role is not Role.SYSTEM]
+    assert roles == [Role.USER, Role.ASSISTANT, Role.TOOL]
 
 
 # Field by field.
