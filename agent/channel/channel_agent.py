@@ -690,10 +690,17 @@ class ChannelAgent:
         return await self._with_continuation(context, answer, answer.change.continuation)
 
     async def _with_continuation(self, context: TurnContext, answer: TurnAnswer, continuation: Turn) -> TurnAnswer:
-        """Return the answer of a deciding turn with that of its continuation, without a worker."""
+        """Return the answer of a deciding turn with that of its continuation, without a worker.
+
+        The effect has taken place: a bug after it must not hide the outcome from the caller.
+        """
         following = await self._load_context(continuation)
         following = replace(following, returns_text=context.returns_text)
-        further = await self._answer_and_apply(following)
+        try:
+            further = await self._answer_and_apply(following)
+        except Exception:
+            log.exception("turn.failed")
+            further = TurnAnswer(text_change(context.texts.rest_missing()))
         replies = (*answer.change.replies, *further.change.replies)
         return TurnAnswer(replace(further.change, replies=replies), further.result)
 

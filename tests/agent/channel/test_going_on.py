@@ -15,9 +15,19 @@ from sayso.agent import (
     Role,
     ScriptedProvider,
     ToolCall,
+    tool,
 )
 from tests.contracts.rigs import ENGLISH
 from tests.workers.fakes import Bot
+
+CONFIG = AgentConfig(max_retries=0)
+
+
+@tool(requires_approval=True, preview="Pay {euros} euros")
+def pay(euros: int) -> str:
+    """Pay."""
+    return f"paid {euros}"
+
 
 #: The outcome of deleting A in the bot's own words.
 DONE = ENGLISH.done("Delete A", "deleted A")
@@ -218,3 +228,26 @@ def test_stop_during_the_effect_leaves_the_outcome(make_continuing):
     bot.work()
     assert len(bot.provider.requests) == 1
     assert any(text.startswith(DONE) for text in bot.channel.texts)
+
+
+def test_bug_after_the_effect_does_not_hide_the_outcome():
+    """A caller without a worker gets the outcome and that the rest is missing, not an error."""
+    bot = ChannelAgent(Agent([pay], ScriptedProvider([ToolCall("pay", {"euros": 5})]), CONFIG), after="continue")
+    bot.ask_channel("ana", "pay 5")
+
+    async def broken(*_: object, **__: object):
+        raise RuntimeError("a bug")
+
+    bot._run_agent = broken
+    content = bot.ask_channel("ana", "yes").content
+    assert content == f"{ENGLISH.done('Pay 5 euros', 'paid 5')}\n\n{ENGLISH.rest_missing()}"
+
+
+def test_caller_without_a_worker_gets_outcome_and_the_rest_at_once():
+    """One call of `ask_channel` settles the action and lets the agent go on."""
+    model = ScriptedProvider([ToolCall("pay", {"euros": 5}), "Anything else?"], strict=True)
+    bot = ChannelAgent(Agent([pay], model, CONFIG), after="continue")
+    bot.ask_channel("ana", "pay 5")
+    result = bot.ask_channel("ana", "yes")
+    assert result.content == f"{ENGLISH.done('Pay 5 euros', 'paid 5')}\n\nAnything else?"
+    assert result.iterations == 2
