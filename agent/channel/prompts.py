@@ -119,7 +119,7 @@ class ConfirmPrompts:
         texts = texts_for(proposal.head.language)
         lines = []
         for number, action in enumerate(proposal.steps or (proposal.head,), start=1):
-            line = _earlier_run(texts, action, not_undone, context.received_at)
+            line = _earlier_run(texts, action, not_undone)
             if line and len(proposal.steps) > 1:
                 line = texts.step(number, line)
             if line:
@@ -394,17 +394,29 @@ def closed_prompt(
     return Reply(text, edits=prompt, optional=True, decided_buttons=buttons)
 
 
-def _earlier_run(texts: Texts, action: PendingAction, recent: Sequence[StoredAction], now: float) -> str:
-    """Return when the same action was done, or may have been done, within the last hour; "" if it was not."""
+def _earlier_run(texts: Texts, action: PendingAction, recent: Sequence[StoredAction]) -> str:
+    """Return when the same action was done, or may have been done, within the last hour; "" if it was not.
+
+    The clock of the store counts the hour: a worker's own clock may be wrong, and the turn may have waited.
+    """
     for stored in recent:
-        is_same = (stored.action.kind, stored.action.args_digest) == (action.kind, action.args_digest)
-        if not is_same or now - stored.begun_at > KEEP_RECENT_MS / 1000:
+        age = stored.looked_at - stored.begun_at
+        if not _is_same_effect(stored.action, action) or age > KEEP_RECENT_MS / 1000:
             continue
         if stored.state == "done":
             return texts.done_before(stored.begun_at)
         if stored.state in ("unknown", "started"):
             return texts.maybe_done_before(stored.begun_at)
     return texts.maybe_done() if action.reason == MAY_HAVE_RUN else ""
+
+
+def _is_same_effect(earlier: PendingAction, action: PendingAction) -> bool:
+    """Return whether two actions have the same tool and arguments.
+
+    Code that asks by itself need not record arguments. Then the words of the question tell its actions apart.
+    """
+    is_same_call = (earlier.kind, earlier.args_digest) == (action.kind, action.args_digest)
+    return is_same_call and (bool(action.args) or earlier.preview == action.preview)
 
 
 def short_effect(head: PendingAction) -> str:

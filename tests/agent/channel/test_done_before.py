@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,9 @@ from sayso.agent import Agent, AgentConfig, ChannelAgent, ScriptedProvider, Tool
 from sayso.agent.tools.errors import EffectUnknownError
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.texts import texts_for
+from sayso.pending import PendingConfirmation, stash_pending
+from sayso.pending.repository import ActionResult, Claim
+from tests.contracts.rigs import CHAT
 
 DONE = re.compile(r"Delete A\n\nAlready done at \d\d:\d\d UTC\.\n\nReply \*\*yes\*\* or")
 MAYBE = re.compile(r"Delete A\n\nThis may already have happened at \d\d:\d\d UTC\.\n\nReply \*\*yes\*\* or")
@@ -68,6 +72,53 @@ def test_plan_says_it_of_its_step(make_bot):
     bot.say("yes")
     told = bot.say("delete both")
     assert re.search(r"2\. Delete A\n\n2\. Already done at \d\d:\d\d UTC\.\n\nReply", told)
+
+
+def test_hour_is_that_of_the_store(make_bot):
+    """The turn has waited two hours for a worker, or was received by a machine whose clock is wrong."""
+    bot = make_bot("A", "A")
+    bot.say("delete A")
+    bot.say("yes")
+    recent = bot.rig.store.repository.recent
+
+    async def two_hours_later(*args):
+        return [replace(stored, looked_at=stored.looked_at + 7200) for stored in await recent(*args)]
+
+    bot.rig.store.repository.recent = two_hours_later
+    assert bot.say("delete A again").startswith("Delete A\n\nReply")
+
+
+def test_code_that_records_no_arguments_tells_its_actions_apart_in_words():
+    """The same tool asked, and what it will do is another thing."""
+
+    @tool
+    def delete(name: str) -> PendingConfirmation:
+        """Delete a thing."""
+        stash_pending(kind="remove", preview=f"Delete {name}", executor=lambda: f"deleted {name}")
+        return PendingConfirmation("remove", f"Delete {name}")
+
+    calls = [ToolCall("delete", {"name": name}) for name in "ABA"]
+    bot = ChannelAgent(Agent([delete], ScriptedProvider(calls)))
+    bot.ask_channel("ana", "delete A")
+    bot.ask_channel("ana", "yes")
+    assert "Already done" not in bot.ask_channel("ana", "delete B").content
+    bot.ask_channel("ana", "no")
+    assert "Already done" in bot.ask_channel("ana", "delete A again").content
+
+
+@pytest.mark.parametrize(("state", "words"), [("done", "Already done at"), ("failed", "Reply")])
+def test_outcome_that_came_out_meanwhile_counts(make_bot, state, words):
+    """It was unknown, and the worker that ran it came back with the truth."""
+    bot = make_bot("A", "A")
+    bot.say("delete A")
+    bot.hear("yes")
+    bot.die_after("start")
+    bot.work()
+    tap = bot.buttons[0].data
+    (stored,) = bot.rig.repository.read(CHAT.id, (tap[1:23],))
+    claim = Claim(bot.turn().scope, stored.pid, stored.by)
+    bot.rig.repository.finish(claim, stored.attempt, ActionResult(state, "the truth"))
+    assert bot.say("do it again").startswith(f"Delete A\n\n{words}")
 
 
 def test_time_is_in_the_zone_of_the_users(monkeypatch):
