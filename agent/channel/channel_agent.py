@@ -297,6 +297,8 @@ class ChannelAgent:
         if not (is_answered or turn.asks_model):
             add_exchange(context, context.texts.stopped())
         elif decided and not is_answered:
+            if decided.state == "cancelled":  # the model cannot propose again what was just refused
+                context.run.denied.extend(await self._confirmation.actions_of(turn.scope, decided))
             paused = paused_run_of(context.memory, action_ids(decided)) or PausedRun(random_id(), 0)
             answer = await self._run_agent(context, paused=paused)
         return self._prompts.with_outcome(context, answer, outcome, effects).about(decided)

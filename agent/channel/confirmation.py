@@ -381,11 +381,11 @@ class ConfirmationHandler:
         outcome = _cancelled_text(live)
         transition = Transition(live.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
         self._outcomes.write_outcome(context, live, "denied", words=context.turn.text)
-        context.run.denied.extend(await self._actions_of(context.turn.scope, live))
+        context.run.denied.extend(await self.actions_of(context.turn.scope, live))
         answer = (await self._run(context, outcome)).changed(transition=transition)
         return await self.with_closed_prompt(context, answer, live, "cancelled", outcome)
 
-    async def _actions_of(self, scope: Scope, stored: StoredAction) -> list[PendingAction]:
+    async def actions_of(self, scope: Scope, stored: StoredAction) -> list[PendingAction]:
         """Return an action, or the steps of a plan."""
         if stored.action.kind != PLAN_KIND:
             return [stored.action]

@@ -127,6 +127,14 @@ def test_no_is_read_by_the_model(make_continuing):
     assert new_texts(bot) == [ENGLISH.cancelled("Delete A"), "What instead?"]
 
 
+def test_model_cannot_ask_again_for_what_was_just_refused(make_continuing):
+    """A stubborn model reads why, and the person is not asked a second time."""
+    bot = make_continuing(ScriptedProvider([calls("A"), calls("A"), "As you wish."], strict=True))
+    bot.say("delete A")
+    bot.say("no")
+    assert new_texts(bot) == [ENGLISH.cancelled("Delete A"), "As you wish."]
+
+
 def test_late_yes_lets_the_model_propose_again(make_continuing):
     """Nothing was done, and the new question needs a yes of its own."""
     bot = make_continuing(ScriptedProvider([calls("A"), calls("A"), "fine"], strict=True))
