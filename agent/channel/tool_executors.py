@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
-
-from pydantic import BaseModel
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.policy import effective_decision
@@ -19,11 +15,11 @@ from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import AgentResult
 from sayso.agent.run.long_results import MAX_FULL_CHARS
 from sayso.agent.run.tool_call import original_error
-from sayso.agent.tools.call_texts import effect_text, result_text, serialize, shorten, unordered_digest
+from sayso.agent.tools.call_texts import effect_text, result_text, serialize, shorten
 from sayso.agent.tools.errors import EffectUnknownError, ToolExecutionError, ToolParameterError
+from sayso.agent.tools.same_call import is_same_call, is_same_question
 from sayso.agent.tools.tool import Tool
-from sayso.channels.i18n.invisible import readable
-from sayso.pending.action import PLAN_KIND, Executor, PendingAction, canonical_json
+from sayso.pending.action import PLAN_KIND, Executor, PendingAction
 from sayso.pending.concurrency import TimedOut, call_foreign, is_in_loop, run_with_timeout
 from sayso.pending.error_texts import error_text
 from sayso.pending.executors import (
@@ -151,19 +147,8 @@ class ToolExecutors:
         draft = await run_with_timeout(lambda: tool.draft(action.args), seconds)
         if isinstance(draft.preview, ToolResult):  # by now there is nothing to propose
             return Comparison("changed", result_text(serialize(draft.preview)))
-        if draft.values_digest or action.values_digest:
-            is_same = draft.values_digest == action.values_digest
-            return Comparison("same" if is_same else "changed")
-
-        preview = readable(draft.text)
-        if preview.split() == action.preview.split():  # white space says nothing else
-            return Comparison("same")
-        # The record has the arguments in another order than the model gave them, and a set has none.
-        values = tool.validate(action.args).values()
-        has_any_order = tool.preview is None or any(map(_has_any_order, values))
-        if has_any_order and _has_same_words(preview, action.preview):
-            return Comparison("same")
-        return Comparison("changed")
+        is_same = is_same_question(tool, draft, action.preview, action.values_digest)
+        return Comparison("same" if is_same else "changed")
 
     def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
         """Return what finds out how an interrupted action of this kind ended. None: nothing can, or may."""
@@ -202,16 +187,6 @@ def _is_same_definition(tool: Tool, action: PendingAction) -> bool:
         return False
     is_of_this_kind = action.kind.removeprefix(UNDO_PREFIX) == tool.name
     return not is_of_this_kind or action.version in ("", tool.version)
-
-
-def _has_same_words(one: str, other: str) -> bool:
-    """Return whether two texts have the same words, numbers and signs, in any order.
-
-    The signs count by themselves: they stand beside other words in another order of a list. Without
-    them "-5" would be "5".
-    """
-    words = sorted(re.findall(r"\w+", one)) == sorted(re.findall(r"\w+", other))
-    return words and sorted("".join(one.split())) == sorted("".join(other.split()))
 
 
 def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:
@@ -300,46 +275,6 @@ def tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
             needed += [step["kind"], step["asked_by"]]
     names = {name.removeprefix(UNDO_PREFIX) for name in needed}
     return [tool for tool in tools if tool.name in names]
-
-
-def is_same_call(tool: Tool, recorded: dict[str, Any]) -> bool:
-    """Return whether the tool would run with exactly the recorded arguments. The order of a set does not matter."""
-    written = tool.validate_json(recorded)
-    if canonical_json(written) == canonical_json(recorded):
-        return True
-    values = tool.validate(recorded)
-    if written.keys() != recorded.keys():
-        return False
-    for name in written:
-        if canonical_json(written[name]) == canonical_json(recorded[name]):
-            continue
-        if not _holds_a_set(values.get(name)):
-            return False
-        if unordered_digest(written[name]) != unordered_digest(recorded[name]):
-            return False
-    return True
-
-
-def _has_any_order(value: Any) -> bool:
-    """Return whether a value may be shown in another order from its record: it holds a set or an object."""
-    if isinstance(value, dict):
-        return len(value) > 1 or any(map(_has_any_order, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_has_any_order, value))
-    return _holds_a_set(value)
-
-
-def _holds_a_set(value: Any) -> bool:
-    """Return whether a value contains a set, at any depth of collections, models and dataclasses."""
-    if isinstance(value, set | frozenset):
-        return True
-    if is_dataclass(value):
-        return any(_holds_a_set(getattr(value, each.name)) for each in fields(value))
-    if isinstance(value, BaseModel):
-        return any(map(_holds_a_set, value.__dict__.values()))
-    if isinstance(value, dict):
-        return any(map(_holds_a_set, value.values()))
-    return isinstance(value, list | tuple) and any(map(_holds_a_set, value))
 
 
 def _tool_output(tool: Tool, value: Any) -> ToolOutput | Ambiguous | NotFound:

@@ -27,7 +27,7 @@ from sayso.channels.i18n.invisible import INVISIBLE
 from sayso.pending.action import After
 from sayso.pending.concurrency import await_isolated, call_foreign
 
-Decision = Literal["allow", "review", "deny"]
+PolicyVerdict = Literal["allow", "review", "deny"]
 #: The lists of a policy, in the order in which they are read.
 RuleKind = Literal["deny", "deny_when", "review", "allow"]
 #: What decided: a rule; "unknown": no rule names the tool; the tool's author; the hint of the tool's source; the lack
@@ -89,7 +89,7 @@ class Rule:
 class PolicyDecision:
     """What to do with one call, the reason in words, and the rule that decided, if any."""
 
-    decision: Decision
+    decision: PolicyVerdict
     reason: str
     rule: Rule | None = None
     decided_by: DecidedBy = "rule"

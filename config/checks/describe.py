@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from sayso.agent.guards.policy import Decision, effective_after, effective_decision
+from sayso.agent.guards.policy import PolicyVerdict, effective_after, effective_decision
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.pricing import cost_usd
 from sayso.channels.spelling import nearest
@@ -37,7 +37,7 @@ from sayso.pending.action import After
 #: a check that gives up too early fails.
 CHECK_SECONDS = 30.0
 #: What becomes of a call, by the decision of the policy.
-DECISIONS: Mapping[Decision, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
+DECISIONS: Mapping[PolicyVerdict, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
 #: What follows the outcome of a confirmed action.
 AFTER_TEXTS: Mapping[After, str] = {
     "continue": "the model goes on",

@@ -1,0 +1,287 @@
+"""Decisions about calls that wait for a person, and the paused run that a program keeps until they are made.
+
+An OpenCall is what a person is asked. A Decision is the answer: Approve, Deny or Edit. A RunSnapshot
+is the run that waits, as JSON for a database. `outcome_entry` is what the model reads of a decision,
+from a program as from a channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from typing import Any, TypeAlias, get_args
+
+from sayso.agent.messages import NO_USAGE, ActionOutcome, Message, Role, UsageStats, has_valid_types
+from sayso.agent.tools.screening import inert
+from sayso.channels.types import one_line
+from sayso.pending.action import compute_args_digest
+
+#: What a model is told of a call whose outcome is unknown.
+UNKNOWN_NOTE = "It may have taken effect or not. Do not repeat it without asking the user."
+#: What a model is told of a call that was denied.
+DENIED_NOTE = "The user said no. Nothing was done. Do not propose it again unless the user asks for it."
+#: The version of the JSON of a snapshot. Others are refused.
+SNAPSHOT_VERSION = 1
+#: The most characters that a model reads of the words of a person, and of the name of who decided.
+MAX_WORDS_CHARS = 1_000
+MAX_NAME_CHARS = 100
+
+
+class DecisionError(ValueError):
+    """Raised when decisions do not fit the calls that wait. Nothing was run and nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A call that waits for a decision: what the person is asked, and exactly what a yes runs.
+
+    `id` is the key of its decision. `arguments` are checked and have their defaults: JSON values.
+    `preview` is the text that the person agrees to, `reason` why they are asked. `args_digest` is the
+    SHA-256 of the arguments, by which an approval names them. `editable` are the arguments that may be
+    changed; empty: the tool names none. `changes_of` is the id of the call that an Edit changed, ""
+    if the model wrote this one.
+
+    `call_id` is the id of the model's call in the history. `tool_digest` and `values_digest` are of
+    the tool and of the preview, as they were shown.
+    """
+
+    id: str
+    tool_name: str
+    arguments: Mapping[str, Any]
+    preview: str
+    reason: str = ""
+    args_digest: str = ""
+    editable: tuple[str, ...] = ()
+    changes_of: str = ""
+    call_id: str = ""
+    tool_digest: str = ""
+    values_digest: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.args_digest:
+            object.__setattr__(self, "args_digest", compute_args_digest(self.arguments))
+        if not self.call_id:
+            object.__setattr__(self, "call_id", self.id)
+
+    def check(self) -> None:
+        """Raise DecisionError if the arguments are not those that were proposed."""
+        if compute_args_digest(self.arguments) != self.args_digest:
+            raise DecisionError(
+                f"the arguments of {self.id!r} ({self.tool_name}) are not those that were proposed: "
+                "the paused run was changed where it was stored. Ask again with a new run"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the call as JSON-ready data."""
+        return asdict(self) | {"arguments": dict(self.arguments), "editable": list(self.editable)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> OpenCall:
+        """Return the call that `to_dict` wrote. Raises TypeError, KeyError or ValueError for anything else."""
+        call = cls(**{**data, "editable": tuple(data["editable"])})
+        for each in fields(call):
+            value = getattr(call, each.name)
+            if each.name == "arguments":
+                is_valid = isinstance(value, Mapping)
+            else:
+                is_valid = all(isinstance(text, str) for text in value) or isinstance(value, str)
+            if not is_valid:
+                raise TypeError(f"an open call has {value!r} as its {each.name}")
+        call.check()
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class Approve:
+    """A yes: the call runs once, with exactly its arguments.
+
+    `args_digest` is that of the OpenCall which the person saw. If it is given, a call with other
+    arguments is refused. `decided_by` names who decided; the model reads it.
+    """
+
+    args_digest: str = ""
+    decided_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """A no: the call does not run. The model reads `message`, the person's reason, and who decided."""
+
+    message: str = ""
+    decided_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change: the call is proposed again with these arguments instead, and needs an Approve of its own.
+
+    `arguments` has the changed arguments only; the others stay. They are checked as those of a model.
+    """
+
+    arguments: Mapping[str, Any]
+    decided_by: str = ""
+
+
+#: What a person decides about an open call.
+Decision: TypeAlias = Approve | Deny | Edit
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedCall:
+    """What became of a call by a decision. `text` is the tool's result, or why there is none."""
+
+    id: str
+    tool_name: str
+    arguments: Mapping[str, Any]
+    outcome: ActionOutcome
+    text: str = ""
+    decided_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """A run that waits, as a program keeps it. It goes on in any process that has the same agent.
+
+    `messages` are those of the run so far: a call that waits has a result without text. `calls` are
+    the calls of this run that wait, and `inner` the runs of agents that its calls asked, by the id of
+    the call. It holds what people, models and tools have written, no keys, no injected arguments and
+    no code.
+    """
+
+    run_id: str
+    iterations: int
+    usage: UsageStats = NO_USAGE
+    messages: tuple[Message, ...] = ()
+    calls: tuple[OpenCall, ...] = ()
+    inner: Mapping[str, RunSnapshot] = field(default_factory=dict)
+
+    @property
+    def open_calls(self) -> tuple[OpenCall, ...]:
+        """Return all calls that wait for a decision, in the order in which the model made them.
+
+        The id of a call of an inner run begins with that of the call that asked its agent.
+        """
+        return tuple(self._open_calls())
+
+    def _open_calls(self) -> Iterator[OpenCall]:
+        own = {call.call_id: call for call in self.calls}
+        for message in self.messages:
+            if message.role is not Role.TOOL:
+                continue
+            if call := own.get(message.tool_call_id):
+                yield call
+            if inner := self.inner.get(message.tool_call_id):
+                for each in inner.open_calls:
+                    before = each.changes_of and inner_id(message.tool_call_id, each.changes_of)
+                    yield replace(each, id=inner_id(message.tool_call_id, each.id), changes_of=before)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the run as JSON-ready data."""
+        return {
+            "version": SNAPSHOT_VERSION,
+            "run_id": self.run_id,
+            "iterations": self.iterations,
+            "usage": self.usage.to_dict(),
+            "messages": [message.to_dict() for message in self.messages],
+            "calls": [call.to_dict() for call in self.calls],
+            "inner": {call_id: run.to_dict() for call_id, run in self.inner.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunSnapshot:
+        """Return the run that `to_dict` wrote, also after JSON.
+
+        Raises ValueError for another version, and for calls whose arguments were changed; KeyError,
+        TypeError or ValueError for anything else.
+        """
+        version = data.get("version")
+        if version != SNAPSHOT_VERSION:
+            raise ValueError(f"a paused run of version {version!r} cannot be read here: this is {SNAPSHOT_VERSION}")
+        usage = UsageStats(**data["usage"])
+        iterations = data["iterations"]
+        if not has_valid_types(usage) or not isinstance(iterations, int) or not isinstance(data["run_id"], str):
+            raise TypeError("a paused run has a count or an id of the wrong type")
+        return cls(
+            run_id=data["run_id"],
+            iterations=iterations,
+            usage=usage,
+            messages=tuple(map(Message.from_dict, data["messages"])),
+            calls=tuple(map(OpenCall.from_dict, data["calls"])),
+            inner={str(call_id): cls.from_dict(run) for call_id, run in data["inner"].items()},
+        )
+
+
+def inner_id(call_id: str, id_: str) -> str:
+    """Return the id of a call of an inner run, as the outer run names it."""
+    return f"{call_id}/{id_}"
+
+
+def check_decisions(open_calls: Sequence[OpenCall], decisions: Mapping[str, Decision]) -> None:
+    """Raise DecisionError for a decision that does not fit a call that waits."""
+    known = {call.id: call for call in open_calls}
+    for id_, decision in decisions.items():
+        call = known.get(id_)
+        if call is None:
+            raise DecisionError(f"no call {id_!r} waits for a decision; known: {sorted(known)}")
+        if not isinstance(decision, get_args(Decision)):
+            raise DecisionError(
+                f"the decision about {id_!r} is {decision!r}: give Approve(), Deny() or Edit({{...}}); "
+                f"known calls: {sorted(known)}"
+            )
+        call.check()
+        _check_decision(call, decision)
+
+
+def _check_decision(call: OpenCall, decision: Decision) -> None:
+    match decision:
+        case Approve(args_digest=digest) if digest not in ("", call.args_digest):
+            raise DecisionError(
+                f"the approval of {call.id!r} is for arguments with the digest {digest!r}, "
+                f"and the call has {call.args_digest!r}: show the person the call that waits now"
+            )
+        case Edit(arguments=arguments) if not isinstance(arguments, Mapping) or not arguments:
+            raise DecisionError(f"the edit of {call.id!r} changes {arguments!r}: give an object with arguments")
+        case Edit(arguments=arguments) if call.editable:
+            refused = sorted(set(arguments) - set(call.editable))
+            if refused:
+                raise DecisionError(
+                    f"the edit of {call.id!r} changes {refused!r}, which may not be changed; "
+                    f"editable: {sorted(call.editable)}"
+                )
+
+
+def outcome_entry(
+    outcome: ActionOutcome,
+    *,
+    result: Any = None,
+    error: Any = None,
+    words: str = "",
+    decided_by: str = "",
+    at: float = 0.0,
+    arguments: Mapping[str, Any] | None = None,
+    note: str = "",
+) -> dict[str, Any]:
+    """Return what the model reads of a decided call, JSON-ready and without empty fields.
+
+    `result` or `error` is what the tool gave. `words` is what the person wrote beside the decision: it
+    is data, never a result. `at` is when the outcome came about, in Unix seconds. `arguments` are
+    those of a call that was changed. A denied or unknown call has a note, if none is given.
+    """
+    notes = {"denied": DENIED_NOTE, "unknown": UNKNOWN_NOTE}
+    entry: dict[str, Any] = {"outcome": outcome}
+    if result is not None:
+        entry["result"] = result
+    if error is not None:
+        entry["error"] = error
+    if words.strip():
+        entry["words"] = inert(words.strip()[:MAX_WORDS_CHARS])
+    if decided_by.strip():
+        entry["decided_by"] = inert(one_line(decided_by)[:MAX_NAME_CHARS])
+    if at:
+        entry["at"] = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    if arguments is not None:
+        entry["arguments"] = dict(arguments)
+    if note or outcome in notes:
+        entry["note"] = note or notes[outcome]
+    return entry
