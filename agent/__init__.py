@@ -2,7 +2,8 @@
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.agent.config import AgentConfig, Cache, CachedResult, CacheStats, ResultCache, ToolConfig
+from sayso.agent.config import AgentConfig, Cache, CachedResult, CacheStats, ResultCache, StartedCalls, ToolConfig
+from sayso.agent.decisions import Approve, DecidedCall, Decision, DecisionError, Deny, Edit, OpenCall, RunSnapshot
 from sayso.agent.guards.budget import Budget, BudgetLimits, MemoryBudget, RedisBudget
 from sayso.agent.guards.guardrails import (
     Guardrail,
@@ -42,6 +43,7 @@ from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, Oll
 from sayso.agent.result import AgentResult, StreamChunk
 from sayso.agent.run.cache import CacheKeyBuilder, InMemoryCache, RedisCache
 from sayso.agent.run.cancellation import CancellationToken
+from sayso.agent.run.started_calls import MemoryStartedCalls, SQLiteStartedCalls
 from sayso.agent.run.structured import (
     ResponseFormat,
     build_schema_instruction,
@@ -105,6 +107,7 @@ __all__ = [
     "Ambiguous",
     "AnthropicProvider",
     "AnyOf",
+    "Approve",
     "Artifact",
     "AsyncAgentObserver",
     "BelievingModel",
@@ -119,6 +122,11 @@ __all__ = [
     "CheckedPreview",
     "ConfirmAction",
     "ConversationMemory",
+    "DecidedCall",
+    "Decision",
+    "DecisionError",
+    "Deny",
+    "Edit",
     "EmbeddingSelector",
     "Entity",
     "EntityMemory",
@@ -145,6 +153,7 @@ __all__ = [
     "McpToolProvider",
     "MemoryBudget",
     "MemoryResultCache",
+    "MemoryStartedCalls",
     "Message",
     "MockToolProvider",
     "NotFound",
@@ -152,6 +161,7 @@ __all__ = [
     "OllamaProvider",
     "OpenAIProvider",
     "OpenApiToolProvider",
+    "OpenCall",
     "OpenTelemetryObserver",
     "ParseResult",
     "PatternGuardrail",
@@ -172,11 +182,14 @@ __all__ = [
     "ResultCache",
     "Role",
     "RoleBasedSelector",
+    "RunSnapshot",
     "SQLiteSessionStore",
+    "SQLiteStartedCalls",
     "ScriptedProvider",
     "SessionError",
     "SessionMetadata",
     "SessionStore",
+    "StartedCalls",
     "StreamChunk",
     "Tool",
     "ToolCall",

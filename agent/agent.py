@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from sayso.agent.config import AgentConfig
+from sayso.agent.decisions import Decision, RunSnapshot
 from sayso.agent.guards.policy import check_injected
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.knowledge import KnowledgeMemory
@@ -22,10 +23,11 @@ from sayso.agent.providers.base import Provider
 from sayso.agent.providers.offline import OfflineProvider
 from sayso.agent.result import AgentResult, StreamChunk
 from sayso.agent.run.cancellation import CancellationToken
+from sayso.agent.run.inner_agent import InnerAgent
 from sayso.agent.run.loop import AgentLoop
 from sayso.agent.run.model_call import ModelCaller, Sleep
 from sayso.agent.run.pause import PausedRun
-from sayso.agent.run.state import Journal, NoJournal, RunRequest, RunTextListener, to_messages
+from sayso.agent.run.state import Journal, NoJournal, RunRequest, RunTextListener, going_on, to_messages
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider, ToolCallParser, needs_text_tools
 from sayso.agent.tools.registry import ToolRegistry, Toolset
@@ -192,7 +194,7 @@ class Agent:
 
     async def arun(
         self,
-        messages: str | Sequence[Message],
+        messages: str | Sequence[Message] = (),
         stream_handler: StreamHandler | None = None,
         response_format: ResponseFormat | None = None,
         parent_run_id: str | None = None,
@@ -201,22 +203,28 @@ class Agent:
         journal: Journal | None = None,
         scope: str = "",
         cancellation_token: CancellationToken | None = None,
-        paused: PausedRun | None = None,
+        paused: RunSnapshot | PausedRun | None = None,
+        decisions: Mapping[str, Decision] | None = None,
     ) -> AgentResult:
         """Answer the messages. The memory is updated only when the run is complete.
 
         `stream_handler` receives the text while it arrives. With a `response_format`, `parsed` has the answer in that
         form. `scope` names whose knowledge may be read and written; inside a tool, it is the scope of the run that
         called the tool. With a `journal`, the run continues where an earlier attempt was interrupted.
-        With `paused`, that run goes on after the decision on its calls, whose results the memory has; there may be no
-        messages then.
+
+        With `paused`, the `paused` of an earlier result, that run goes on: first the `decisions` about its open calls
+        are carried out, by the id of the call; then the model reads them, and new messages if there are any. A call
+        without a decision stays open and does not run. `ChannelAgent` gives a PausedRun, whose calls have their results
+        in the memory.
 
         Failures of tools, models, observers and caches are never raised. Raises ValueError or TypeError for invalid
         arguments, SessionError for a session that cannot be read, the errors of `stream_handler` and of the journal
-        (LeaseLost), and CancelledError. A run that raises adds nothing to the memory.
+        (LeaseLost) and of `started_calls`, and CancelledError. Raises DecisionError, a ValueError, for decisions that
+        do not fit the open calls: then nothing has run. A run that raises adds nothing to the memory but the outcomes
+        of calls that were decided.
         """
         request = RunRequest(
-            to_messages(messages) if messages or paused is None else (),
+            to_messages(messages, may_be_empty=paused is not None),
             response_format,
             parent_run_id,
             memory,
@@ -224,13 +232,12 @@ class Agent:
             scope,
             cancellation_token,
             self._text_listener(stream_handler),
-            paused=paused,
         )
-        return await self._loop.answer(request)
+        return await self._loop.answer(going_on(request, paused, decisions))
 
     def run(
         self,
-        messages: str | Sequence[Message],
+        messages: str | Sequence[Message] = (),
         stream_handler: StreamHandler | None = None,
         response_format: ResponseFormat | None = None,
         parent_run_id: str | None = None,
@@ -238,6 +245,8 @@ class Agent:
         memory: ConversationMemory | None = None,
         scope: str = "",
         cancellation_token: CancellationToken | None = None,
+        paused: RunSnapshot | None = None,
+        decisions: Mapping[str, Decision] | None = None,
     ) -> AgentResult:
         """`arun` for sync code, also from inside a running event loop. Only sync observers are called (seed).
 
@@ -245,7 +254,7 @@ class Agent:
         limit or a cancellation token.
         """
         request = RunRequest(
-            to_messages(messages),
+            to_messages(messages, may_be_empty=paused is not None),
             response_format,
             parent_run_id,
             memory,
@@ -254,23 +263,26 @@ class Agent:
             on_text=self._text_listener(stream_handler),
             asynchronous=False,
         )
+        request = going_on(request, paused, decisions)
         lends_thread = self.config.tool_timeout_seconds is None and cancellation_token is None
         return run_sync(self._loop.answer(request), lends_thread=lends_thread)
 
     async def astream(
         self,
-        messages: str | Sequence[Message],
+        messages: str | Sequence[Message] = (),
         response_format: ResponseFormat | None = None,
         parent_run_id: str | None = None,
         *,
         memory: ConversationMemory | None = None,
         scope: str = "",
         cancellation_token: CancellationToken | None = None,
+        paused: RunSnapshot | None = None,
+        decisions: Mapping[str, Decision] | None = None,
     ) -> AsyncGenerator[StreamChunk | AgentResult, None]:
         """`arun` that yields the text while it arrives, then the result. Closing the generator cancels the run."""
         pieces: asyncio.Queue[StreamChunk | None] = asyncio.Queue()
         request = RunRequest(
-            to_messages(messages),
+            to_messages(messages, may_be_empty=paused is not None),
             response_format,
             parent_run_id,
             memory,
@@ -278,6 +290,7 @@ class Agent:
             cancellation_token=cancellation_token,
             on_text=_ChunkQueue(pieces),
         )
+        request = going_on(request, paused, decisions)
         run = asyncio.create_task(self._loop.answer(request))
         run.add_done_callback(lambda _: pieces.put_nowait(None))
         try:
@@ -290,6 +303,26 @@ class Agent:
                 await asyncio.wait([run])
             if not run.cancelled():
                 run.exception()  # marks it as retrieved, so that asyncio logs nothing
+
+    def as_tool(self, name: str = "", description: str = "") -> Tool[..., Any]:
+        """Return this agent as a tool of another one. Its parameter is the `request` in words.
+
+        Without a `name` the tool has that of the agent. Calls of this agent that need an approval wait on the run of
+        the other one, if that pauses for approvals. Each request is a conversation of its own. Raises
+        ToolValidationError.
+        """
+        name = name or self.name
+        inner = InnerAgent(name, self._run_inside)
+        described = description or f"Ask the agent {name!r}. It knows nothing but the request."
+        return Tool.from_function(inner.ask, name=name, description=described)
+
+    async def _run_inside(
+        self, request: str, snapshot: RunSnapshot | None, decisions: Mapping[str, Decision]
+    ) -> AgentResult:
+        """Run inside a tool of another agent."""
+        messages = to_messages(request, may_be_empty=False) if snapshot is None else ()
+        inner = RunRequest(messages, memory=ConversationMemory(), is_inner=True, is_of_batch=True)
+        return await self._loop.answer(going_on(inner, snapshot, decisions))
 
     async def aask(self, prompt: str, **options: Any) -> AgentResult:
         """`arun` for one prompt."""

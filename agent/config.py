@@ -117,6 +117,19 @@ class ResultCache(Protocol):
         """Store a result for some seconds."""
 
 
+class StartedCalls(Protocol):
+    """Remembers the approved calls that were started, so that none runs twice. Called in threads, by all runs."""
+
+    def begin(self, key: str) -> str | None:
+        """Note that the call of this key starts, in one atomic step. Return None the first time.
+
+        Later return the text that `end` was given, or "" if there is none: how the call ended is unknown.
+        """
+
+    def end(self, key: str, outcome: str) -> None:
+        """Keep how the call of this key ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolConfig:
     """How tool results are compressed and cached (seed: Tool Result Compression).
@@ -155,6 +168,8 @@ class AgentConfig:
     `max_total_tokens` and `max_cost_usd` limit one run; a `budget` limits a conversation and a day.
     `system_prompt` may be a function. It is called for each model call with the ToolContext of the current user. A text
     that differs from call to call keeps all that follows it out of the vendor's cache.
+    With `pause_for_approval` a run ends with `stop_reason` "pending" at a call that needs an approval, and goes on with
+    `run(paused=..., decisions=...)`. `started_calls` remembers which approved calls were started (None: this process).
     `conversation_secret` makes the keys that tell vendors which requests belong to one conversation; processes that
     share conversations need the same (default: made of SAYSO_SECRET_KEYS of the environment).
     """
@@ -206,6 +221,8 @@ class AgentConfig:
     tool_policy: ToolPolicy | None = None
     confirm_action: ConfirmAction | None = None
     approval_timeout: float = 60.0
+    pause_for_approval: bool = False
+    started_calls: StartedCalls | None = None
     guardrails: GuardrailsPipeline | None = None
     coherence_check: bool = False
     coherence_provider: Provider | None = None
@@ -240,6 +257,8 @@ class AgentConfig:
             )
         if (self.session_store is None) != (self.session_id is None):
             raise ValueError("session_store and session_id belong together: give both or neither")
+        if self.pause_for_approval and self.confirm_action is not None:
+            raise ValueError("confirm_action decides during a run, and pause_for_approval ends it: give one of them")
         if self.hooks is not None:
             warn_of_hooks(stacklevel=4)
 

@@ -7,6 +7,7 @@ from a program as from a channel.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -17,10 +18,6 @@ from sayso.agent.tools.screening import inert
 from sayso.channels.types import one_line
 from sayso.pending.action import compute_args_digest
 
-#: What a model is told of a call whose outcome is unknown.
-UNKNOWN_NOTE = "It may have taken effect or not. Do not repeat it without asking the user."
-#: What a model is told of a call that was denied.
-DENIED_NOTE = "The user said no. Nothing was done. Do not propose it again unless the user asks for it."
 #: The version of the JSON of a snapshot. Others are refused.
 SNAPSHOT_VERSION = 1
 #: The most characters that a model reads of the words of a person, and of the name of who decided.
@@ -266,9 +263,8 @@ def outcome_entry(
 
     `result` or `error` is what the tool gave. `words` is what the person wrote beside the decision: it
     is data, never a result. `at` is when the outcome came about, in Unix seconds. `arguments` are
-    those of a call that was changed. A denied or unknown call has a note, if none is given.
+    those of a call that was changed. `note` says what the outcome means.
     """
-    notes = {"denied": DENIED_NOTE, "unknown": UNKNOWN_NOTE}
     entry: dict[str, Any] = {"outcome": outcome}
     if result is not None:
         entry["result"] = result
@@ -282,6 +278,21 @@ def outcome_entry(
         entry["at"] = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
     if arguments is not None:
         entry["arguments"] = dict(arguments)
-    if note or outcome in notes:
-        entry["note"] = note or notes[outcome]
+    if note:
+        entry["note"] = note
     return entry
+
+
+def json_or_text(text: str) -> Any:
+    """Return the object or list that a text is the JSON of, or else the text."""
+    if not text.startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _refuse_constant(constant: str) -> Any:
+    """Raise ValueError for NaN and Infinity, which Python reads but JSON does not have."""
+    raise ValueError(f"{constant} is no JSON")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from sayso.agent.decisions import DecidedCall, OpenCall, RunSnapshot
 from sayso.agent.messages import NO_USAGE, FailureKind, FinishReason, Message, Role, ToolCall, UsageStats
 from sayso.agent.observability.trace import AgentTrace
 from sayso.agent.tools.context import Artifact
@@ -63,6 +64,9 @@ class AgentResult:
     never answered, or they took longer than their time limit.
     `beside` are the replies of terminal tools in the same answer as a proposal.
     `choices` are the answers that tools offered as buttons; the last offer counts.
+    `open_calls` wait for a decision, and `paused` is the run that goes on with it (`pause_for_approval`). `decided` is
+    what became of the calls that this run was given decisions about. A run that goes on has `paused` also where it
+    ended before the model could answer: then it goes on without decisions, and no call runs again.
     `failure` tells why there was no answer when `stop_reason` is "provider_error". `failure_cause` tells operators the
     status, code and model of a failure or of an empty answer. `refusal` is the model's own text when it refused.
     `finish_reason` is why the model stopped, as far as the vendor reports it; "length" for an incomplete answer.
@@ -88,6 +92,9 @@ class AgentResult:
     unclear: tuple[ToolCall, ...] = ()
     beside: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
+    open_calls: tuple[OpenCall, ...] = ()
+    paused: RunSnapshot | None = None
+    decided: tuple[DecidedCall, ...] = ()
 
     @property
     def message(self) -> Message:

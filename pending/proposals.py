@@ -291,7 +291,7 @@ def current_context() -> ToolContext:
     if run is None:
         return ToolContext(_effect=effect)
     phone = next((match[1] for each in (run.user_id, *run.aliases) if (match := _PHONE.fullmatch(each))), "")
-    person = Person(run.user_id, run.user_name, run.role(), phone)
+    person = Person(run.user_id, run.user_name, run.role(), phone) if run.user_id else None
     return ToolContext(person, run.channel_id or "", run.conversation_id or "", run.language, run.confirmed, effect)
 
 
@@ -310,7 +310,7 @@ def _effect_start() -> EffectStart | None:
 def current_user() -> str | None:
     """Return the platform's id of the user whose turn is answered or whose yes runs an action. None outside a run."""
     run = call_context().run
-    return run.user_id if run else None
+    return (run.user_id or None) if run else None
 
 
 def current_user_ids() -> tuple[str, ...]:

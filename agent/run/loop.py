@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from sayso.agent.config import AgentConfig
+from sayso.agent.decisions import RunSnapshot
 from sayso.agent.guards.guardrails import GuardrailBlocked, apply_guardrails
 from sayso.agent.guards.loop_detection import NUDGE
 from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
@@ -31,8 +32,9 @@ from sayso.agent.run.long_results import (
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.model_call import ModelCaller, budget_end, is_budget_spent
 from sayso.agent.run.pause import forget_ended_pause, note_paused_run
+from sayso.agent.run.resume import DecisionRunner
 from sayso.agent.run.shown_tools import ShownTools, note_names, noted_names
-from sayso.agent.run.state import JournaledAnswer, ModelAnswer, OpenRound, RunEnd, RunRequest, RunState
+from sayso.agent.run.state import JournaledAnswer, ModelAnswer, NoJournal, OpenRound, RunEnd, RunRequest, RunState
 from sayso.agent.run.structured import (
     build_schema_instruction,
     parse_and_validate,
@@ -43,7 +45,7 @@ from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.call_texts import result_text
-from sayso.agent.tools.context import ToolEnvironment
+from sayso.agent.tools.context import ToolEnvironment, tool_environment
 from sayso.agent.tools.registry import Toolset
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.toolsets.selectors import ToolSelector
@@ -51,6 +53,7 @@ from sayso.channels.i18n.invisible import shows_nothing
 from sayso.channels.redaction import redact
 from sayso.pending.context import own_context
 from sayso.pending.error_texts import error_text
+from sayso.pending.proposals import in_channel_run
 
 log = logging.getLogger(__name__)
 
@@ -148,13 +151,18 @@ class AgentLoop:
             self.memory = await session.load(self.memory, run.events)
         run.set_memory(self.memory if run.request.memory is None else run.request.memory)
         run.shown_tools = noted_names(run.memory)
+        run.session = session
+        if run.request.snapshot is not None:
+            run.earlier = list(run.request.snapshot.messages)
         run.can_read_on = run.memory is not None and READ_RESULT in run.memory.notes
         run.background = await run.run_memory.background()
         run.related_facts = await run.run_memory.context(run.request_text)
 
     async def _run_until_cancelled(self, run: RunState) -> RunEnd:
         token = run.request.cancellation_token
+        run.may_pause = self._may_pause(run.request)
         with own_context(ToolEnvironment) as own:
+            own.pauses = run.may_pause
             own.artifacts, own.memory_scope = run.artifacts, run.run_memory.tool_scope
             own.results = RunResults(run, own.load_text)
             if token is None:
@@ -172,6 +180,28 @@ class AgentLoop:
                     run.tool_calls.clear()  # the chosen calls are not returned
                 return RunEnd(stop_text("cancelled"), stop_reason="cancelled")
 
+    def _may_pause(self, request: RunRequest) -> bool:
+        """Return whether a call may wait for a decision of the program that started the run.
+
+        On a channel its person is asked. Inside a tool only the run of an agent that is the tool can wait: the code of
+        any other tool could not go on.
+        """
+        around = tool_environment()
+        if in_channel_run() or not isinstance(request.journal, NoJournal):
+            return False
+        if request.is_inner:
+            return around.pauses
+        return self._config.pause_for_approval and around.results is None
+
+    async def _carry_out_decisions(self, run: RunState, snapshot: RunSnapshot) -> RunEnd | None:
+        """Carry out the decisions about open calls. Return how the run ends, or None if the model is asked next."""
+        tools = self._shown_tools.callable_tools(run, None)
+        caller = ToolCaller(run, self._provider, self._config, self._analytics)
+        end = await DecisionRunner(run, snapshot, tools, self._config, caller).carry_out()
+        if run.session is not None and run.memory is not None and run.decided:
+            await run.session.save(run.memory, run.events)  # before the model, which may fail or never end
+        return end
+
     async def _run(self, run: RunState) -> RunEnd:
         """Return how the run ends. Raises LeaseLost if another worker has taken over the conversation.
 
@@ -181,6 +211,10 @@ class AgentLoop:
         is_observed = run.events.has_observer_of("iteration_start", "iteration_end")
         iteration = self._observed_iteration if is_observed else self._iteration
         try:
+            if run.request.snapshot is not None:
+                end = await self._carry_out_decisions(run, run.request.snapshot)
+                if end is not None:
+                    return end
             for message in run.request.messages:
                 content = message.content
                 if guardrails is not None and message.role is Role.USER and content:
@@ -317,6 +351,9 @@ class AgentLoop:
         # A proposal comes first: the user must see what waits for a yes.
         reason: Literal["pending", "terminal"] = "pending" if "pending" in ends else "terminal"
         end = RunEnd(ends[reason], stop_reason=reason) if ends else None
+        if end is not None and run.may_pause and reason == "pending":  # each call waits for a decision of its own
+            previews = [outcome.final_text for outcome in outcomes if outcome.ends == "pending"]
+            end = RunEnd("\n\n".join(previews), stop_reason="pending")
         if run.loop_watch is None and config.loop_detector is not None:
             run.loop_watch = config.loop_detector.watch()
         watch = run.loop_watch if end is None else None
@@ -334,6 +371,7 @@ class AgentLoop:
         """Close the transcript, store it in the memory, report the end to observers, and return the result."""
         # A vendor's error text is for operators and stays out of the transcript.
         is_error = end.stop_reason == "provider_error"
+        paused = _paused(run, end)
         run.close((end.refusal or stop_text("model_away")) if is_error else end.content)
         if run.request.on_text is not None and (end.stop_reason != "answer" or run.on_text is None):
             text = end.content
@@ -343,14 +381,15 @@ class AgentLoop:
         await self._store_in_memory(run, end)
         if session is not None and run.memory is not None:
             await session.save(run.memory, run.events)
-        run.is_end_reported, result = True, run.result(end)
+        run.is_end_reported, result = True, run.result(end, paused)
         await run.events.tell("run_end", result)
         return result
 
     async def _store_in_memory(self, run: RunState, end: RunEnd) -> None:
         """Learn from the run, then add all its messages to the memory at once."""
         config, memory, run_memory = self._config, run.memory, run.run_memory
-        messages = shorten_for_history(run.messages)
+        own_messages = run.messages if run.remembers_earlier else [*run.earlier, *run.messages]
+        messages = shorten_for_history(own_messages)
         takes_time = (
             config.summarize_on_trim or config.entity_memory is not None or run.events.has_observer_of("memory_trim")
         )
@@ -379,6 +418,14 @@ class AgentLoop:
                 note_paused_run(memory, run.paused)
             else:
                 forget_ended_pause(memory)
+
+
+def _paused(run: RunState, end: RunEnd) -> RunSnapshot | None:
+    """Return the run as its program can go on with it; None if it is over."""
+    if run.open_calls or run.inner:
+        return run.snapshot
+    is_unanswered = end.stop_reason in ("provider_error", "cancelled", "budget")
+    return run.snapshot if is_unanswered and run.request.snapshot is not None else None
 
 
 def _too_many_steps(run: RunState) -> RunEnd:

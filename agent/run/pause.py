@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sayso.agent.memory.conversation import ConversationMemory
-from sayso.agent.messages import NO_USAGE, Message, Role, UsageStats, has_valid_types
+from sayso.agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats, has_valid_types
 
 #: The key of a paused run in the notes of a memory.
 PAUSED_RUN = "paused_run"
@@ -91,6 +91,22 @@ def forget_ended_pause(memory: ConversationMemory) -> None:
 def open_actions(messages: Iterable[Message]) -> tuple[str, ...]:
     """Return the ids of the actions that wait for a decision, of all results in these messages."""
     return tuple(link.id for message in messages for link in message.actions if not link.outcome)
+
+
+def waiting_id(run_id: str, call_id: str) -> str:
+    """Return what links the result of a call to the call, while it waits for a program's decision."""
+    return f"{run_id}:{call_id}"
+
+
+def waiting_calls(messages: Iterable[Message]) -> list[ToolCall]:
+    """Return the calls of a transcript that wait for a decision."""
+    calls: dict[str, ToolCall] = {}
+    waiting = []
+    for message in messages:
+        calls.update({call.id: call for call in message.tool_calls})
+        if message.tool_call_id in calls and open_actions([message]):
+            waiting.append(calls[message.tool_call_id])
+    return waiting
 
 
 def with_waiting_results(messages: Sequence[Message]) -> list[Message]:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 from sayso.agent.config import DEFAULT_RESULT_TOKENS
+from sayso.agent.decisions import DecidedCall, Decision, DecisionError, OpenCall, RunSnapshot, check_decisions
 from sayso.agent.guards.loop_detection import LoopWatch
 from sayso.agent.memory.conversation import ConversationMemory
+from sayso.agent.memory.sessions import Session
 from sayso.agent.messages import (
     NO_USAGE,
     ActionLink,
@@ -26,7 +28,7 @@ from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import AgentResult, StopReason
 from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.memory import RunMemory
-from sayso.agent.run.pause import PausedRun, open_actions, with_waiting_results
+from sayso.agent.run.pause import PausedRun, open_actions, waiting_id, with_waiting_results
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.context import Artifact, TimerChange
@@ -117,6 +119,10 @@ class CallOutcome:
     raw_digest: str = ""
     #: The whole result, if `content` summarizes only a part of it.
     full_text: str = ""
+    #: The call itself, if it waits for a decision of the program that started the run.
+    open_call: OpenCall | None = None
+    #: The paused run of the agent that the call asked.
+    inner: RunSnapshot | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -129,6 +135,8 @@ class CallOutcome:
 
         A tool whose own code asks has run, and returned a result of its own.
         """
+        if self.open_call is not None or self.inner is not None:
+            return True
         return bool(self.proposals) and not any(each.action.asked_by for each in self.proposals)
 
     @property
@@ -218,7 +226,8 @@ class RunRequest:
 
     `scope` names whose memories the run may read and write. "" means the scope of the run whose tool started this one,
     or else the agent's own. With `asynchronous`, async observers are told of the run.
-    `paused`: the run that goes on, whose calls have their results in the memory. Then there may be no messages.
+    `paused`: the run that goes on. Then there may be no messages. Its calls have their results in the memory, unless
+    there is a `snapshot` of the run: then `decisions` about its open calls are carried out first, by their ids.
     """
 
     messages: tuple[Message, ...]
@@ -233,6 +242,10 @@ class RunRequest:
     #: Whether the run is one of a batch: it has a memory of its own, but the agent's knowledge.
     is_of_batch: bool = False
     paused: PausedRun | None = None
+    snapshot: RunSnapshot | None = None
+    decisions: Mapping[str, Decision] = field(default_factory=dict)
+    #: Whether the run is that of an agent which is a tool of another one.
+    is_inner: bool = False
 
     @property
     def user_text(self) -> str:
@@ -320,6 +333,19 @@ class RunState:
     #: The answers that were last offered as buttons.
     choices: tuple[str, ...] = ()
     open_round: OpenRound | None = None
+    #: Whether a call that needs an approval may wait for a decision of the program that started the run.
+    may_pause: bool = False
+    #: What the run added before it paused, with the results of the calls that were decided since.
+    earlier: list[Message] = field(default_factory=list)
+    #: Whether the memory has these messages.
+    remembers_earlier: bool = False
+    #: Where the conversation is stored, if it is.
+    session: Session | None = None
+    #: The calls that wait, and the paused runs of agents that calls have asked, by the id of the call.
+    open_calls: list[OpenCall] = field(default_factory=list)
+    inner: dict[str, RunSnapshot] = field(default_factory=dict)
+    #: What became of the calls that were decided at the beginning of this run.
+    decided: list[DecidedCall] = field(default_factory=list)
     #: Whether observers have been told how the run ends.
     is_end_reported: bool = False
 
@@ -335,7 +361,8 @@ class RunState:
         """Return the text that the run answers; of a run that goes on, that of the latest user message."""
         if self.request.messages:
             return self.request.user_text
-        texts = [message.content for message in self.history if message.role is Role.USER]
+        spoken = [*self.history, *self.earlier]
+        texts = [message.content for message in spoken if message.role is Role.USER]
         return texts[-1] if texts else ""
 
     @property
@@ -379,7 +406,8 @@ class RunState:
         for message in self.request.messages[len(self.messages) :]:
             is_blocked = message.role is Role.USER
             self.messages.append(Message(Role.USER, WITHHELD) if is_blocked else message)
-        if self.open_actions:
+        is_open = bool(self.open_actions) if not self.messages else bool(open_actions(self.messages))
+        if is_open:
             self.messages = [replace(each, pictures=()) if each.pictures else each for each in self.messages]
             return
         self.messages.append(Message(Role.ASSISTANT, content))
@@ -388,7 +416,7 @@ class RunState:
     @property
     def open_actions(self) -> tuple[str, ...]:
         """Return the ids of the actions of this run that wait for a decision."""
-        return open_actions(self.messages)
+        return open_actions([*self.earlier, *self.messages])
 
     @property
     def paused(self) -> PausedRun:
@@ -405,21 +433,44 @@ class RunState:
         usage = NO_USAGE
         for outcome in outcomes:
             usage += outcome.usage
-            self.messages.append(outcome.message)
+            message = outcome.message
+            if outcome.open_call is not None or outcome.inner is not None:
+                link = ActionLink(waiting_id(self.events.run_id, outcome.call.id))
+                message = replace(message, actions=(link,))
+            self.messages.append(message)
             self.artifacts += outcome.artifacts
             self.choices = outcome.choices or self.choices
             if outcome.unclear:
                 self.unclear.append(outcome.call)
             if outcome.ends == "terminal":
                 self.terminal_texts.append(outcome.final_text)
+            if outcome.open_call is not None:
+                self.open_calls.append(outcome.open_call)
+            if outcome.inner is not None:
+                self.inner[outcome.call.id] = outcome.inner
         if note:
             last = self.messages[-1]
             self.messages[-1] = replace(last, content=f"{last.content}\n\n{note}")
         self.usage = usage + self.usage
         self.tool_calls += answer.tool_calls
 
-    def result(self, end: RunEnd) -> AgentResult:
-        """Return the end of the run with everything that the run has produced and spent."""
+    @property
+    def snapshot(self) -> RunSnapshot:
+        """Return the run as a program keeps it. Read it before `close` adds the reply."""
+        return RunSnapshot(
+            run_id=self.events.run_id,
+            iterations=self.iterations,
+            usage=self.events.side_usage + self.usage,
+            messages=tuple(replace(each, pictures=()) for each in [*self.earlier, *self.messages]),
+            calls=tuple(self.open_calls),
+            inner=dict(self.inner),
+        )
+
+    def result(self, end: RunEnd, paused: RunSnapshot | None = None) -> AgentResult:
+        """Return the end of the run with everything that the run has produced and spent.
+
+        `paused` is the run as it can go on, if it can.
+        """
         return AgentResult(
             *end,
             artifacts=tuple(self.artifacts),
@@ -430,10 +481,13 @@ class RunState:
             usage=self.events.side_usage + self.usage,
             provider_used=self.usage.provider,
             tool_calls=tuple(self.tool_calls),
-            messages=tuple(self.messages),
+            messages=(*map(_without_details, self.earlier), *self.messages),
             unclear=tuple(self.unclear),
             beside=tuple(self.terminal_texts) if end.stop_reason == "pending" else (),
             choices=self.choices,
+            open_calls=() if paused is None else paused.open_calls,
+            paused=paused,
+            decided=tuple(self.decided),
         )
 
 
@@ -444,8 +498,28 @@ def _without_details(message: Message) -> Message:
     return replace(message, details=None, pictures=())
 
 
-def to_messages(messages: str | Sequence[Message]) -> tuple[Message, ...]:
-    """Return the input of a run as messages. Raises TypeError for another type, and ValueError if there are none."""
+def going_on(
+    request: RunRequest, paused: RunSnapshot | PausedRun | None, decisions: Mapping[str, Decision] | None
+) -> RunRequest:
+    """Return the request as one that goes on with a paused run. Raises DecisionError and TypeError."""
+    if isinstance(paused, RunSnapshot):
+        check_decisions(paused.open_calls, decisions or {})
+        counts = PausedRun(paused.run_id, paused.iterations, paused.usage)
+        return replace(request, paused=counts, snapshot=paused, decisions=dict(decisions or {}))
+    if paused is not None and not isinstance(paused, PausedRun):
+        raise TypeError(f"paused={paused!r} is no paused run: read stored data with RunSnapshot.from_dict(data)")
+    if decisions:
+        raise DecisionError(f"decisions about {sorted(decisions)} need the run that waits: give paused=result.paused")
+    return replace(request, paused=paused)
+
+
+def to_messages(messages: str | Sequence[Message], *, may_be_empty: bool = False) -> tuple[Message, ...]:
+    """Return the input of a run as messages. Raises TypeError for another type, and ValueError if there are none.
+
+    A run that goes on needs none: `may_be_empty`.
+    """
+    if may_be_empty and not messages:
+        return ()
     checked = (Message(Role.USER, messages),) if isinstance(messages, str) else tuple(messages)
     for message in checked:
         if not isinstance(message, Message):

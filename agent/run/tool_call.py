@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import threading
@@ -13,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from sayso.agent.config import AgentConfig
+from sayso.agent.decisions import OpenCall
 from sayso.agent.guards.coherence import check_coherence
 from sayso.agent.guards.policy import PolicyDecision, ToolCallRefused, editable_names, require_approval
 from sayso.agent.messages import ToolCall
@@ -20,6 +22,8 @@ from sayso.agent.observability.trace import RunEvents, place_of
 from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider
 from sayso.agent.providers.pricing import with_cost
+from sayso.agent.run.inner_agent import InnerPause
+from sayso.agent.run.pause import waiting_calls
 from sayso.agent.run.state import CallOutcome, RunState, text_digest, unknown_outcome
 from sayso.agent.run.tool_results import cache_key, load_result, with_summary
 from sayso.agent.tools.arguments import ValidatedArguments
@@ -38,6 +42,7 @@ from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.markdown.literal import as_kind_of
+from sayso.pending.action import compute_args_digest
 from sayso.pending.concurrency import call_in_tool_thread, execution_timeout, is_in_loop
 from sayso.pending.context import call_context
 from sayso.pending.executors import PendingConfirmation, ToolResult
@@ -54,12 +59,14 @@ class ToolRequest:
     tool: Tool
     checked: ValidatedArguments
     decision: PolicyDecision
+    #: Whether a call that needs an approval waits for a decision of the program that started the run.
+    may_pause: bool = False
 
     @property
     def runs_now(self) -> bool:
         """Return whether the tool itself runs now, rather than a proposal, as far as the policy decides."""
         decision = self.decision.decision
-        return decision == "allow" or (decision == "review" and not in_channel_run())
+        return decision == "allow" or (decision == "review" and not (self.may_pause or in_channel_run()))
 
 
 @dataclass(slots=True)
@@ -217,16 +224,18 @@ class ToolCaller:
         if decision.decision == "allow":
             return await self._run_or_reuse(request, chunks)
         if in_channel_run():
-            draft = await self._draft(request)
+            draft = await self.draft(request)
             form = edit_fields(tool, editable_names(tool, config.tool_policy), draft.args)
             return ToolRun(await _proposal_outcome(request, draft.propose(decision.reason, form)))
+        if request.may_pause:
+            return ToolRun(await self._open_call(request))
         # The person approves the arguments that run, even if defaults are created anew for each call. A value that JSON
         # cannot represent, such as a secret, runs as it was given.
         try:
             parameters: Mapping[str, Any] = tool.validate_record(request.call.parameters)
             approved = deepcopy(dict(parameters))
             if callable(tool.preview) and config.confirm_action is not None:
-                draft = await self._draft(request)
+                draft = await self.draft(request)
                 if isinstance(draft.preview, ToolResult):  # there is nothing to approve
                     return ToolRun(await _proposal_outcome(request, draft.preview))
         except ToolParameterError:
@@ -235,7 +244,34 @@ class ToolCaller:
         value = await invoke(tool, parameters, config.tool_timeout_seconds, chunks)
         return await self._finished_run(request, value)
 
-    async def _draft(self, request: ToolRequest) -> ProposalDraft:
+    async def _open_call(self, request: ToolRequest) -> CallOutcome:
+        """Return the outcome of a call that waits for a decision, or why there is nothing to decide."""
+        call, tool = request.call, request.tool
+        draft = await self.draft(request)
+        if isinstance(draft.preview, ToolResult):
+            return await _proposal_outcome(request, draft.preview)
+        open_call = open_call_of(call, draft, request.decision.reason)
+        if self._waits_already(tool, open_call):
+            raise ToolCallRefused(f"the same call of {tool.name!r} waits for a decision already")
+        return CallOutcome(call, "", ends="pending", final_text=open_call.preview, open_call=open_call)
+
+    def _waits_already(self, tool: Tool, open_call: OpenCall) -> bool:
+        """Return whether a call of the same tool with the same arguments waits: in this answer, or an earlier one."""
+        run = self._run
+        in_answer = run.open_round.outcomes.values() if run.open_round else ()
+        for outcome in in_answer:
+            other = outcome.open_call
+            if other and (other.tool_name, other.args_digest) == (tool.name, open_call.args_digest):
+                return True
+        for call in waiting_calls([*run.history, *run.messages]):
+            if call.tool_name != tool.name:
+                continue
+            with contextlib.suppress(ToolError):  # the tool does not take its arguments any more
+                if compute_args_digest(tool.validate_record(call.parameters)) == open_call.args_digest:
+                    return True
+        return False
+
+    async def draft(self, request: ToolRequest) -> ProposalDraft:
         """Return the preview of a call. Raises ToolError."""
         tool = request.tool
         limits = [self._config.tool_timeout_seconds, tool.metadata.timeout]
@@ -263,6 +299,8 @@ class ToolCaller:
 
     async def _finished_run(self, request: ToolRequest, value: Any, key: str = "") -> ToolRun:
         """Return the run of a tool that returned this value, which may be a proposal of its own."""
+        if isinstance(value, InnerPause):
+            return ToolRun(CallOutcome(request.call, "", ends="pending", final_text=value.text, inner=value.snapshot))
         value = _proposal_in(request.tool, value)
         if isinstance(value, PendingConfirmation):
             return ToolRun(await _proposal_outcome(request, value))
@@ -287,6 +325,19 @@ class ToolCaller:
         if not ends:
             return outcome
         return replace(outcome, ends="terminal", final_text=as_kind_of(raw, outcome.content))
+
+
+def open_call_of(call: ToolCall, draft: ProposalDraft, reason: str) -> OpenCall:
+    """Return the call that a person is asked about."""
+    return OpenCall(
+        id=call.id,
+        tool_name=draft.tool.name,
+        arguments=draft.args,
+        preview=readable(draft.text),
+        reason=reason,
+        tool_digest=draft.tool_digest,
+        values_digest=draft.values_digest,
+    )
 
 
 async def invoke(

@@ -52,7 +52,7 @@ async def run_calls(
     for outcome in outcomes.values():
         restore_proposals(outcome.proposals)
         restore_timers(outcome.timers)
-    requests = [await _check_call(call, tools, config) for call in calls]
+    requests = [await check_call(call, tools, config, may_pause=run.may_pause) for call in calls]
     if in_channel_run():
         unclear_before = unclear_calls(run.history)
         requests = [_reviewed_if_unclear(request, unclear_before, tools) for request in requests]
@@ -69,7 +69,9 @@ async def run_calls(
     return [outcomes[at] for at in range(len(calls))]
 
 
-async def _check_call(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> ToolRequest | CallOutcome:
+async def check_call(
+    call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig, *, may_pause: bool = False
+) -> ToolRequest | CallOutcome:
     """Return the request, or the outcome of a call that is invalid."""
     tool = tools.get(call.tool_name)
     if tool is None:
@@ -83,7 +85,8 @@ async def _check_call(call: ToolCall, tools: Mapping[str, Tool], config: AgentCo
         await tool.aschema()  # loads it, so that the check does not call the injector, which may block
         checked = tool.check(call.parameters)
         args = checked.json if config.tool_policy is not None else {}  # only a policy reads them here
-        return ToolRequest(call, tool, checked, effective_decision(tool, args, config.tool_policy))
+        decision = effective_decision(tool, args, config.tool_policy)
+        return ToolRequest(call, tool, checked, decision, may_pause)
     except ToolError as exc:
         error = f"Error: {exc}"
         if tool.screen_output:

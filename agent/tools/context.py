@@ -162,6 +162,8 @@ class ToolEnvironment(CallContext):
     load_text: TextLoader | None = None
     #: The results that the run may read on.
     results: ResultSource | None = None
+    #: Whether the run that called the tool can wait for a decision about a call.
+    pauses: bool = False
 
 
 _OUTSIDE = ToolEnvironment()

@@ -1,0 +1,383 @@
+"""Decisions about the open calls of a paused run, carried out before its model is asked again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sayso.agent.config import AgentConfig, StartedCalls
+from sayso.agent.decisions import (
+    Approve,
+    DecidedCall,
+    Decision,
+    DecisionError,
+    Deny,
+    Edit,
+    OpenCall,
+    RunSnapshot,
+    inner_id,
+    json_or_text,
+    outcome_entry,
+)
+from sayso.agent.guards.policy import PolicyDecision
+from sayso.agent.messages import FINAL_OUTCOMES, ActionLink, ActionOutcome, Message, Role, ToolCall
+from sayso.agent.result import AgentResult
+from sayso.agent.run.inner_agent import InnerPause, answer_or_pause, inner_agent_of
+from sayso.agent.run.pause import open_actions, waiting_id, with_waiting_results
+from sayso.agent.run.started_calls import OF_THIS_PROCESS, key_of_call
+from sayso.agent.run.state import UNKNOWN_NOTE, CallOutcome, RunEnd, RunState, unclear_calls
+from sayso.agent.run.tool_call import ToolCaller, ToolRequest, open_call_of
+from sayso.agent.run.tool_calls import check_call
+from sayso.agent.tools.call_texts import result_text, serialize
+from sayso.agent.tools.context import Artifact, ToolEnvironment
+from sayso.agent.tools.errors import ToolError
+from sayso.agent.tools.same_call import is_same_call, is_same_question
+from sayso.agent.tools.screening import result_for_model
+from sayso.agent.tools.tool import Tool
+from sayso.channels.types import storable
+from sayso.pending.concurrency import call_in_thread
+from sayso.pending.context import Confirmation, call_context, context_field, own_context
+from sayso.pending.executors import ToolResult
+from sayso.pending.proposals import ChannelRun
+
+log = logging.getLogger(__name__)
+
+#: What the model reads beside a no.
+DENIED_NOTE = "The user said no. Nothing was done. Do not propose it again unless the user asks for it."
+#: The user message of a run that goes on where other messages have followed its open calls.
+DECIDED_MESSAGE = "(A call that waited was decided. Its result above says what came of it. Go on from there.)"
+#: The error of a call whose tool is another one than the person was shown.
+CHANGED = "it has changed since the user was asked, so nothing was done: propose it again"
+#: The error of a call whose tool is not there any more.
+GONE = "the tool is not available any more, so nothing was done"
+#: The results of tools that say that nothing was done.
+_NOTHING_DONE = ("not_found", "ambiguous")
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a call ended by a decision. `text` is what the tool gave. `final_text` ends the run, if there is one."""
+
+    outcome: ActionOutcome
+    text: str = ""
+    note: str = ""
+    at: float = 0.0
+    final_text: str | None = None
+
+    def to_json(self) -> str:
+        """Return the ending as `StartedCalls` keeps it."""
+        fields = [self.outcome, self.text, self.note, self.at, self.final_text]
+        return storable(json.dumps(fields, ensure_ascii=False))
+
+    @classmethod
+    def from_json(cls, text: str) -> Ending:
+        """Return the ending that `to_json` wrote; an unknown one for anything else."""
+        try:
+            return cls(*json.loads(text))
+        except (ValueError, TypeError):
+            return cls("unknown", note=UNKNOWN_NOTE)
+
+
+class DecisionRunner:
+    """Carries out the decisions that a run begins with, in the order of the calls. Lives as long as that run.
+
+    Each outcome is written into the run and its memory before the next call starts, so that a model
+    that fails, or a run that is stopped, never costs one.
+    """
+
+    def __init__(
+        self, run: RunState, snapshot: RunSnapshot, tools: Mapping[str, Tool], config: AgentConfig, caller: ToolCaller
+    ) -> None:
+        self._run = run
+        self._decisions = run.request.decisions
+        self._tools = tools
+        self._config = config
+        self._caller = caller
+        self._started: StartedCalls = config.started_calls or OF_THIS_PROCESS
+        self._final_texts: list[str] = []
+        run.earlier = list(snapshot.messages)
+        run.open_calls = list(snapshot.calls)
+        run.inner = dict(snapshot.inner)
+        run.tool_calls = [call for message in run.earlier for call in message.tool_calls]
+        run.unclear = unclear_calls(run.earlier)
+
+    async def carry_out(self) -> RunEnd | None:
+        """Return how the run ends, or None if its model is asked next. Raises DecisionError before anything runs."""
+        run = self._run
+        self._adopt_known_outcomes()
+        await self._change_calls()
+        for call in list(run.open_calls):
+            decision = self._decisions.get(call.id)
+            if isinstance(decision, Approve | Deny):
+                await self._decide(call, decision)
+        for call_id in list(run.inner):
+            await self._decide_inner(call_id)
+
+        if not run.request.messages and (run.open_calls or run.inner):
+            return RunEnd("\n\n".join(call.preview for call in run.snapshot.open_calls), stop_reason="pending")
+        if self._final_texts and not run.request.messages:
+            return RunEnd(self._final_texts[0], stop_reason="terminal")
+        self._set_history()
+        return None
+
+    def _adopt_known_outcomes(self) -> None:
+        """Take over what the memory knows: a call whose outcome it has was decided before, and is not run again."""
+        run = self._run
+        if run.memory is None:
+            return
+        links = {link.id: message for message in run.memory.get_history() for link in message.actions}
+        own = {call.call_id: call for call in run.open_calls}
+        for call_id in [*own, *run.inner]:
+            known = links.get(waiting_id(run.events.run_id, call_id))
+            if known is None:
+                continue
+            run.remembers_earlier = True
+            if open_actions([known]):
+                continue
+            self._close_call(call_id, known)
+            if call_id in own:
+                run.decided.append(_decided_before(own[call_id], known))
+
+    async def _change_calls(self) -> None:
+        """Replace each call that an Edit changes by a new proposal. No call has run yet when this raises."""
+        run = self._run
+        for at, call in enumerate(run.open_calls):
+            decision = self._decisions.get(call.id)
+            if isinstance(decision, Edit):
+                run.open_calls[at] = await self._changed(call, decision)
+        for call_id, snapshot in run.inner.items():
+            edits = {id_: each for id_, each in self._inner_decisions(call_id).items() if isinstance(each, Edit)}
+            if edits:
+                result = await self._ask_inner(call_id, snapshot, edits)
+                run.inner[call_id] = result.paused or snapshot
+
+    async def _changed(self, call: OpenCall, edit: Edit) -> OpenCall:
+        """Return the new proposal of a changed call. Raises DecisionError."""
+        arguments = {**call.arguments, **edit.arguments}
+        what = f"the edit of {call.id!r} ({call.tool_name})"
+        changed = ToolCall(call.tool_name, arguments, call.call_id)
+        request = await check_call(changed, self._tools, self._config, may_pause=True)
+        if isinstance(request, CallOutcome):
+            raise DecisionError(f"{what} cannot be proposed: {request.content.removeprefix('Error: ')}")
+        if request.decision.decision == "deny":
+            raise DecisionError(f"{what} is denied: {request.decision.reason}")
+        try:
+            draft = await self._caller.draft(request)
+        except ToolError as exc:
+            raise DecisionError(f"{what} cannot be proposed: {exc}") from exc
+        if isinstance(draft.preview, ToolResult):
+            raise DecisionError(f"{what} cannot be proposed: {result_text(serialize(draft.preview))}")
+        number = call.id.removeprefix(call.call_id).removeprefix("~") or "1"
+        return replace(
+            open_call_of(changed, draft, call.reason),
+            id=f"{call.call_id}~{int(number) + 1}",
+            changes_of=call.id,
+        )
+
+    async def _decide(self, call: OpenCall, decision: Approve | Deny) -> None:
+        """Carry out one decision, and write what came of it."""
+        if isinstance(decision, Deny):
+            ending = Ending("denied", note=DENIED_NOTE, at=time.time())
+        else:
+            ending = await self._approved(call, decision)
+        self._write(call, decision, ending)
+
+    def _write(self, call: OpenCall, decision: Approve | Deny, ending: Ending) -> None:
+        """Write what became of a call into the run, its memory and its result."""
+        value = json_or_text(ending.text) if ending.text else None
+        entry = outcome_entry(
+            ending.outcome,
+            result=value if ending.outcome == "done" else None,
+            error=value if ending.outcome != "done" else None,
+            words=decision.message if isinstance(decision, Deny) else "",
+            decided_by=decision.decided_by,
+            at=ending.at,
+            arguments=call.arguments if call.changes_of else None,
+            note=ending.note,
+        )
+        content = storable(json.dumps(entry, ensure_ascii=False))
+        self._close_call(call.call_id, self._result(call.call_id, content, ending.outcome, ending.at))
+        if ending.final_text is not None:
+            self._final_texts.append(ending.final_text)
+        decided = DecidedCall(call.id, call.tool_name, call.arguments, ending.outcome, ending.text, decision.decided_by)
+        self._run.decided.append(decided)
+
+    def _result(self, call_id: str, content: str, outcome: ActionOutcome, at: float) -> Message:
+        """Return the result of a call as the run has it from now on."""
+        (message,) = (each for each in self._run.earlier if each.tool_call_id == call_id)
+        link = ActionLink(
+            waiting_id(self._run.events.run_id, call_id),
+            outcome,
+            round(at, 3),
+            is_final=outcome in FINAL_OUTCOMES,
+        )
+        return replace(message, content=content, actions=(link,))
+
+    def _close_call(self, call_id: str, result: Message) -> None:
+        """Replace the result of a call that waited, in the run and in its memory."""
+        run = self._run
+        run.earlier = [result if each.tool_call_id == call_id else each for each in run.earlier]
+        run.open_calls = [each for each in run.open_calls if each.call_id != call_id]
+        run.inner.pop(call_id, None)
+        if run.remembers_earlier and run.memory is not None:
+            run.memory.replace_results({result.actions[0].id: result})
+
+    async def _approved(self, call: OpenCall, decision: Approve) -> Ending:
+        """Run an approved call, once. Return how it ended, also if it had ended before."""
+        request = await self._request(call)
+        if isinstance(request, Ending):
+            return request
+        key = key_of_call(self._run.events.run_id, call)
+        before = await call_in_thread(self._started.begin, key)
+        if before:
+            return Ending.from_json(before)
+        if before is not None and not request.tool.repeatable:
+            return Ending("unknown", note=UNKNOWN_NOTE, at=time.time())
+
+        try:
+            ending = await self._run_call(request, call, decision, key)
+        except BaseException:
+            # It may have taken effect. The memory must say so before the run ends.
+            self._write(call, decision, Ending("unknown", note=UNKNOWN_NOTE, at=time.time()))
+            raise
+        if ending.outcome != "unknown":
+            await self._note_end(key, ending)
+        return ending
+
+    async def _note_end(self, key: str, ending: Ending) -> None:
+        try:
+            await call_in_thread(self._started.end, key, ending.to_json())
+        except Exception as exc:  # the call has run: its outcome must not be lost
+            log.warning("agent.call_not_noted", extra={"key": key, "reason": type(exc).__name__})
+
+    async def _request(self, call: OpenCall) -> ToolRequest | Ending:
+        """Return the call as it may run now, or why it may not: its yes is for what was shown."""
+        tool = self._tools.get(call.tool_name)
+        if tool is None:
+            return _refused(GONE)
+        arguments = dict(call.arguments)
+        request = await check_call(ToolCall(call.tool_name, arguments, call.call_id), self._tools, self._config)
+        if isinstance(request, CallOutcome):
+            return _refused(CHANGED)
+        if request.decision.decision == "deny":
+            return _refused(f"it is denied by now, so nothing was done: {request.decision.reason}")
+        try:
+            if tool.definition_digest != call.tool_digest or not is_same_call(tool, arguments):
+                return _refused(CHANGED)
+            draft = await self._caller.draft(request)
+            if isinstance(draft.preview, ToolResult):
+                return _refused(result_text(serialize(draft.preview)))
+            if not is_same_question(tool, draft, call.preview, call.values_digest):
+                return _refused(CHANGED)
+        except ToolError as exc:
+            return _refused(f"nothing was done: {exc}")
+        return replace(request, decision=PolicyDecision("allow", "it was approved"))
+
+    async def _run_call(self, request: ToolRequest, call: OpenCall, decision: Approve, key: str) -> Ending:
+        """Run the call by its yes, and return how it ended."""
+        files: list[Artifact] = []
+        choices: list[str] = []
+        suspicions: list[str] = []
+        with _by_yes(call, decision, key), own_context(ToolEnvironment) as own:
+            own.artifacts, own.choices, own.suspicions = files, choices, suspicions
+            own.idempotency_key = key
+            tool_run = await self._caller.run(request, suspicions)
+        self._run.artifacts += files
+        self._run.choices = tuple(choices) or self._run.choices
+        outcome = tool_run.outcome
+        at = time.time()
+        if outcome.unclear:
+            self._run.unclear.append(request.call)
+            error = json_or_text(outcome.content)
+            text = str(error.get("error", "")) if isinstance(error, dict) else ""
+            return Ending("unknown", text, UNKNOWN_NOTE, at)
+        if not outcome.has_result or _says_nothing_done(tool_run.raw):
+            return Ending("failed", outcome.content.removeprefix("Error: "), at=at)
+        final_text = outcome.final_text if outcome.ends == "terminal" else None
+        return Ending("done", outcome.content, at=at, final_text=final_text)
+
+    async def _decide_inner(self, call_id: str) -> None:
+        """Hand the decisions about the calls of an inner run on to it. Its answer becomes the result of the call."""
+        run, snapshot = self._run, self._run.inner[call_id]
+        decisions = {
+            id_: decision for id_, decision in self._inner_decisions(call_id).items() if not isinstance(decision, Edit)
+        }
+        if not decisions:
+            return
+        result = await self._ask_inner(call_id, snapshot, decisions)
+        run.decided += [replace(each, id=inner_id(call_id, each.id)) for each in result.decided]
+        tool = self._inner_tool(call_id)
+        try:
+            answer = answer_or_pause(result)
+        except ToolError as exc:
+            ends = "; ".join(f"{each.tool_name} {each.outcome}: {each.text}" for each in result.decided)
+            answer = f"Error: {exc}. Decided before: {ends}"
+        if isinstance(answer, InnerPause):
+            run.inner[call_id] = answer.snapshot
+            return
+        content = await result_for_model(tool, answer)
+        self._close_call(call_id, self._result(call_id, content, "done", time.time()))
+
+    def _inner_decisions(self, call_id: str) -> dict[str, Decision]:
+        """Return the decisions about the calls of an inner run, by the ids that it has for them."""
+        ids = {inner_id(call_id, each.id): each.id for each in self._run.inner[call_id].open_calls}
+        return {ids[id_]: decision for id_, decision in self._decisions.items() if id_ in ids}
+
+    async def _ask_inner(self, call_id: str, snapshot: RunSnapshot, decisions: Mapping[str, Decision]) -> AgentResult:
+        agent = inner_agent_of(self._inner_tool(call_id))
+        if agent is None:
+            raise DecisionError(f"the agent behind {call_id!r} is no tool of this agent any more")
+        return await agent.go_on(snapshot, decisions)
+
+    def _inner_tool(self, call_id: str) -> Tool:
+        name = next(each.tool_name for each in self._run.earlier if each.tool_call_id == call_id)
+        tool = self._tools.get(name)
+        if tool is None:
+            raise DecisionError(f"the agent behind {call_id!r} is no tool of this agent any more: {name!r}")
+        return tool
+
+    def _set_history(self) -> None:
+        """Set what the model reads before the new messages. It ends with what is to be answered."""
+        run = self._run
+        if run.remembers_earlier and run.memory is not None:
+            run.history = with_waiting_results(run.memory.shown())
+        else:
+            run.history = [*run.history, *with_waiting_results(run.earlier)]
+        is_answered = not run.history or run.history[-1].role is Role.ASSISTANT
+        if is_answered and not run.request.messages:
+            run.request = replace(run.request, messages=(Message(Role.USER, DECIDED_MESSAGE),))
+
+
+def _decided_before(call: OpenCall, result: Message) -> DecidedCall:
+    """Return what the memory says of a call that was decided before."""
+    entry = json_or_text(result.content)
+    fields: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
+    text = fields.get("result", fields.get("error", ""))
+    written = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+    outcome = result.actions[0].outcome or "unknown"
+    return DecidedCall(call.id, call.tool_name, call.arguments, outcome, written, str(fields.get("decided_by", "")))
+
+
+def _refused(error: str) -> Ending:
+    """Return the ending of an approved call that may not run."""
+    return Ending("failed", error, at=time.time())
+
+
+def _by_yes(call: OpenCall, decision: Approve, key: str) -> AbstractContextManager[Any]:
+    """Tell the tool by whose yes it runs, unless it runs inside another run that has one."""
+    if call_context().run is not None:
+        return nullcontext()
+    confirmed = Confirmation(key, call.preview, decision.decided_by, time.time())
+    by_yes = ChannelRun(decision.decided_by, None, None, ttl_seconds=0.0, parser_version="", confirmed=confirmed)
+    return context_field("run", by_yes)
+
+
+def _says_nothing_done(raw: str | None) -> bool:
+    """Return whether a result says that the tool found nothing to do: a NotFound or Ambiguous."""
+    value = json_or_text(raw or "")
+    return isinstance(value, dict) and value.get("kind") in _NOTHING_DONE

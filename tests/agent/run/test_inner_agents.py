@@ -1,0 +1,118 @@
+"""An agent as a tool of another one: calls that wait inside it surface on the outer run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sayso import Approve, DecisionError, Deny, Edit, RunSnapshot, tool
+from sayso.agent import Agent, AgentConfig, ProviderError, Role, ScriptedProvider, ToolCall
+
+ASK = ToolCall("clerk", {"request": "refund 17"}, "c1")
+REFUND = ToolCall("refund", {"order": 17}, "c1")
+
+
+@pytest.fixture
+def ran():
+    """Return what has run, in order."""
+    return []
+
+
+@pytest.fixture
+def refund(ran):
+    """Return a tool that needs an approval."""
+
+    @tool(requires_approval=True, preview="Refund order {order}")
+    def refund(order: int) -> str:
+        """Refund an order."""
+        ran.append(order)
+        return f"Order {order} refunded."
+
+    return refund
+
+
+def pair(refund, inner_lines, outer_lines):
+    """Return an outer agent that pauses, with an inner one as its tool, and both models."""
+    inner_model, outer_model = ScriptedProvider(inner_lines), ScriptedProvider(outer_lines)
+    clerk = Agent([refund], inner_model, AgentConfig(name="clerk", max_retries=0))
+    outer = Agent([clerk.as_tool()], outer_model, AgentConfig(pause_for_approval=True, max_retries=0))
+    return outer, inner_model, outer_model
+
+
+def stored(snapshot):
+    """Return a paused run as another process reads it."""
+    return RunSnapshot.from_dict(json.loads(json.dumps(snapshot.to_dict())))
+
+
+def test_open_call_of_an_inner_run_surfaces_and_goes_on_there(refund, ran):
+    """Each of the two runs goes on where it stopped, and no call runs twice."""
+    outer, inner_model, outer_model = pair(refund, [REFUND, "It is refunded."], [ASK, "All done."])
+    result = outer.run("please refund 17")
+    (call,) = result.open_calls
+    assert (call.id, call.tool_name, result.content, ran) == ("c1/c1", "refund", "Refund order 17", [])
+    result = outer.run(paused=stored(result.paused), decisions={"c1/c1": Approve(decided_by="ana")})
+    assert (result.content, ran) == ("All done.", [17])
+    assert [(each.id, each.outcome) for each in result.decided] == [("c1/c1", "done")]
+    assert [len(inner_model.requests), len(outer_model.requests)] == [2, 2]
+    assert outer_model.requests[1].messages[-1].content == "It is refunded."
+
+
+def test_inner_run_may_ask_again(refund, ran):
+    """The outer run stays paused until the inner one has its answer."""
+    again = ToolCall("refund", {"order": 18}, "c2")
+    outer, _, outer_model = pair(refund, [REFUND, again, "Both."], [ASK, "All done."])
+    result = outer.run("please refund 17")
+    result = outer.run(paused=stored(result.paused), decisions={"c1/c1": Approve()})
+    assert ([call.id for call in result.open_calls], ran, len(outer_model.requests)) == (["c1/c2"], [17], 1)
+    result = outer.run(paused=stored(result.paused), decisions={"c1/c2": Deny("enough")})
+    assert (result.content, ran) == ("All done.", [17])
+
+
+def test_inner_call_can_be_changed(refund, ran):
+    """The changed call is a new proposal, with an id of its own."""
+    outer, _, _ = pair(refund, [REFUND, "Changed."], [ASK, "All done."])
+    result = outer.run(paused=outer.run("go").paused, decisions={"c1/c1": Edit({"order": 19})})
+    (call,) = result.open_calls
+    assert (call.id, call.changes_of, call.preview, ran) == ("c1/c1~2", "c1/c1", "Refund order 19", [])
+    assert outer.run(paused=result.paused, decisions={call.id: Approve(call.args_digest)}).content == "All done."
+    assert ran == [19]
+
+
+def test_unknown_inner_id_names_the_known_ones(refund):
+    """The ids are those of `open_calls`."""
+    outer, _, _ = pair(refund, [REFUND], [ASK])
+    with pytest.raises(DecisionError, match=r"no call 'c1' waits for a decision; known: \['c1/c1'\]"):
+        outer.run(paused=outer.run("go").paused, decisions={"c1": Approve()})
+
+
+def test_inner_model_that_fails_after_the_effect_tells_the_outer_one(refund, ran):
+    """The outer model reads what was done inside."""
+    outer, _, outer_model = pair(refund, [REFUND, ProviderError("away")], [ASK, "It was refunded."])
+    result = outer.run(paused=outer.run("go").paused, decisions={"c1/c1": Approve()})
+    assert (result.content, ran) == ("It was refunded.", [17])
+    assert "refund done: Order 17 refunded." in outer_model.requests[1].messages[-1].content
+
+
+def test_agent_that_the_code_of_a_tool_runs_does_not_pause(refund, ran):
+    """The code of that tool could not go on, so the call is refused as without pausing."""
+    inner = Agent([refund], ScriptedProvider([REFUND, "I may not."]), AgentConfig(pause_for_approval=True))
+
+    @tool
+    def clerk(request: str) -> str:
+        """Ask the clerk."""
+        return inner.run(request).content
+
+    model = ScriptedProvider([ASK, "No."])
+    result = Agent([clerk], model, AgentConfig(pause_for_approval=True)).run("go")
+    assert (result.content, result.open_calls, ran) == ("No.", (), [])
+    assert model.requests[1].messages[-1].content == "I may not."
+
+
+def test_inner_run_without_an_approval_is_a_plain_tool():
+    """Its answer is the result of the call."""
+    model = ScriptedProvider([ASK, "Hi."])
+    clerk = Agent([], ScriptedProvider(["Hello from inside."]), AgentConfig(name="clerk"))
+    assert Agent([clerk.as_tool(description="A clerk")], model).run("go").content == "Hi."
+    result = next(message for message in model.requests[1].messages if message.role is Role.TOOL)
+    assert result.content == "Hello from inside."
