@@ -35,8 +35,8 @@ class OpenCall:
 
     `id` is the key of its decision. `arguments` are checked and have their defaults: JSON values.
     `preview` is the text that the person agrees to, `reason` why they are asked. `args_digest` is the
-    SHA-256 of the arguments, by which an approval names them. `editable` are the arguments that may be
-    changed; empty: the tool names none. `changes_of` is the id of the call that an Edit changed, ""
+    SHA-256 of the arguments, by which an approval names them. `editable` are the arguments that an
+    Edit may change, as the tool or the policy names them. `changes_of` is the id of the call that an Edit changed, ""
     if the model wrote this one.
 
     `call_id` is the id of the model's call in the history. `tool_digest` and `values_digest` are of
@@ -113,7 +113,8 @@ class Deny:
 class Edit:
     """A change: the call is proposed again with these arguments instead, and needs an Approve of its own.
 
-    `arguments` has the changed arguments only; the others stay. They are checked as those of a model.
+    `arguments` has the changed arguments only; the others stay. They must be `editable`, and are
+    judged by schema, policy and preview as those of a model.
     """
 
     arguments: Mapping[str, Any]
@@ -239,13 +240,6 @@ def _check_decision(call: OpenCall, decision: Decision) -> None:
             )
         case Edit(arguments=arguments) if not isinstance(arguments, Mapping) or not arguments:
             raise DecisionError(f"the edit of {call.id!r} changes {arguments!r}: give an object with arguments")
-        case Edit(arguments=arguments) if call.editable:
-            refused = sorted(set(arguments) - set(call.editable))
-            if refused:
-                raise DecisionError(
-                    f"the edit of {call.id!r} changes {refused!r}, which may not be changed; "
-                    f"editable: {sorted(call.editable)}"
-                )
 
 
 def outcome_entry(

@@ -130,7 +130,7 @@ class AgentLoop:
         # The run of a user has the knowledge of its scope; all others have the agent's own.
         is_own = not request.scope and (request.is_of_batch or request.memory is None)
         is_checked = config.guardrails is not None and bool(config.guardrails.output)
-        return RunState(
+        run = RunState(
             request=request,
             events=events,
             run_memory=RunMemory(self._provider, config, events, own=is_own, scope=request.scope),
@@ -140,6 +140,9 @@ class AgentLoop:
             iterations=paused.iterations if paused else 0,
             usage=paused.usage if paused else NO_USAGE,
         )
+        if request.snapshot is not None:
+            run.restore(request.snapshot)
+        return run
 
     async def _prepare(self, run: RunState, session: Session | None) -> None:
         """Load the conversation, and what the memories know about the request. Raises SessionError."""
@@ -152,8 +155,6 @@ class AgentLoop:
         run.set_memory(self.memory if run.request.memory is None else run.request.memory)
         run.shown_tools = noted_names(run.memory)
         run.session = session
-        if run.request.snapshot is not None:
-            run.earlier = list(run.request.snapshot.messages)
         run.can_read_on = run.memory is not None and READ_RESULT in run.memory.notes
         run.background = await run.run_memory.background()
         run.related_facts = await run.run_memory.context(run.request_text)
@@ -193,11 +194,11 @@ class AgentLoop:
             return around.pauses
         return self._config.pause_for_approval and around.results is None
 
-    async def _carry_out_decisions(self, run: RunState, snapshot: RunSnapshot) -> RunEnd | None:
+    async def _carry_out_decisions(self, run: RunState) -> RunEnd | None:
         """Carry out the decisions about open calls. Return how the run ends, or None if the model is asked next."""
         tools = self._shown_tools.callable_tools(run, None)
         caller = ToolCaller(run, self._provider, self._config, self._analytics)
-        end = await DecisionRunner(run, snapshot, tools, self._config, caller).carry_out()
+        end = await DecisionRunner(run, tools, self._config, caller).carry_out()
         if run.session is not None and run.memory is not None and run.decided:
             await run.session.save(run.memory, run.events)  # before the model, which may fail or never end
         return end
@@ -212,7 +213,7 @@ class AgentLoop:
         iteration = self._observed_iteration if is_observed else self._iteration
         try:
             if run.request.snapshot is not None:
-                end = await self._carry_out_decisions(run, run.request.snapshot)
+                end = await self._carry_out_decisions(run)
                 if end is not None:
                     return end
             for message in run.request.messages:

@@ -27,11 +27,12 @@ from sayso.agent.decisions import (
 from sayso.agent.guards.policy import PolicyDecision
 from sayso.agent.messages import FINAL_OUTCOMES, ActionLink, ActionOutcome, Message, Role, ToolCall
 from sayso.agent.result import AgentResult
-from sayso.agent.run.inner_agent import InnerPause, answer_or_pause, inner_agent_of
+from sayso.agent.run.edited_call import EditRefused, edited_call
+from sayso.agent.run.inner_agent import InnerAgent, InnerPause, answer_or_pause, inner_agent_of
 from sayso.agent.run.pause import open_actions, waiting_id, with_waiting_results
 from sayso.agent.run.started_calls import OF_THIS_PROCESS, key_of_call
-from sayso.agent.run.state import UNKNOWN_NOTE, CallOutcome, RunEnd, RunState, unclear_calls
-from sayso.agent.run.tool_call import ToolCaller, ToolRequest, open_call_of
+from sayso.agent.run.state import UNKNOWN_NOTE, CallOutcome, RunEnd, RunState
+from sayso.agent.run.tool_call import ToolCaller, ToolRequest
 from sayso.agent.run.tool_calls import check_call
 from sayso.agent.tools.call_texts import result_text, serialize
 from sayso.agent.tools.context import Artifact, ToolEnvironment
@@ -39,6 +40,7 @@ from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.same_call import is_same_call, is_same_question
 from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.tool import Tool
+from sayso.channels.i18n.invisible import readable
 from sayso.channels.types import storable
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.context import Confirmation, call_context, context_field, own_context
@@ -90,9 +92,7 @@ class DecisionRunner:
     that fails, or a run that is stopped, never costs one.
     """
 
-    def __init__(
-        self, run: RunState, snapshot: RunSnapshot, tools: Mapping[str, Tool], config: AgentConfig, caller: ToolCaller
-    ) -> None:
+    def __init__(self, run: RunState, tools: Mapping[str, Tool], config: AgentConfig, caller: ToolCaller) -> None:
         self._run = run
         self._decisions = run.request.decisions
         self._tools = tools
@@ -100,11 +100,6 @@ class DecisionRunner:
         self._caller = caller
         self._started: StartedCalls = config.started_calls or OF_THIS_PROCESS
         self._final_texts: list[str] = []
-        run.earlier = list(snapshot.messages)
-        run.open_calls = list(snapshot.calls)
-        run.inner = dict(snapshot.inner)
-        run.tool_calls = [call for message in run.earlier for call in message.tool_calls]
-        run.unclear = unclear_calls(run.earlier)
 
     async def carry_out(self) -> RunEnd | None:
         """Return how the run ends, or None if its model is asked next. Raises DecisionError before anything runs."""
@@ -146,6 +141,9 @@ class DecisionRunner:
     async def _change_calls(self) -> None:
         """Replace each call that an Edit changes by a new proposal. No call has run yet when this raises."""
         run = self._run
+        for call_id in run.inner:
+            if self._inner_decisions(call_id):
+                self._inner_tool(call_id)  # raises if it is gone
         for at, call in enumerate(run.open_calls):
             decision = self._decisions.get(call.id)
             if isinstance(decision, Edit):
@@ -158,25 +156,27 @@ class DecisionRunner:
 
     async def _changed(self, call: OpenCall, edit: Edit) -> OpenCall:
         """Return the new proposal of a changed call. Raises DecisionError."""
-        arguments = {**call.arguments, **edit.arguments}
+        tool = self._tools.get(call.tool_name)
         what = f"the edit of {call.id!r} ({call.tool_name})"
-        changed = ToolCall(call.tool_name, arguments, call.call_id)
-        request = await check_call(changed, self._tools, self._config, may_pause=True)
-        if isinstance(request, CallOutcome):
-            raise DecisionError(f"{what} cannot be proposed: {request.content.removeprefix('Error: ')}")
-        if request.decision.decision == "deny":
-            raise DecisionError(f"{what} is denied: {request.decision.reason}")
+        if tool is None:
+            raise DecisionError(f"{what} cannot be made: {GONE}")
         try:
-            draft = await self._caller.draft(request)
-        except ToolError as exc:
-            raise DecisionError(f"{what} cannot be proposed: {exc}") from exc
-        if isinstance(draft.preview, ToolResult):
-            raise DecisionError(f"{what} cannot be proposed: {result_text(serialize(draft.preview))}")
+            edited = await edited_call(tool, call.arguments, edit.arguments, self._config, sealed=call.editable)
+        except EditRefused as exc:
+            why = str(exc) if exc.result is None else result_text(serialize(exc.result))
+            raise DecisionError(f"{what} cannot be made: {why}") from exc
         number = call.id.removeprefix(call.call_id).removeprefix("~") or "1"
-        return replace(
-            open_call_of(changed, draft, call.reason),
+        return OpenCall(
             id=f"{call.call_id}~{int(number) + 1}",
+            tool_name=call.tool_name,
+            arguments=edited.args,
+            preview=readable(edited.preview),
+            reason=call.reason,
+            editable=edited.editable,
             changes_of=call.id,
+            call_id=call.call_id,
+            tool_digest=tool.definition_digest,
+            values_digest=edited.values_digest,
         )
 
     async def _decide(self, call: OpenCall, decision: Approve | Deny) -> None:
@@ -311,7 +311,7 @@ class DecisionRunner:
             return
         result = await self._ask_inner(call_id, snapshot, decisions)
         run.decided += [replace(each, id=inner_id(call_id, each.id)) for each in result.decided]
-        tool = self._inner_tool(call_id)
+        tool, _ = self._inner_tool(call_id)
         try:
             answer = answer_or_pause(result)
         except ToolError as exc:
@@ -329,17 +329,17 @@ class DecisionRunner:
         return {ids[id_]: decision for id_, decision in self._decisions.items() if id_ in ids}
 
     async def _ask_inner(self, call_id: str, snapshot: RunSnapshot, decisions: Mapping[str, Decision]) -> AgentResult:
-        agent = inner_agent_of(self._inner_tool(call_id))
-        if agent is None:
-            raise DecisionError(f"the agent behind {call_id!r} is no tool of this agent any more")
+        _, agent = self._inner_tool(call_id)
         return await agent.go_on(snapshot, decisions)
 
-    def _inner_tool(self, call_id: str) -> Tool:
+    def _inner_tool(self, call_id: str) -> tuple[Tool, InnerAgent]:
+        """Return the tool that a call asks, and the agent behind it. Raises DecisionError."""
         name = next(each.tool_name for each in self._run.earlier if each.tool_call_id == call_id)
         tool = self._tools.get(name)
-        if tool is None:
+        agent = inner_agent_of(tool)
+        if tool is None or agent is None:
             raise DecisionError(f"the agent behind {call_id!r} is no tool of this agent any more: {name!r}")
-        return tool
+        return tool, agent
 
     def _set_history(self) -> None:
         """Set what the model reads before the new messages. It ends with what is to be answered."""

@@ -454,6 +454,14 @@ class RunState:
         self.usage = usage + self.usage
         self.tool_calls += answer.tool_calls
 
+    def restore(self, snapshot: RunSnapshot) -> None:
+        """Set what a paused run had when it was stored."""
+        self.earlier = list(snapshot.messages)
+        self.open_calls = list(snapshot.calls)
+        self.inner = dict(snapshot.inner)
+        self.tool_calls = [call for message in self.earlier for call in message.tool_calls]
+        self.unclear = unclear_calls(self.earlier)
+
     @property
     def snapshot(self) -> RunSnapshot:
         """Return the run as a program keeps it. Read it before `close` adds the reply."""

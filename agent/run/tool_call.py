@@ -250,7 +250,16 @@ class ToolCaller:
         draft = await self.draft(request)
         if isinstance(draft.preview, ToolResult):
             return await _proposal_outcome(request, draft.preview)
-        open_call = open_call_of(call, draft, request.decision.reason)
+        open_call = OpenCall(
+            id=call.id,
+            tool_name=tool.name,
+            arguments=draft.args,
+            preview=readable(draft.text),
+            reason=request.decision.reason,
+            editable=editable_names(tool, self._config.tool_policy),
+            tool_digest=draft.tool_digest,
+            values_digest=draft.values_digest,
+        )
         if self._waits_already(tool, open_call):
             raise ToolCallRefused(f"the same call of {tool.name!r} waits for a decision already")
         return CallOutcome(call, "", ends="pending", final_text=open_call.preview, open_call=open_call)
@@ -325,19 +334,6 @@ class ToolCaller:
         if not ends:
             return outcome
         return replace(outcome, ends="terminal", final_text=as_kind_of(raw, outcome.content))
-
-
-def open_call_of(call: ToolCall, draft: ProposalDraft, reason: str) -> OpenCall:
-    """Return the call that a person is asked about."""
-    return OpenCall(
-        id=call.id,
-        tool_name=draft.tool.name,
-        arguments=draft.args,
-        preview=readable(draft.text),
-        reason=reason,
-        tool_digest=draft.tool_digest,
-        values_digest=draft.values_digest,
-    )
 
 
 async def invoke(

@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import MISSING, fields
+from typing import Any, get_args
 
+from sayso import Decision, OpenCall
 from tests.docs.pages import part
 
-PAGE = part("ask-before-acting.md", end="Say something later")
+PAGE = part("ask-before-acting.md", begin="Ask in a chat", end="Say something later")
+DECISIONS = part("ask-before-acting.md", end="Ask in a chat")
+
+
+def test_the_decisions_of_a_program_print_what_the_page_says(capsys, tmp_path, monkeypatch) -> None:
+    """One block after the other, to the letter."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    shown = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", DECISIONS, re.DOTALL)
+    assert len(shown) == DECISIONS.count("```python\n") > 1
+    for code, printed in shown:
+        exec(compile(code, "docs/how-to/ask-before-acting.md", "exec", dont_inherit=True), names)
+        assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]
+
+
+def test_every_decision_has_a_line_with_its_fields() -> None:
+    """And so has each field of an open call, apart from those that the library compares."""
+    for kind in get_args(Decision):
+        given = [
+            each.name if each.default is MISSING else f"{each.name}={each.default!r}".replace("'", '"')
+            for each in fields(kind)
+        ]
+        assert f"`{kind.__name__}({', '.join(given)})`" in DECISIONS
+    compared = {"call_id", "tool_digest", "values_digest"}
+    assert [each.name for each in fields(OpenCall) if f"`{each.name}`" not in DECISIONS] == sorted(compared)
 
 
 def test_the_tools_of_the_page_ask_before_they_act(capsys) -> None:

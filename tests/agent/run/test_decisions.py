@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -11,8 +14,13 @@ from sayso import Approve, DecisionError, Deny, Edit, RunSnapshot, tool
 from sayso.agent import (
     Agent,
     AgentConfig,
+    AgentResult,
     BelievingModel,
+    CancellationToken,
     ConversationMemory,
+    GuardrailsPipeline,
+    InMemorySessionStore,
+    LengthGuardrail,
     Message,
     NotFound,
     ProviderError,
@@ -39,7 +47,7 @@ def ran():
 def refund(ran):
     """Return a tool that needs an approval."""
 
-    @tool(requires_approval=True, preview="Refund order {order}: {euros} EUR")
+    @tool(requires_approval=True, preview="Refund order {order}: {euros} EUR", editable=["euros"])
     def refund(order: int, euros: int = 5) -> str:
         """Refund an order."""
         ran.append(("refund", order, euros))
@@ -172,8 +180,8 @@ def test_rest_of_the_batch_runs_at_once_and_only_once(refund, mail, ran):
         ({"c1": True}, "the decision about 'c1' is True: give Approve(), Deny() or Edit({...}); known calls: ['c1']"),
         ({"c1": Approve(args_digest="0" * 64)}, "is for arguments with the digest '000"),
         ({"c1": Edit({})}, "changes {}: give an object"),
-        ({"c1": Edit({"order": "many"})}, "the edit of 'c1' (refund) cannot be proposed:"),
-        ({"c1": Edit({"colour": "red"})}, "'colour'"),
+        ({"c1": Edit({"euros": "many"})}, "the edit of 'c1' (refund) cannot be made:"),
+        ({"c1": Edit({"order": 18})}, "['order'] cannot be changed; editable of 'refund': ['euros']"),
     ],
 )
 def test_wrong_decision_is_an_error_that_changes_nothing(refund, ran, decisions, words):
@@ -195,7 +203,7 @@ def test_wrong_decision_beside_a_right_one_runs_neither(refund, ran):
     agent, _ = agent_of([refund], [[REFUND, second]])
     paused = agent.run("refund 17 and 18").paused
     with pytest.raises(DecisionError):
-        agent.run(paused=paused, decisions={"c1": Approve(), "c2": Edit({"order": "x"})})
+        agent.run(paused=paused, decisions={"c1": Approve(), "c2": Edit({"euros": "x"})})
     assert ran == []
 
 
@@ -203,9 +211,9 @@ def test_decisions_without_the_paused_run_are_an_error(refund):
     """So is a paused run that was not read from its JSON."""
     agent, _ = agent_of([refund], [REFUND])
     paused = agent.run("refund order 17").paused
-    with pytest.raises(DecisionError, match="give paused=result.paused"):
+    with pytest.raises(DecisionError, match=r"give paused=result\.paused"):
         agent.run("go", decisions={"c1": Approve()})
-    with pytest.raises(TypeError, match="RunSnapshot.from_dict"):
+    with pytest.raises(TypeError, match=r"RunSnapshot\.from_dict"):
         agent.run(paused=paused.to_dict(), decisions={"c1": Approve()})
 
 
@@ -253,7 +261,9 @@ def test_edit_is_a_new_proposal_with_its_own_yes(refund, ran):
 
 def test_edit_is_judged_by_the_policy_again(refund, ran):
     """`deny_when` refuses the changed arguments, and the call stays open."""
-    policy = ToolPolicy(allow=["*"], deny_when=[{"tool": "refund", "arg": "euros", "pattern": ">100", "matches": "number"}])
+    policy = ToolPolicy(
+        allow=["*"], deny_when=[{"tool": "refund", "arg": "euros", "pattern": ">100", "matches": "number"}]
+    )
     agent, _ = agent_of([refund], [REFUND, "Done."], tool_policy=policy)
     paused = agent.run("refund order 17").paused
     with pytest.raises(DecisionError, match="is denied"):
@@ -426,7 +436,7 @@ def test_call_that_a_model_makes_twice_in_one_answer_waits_once(refund):
 
 def test_run_goes_on_with_another_memory(refund, ran):
     """What the memory does not have is taken from the paused run, and added at the end."""
-    agent, model = agent_of([refund], [REFUND, "Refunded."], memory=ConversationMemory())
+    agent, _ = agent_of([refund], [REFUND, "Refunded."], memory=ConversationMemory())
     paused = agent.run("refund order 17").paused
     other = ConversationMemory()
     other.add_many([Message(Role.USER, "hi"), Message(Role.ASSISTANT, "hello")])
@@ -439,11 +449,12 @@ def test_run_goes_on_with_another_memory(refund, ran):
 def test_memory_that_knows_the_outcome_lets_nothing_run_again(refund, ran, tmp_path):
     """A conversation that was stored after the call is as good as a file of started calls."""
     memory = ConversationMemory()
-    agent, _ = agent_of([refund], [REFUND, "Refunded."], memory=memory, started_calls=SQLiteStartedCalls(tmp_path / "1"))
+    of_one, of_other = SQLiteStartedCalls(tmp_path / "1"), SQLiteStartedCalls(tmp_path / "2")
+    agent, _ = agent_of([refund], [REFUND, "Refunded."], memory=memory, started_calls=of_one)
     stored = agent.run("refund order 17").paused.to_dict()
     agent.run(paused=RunSnapshot.from_dict(stored), decisions={"c1": Approve()})
     kept = ConversationMemory.from_dict(json.loads(json.dumps(memory.to_dict())))
-    other, _ = agent_of([refund], ["Refunded already."], memory=kept, started_calls=SQLiteStartedCalls(tmp_path / "2"))
+    other, _ = agent_of([refund], ["Refunded already."], memory=kept, started_calls=of_other)
     result = other.run(paused=RunSnapshot.from_dict(stored), decisions={"c1": Approve()})
     assert (result.content, result.decided[0].outcome, ran) == ("Refunded already.", "done", [("refund", 17, 5)])
 
@@ -513,3 +524,104 @@ def test_snapshot_of_another_version_is_refused(refund):
     data = agent.run("go").paused.to_dict()
     with pytest.raises(ValueError, match="version 2"):
         RunSnapshot.from_dict({**data, "version": 2})
+
+
+def test_two_threads_with_the_same_decision_run_the_call_once(ran):
+    """The later one is told that the outcome is not known, or what it was; it does not run the call."""
+    began, may_end = threading.Event(), threading.Event()
+
+    @tool(requires_approval=True)
+    def refund(order: int) -> str:
+        """Refund an order."""
+        ran.append(order)
+        began.set()
+        may_end.wait(30)
+        return "ok"
+
+    agent, _ = agent_of([refund], [REFUND, "One.", "Two."])
+    paused = agent.run("go").paused
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(agent.run, paused=paused, decisions={"c1": Approve()})
+        began.wait(30)
+        second = agent.run(paused=paused, decisions={"c1": Approve()})
+        may_end.set()
+        assert (first.result().decided[0].outcome, second.decided[0].outcome) == ("done", "unknown")
+    assert ran == [17]
+
+
+def test_run_that_is_cancelled_during_an_approved_call_leaves_it_unknown(ran):
+    """The call that had not begun still waits, and the run can go on."""
+    token = CancellationToken()
+
+    @tool(requires_approval=True)
+    async def refund(order: int) -> str:
+        """Refund an order."""
+        ran.append(order)
+        token.cancel("stop")
+        await asyncio.Event().wait()
+
+    agent, model = agent_of([refund], [[REFUND, ToolCall("refund", {"order": 18}, "c2")], "I cannot tell."])
+    paused = agent.run("go").paused
+    decisions = {"c1": Approve(), "c2": Approve()}
+    result = agent.run(paused=paused, decisions=decisions, cancellation_token=token)
+    assert (result.stop_reason, ran, result.decided[0].outcome) == ("cancelled", [17], "unknown")
+    assert [call.id for call in result.open_calls] == ["c2"]
+    result = agent.run(paused=as_stored(result.paused), decisions={"c2": Deny()})
+    assert (result.content, ran) == ("I cannot tell.", [17])
+    assert json.loads(results(model.requests[1])[0])["outcome"] == "unknown"
+
+
+def test_cancelled_token_carries_out_no_decision(refund, ran):
+    """All calls still wait."""
+    token = CancellationToken()
+    token.cancel()
+    agent, _ = agent_of([refund], [REFUND])
+    paused = agent.run("go").paused
+    result = agent.run(paused=paused, decisions={"c1": Approve()}, cancellation_token=token)
+    assert (result.open_calls, ran) == (paused.open_calls, [])
+
+
+def test_session_has_the_outcome_before_the_model_is_asked(refund, ran):
+    """A program that fails then, or is killed, does not lose it."""
+    store = InMemorySessionStore()
+    settings = {"session_store": store, "session_id": "ana"}
+    agent, _ = agent_of([refund], [REFUND], **settings)
+    paused = agent.run("refund order 17").paused
+
+    def fail(text):
+        raise OSError("gone")
+
+    other, _ = agent_of([refund], ["Refunded."], **settings)
+    with pytest.raises(OSError, match="gone"):
+        other.run(paused=as_stored(paused), decisions={"c1": Approve()}, stream_handler=fail)
+    (result,) = (message for message in store.load("ana").get_history() if message.role is Role.TOOL)
+    assert json.loads(result.content)["outcome"] == "done"
+    third, _ = agent_of([refund], ["Refunded already."], **settings)
+    assert third.run(paused=as_stored(paused), decisions={"c1": Approve()}).content == "Refunded already."
+    assert ran == [("refund", 17, 5)]
+
+
+def test_words_that_a_guardrail_blocks_do_not_stop_the_decision(refund, ran):
+    """The effect was approved; only the words are withheld."""
+    pipeline = GuardrailsPipeline(input=[LengthGuardrail(20)])
+    agent, _ = agent_of([refund], [REFUND], guardrails=pipeline)
+    paused = agent.run("refund order 17").paused
+    result = agent.run("and " * 20, paused=paused, decisions={"c1": Approve()})
+    assert (result.stop_reason, result.decided[0].outcome, ran) == ("guardrail", "done", [("refund", 17, 5)])
+
+
+def test_all_doors_go_on(refund, ran):
+    """`arun` and `ask` too, and `astream` with the text while it arrives."""
+
+    async def go():
+        agent, _ = agent_of([refund], [REFUND, "One."])
+        paused = (await agent.aask("go")).paused
+        first = await agent.arun(paused=paused, decisions={"c1": Approve()})
+        agent, _ = agent_of([refund], [REFUND, "Two."])
+        paused = agent.ask("go").paused
+        pieces = [piece async for piece in agent.astream(paused=paused, decisions={"c1": Approve()})]
+        return first, pieces
+
+    first, pieces = asyncio.run(go())
+    assert (first.content, pieces[-1].content, isinstance(pieces[-1], AgentResult)) == ("One.", "Two.", True)
+    assert ran == [("refund", 17, 5), ("refund", 17, 5)]

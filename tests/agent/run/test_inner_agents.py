@@ -23,7 +23,7 @@ def ran():
 def refund(ran):
     """Return a tool that needs an approval."""
 
-    @tool(requires_approval=True, preview="Refund order {order}")
+    @tool(requires_approval=True, preview="Refund order {order}", editable=["order"])
     def refund(order: int) -> str:
         """Refund an order."""
         ran.append(order)

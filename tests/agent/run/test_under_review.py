@@ -23,8 +23,8 @@ from sayso.agent import (
     ToolRegistry,
     tool,
 )
-from sayso.agent.tools.same_call import is_same_call
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
+from sayso.agent.tools.same_call import is_same_call
 from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import stash_pending
 
