@@ -83,8 +83,8 @@ def valid_histories(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """Fail a test whose model was shown a history that a vendor would refuse, whatever the bot answered then.
 
     So does a proposal of an earlier turn that still reads as if it waited: no question is open when a later message is
-    answered. A call that waits for a program's decision may wait on: its link has the id of its run, and a colon. A test
-    of such histories has the mark `invalid_history`.
+    answered. A call that waits for a program's decision may wait on: its link has the id of its run, and a colon. A
+    test of such histories has the mark `invalid_history`.
     """
     refused, check = list[str](), testing.check_history
 

@@ -348,6 +348,17 @@ def in_memory() -> list[str]:
     return [message.role for message in memory.get_history()]
 
 
+def needs_no_messages_to_go_on() -> bool:
+    """Return whether a paused run goes on without messages, and any other run needs some."""
+    delete = make_tool(requires_approval=True)(undescribed)
+    config = AgentConfig(pause_for_approval=True)
+    bot = Agent([delete], ScriptedProvider([ToolCall("undescribed", {"a": 1}, "c1"), "no"]), config)
+    paused = bot.run("go").paused
+    with pytest.raises(ValueError, match="no message to answer"):
+        bot.run()
+    return bot.run(paused=paused, decisions={"c1": agent.Deny()}).content == "no"
+
+
 def is_asked_natively() -> bool:
     """Return whether a provider that knows schemas is given the one of the answer."""
     provider = Doors()
@@ -439,6 +450,7 @@ CHECKS: dict[str, Callable[[], bool]] = {
         AgentConfig().for_provider(House()).model == ""
         and AgentConfig(model="gpt-5-mini").for_provider(House()).model == "gpt-5-mini"
     ),
+    "messages-optional": needs_no_messages_to_go_on,
     "one-loop": lambda: answer_of(Doors()) == "acomplete",
     "tools-not-in-text": lambda: (
         "TOOL_CALL" not in asked_in_a_run("done").requests[0].system_prompt
