@@ -1,0 +1,80 @@
+"""The commit of a deciding turn appends the turn in which the agent goes on, once for each action."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sayso.agent.channel.context import continuation_turn
+from sayso.channels.types import Reply
+from sayso.pending.turns import TurnChange
+from tests.contracts.rigs import CHAT, turn
+from tests.contracts.test_conversations import lease, shown
+
+
+def decided(rig, *, tells_outcome=False):
+    """Return a lease, the turn that decides, and its change with a continuation."""
+    held, action = shown(rig)
+    yes = turn("yes")
+    rig.accept(yes)
+    work = rig.mailbox.release(held)
+    following = continuation_turn(yes, action.pending_action_id, tells_outcome=tells_outcome)
+    return held, work, TurnChange(continuation=following)
+
+
+def test_continuation_is_the_next_turn_and_knows_its_action(rig):
+    """It has the stored action, and nothing of the message that decided."""
+    held, work, change = decided(rig)
+    queued = rig.mailbox.commit(held, work, change)
+    assert (queued.turn.kind, queued.turn.text, queued.turn.asks_model) == ("continuation", "", True)
+    assert queued.tapped.pid == queued.turn.continues == change.continuation.continues
+    assert queued.seq == work.seq + 1
+
+
+def test_action_has_one_continuation(rig):
+    """Another turn that tells the same outcome appends none."""
+    held, work, change = decided(rig)
+    queued = rig.mailbox.commit(held, work, change)
+    assert rig.mailbox.commit(held, queued, TurnChange(continuation=change.continuation)) is None
+
+
+def test_commit_whose_answer_was_lost_appends_no_second_continuation(rig):
+    """The repeated call returns the same turn."""
+    held, work, change = decided(rig)
+    first = rig.mailbox.commit(held, work, change)
+    again = rig.mailbox.commit(held, work, change)
+    assert (first.seq, first.turn) == (again.seq, again.turn)
+
+
+def test_continuation_comes_after_the_turns_that_wait(rig):
+    """Turns keep the order of their numbers, and are not merged with it."""
+    held, work, change = decided(rig)
+    rig.accept(turn("and another thing"))
+    following = rig.mailbox.commit(held, work, change)
+    assert (following.turn.text, following.following) == ("and another thing", ())
+    assert rig.mailbox.commit(held, following, TurnChange()).turn.kind == "continuation"
+
+
+def test_continuation_of_a_person_who_said_stop_asks_no_model(rig):
+    """The /stop came in while the effect took place. Only the outcome is left to tell."""
+    held, work, change = decided(rig, tells_outcome=True)
+    rig.accept(turn("/stop"))
+    stop = rig.mailbox.commit(held, work, change)
+    queued = rig.mailbox.commit(held, stop, TurnChange())
+    assert (queued.turn.asks_model, queued.turn.tells_outcome) == (False, True)
+
+
+def test_continuation_is_no_message_of_its_person(rig):
+    """An address that was closed since the person wrote stays closed."""
+    held, work, change = decided(rig)
+    rig.deliveries.close(CHAT.id, "opted out", late=True, opted_out=True, number=1)
+    following = rig.mailbox.commit(held, work, replace(change, replies=((Reply("done"), ""),)))
+    assert following.closed == "opted out"
+
+
+def test_continuation_survives_the_death_of_its_worker(rig):
+    """It waits in the mailbox as any turn does."""
+    held, work, change = decided(rig)
+    rig.mailbox.commit(held, work, change)
+    rig.end_lease()
+    _, queued = lease(rig, "w2")
+    assert (queued.turn.kind, queued.attempt) == ("continuation", 2)
