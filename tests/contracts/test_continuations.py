@@ -66,9 +66,9 @@ def test_continuation_of_a_person_who_said_stop_asks_no_model(rig):
 def test_continuation_is_no_message_of_its_person(rig):
     """An address that was closed since the person wrote stays closed."""
     held, work, change = decided(rig)
-    rig.deliveries.close(CHAT.id, "opted out", late=True, opted_out=True, number=1)
+    rig.deliveries.close(CHAT.id, "blocked")
     following = rig.mailbox.commit(held, work, replace(change, replies=((Reply("done"), ""),)))
-    assert following.closed == "opted out"
+    assert following.closed == "blocked"
 
 
 def test_continuation_survives_the_death_of_its_worker(rig):
