@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Literal, get_args
 
 from sayso.agent.agent import Agent
@@ -49,7 +49,7 @@ from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Role, without_notes
 from sayso.agent.result import AgentResult
 from sayso.agent.run.long_results import shorten_for_history
-from sayso.agent.run.pause import PausedRun, forget_ended_pause, paused_run_of
+from sayso.agent.run.pause import PausedRun, forget_ended_pause, open_actions, paused_run_of
 from sayso.agent.run.state import Journal, NoJournal
 from sayso.agent.tools.call_texts import WITHOUT_VALUE, literal, result_text
 from sayso.agent.tools.context import ToolEnvironment, TurnTimers
@@ -293,9 +293,12 @@ class ChannelAgent:
         if turn.tells_outcome:
             outcome, effects = await self._confirmation.outcome_to_tell(context, decided)
         answer = NO_ANSWER
-        is_answered = has_answer(context)
+        is_answered = has_answer(context, decided)
         if not (is_answered or turn.asks_model):
             add_exchange(context, context.texts.stopped())
+            answer = answer.changed(ended="stopped")
+        elif not (is_answered or decided):  # the turn has waited for longer than records are kept
+            answer = fixed_answer(context, context.texts.rest_missing())
         elif decided and not is_answered:
             if decided.state == "cancelled":  # the model cannot propose again what was just refused
                 context.run.denied.extend(await self._confirmation.actions_of(turn.scope, decided))
@@ -488,7 +491,7 @@ class ChannelAgent:
             outcome, effects = await self._confirmation.outcome_to_tell(context, context.tapped)
         unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
         missing = "" if is_stopped else texts.rest_missing()
-        if not has_answer(context):
+        if not has_answer(context, context.tapped):
             add_exchange(context, _join([*unclear, missing or texts.stopped()]), run.messages)
             self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
         answer = TurnAnswer(text_change(_join([*unclear, missing])))
@@ -863,10 +866,17 @@ def _text_to_print(text: str, written: str) -> str:
     return as_text(text[:start]) + written + as_text(text[end:])
 
 
-def has_answer(context: TurnContext) -> bool:
-    """Return whether the history ends with an answer, so that no run waits to go on."""
+def has_answer(context: TurnContext, decided: StoredAction | None) -> bool:
+    """Return whether the history ends with an answer, so that no run waits to go on.
+
+    A question about another action than the one that was decided is an answer, too.
+    """
     history = context.memory.get_history()
-    return not history or history[-1].role is Role.ASSISTANT
+    if not history or history[-1].role is Role.ASSISTANT:
+        return True
+    results = takewhile(lambda message: message.role is Role.TOOL, reversed(history))
+    decided_ids = action_ids(decided) if decided else frozenset()
+    return not decided_ids.issuperset(open_actions(results))
 
 
 def _join(paragraphs: Iterable[str]) -> str:

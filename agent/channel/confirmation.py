@@ -424,9 +424,12 @@ class ConfirmationHandler:
     async def outcome_to_tell(
         self, context: TurnContext, stored: StoredAction | None
     ) -> tuple[str, tuple[Effect, ...]]:
-        """Return the outcome that a deciding turn left to its continuation, and what took effect."""
+        """Return the outcome that a deciding turn left to its continuation, and what took effect.
+
+        Without the record, which is kept for days, the person is asked to check what was done.
+        """
         if stored is None:
-            return context.texts.stale(), ()
+            return context.texts.interrupted_before(), ()
         outcome = await self.outcome_text(context.turn.scope, stored)
         effects = await self._store.settlement.effects(context.turn.scope, stored)
         return with_ran_beside(stored, outcome), effects

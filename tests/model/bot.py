@@ -16,13 +16,13 @@ from redis import Redis
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.agent.config import AgentConfig
-from sayso.agent.messages import Message, Role
+from sayso.agent.messages import ActionLink, Message, Role, ToolCall
 from sayso.agent.result import AgentResult
 from sayso.channels.base import DeliveryUncertain, RateLimit, RateLimited, Refused
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
 from sayso.pending import RedisPendingStore, stash_pending
-from sayso.pending.action import PendingAction, split_button_token
+from sayso.pending.action import After, PendingAction, split_button_token
 from sayso.pending.concurrency import has_no_loop, run_without_loop
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.redis.client import PREFIX
@@ -38,7 +38,7 @@ from sayso.workers.sender import RedisOutbox
 from tests.contracts.rigs import make_sender, voice
 from tests.model.judge import Judge
 from tests.model.wire import CLOCK, Patches, Peek, Wire
-from tests.model.world import ROOM, World
+from tests.model.world import HALL, ROOM, World
 
 #: The kinds of action: "broken" raises, "gone" has lost its executor, "checked" has a reconciler, and the question
 #: about a "letter" takes two messages.
@@ -57,14 +57,20 @@ def ask(kinds: Sequence[str]) -> str:
 
 
 class Proposer:
-    """An agent that proposes the actions named in the text, and chats otherwise."""
+    """An agent that proposes the actions named in the text, and chats otherwise.
+
+    If its runs pause, they go on after a decision. A request that begins with "delete" is then proposed
+    one action at a time; all others are one plan.
+    """
 
     tools = ()
     memory = None
     selector = None
     config = AgentConfig()
 
-    def __init__(self) -> None:
+    def __init__(self, judge: Judge, *, pauses: bool) -> None:
+        self._judge = judge
+        self._pauses = pauses
         self._numbers = itertools.count(1)
 
     async def arun(
@@ -75,18 +81,46 @@ class Proposer:
         journal: Any = None,
         scope: str = "",
         stream_handler: Any = None,
+        paused: Any = None,
     ) -> AgentResult:
         """Run once, without a model."""
-        said = messages[-1].content
-        memory.add_many([*messages, Message(Role.ASSISTANT, "I see.")])
-        asked = _ASKED.fullmatch(said)
-        for kind in asked[1].split("+") if asked else ():
-            number = next(self._numbers)
-            stash_pending(
-                kind=kind, preview=f"{kind} <{number}>", args={"n": number}, idempotent=kind == "pay",
-                typed_code=kind == "coded",
-            )  # fmt: skip
+        memory.add_many(messages)
+        history = memory.get_history()
+        if self._pauses:
+            self._judge.asked_model(history, goes_on=paused is not None)
+        kinds = self._next_kinds(history)
+        if not (kinds and self._pauses):
+            memory.add(Message(Role.ASSISTANT, "I see."))
+        proposed = [self._propose(kind) for kind in kinds]
+        if proposed and self._pauses:
+            calls = tuple(ToolCall(action.kind, action.args, action.pending_action_id) for action in proposed)
+            results = [
+                Message(Role.TOOL, tool_call_id=call.id, tool_name=call.tool_name, actions=(ActionLink(call.id),))
+                for call in calls
+            ]
+            memory.add_many([Message(Role.ASSISTANT, tool_calls=calls), *results])
         return AgentResult("I see.")
+
+    def _next_kinds(self, history: Sequence[Message]) -> Sequence[str]:
+        """Return the kinds to propose now, for the newest request in the history."""
+        newest = max((at for at, each in enumerate(history) if _ASKED.fullmatch(each.content)), default=-1)
+        asked = _ASKED.fullmatch(history[newest].content) if newest >= 0 else None
+        since = history[newest + 1 :]
+        if asked is None or any(not each.tool_calls for each in since if each.role is Role.ASSISTANT):
+            return ()
+        kinds = asked[1].split("+")
+        is_step_by_step = self._pauses and kinds[0] == "delete"
+        done = sum(len(each.tool_calls) for each in since)
+        return kinds[done : done + 1] if is_step_by_step else kinds[done:]
+
+    def _propose(self, kind: str) -> PendingAction:
+        number = next(self._numbers)
+        action = stash_pending(
+            kind=kind, preview=f"{kind} <{number}>", args={"n": number}, idempotent=kind == "pay",
+            typed_code=kind == "coded",
+        )  # fmt: skip
+        assert action is not None
+        return action
 
 
 class Messenger:
@@ -132,10 +166,15 @@ class Undoable(ToolExecutors):
 
 
 class Bot:
-    """The parts of one bot, shared by all examples of a run; each example has a world of its own."""
+    """The parts of one bot, shared by all examples of a run; each example has a world of its own.
 
-    def __init__(self, client: Redis, patches: Patches) -> None:
+    `after` is what follows a decision. With "continue", outcome and continuation are one message in
+    the hall.
+    """
+
+    def __init__(self, client: Redis, patches: Patches, *, after: After = "say") -> None:
         self.client = client
+        self._after = after
         self.peek = Peek(client)
         lanes, records = Wire(client, LANE_LUA, patches), Wire(client, PENDING_LUA, patches)
         missed = {old for each in patches.values() for old, _ in each} - lanes.applied - records.applied
@@ -154,9 +193,11 @@ class Bot:
     def begin(self) -> None:
         """Start a new world."""
         self.client.flushdb()
-        self.world = World()
+        self.world = World(goes_on=self._after == "continue")
         self.judge = Judge(self.world, self.peek)
-        self.agent = ChannelAgent(Proposer(), self.store)
+        proposer = Proposer(self.judge, pauses=self.world.goes_on)
+        self.agent = ChannelAgent(proposer, self.store, after=self._after)
+        self.agent_of_hall = ChannelAgent(proposer, self.store, after=self._after, is_one_message=True)
         self.store.executors.tools = Undoable(tuple, AgentConfig)
         postman = make_sender(Stepped(self.outbox), {"chat": Messenger(self)}, chance=lambda: 0.5)
         self.processor = ModelProcessor(
@@ -246,10 +287,14 @@ class ModelProcessor(ConversationProcessor):
     async def _answer(self, held: HeldLease, queued: QueuedTurn, hear: Any = None) -> TurnChange:
         worker = Worker.at_work
         worker.answering = True
+        agent = worker.agent
         try:
-            change = await self.agents[queued.turn.conversation.channel].answer(queued, held.lease)
+            change = await agent.answer(queued, held.lease)
             return split_replies(change, self.sender._channels["chat"])
         except asyncio.CancelledError:  # raised by the turn's time limit
+            if queued.turn.continues:
+                change = await agent.give_up(queued, held.lease, texts_for("en").too_long())
+                return split_replies(change, self.sender._channels["chat"])
             return TurnChange(replies=((Reply(texts_for("en").too_long()), ""),))
         except (ConversationError, TypeError):  # a TypeError is a mistake in the tests
             raise
@@ -313,6 +358,11 @@ class Worker:
         except LeaseLost:
             return
         self.held.renewed_at = asked
+
+    @property
+    def agent(self) -> ChannelAgent:
+        """Return the agent of the conversation."""
+        return self._bot.agent_of_hall if self.conversation == HALL.id else self._bot.agent
 
     def _go(self, on: Callable[[], Any]) -> bool:
         Worker.at_work = self

@@ -16,6 +16,27 @@ def conclude(world: World) -> None:
         _truth(world, proposal)
         if proposal.fate == "claimed" and not proposal.plan:
             _told(world, proposal)
+            if world.goes_on and not proposal.undoes:
+                _continued(world, proposal)
+
+
+def _continued(world: World, proposal: Proposal) -> None:
+    """Check that the agent went on after a confirmed action, and that the rest of the request is not silent.
+
+    The person has the rest from the continuation, or from the answer to a message that was answered
+    between the yes and it.
+    """
+    if _nameless(world, proposal):
+        return
+    if proposal.continuation is None:
+        world.broke("the agent goes on after each confirmed action", proposal.preview)
+        return
+    place = proposal.conversation
+    first = world.events[place, proposal.by].seq + 1
+    turns = [world.by_seq[place, seq] for seq in range(first, proposal.continuation.seq + 1)]
+    own = [event for event in turns if event.turn.user_id == proposal.user]
+    if not any(event.is_answered for event in own):
+        world.broke("the rest of a request is answered", proposal.preview)
 
 
 def _told(world: World, proposal: Proposal) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sayso.agent.messages import Message, Role
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Delivery, Reply, Turn
 from sayso.pending.action import DEFAULT_IGNORE_TTL_SECONDS, PendingAction
@@ -127,6 +128,28 @@ class Judge:
         self._world.proposals[pid].absent = not self._world.effects[pid]
         return bool(self._world.effects[pid])
 
+    def asked_model(self, history: Sequence[Message], *, goes_on: bool) -> None:
+        """Check what a model reads: each call has one result, which tells its true outcome."""
+        world = self._world
+        calls = [call.id for each in history for call in each.tool_calls]
+        results = [each for each in history if each.role is Role.TOOL]
+        if sorted(calls) != sorted(each.tool_call_id for each in results):
+            world.broke("each call has one result", calls, [each.tool_call_id for each in results])
+        if goes_on and history[-1].role is Role.ASSISTANT:
+            world.broke("a run goes on after a decision", history[-1])
+        world.counts["continuations"] += goes_on
+        for result in results:
+            (link,) = result.actions
+            proposal = world.proposals.get(link.id)
+            if proposal is None or proposal.tampered or world.head(proposal).tampered:
+                continue
+            if not link.outcome:
+                world.broke("no model is asked while a question waits", proposal.preview)
+            if link.outcome == "done" and not world.effects[link.id]:
+                world.broke("no model reads done without an effect", proposal.preview)
+            if link.outcome in ("denied", "expired", "replaced") and world.effects[link.id]:
+                world.broke("no model reads that nothing was done after an effect", proposal.preview)
+
     def failure(self, action: PendingAction) -> None:
         """Note that a tool raised before it did anything."""
         self._world.failures[action.pending_action_id] += 1
@@ -187,6 +210,7 @@ class Judge:
             if before and not before.committed:
                 world.broke("turns are processed in order", lease.conversation, seq)
             event.committed = True
+            event.is_answered = any(reply.text for reply, _ in change.replies if not reply.edits)
             # The edit of the question shows what is known by now; only the other replies are judged.
             self._verdicts.turn(event, [reply.text for reply, _ in change.replies if not reply.edits])
             for arm in change.new_actions:
@@ -195,6 +219,23 @@ class Judge:
                     world.broke("what is offered to be undone is what was shown", proposal.preview, proposal.args)
                 if proposal.live:
                     world.live[lease.conversation, event.turn.user_id] = proposal.pid
+
+            if change.continuation:
+                self._continued(event, change.continuation)
+
+    def _continued(self, event: Event, turn: Turn) -> None:
+        """Note the turn that a commit has appended. The books check that there is one."""
+        world, conversation = self._world, turn.conversation.id
+        proposal = world.proposals[turn.continues]
+        if proposal.fate != "closed" and proposal.by != event.turn.event_id:
+            world.broke("the agent goes on after the turn that decided", proposal.preview, event.turn.event_id)
+        if proposal.continuation is None:
+            seq = world.received(conversation) + 1
+            key = (conversation, turn.event_id)
+            proposal.continuation = world.events[key] = world.by_seq[conversation, seq] = Event(
+                turn, seq, world.now, world.tick()
+            )
+            proposal.told_later = turn.tells_outcome
 
     def _claim(self, claim: Claim, stored: StoredAction, *, answer: Any) -> None:
         if answer[0] == "mine":

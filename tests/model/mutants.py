@@ -7,10 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sayso.agent.channel import channel_agent
+from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.channel.confirmation import ConfirmationHandler
+from sayso.agent.channel.outcomes import OutcomeHistory
+from sayso.agent.messages import Role
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Scope
 from sayso.pending import action as seal
+from sayso.pending.action import After
 from sayso.pending.repository import StoredAction
 from sayso.pending.settlement import Settlement
 from tests.model.wire import Patches
@@ -23,6 +28,8 @@ class Mutant:
     name: str
     scripts: Patches = field(default_factory=dict)
     python: Mapping[tuple[Any, str], Any] = field(default_factory=dict)
+    #: What follows a decision in the schedules that must catch it.
+    after: After = "say"
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -95,6 +102,27 @@ async def _told_done_always(whole: Any, agent: ConfirmationHandler, case: Any, s
 
 async def _told_again_in_full(_: Any, agent: ConfirmationHandler, case: Any, stored: StoredAction, _press: Any) -> Any:
     return await agent.answer_ended(case, stored)
+
+
+async def _decides_nothing(whole: Any, *args: Any, **options: Any) -> Any:
+    return await whole(*args, **(options | {"is_deciding": False}))
+
+
+def _ends_with_text(case: Any, _: Any) -> bool:
+    history = case.memory.get_history()
+    return not history or history[-1].role is Role.ASSISTANT
+
+
+async def _nothing_to_tell(*_: Any) -> Any:
+    return "", ()
+
+
+async def _says_nothing(whole: Any, *args: Any, **options: Any) -> Any:
+    return replace(await whole(*args, **options), replies=())
+
+
+async def _reads_nothing(*_: Any, **__: Any) -> None:
+    return None
 
 
 async def _called_done(whole: Any, *args: Any) -> Any:
@@ -207,4 +235,21 @@ _LOG = (
     _swap("audit entries do not name the one before", shared=("head = redis.sha1hex(entries[at])", "head = NO_HEAD")),
 )
 
-MUTANTS = (*_LANE, *_WINDOW, *_CONSENT, *_EFFECT, *_PLANS_AND_UNDO, *_LOG)
+_GOING_ON = (
+    _swap("a continuation is not appended", commit=("append_continuation(change.continuation)", "")),
+    _code("a turn that was taken over does not go on", _after(ConfirmationHandler, "answer_ended", _decides_nothing)),
+    _code("the agent goes on while a question waits", {(channel_agent, "has_answer"): _ends_with_text}),
+    _code("an outcome is left untold", {(ConfirmationHandler, "outcome_to_tell"): _nothing_to_tell}),
+    _code("a failed continuation is silent", _after(ChannelAgent, "_give_up_going_on", _says_nothing)),
+    _code("the agent reads no outcome", {(OutcomeHistory, "refresh"): _reads_nothing}),
+)
+
+MUTANTS = (
+    *_LANE,
+    *_WINDOW,
+    *_CONSENT,
+    *_EFFECT,
+    *_PLANS_AND_UNDO,
+    *_LOG,
+    *(replace(each, after="continue") for each in _GOING_ON),
+)

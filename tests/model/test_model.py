@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 from redis import Redis
 
+from sayso.pending.action import After
 from tests.model.bot import Bot
 from tests.model.machine import Machine, Violation
 from tests.model.mutants import MUTANTS, Mutant
@@ -19,7 +20,7 @@ from tests.model.scenes import PEOPLE
 
 #: The number of schedules from the environment. Without it, the same schedules run each time.
 ASKED = os.environ.get("SAYSO_MODEL_EXAMPLES", "")
-EXAMPLES = int(ASKED or 200)
+EXAMPLES = int(ASKED or 120)
 #: Seeds within which a broken rule must be caught, and schedules tried with each: another seed finds more than a long
 #: run with the same one.
 MUTANT_SEEDS, MUTANT_EXAMPLES = 40, 100
@@ -116,8 +117,12 @@ def progress(say: Callable[[str], None]) -> Callable[[Counter[str]], None]:
 
 
 @pytest.mark.timeout(600 + EXAMPLES)
-def test_no_schedule_breaks_a_promise(client: Redis, capsys: pytest.CaptureFixture[str]) -> None:
-    """The schedules mix people, workers, crashes, pauses and lost answers in any order."""
+@pytest.mark.parametrize("after", ["say", "continue"])
+def test_no_schedule_breaks_a_promise(after: After, client: Redis, capsys: pytest.CaptureFixture[str]) -> None:
+    """The schedules mix people, workers, crashes, pauses and lost answers in any order.
+
+    The agent stops after each outcome, or goes on with the request.
+    """
 
     def say(line: str) -> None:
         with capsys.disabled():
@@ -126,9 +131,10 @@ def test_no_schedule_breaks_a_promise(client: Redis, capsys: pytest.CaptureFixtu
     class Watched(Machine):
         report = staticmethod(progress(say) if ASKED else lambda totals: None)
 
-    Machine.bot = Bot(client, {})
+    Machine.bot = Bot(client, {}, after=after)
     run(EXAMPLES, Watched if ASKED else seed(SEED)(Watched), Phase.shrink)
     assert Machine.totals["effects"] > EXAMPLES
+    assert (Machine.totals["continuations"] > EXAMPLES) == (after == "continue")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -139,7 +145,7 @@ def test_broken_rule_is_caught(mutant: Mutant, client: Redis) -> None:
         pass
 
     with mutant.applied():
-        Machine.bot = Bot(client, mutant.scripts)
+        Machine.bot = Bot(client, mutant.scripts, after=mutant.after)
         with pytest.raises(Violation):
             meet(mutant.name, Broken)
 

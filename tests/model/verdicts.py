@@ -85,7 +85,7 @@ class Verdicts:
         button = self._button(event)
         if button is not None:
             return self._world.proposals[button.pid]
-        if event.turn.tap:
+        if event.turn.tap or event.turn.continues:
             return None
         return self._world.proposals.get(self._world.live.get((event.turn.conversation.id, event.turn.user_id), ""))
 
@@ -103,6 +103,8 @@ class Verdicts:
             return _WAITING | _OFF if proposal.closes and self._world.now >= proposal.closes else _WAITING
         if says == "cancel":
             return _OFF
+        if says == "other" and self._world.goes_on and self._world.repeats_request(event):
+            return _WAITING | _OFF  # only a paused run knows which request it answers
         if says == "other" or (event.code and event.code != proposal.code and not proposal.code):
             return _OFF
         if not button and event.code != proposal.code:
@@ -169,7 +171,7 @@ class Verdicts:
             if not undone and heard != words.already_done(proposal.preview):
                 world.broke("twins hear that it is done", proposal.preview, heard)
             return
-        if proposal.vague:
+        if proposal.vague or proposal.told_later:
             return
         ends = (words.expired(proposal.preview), words.cancelled(proposal.preview), words.dropped(proposal.preview))
         steps = [world.proposals[pid].phrases for pid in proposal.steps]

@@ -36,6 +36,8 @@ class Event:
     at: int
     tick: int
     committed: bool = False
+    #: Whether its replies had a text.
+    is_answered: bool = False
 
     @property
     def says(self) -> str:
@@ -92,6 +94,9 @@ class Proposal:
     absent: bool = False
     #: The recorded outcome of the executor.
     ended: str = ""
+    #: The turn in which the agent goes on after the decision, and whether that turn tells the outcome.
+    continuation: Event | None = None
+    told_later: bool = False
     said: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
 
@@ -156,6 +161,8 @@ class World:
     #: The replies that the bot began to send, by conversation, each with its tick.
     heard: dict[str, list[tuple[int, Reply]]] = field(default_factory=dict)
     silent: bool = False
+    #: Whether the agent goes on after a decision.
+    goes_on: bool = False
     violations: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -175,6 +182,14 @@ class World:
     def head(self, proposal: Proposal) -> Proposal:
         """Return the action that the user was asked about: for a step, its plan."""
         return self.proposals[proposal.plan] if proposal.plan else proposal
+
+    def repeats_request(self, event: Event) -> bool:
+        """Return whether a person wrote the same request before, which leaves its question open."""
+        here = (event.turn.conversation, event.turn.user_id, event.turn.text)
+        return any(
+            (each.turn.conversation, each.turn.user_id, each.turn.text) == here and each.seq < event.seq
+            for each in self.events.values()
+        )
 
     def is_done(self, proposal: Proposal) -> bool:
         """Return whether an action took effect; of a plan, whether all its steps did."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -208,6 +209,18 @@ def test_message_between_yes_and_continuation_is_the_continuation(make_continuin
     assert (bot.channel.texts[-1], len(bot.provider.requests)) == ("both", 2)
 
 
+def test_question_asked_between_yes_and_continuation_is_an_answer(make_continuing):
+    """No model is asked while the new question waits, and the next yes answers it."""
+    bot = make_continuing(ScriptedProvider([calls("A"), calls("B"), "both"], strict=True))
+    bot.say("delete A")
+    bot.hear("yes")
+    bot.hear("please remove the other one as well")
+    bot.work()
+    assert len(bot.provider.requests) == 2
+    bot.say("yes")
+    assert (bot.deleted, bot.channel.texts[-1]) == (["A", "B"], "both")
+
+
 def test_question_that_was_explained_goes_on_with_the_yes(make_continuing):
     """Messages came in between, so that the yes stands at the end as the person's message."""
     bot = make_continuing(ScriptedProvider([calls("A"), "fine"], strict=True))
@@ -259,3 +272,29 @@ def test_caller_without_a_worker_gets_outcome_and_the_rest_at_once():
     result = bot.ask_channel("ana", "yes")
     assert result.content == f"{ENGLISH.done('Pay 5 euros', 'paid 5')}\n\nAnything else?"
     assert result.iterations == 2
+
+
+@pytest.mark.parametrize("one_message", [False, True])
+def test_continuation_without_a_record_is_not_silent(make_continuing, one_message):
+    """It has waited for longer than records are kept: the person reads what to check, or that the rest is missing."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "never"]), one_message=one_message)
+    bot.say("delete A")
+    bot.hear("yes")
+    go_on = bot.agent._go_on
+    bot.agent._go_on = lambda context: go_on(replace(context, tapped=None))
+    bot.work()
+    assert bot.channel.texts[-1].startswith(ENGLISH.interrupted_before() if one_message else ENGLISH.rest_missing())
+    assert len(bot.provider.requests) == 1
+
+
+@pytest.mark.parametrize("step", ["claim", "start", "finish"])
+@pytest.mark.parametrize("one_message", [False, True])
+def test_stop_at_each_step_leaves_the_outcome_and_no_rest(make_continuing, step, one_message):
+    """The effect takes place once, its outcome is told, and no model goes on."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "never"]), one_message=one_message)
+    bot.say("delete A")
+    bot.hear("yes")
+    bot.before(step, lambda: bot.hear("/stop"))
+    bot.work()
+    assert (bot.deleted, len(bot.provider.requests)) == (["A"], 1)
+    assert sum(text.startswith(DONE) for text in bot.channel.texts) == 1
