@@ -289,13 +289,7 @@ class ConversationState:
         remember(self.continued, turn.continues, queued.seq, MAX_HISTORIES)
         if self.stops.get(queued.user, 0) > queued.last:
             turn = replace(turn, asks_model=False)
-        before = self.received
         self.received += 1
-        # Its person has not written: what is known of the address stays known.
-        if self.closed[0] == before:
-            self.closed = (self.received, self.closed[1])
-        if self.opted_out == before:
-            self.opted_out = self.received
         self.inbox.append(WaitingTurn(self.received, now, turn.continues, turn))
 
     def append_replies(self, queued: QueuedTurn, change: TurnChange, now: float) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sayso.agent.channel.context import continuation_turn
-from sayso.channels.types import Reply
 from sayso.pending.turns import TurnChange
-from tests.contracts.rigs import CHAT, turn
+from tests.contracts.rigs import turn
 from tests.contracts.test_conversations import lease, shown
 
 
@@ -61,14 +58,6 @@ def test_continuation_of_a_person_who_said_stop_asks_no_model(rig):
     stop = rig.mailbox.commit(held, work, change)
     queued = rig.mailbox.commit(held, stop, TurnChange())
     assert (queued.turn.asks_model, queued.turn.tells_outcome) == (False, True)
-
-
-def test_continuation_is_no_message_of_its_person(rig):
-    """An address that was closed since the person wrote stays closed."""
-    held, work, change = decided(rig)
-    rig.deliveries.close(CHAT.id, "blocked")
-    following = rig.mailbox.commit(held, work, replace(change, replies=((Reply("done"), ""),)))
-    assert following.closed == "blocked"
 
 
 def test_continuation_survives_the_death_of_its_worker(rig):

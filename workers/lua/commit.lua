@@ -30,18 +30,6 @@ local function has_too_many_timers()
   return #change.timers > 0 and redis.call('ZCARD', timers) + #change.timers - #change.silenced > MAX_TIMERS
 end
 
--- Return the number of a further turn that its person did not write. What is known of the address since they wrote stays
--- known: that it accepts nothing, and that they want no messages.
-local function next_unwritten_number()
-  local before = lane_number('received')
-  local number = next_number('received')
-  for _, field in ipairs({'closed', 'opted_out'}) do
-    local received, reason = string.match(redis.call('HGET', lane, field) or '', '^(%d+)(.*)$')
-    if tonumber(received) == before then redis.call('HSET', lane, field, number .. reason) end
-  end
-  return number
-end
-
 -- Append the turn in which the agent goes on after the decision about an action. An action has one such turn. Where its
 -- person has said /stop, the turn asks no model.
 local function append_continuation(next_turn)
@@ -49,8 +37,7 @@ local function append_continuation(next_turn)
   if redis.call('EXISTS', key) == 0 or redis.call('HSETNX', key, 'continued', args.seq) == 0 then return end
   local is_stopped = lane_number(stop_field(user)) > args.last
   local turn = is_stopped and next_turn.stopped or next_turn.turn
-  local seq = next_unwritten_number()
-  redis.call('RPUSH', inbox, table.concat({seq, now(), user, next_turn.pid, turn}, ' '))
+  redis.call('RPUSH', inbox, table.concat({next_number('received'), now(), user, next_turn.pid, turn}, ' '))
   keep_conversation()
 end
 
