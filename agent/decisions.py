@@ -11,17 +11,30 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from sayso.agent.messages import NO_USAGE, ActionOutcome, Message, Role, UsageStats, has_valid_types
+from sayso.agent.tools.call_texts import truncate
 from sayso.agent.tools.screening import inert
 from sayso.channels.types import one_line
 from sayso.pending.action import compute_args_digest
 
+#: What a model is told of a call whose outcome is unknown.
+UNKNOWN_NOTE = "It may have taken effect or not. Do not repeat it without asking the user."
+#: What a model is told beside an outcome.
+OUTCOME_NOTES: Mapping[ActionOutcome, str] = {
+    "denied": "The user said no. Nothing was done. Do not propose it again unless the user asks for it.",
+    "expired": "The user did not answer in time. Nothing was done.",
+    "replaced": "It was not carried out, and the user is not asked any more.",
+    "unknown": UNKNOWN_NOTE,
+    "undone": "It was done, and undone later.",
+}
+#: Begins the note of a call that was asked about with other arguments than the model gave.
+CHANGED_ARGUMENTS = "The user changed the arguments before answering: these count, not those of the call."
 #: The version of the JSON of a snapshot. Others are refused.
 SNAPSHOT_VERSION = 1
-#: The most characters that a model reads of the words of a person, and of the name of who decided.
-MAX_WORDS_CHARS = 1_000
+#: The most characters that a model reads of the words beside a decision, and of the name of who decided.
+MAX_WORDS_CHARS = 500
 MAX_NAME_CHARS = 100
 
 
@@ -243,7 +256,7 @@ def _check_decision(call: OpenCall, decision: Decision) -> None:
 
 
 def outcome_entry(
-    outcome: ActionOutcome,
+    outcome: ActionOutcome | Literal[""],
     *,
     result: Any = None,
     error: Any = None,
@@ -257,7 +270,7 @@ def outcome_entry(
 
     `result` or `error` is what the tool gave. `words` is what the person wrote beside the decision: it
     is data, never a result. `at` is when the outcome came about, in Unix seconds. `arguments` are
-    those of a call that was changed. `note` says what the outcome means.
+    those of a call that was changed. `note` says what the outcome means, "" for the usual note.
     """
     entry: dict[str, Any] = {"outcome": outcome}
     if result is not None:
@@ -265,15 +278,16 @@ def outcome_entry(
     if error is not None:
         entry["error"] = error
     if words.strip():
-        entry["words"] = inert(words.strip()[:MAX_WORDS_CHARS])
+        entry["words"] = truncate(inert(words.strip()), MAX_WORDS_CHARS)
     if decided_by.strip():
         entry["decided_by"] = inert(one_line(decided_by)[:MAX_NAME_CHARS])
     if at:
         entry["at"] = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
     if arguments is not None:
         entry["arguments"] = dict(arguments)
-    if note:
-        entry["note"] = note
+    notes = [CHANGED_ARGUMENTS if arguments is not None else "", note or OUTCOME_NOTES.get(outcome or "done", "")]
+    if any(notes):
+        entry["note"] = " ".join(filter(None, notes))
     return entry
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Literal
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnContext
+from sayso.agent.decisions import json_or_text, outcome_entry
 from sayso.agent.messages import FINAL_OUTCOMES, ActionLink, ActionOutcome, Message
 from sayso.agent.run.long_results import MAX_FULL_CHARS, REMEMBERED_CHARS, shorten_for_history, shorten_result
 from sayso.agent.run.pause import rename_actions
-from sayso.agent.run.state import UNKNOWN_NOTE
 from sayso.agent.tools.call_texts import shorten, truncate
-from sayso.agent.tools.screening import fenced, inert, result_for_model, screen
+from sayso.agent.tools.screening import fenced, result_for_model, screen
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, storable
 from sayso.pending.action import PLAN_KIND, PendingAction
@@ -27,22 +26,8 @@ from sayso.pending.store import PendingActionStore
 #: Characters that the model reads of the result of a tool that is not there any more.
 MAX_CHARS_OF_REMOVED_TOOL = 2000
 
-#: Characters that the model reads of the words with which a person denied an action. Their whole message
-#: follows in the history.
-MAX_WORDS_CHARS = 500
-
-#: What the model is told beside an outcome.
-_NOTES: Mapping[ActionOutcome, str] = {
-    "denied": "The user said no. Nothing was done. Do not propose it again unless the user asks for it.",
-    "expired": "The user did not answer in time. Nothing was done.",
-    "replaced": "It was not carried out, and the user is not asked any more.",
-    "unknown": UNKNOWN_NOTE,
-    "undone": "It was done, and undone later.",
-}
 #: The outcomes that follow an answer of the user.
 _DECIDED: frozenset[ActionOutcome] = frozenset(("done", "failed", "denied", "unknown", "undone"))
-#: Begins the note of a call that was asked about with other arguments than the model gave.
-_CHANGED_ARGUMENTS = "The user changed the arguments before answering: these count, not those of the call."
 #: The note of a refusal outside of a turn: a no of the user, or of the program that asked.
 _REFUSED = "It was refused. Nothing was done."
 #: The note of an action whose undo failed. `undo_error` says why.
@@ -300,12 +285,12 @@ class OutcomeHistory:
         if raw and link.outcome in ("done", "undone", "failed"):
             text = await self._for_model(message.tool_name, raw)
             key = "error" if link.outcome == "failed" else "result"
-            entry[key] = _json_or_text(text)
+            entry[key] = json_or_text(text)
         undo = records.get(link.undo) if has_failed_undo else None
         if undo is not None:
             entry["note"] = _UNDO_FAILED
             text = await self._for_model(message.tool_name, _raw_text(undo))
-            entry["undo_error"] = _json_or_text(text)
+            entry["undo_error"] = json_or_text(text)
         return entry
 
     async def _for_model(self, tool_name: str, raw: str) -> str:
@@ -434,22 +419,16 @@ def _outcome_entry(link: ActionLink, words: str = "") -> dict[str, Any]:
 
     The words are no result of the tool, and have no effect as special tokens of models.
     """
-    entry: dict[str, Any] = {"outcome": link.outcome}
-    if words and link.outcome == "denied":
-        entry["words"] = truncate(inert(words), MAX_WORDS_CHARS)
-    if link.at:
-        entry["at"] = f"{datetime.fromtimestamp(link.at, UTC):%Y-%m-%dT%H:%M:%SZ}"
     is_refused_outside = link.outcome == "denied" and not link.at
-    if link.outcome in _DECIDED and not is_refused_outside:
-        entry["decided_by"] = "user"
-    if is_refused_outside:
-        entry["note"] = _REFUSED
-    elif link.outcome and link.outcome in _NOTES:
-        entry["note"] = _NOTES[link.outcome]
-    if link.arguments is not None:
-        entry["arguments"] = dict(link.arguments)
-        entry["note"] = " ".join(filter(None, [_CHANGED_ARGUMENTS, entry.get("note", "")]))
-    return entry
+    is_decided = link.outcome in _DECIDED and not is_refused_outside
+    return outcome_entry(
+        link.outcome,
+        words=words if link.outcome == "denied" else "",
+        decided_by="user" if is_decided else "",
+        at=link.at,
+        arguments=link.arguments,
+        note=_REFUSED if is_refused_outside else "",
+    )
 
 
 def _with_outcomes(message: Message, links: tuple[ActionLink, ...], entries: Sequence[dict[str, Any]]) -> Message:
@@ -474,18 +453,3 @@ def _common_outcome(outcomes: Sequence[str]) -> str:
     if len(set(outcomes)) == 1:
         return outcomes[0]
     return "unknown" if "unknown" in outcomes else "failed"
-
-
-def _json_or_text(text: str) -> Any:
-    """Return the object or list that the text is the JSON of, or else the text."""
-    if not text.startswith(("{", "[")):
-        return text
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _refuse_constant(constant: str) -> Any:
-    """Raise ValueError for NaN and Infinity, which Python reads but JSON does not have."""
-    raise ValueError(f"{constant} is no JSON")

@@ -31,7 +31,7 @@ from sayso.agent.run.edited_call import EditRefused, edited_call
 from sayso.agent.run.inner_agent import InnerAgent, InnerPause, answer_or_pause, inner_agent_of
 from sayso.agent.run.pause import open_actions, waiting_id, with_waiting_results
 from sayso.agent.run.started_calls import OF_THIS_PROCESS, key_of_call
-from sayso.agent.run.state import UNKNOWN_NOTE, CallOutcome, RunEnd, RunState
+from sayso.agent.run.state import CallOutcome, RunEnd, RunState
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest
 from sayso.agent.run.tool_calls import check_call
 from sayso.agent.tools.call_texts import result_text, serialize
@@ -49,8 +49,6 @@ from sayso.pending.proposals import ChannelRun
 
 log = logging.getLogger(__name__)
 
-#: What the model reads beside a no.
-DENIED_NOTE = "The user said no. Nothing was done. Do not propose it again unless the user asks for it."
 #: The user message of a run that goes on where other messages have followed its open calls.
 DECIDED_MESSAGE = "(A call that waited was decided. Its result above says what came of it. Go on from there.)"
 #: The error of a call whose tool is another one than the person was shown.
@@ -67,13 +65,12 @@ class Ending:
 
     outcome: ActionOutcome
     text: str = ""
-    note: str = ""
     at: float = 0.0
     final_text: str | None = None
 
     def to_json(self) -> str:
         """Return the ending as `StartedCalls` keeps it."""
-        fields = [self.outcome, self.text, self.note, self.at, self.final_text]
+        fields = [self.outcome, self.text, self.at, self.final_text]
         return storable(json.dumps(fields, ensure_ascii=False))
 
     @classmethod
@@ -82,7 +79,7 @@ class Ending:
         try:
             return cls(*json.loads(text))
         except (ValueError, TypeError):
-            return cls("unknown", note=UNKNOWN_NOTE)
+            return cls("unknown")
 
 
 class DecisionRunner:
@@ -182,7 +179,7 @@ class DecisionRunner:
     async def _decide(self, call: OpenCall, decision: Approve | Deny) -> None:
         """Carry out one decision, and write what came of it."""
         if isinstance(decision, Deny):
-            ending = Ending("denied", note=DENIED_NOTE, at=time.time())
+            ending = Ending("denied", at=time.time())
         else:
             ending = await self._approved(call, decision)
         self._write(call, decision, ending)
@@ -198,7 +195,6 @@ class DecisionRunner:
             decided_by=decision.decided_by,
             at=ending.at,
             arguments=call.arguments if call.changes_of else None,
-            note=ending.note,
         )
         content = storable(json.dumps(entry, ensure_ascii=False))
         self._close_call(call.call_id, self._result(call.call_id, content, ending.outcome, ending.at))
@@ -237,13 +233,13 @@ class DecisionRunner:
         if before:
             return Ending.from_json(before)
         if before is not None and not request.tool.repeatable:
-            return Ending("unknown", note=UNKNOWN_NOTE, at=time.time())
+            return Ending("unknown", at=time.time())
 
         try:
             ending = await self._run_call(request, call, decision, key)
         except BaseException:
             # It may have taken effect. The memory must say so before the run ends.
-            self._write(call, decision, Ending("unknown", note=UNKNOWN_NOTE, at=time.time()))
+            self._write(call, decision, Ending("unknown", at=time.time()))
             raise
         if ending.outcome != "unknown":
             await self._note_end(key, ending)
@@ -295,7 +291,7 @@ class DecisionRunner:
             self._run.unclear.append(request.call)
             error = json_or_text(outcome.content)
             text = str(error.get("error", "")) if isinstance(error, dict) else ""
-            return Ending("unknown", text, UNKNOWN_NOTE, at)
+            return Ending("unknown", text, at=at)
         if not outcome.has_result or _says_nothing_done(tool_run.raw):
             return Ending("failed", outcome.content.removeprefix("Error: "), at=at)
         final_text = outcome.final_text if outcome.ends == "terminal" else None

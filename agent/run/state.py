@@ -9,7 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 from sayso.agent.config import DEFAULT_RESULT_TOKENS
-from sayso.agent.decisions import DecidedCall, Decision, DecisionError, OpenCall, RunSnapshot, check_decisions
+from sayso.agent.decisions import (
+    UNKNOWN_NOTE,
+    DecidedCall,
+    Decision,
+    DecisionError,
+    OpenCall,
+    RunSnapshot,
+    check_decisions,
+)
 from sayso.agent.guards.loop_detection import LoopWatch
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.sessions import Session
@@ -41,8 +49,6 @@ RunTextListener = Callable[[str], Awaitable[None]]
 WITHHELD = "(withheld)"
 #: Result of a call that had not started when the run was stopped.
 NOT_RUN = "Not run: the run was stopped before this call began."
-#: What a model is told of a call whose outcome is unknown.
-UNKNOWN_NOTE = "It may have taken effect or not. Do not repeat it without asking the user."
 
 #: Result of a call that follows a terminal one, where calls run one after another.
 NOT_RUN_AFTER_TERMINAL = "Not run: the run ended with an earlier call of the same answer."

@@ -11,7 +11,8 @@ import pytest
 
 from sayso.agent import Agent, AgentConfig, ChannelAgent, Role, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.turn_journal import UNDELIVERED
-from sayso.agent.run.state import NOT_RUN, UNCLEAR, UNKNOWN_NOTE
+from sayso.agent.decisions import UNKNOWN_NOTE
+from sayso.agent.run.state import NOT_RUN, UNCLEAR
 from sayso.agent.tools import remind, time_of_turn
 from sayso.channels.types import Media
 from tests.clocks import StoppedClock

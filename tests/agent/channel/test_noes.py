@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.agent import Role, ToolCall
-from sayso.agent.channel.outcomes import MAX_WORDS_CHARS
+from sayso.agent.decisions import MAX_WORDS_CHARS
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 
 NOTHING_DONE = ENGLISH.cancelled("Delete A")

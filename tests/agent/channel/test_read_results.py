@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sayso.agent import NotFound, ToolMetadata, tool
-from sayso.agent.run.state import UNKNOWN_NOTE
+from sayso.agent.decisions import UNKNOWN_NOTE
 from sayso.agent.tools.call_texts import literal
 from tests.agent.channel.test_context import make as make  # a fixture
 from tests.contracts.rigs import ENGLISH

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import Agent, AgentConfig, Message, Role, ToolCall, tool
+from sayso.agent.decisions import UNKNOWN_NOTE
 from sayso.agent.providers.base import ProviderRequest, astream_call, join_items
 from sayso.agent.providers.testing import BelievingModel, InvalidHistory, LocalProvider, ScriptedProvider, check_history
-from sayso.agent.run.state import NOT_RUN, UNCLEAR, UNKNOWN_NOTE
+from sayso.agent.run.state import NOT_RUN, UNCLEAR
 
 
 def request(*messages, model="local"):
@@ -133,7 +134,7 @@ def results_of(*contents: str) -> list[Message]:
         (['{"outcome": "done", "result": {"id": 7}}'], 'pay done: {"id": 7}'),
         (["Error: no money"], "pay failed: Error: no money"),
         ([UNCLEAR], f"pay unknown: {UNKNOWN_NOTE}"),
-        ([NOT_RUN], f"pay dropped: {NOT_RUN}"),
+        ([NOT_RUN], f"pay replaced: {NOT_RUN}"),
         (['{"outcome": "denied"}', '{"outcome": "done", "result": "paid"}'], "pay done: paid"),
     ],
 )

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from sayso.agent import Agent, AgentConfig, Role, ScriptedProvider, Tool, ToolCall, ToolMetadata
-from sayso.agent.run.state import UNKNOWN_NOTE
+from sayso.agent.decisions import UNKNOWN_NOTE
 
 #: A limit of the tool itself, and one of the agent.
 LIMITS = [(ToolMetadata(timeout=0.01), None), (ToolMetadata(), 0.01)]
