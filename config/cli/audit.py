@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 MAX_FAULTS = 20
 #: Characters of a preview, and of the message sent to the user, in one line of `show`.
 WIDTH = 48
+#: Characters of what a user has changed, in one line of `show`.
+CHANGE_WIDTH = 200
 
 
 @click.group(cls=SaysoGroup, examples=["sayso audit verify", "sayso audit show --last 10"])
@@ -101,14 +103,18 @@ def chain_lines(report: ChainReport, notes: Sequence[str]) -> Iterator[str]:
 @click.option("--last", default=50, show_default=True, type=click.IntRange(1), help="At most this many entries.")
 @pass_options
 def show(options: Options, action: str, user: str, last: int) -> None:
-    """List what happened: time, action, event, user, preview, and what the user was told."""
+    """List what happened: time, action, event, user, preview, and what the user was told.
+
+    Of an action that a user has changed before the yes, it names the earlier one and each value that differs.
+    """
     ledger = _ledger(options)
     with clear_errors():
         bodies = ledger.bodies()
         entries = _chosen_entries(ledger, bodies, action, user)
         newest = heapq.nlargest(last, entries, key=lambda entry: (entry.at, entry.n))
     rows = [(entry, bodies.get(entry.pid)) for entry in reversed(newest)]
-    options.print([_as_json(entry, body) for entry, body in rows], [_row(entry, body) for entry, body in rows])
+    values = [{**_as_json(entry, body), **_change(body, bodies)} for entry, body in rows]
+    options.print(values, [_row(entry, body, _change(body, bodies)) for entry, body in rows])
 
 
 def _chosen_entries(
@@ -133,7 +139,19 @@ def _as_json(entry: AuditEntry, body: AuditBody | None) -> dict[str, Any]:
     return {**asdict(entry), **texts}
 
 
-def _row(entry: AuditEntry, body: AuditBody | None) -> str:
+def _change(body: AuditBody | None, bodies: Mapping[str, AuditBody]) -> dict[str, Any]:
+    """Return which earlier action this one changes, and each changed argument with its values before and after."""
+    if body is None or not body.changes_of:
+        return {}
+    before = bodies.get(body.changes_of)
+    old = before.arguments if before else {}
+    new = body.arguments
+    names = dict.fromkeys([*old, *new]) if old else {}
+    changed = {name: [old.get(name), new.get(name)] for name in names if old.get(name) != new.get(name)}
+    return {"changes_of": body.changes_of, "changed": changed}
+
+
+def _row(entry: AuditEntry, body: AuditBody | None, change: Mapping[str, Any]) -> str:
     from sayso.pending.audit.chain import FINAL
 
     user = (body.user if body else "") or "-"
@@ -141,7 +159,12 @@ def _row(entry: AuditEntry, body: AuditBody | None) -> str:
         user = f"{user} ({body.user_name})"
     preview = body.preview if body else "(not kept)"
     sent_text = (body.outcome_text if body and entry.event in FINAL else "") or ""
-    texts = f"{one_line(user, WIDTH):20}  {one_line(preview, WIDTH):{WIDTH}}  {one_line(sent_text, WIDTH)}"
+    width = WIDTH
+    if change and entry.event == "armed":
+        values = [f"{name}: {old!r} -> {new!r}" for name, (old, new) in change["changed"].items()]
+        sent_text = f"changes {change['changes_of']} {', '.join(values)}"
+        width = CHANGE_WIDTH
+    texts = f"{one_line(user, WIDTH):20}  {one_line(preview, WIDTH):{WIDTH}}  {one_line(sent_text, width)}"
     return f"{utc_time(entry.at / 1000)}  {entry.pid:22}  {entry.event:10}  {texts}".rstrip()
 
 

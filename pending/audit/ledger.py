@@ -214,6 +214,18 @@ class AuditBody:
         return str(_fields(self.record).get("user_name") or "")
 
     @property
+    def changes_of(self) -> str:
+        """Return the id of the earlier proposal that the person has changed to this one, "" for none."""
+        return str(_fields(self.record).get("changes_of") or "")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the action, of a plan none: its steps have them. Empty if they are not known."""
+        fields = _fields(self.record)
+        arguments = fields.get("args")
+        return arguments if isinstance(arguments, dict) and fields.get("kind") != PLAN_KIND else {}
+
+    @property
     def is_step(self) -> bool:
         """Return whether the action is a step of a plan, which is answered as a whole."""
         return bool(_fields(self.record).get("plan"))

@@ -168,6 +168,21 @@ def test_show_has_the_outcome_without_control_characters(tmp_path, monkeypatch):
     assert last.endswith("Delete a?" + " " * 41 + "Deleted. [2Jgone " + "x" * 30 + "…")
 
 
+def test_show_says_what_a_person_changed(tmp_path, monkeypatch):
+    """The new action names the earlier one, and each value that differs. Both stay in the log."""
+    monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
+    log = StateLog()
+    log.live("a", "armed", "shown", "superseded")
+    log.live("b", "armed")
+    before = sealed("a", args={"item": "apples", "kg": 5})
+    after = sealed("b", args={"item": "apples", "kg": 2}, changes_of="a")
+    bodies = [AuditBody.of("a", *before, "", at=AT), AuditBody.of("b", *after, "", at=AT)]
+    AuditLedger(tmp_path / FILE, SIGNER).store(log.waiting, bodies)
+    assert run("show", "--data", tmp_path)[1].splitlines()[-1].endswith("changes a kg: 5 -> 2")
+    row = json.loads(run("--json", "show", "--data", tmp_path)[1])[-1]
+    assert (row["user"], row["changes_of"], row["changed"]) == ("ana", "a", {"kg": [5, 2]})
+
+
 def test_erase_removes_long_texts_of_a_person_and_no_others(data):
     """It covers all conversations, and the answer names what stays in Redis."""
     texts = TextFiles(LocalObjects(data / "texts"))
