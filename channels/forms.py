@@ -38,6 +38,14 @@ class FieldProblem(NamedTuple):
     detail: str = ""
 
 
+class UnreadableValue(ValueError):
+    """Raised when a text is no value of its field; `problem` says why."""
+
+    def __init__(self, problem: FieldProblem) -> None:
+        super().__init__(problem.kind)
+        self.problem = problem
+
+
 @dataclass(frozen=True, slots=True)
 class FormField:
     """One value that a person may change.
@@ -82,21 +90,21 @@ class FormField:
     def read(self, text: str) -> Any:
         """Return the value that a person typed, as JSON holds it; None for an empty one that is not required.
 
-        Raises ValueError with a FieldProblem.
+        Raises UnreadableValue.
         """
         text = storable(text).strip()
         if not text:
             if self.required:
-                raise ValueError(FieldProblem("empty"))
+                raise UnreadableValue(FieldProblem("empty"))
             return None
         if len(text) > MAX_VALUE_CHARS:
-            raise ValueError(FieldProblem("too_long", str(MAX_VALUE_CHARS)))
+            raise UnreadableValue(FieldProblem("too_long", str(MAX_VALUE_CHARS)))
         match self.type:
             case "integer" | "number":
                 return self._number(text)
             case "boolean":
                 if text not in ("true", "false"):
-                    raise ValueError(FieldProblem("choice", "true, false"))
+                    raise UnreadableValue(FieldProblem("choice", "true, false"))
                 return text == "true"
             case "choice":
                 return self._choice(text)
@@ -108,21 +116,21 @@ class FormField:
 
     def _short_enough(self, text: str) -> str:
         if len(text) > self.max_chars:
-            raise ValueError(FieldProblem("too_long", str(self.max_chars)))
+            raise UnreadableValue(FieldProblem("too_long", str(self.max_chars)))
         return text
 
     def _number(self, text: str) -> int | float | str:
         is_number = _INTEGER.fullmatch(text) if self.type == "integer" else _NUMBER.fullmatch(text)
         if not is_number or len(text) > MAX_NUMBER_CHARS or _AMBIGUOUS.fullmatch(text):
-            raise ValueError(FieldProblem("integer" if self.type == "integer" else "number"))
+            raise UnreadableValue(FieldProblem("integer" if self.type == "integer" else "number"))
         try:
             number = Decimal(text.replace(",", "."))
         except InvalidOperation as exc:
-            raise ValueError(FieldProblem("number")) from exc
+            raise UnreadableValue(FieldProblem("number")) from exc
         if self.minimum is not None and number < Decimal(str(self.minimum)):
-            raise ValueError(FieldProblem("too_small", value_text(self.minimum)))
+            raise UnreadableValue(FieldProblem("too_small", value_text(self.minimum)))
         if self.maximum is not None and number > Decimal(str(self.maximum)):
-            raise ValueError(FieldProblem("too_large", value_text(self.maximum)))
+            raise UnreadableValue(FieldProblem("too_large", value_text(self.maximum)))
         if self.as_text:
             return format(number, "f")
         return int(number) if self.type == "integer" else _as_json_number(number)
@@ -133,7 +141,7 @@ class FormField:
                 return choice
         similar = [each for each in self.choices if value_text(each).casefold() == text.casefold()]
         if len(similar) != 1:
-            raise ValueError(FieldProblem("choice", ", ".join(self.choice_texts)))
+            raise UnreadableValue(FieldProblem("choice", ", ".join(self.choice_texts)))
         return similar[0]
 
     def _moment(self, text: str) -> str:
@@ -142,7 +150,7 @@ class FormField:
             return kinds[self.type].fromisoformat(text).isoformat()
         except ValueError as exc:
             kind: ProblemKind = "date" if self.type == "date" else "time" if self.type == "time" else "datetime"
-            raise ValueError(FieldProblem(kind)) from exc
+            raise UnreadableValue(FieldProblem(kind)) from exc
 
     def to_dict(self) -> dict[str, Any]:
         """Return the field ready for JSON, without what is as usual."""
@@ -194,8 +202,8 @@ class EditForm:
                 continue
             try:
                 value = field.read(text)
-            except ValueError as exc:
-                problems[name] = exc.args[0]
+            except UnreadableValue as exc:
+                problems[name] = exc.problem
                 continue
             if value != field.value or type(value) is not type(field.value):
                 changes[name] = value

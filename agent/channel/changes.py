@@ -23,7 +23,7 @@ from sayso.agent.tools.definition import name_in_words
 from sayso.agent.tools.edits import edit_fields
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import would_show
-from sayso.channels.forms import EditForm, FieldProblem, FormField, value_text
+from sayso.channels.forms import EditForm, FieldProblem, FormField, UnreadableValue, value_text
 from sayso.channels.i18n.texts import Texts, brief, texts_for
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.types import Button, Reply, random_id
@@ -307,8 +307,8 @@ class ChangeHandler:
         if text is not None:
             try:
                 field.read(text)
-            except ValueError as exc:
-                problem = texts_for(live.action.language).field_problem(_readable(field, exc.args[0]))
+            except UnreadableValue as exc:
+                problem = texts_for(live.action.language).field_problem(_readable(field, exc.problem))
                 return self._ask_field(context, live, progress, problem)
         progress = progress.next(field.name, text)
         if progress.place < len(fields):

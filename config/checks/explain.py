@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from sayso.agent import Tool
-from sayso.agent.guards.policy import PolicyDecision, effective_after, effective_decision
+from sayso.agent.guards.policy import PolicyDecision, editable_names, effective_after, effective_decision
 from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.definition import MEMORY
 from sayso.agent.tools.errors import PreviewError, ToolError
@@ -51,11 +51,15 @@ class ExplainedReason:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedQuestion:
-    """The question that a user would be asked, how long it stays open, and whether it takes a typed code."""
+    """The question that a user would be asked, how long it stays open, and whether it takes a typed code.
+
+    `editable`: the arguments that the user may change before the yes.
+    """
 
     preview: str
     within_seconds: float
     typed_code: bool
+    editable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +242,8 @@ class _Call:
             reason = result_text(result.to_json())
             return replace(explanation, problem=f"there is nothing to ask: {reason}")
         action = self.run.proposals[0]
-        question = ExpectedQuestion(action.preview, action.ttl_seconds, bool(action.code))
+        editable = editable_names(self.tool, tool_policy(self.channel.policy))
+        question = ExpectedQuestion(action.preview, action.ttl_seconds, bool(action.code), editable)
         return replace(explanation, verdict="asks", question=question)
 
 
@@ -277,6 +282,8 @@ def _parts(explanation: Explanation, user: str) -> Iterator[str]:
         yield from (f"         {line}" for line in others)
         code = ", and only with the code that the question shows" if question.typed_code else ""
         yield f"confirm: only {user}, where it was asked, within {question.within_seconds:g} s of its delivery{code}"
+        if question.editable:
+            yield f"change: {user} may change {', '.join(question.editable)} before the yes, and is asked anew"
     if explanation.undo_seconds and explanation.verdict == "asks":
         yield f"undo: for {explanation.undo_seconds:g} s after the outcome"
     if explanation.after and explanation.verdict == "asks":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -14,6 +14,7 @@ from sayso.agent import AllOf, Always, AnyOf, EmbeddingSelector, FailOpen, Keywo
 from sayso.agent.extras import LibraryError
 from sayso.agent.toolbox import need, open_toolbox
 from sayso.agent.tools import Tool, ToolRegistry
+from sayso.agent.tools.edits import edit_fields
 from sayso.agent.tools.errors import ToolError, ToolLoadError
 from sayso.agent.tools.loading import LoadedTools, WatchedSource, claim, load_tools
 from sayso.agent.tools.registry import Toolset
@@ -477,7 +478,7 @@ def _parts(settings: Settings, selector: SelectorSettings, path: Path_) -> Itera
 
 def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> list[str]:
     """Return a problem for each name in a channel's selector that is none of its tools, and for each argument in its
-    `deny_when` that none of them has.
+    `deny_when` and `editable` that none of them has.
     """
     chosen, names, problems = settings.channels[channel], [tool.name for tool in tools], []
     for selector, path in _configured_selectors(settings, channel):
@@ -491,17 +492,42 @@ def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> li
                 problems.append(settings.problem(section, says, *below))
     for index, rule in enumerate(chosen.policy.deny_when if chosen.policy else ()):
         matching = [tool for tool in tools if fnmatchcase(tool.name.casefold(), rule.tool.casefold())]
-        arguments: set[str] = set()
-        for tool in matching:
-            arguments |= {each.name for each in tool.parameters} - tool.hidden_names
-        known = sorted(arguments)
+        known = _arguments_of(matching)
         schemas = [tool.input_schema for tool in matching if tool.input_schema is not None]
         takes_any = any(schema.get("additionalProperties", True) is not False for schema in schemas)
         if matching and rule.arg not in known and not takes_any:  # the rule would deny nothing, silently
             tool_names = ", ".join(tool.name for tool in matching)
             says = f"{rule.arg!r} is no argument of {tool_names}{_hint(rule.arg, known)}"
             problems.append(settings.problem(("channels", channel, "policy", "deny_when", index), says, "arg"))
-    return problems
+    return [*problems, *_unknown_editable(settings, channel, tools)]
+
+
+def _unknown_editable(settings: Settings, channel: str, tools: Sequence[Tool]) -> Iterator[str]:
+    """Yield a problem for each argument in a channel's `editable` that no person could change.
+
+    None of the tools has it that the pattern names, or it fits in no form.
+    """
+    policy = settings.channels[channel].policy
+    for pattern, arguments in policy.editable.items() if policy else ():
+        matching = [tool for tool in tools if fnmatchcase(tool.name, pattern)]
+        names = ", ".join(tool.name for tool in matching)
+        known = _arguments_of(matching)
+        for index, argument in enumerate(arguments):
+            says = ""
+            if argument not in known:
+                says = f"{argument!r} is no argument of {names}{_hint(argument, known)}"
+            elif not any(edit_fields(tool, [argument], {}) for tool in matching):
+                says = f"{argument!r} of {names} fits in no form, so that nobody could change it"
+            if matching and says:
+                yield settings.problem(("channels", channel, "policy", "editable", pattern), says, index)
+
+
+def _arguments_of(tools: Iterable[Tool]) -> list[str]:
+    """Return the names of the arguments of these tools that a model fills."""
+    arguments: set[str] = set()
+    for tool in tools:
+        arguments |= {each.name for each in tool.parameters} - tool.hidden_names
+    return sorted(arguments)
 
 
 def _patterns_in(settings: Settings, selector: SelectorSettings, path: Path_) -> Iterator[tuple[Path_, Path_, str]]:

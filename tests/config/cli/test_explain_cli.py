@@ -38,7 +38,7 @@ def send_letter(to: str, pages: list[int], urgent: bool = False) -> str:
     return "sent"
 
 
-@tool(requires_approval=True, typed_code=True, undo=lambda name: None, undo_seconds=120,
+@tool(requires_approval=True, typed_code=True, undo=lambda name: None, undo_seconds=120, editable=["name"],
       preview=lambda name: NotFound("account", name) if name == "nobody" else f"Close {name}\\nfor good")
 def close_account(name: str) -> str:
     """Close an account."""
@@ -140,6 +140,7 @@ def test_question_is_shown_as_its_user_would_read_it(ask, folder):
         "for good",
         "confirm: only U1, where it was asked, within 90 s of its delivery, and only with the code that the question "
         "shows",
+        "change: U1 may change name before the yes, and is asked anew",
         "undo: for 120 s after the outcome",
         "after the outcome: the bot's own text is all: the default of its model",
         "It asks first.",

@@ -102,6 +102,13 @@ def test_rule_that_would_deny_nothing_is_refused(tmp_path, rule, words):
     assert words in str(caught.value)
 
 
+def test_argument_that_nobody_could_change_is_refused(tmp_path):
+    """A misspelled name would leave the button out, without a word."""
+    policy = "    policy: {editable: {delete_*: [invoice]}}\n"
+    with pytest.raises(ConfigError, match="'invoice' is no argument of delete_invoice, did you mean 'invoice_id'"):
+        describe(load(tmp_path, "{embedding: {}}", policy))
+
+
 def test_rule_for_a_missing_tool_is_accepted(tmp_path):
     """An operator may write a rule before its tool exists."""
     rest = "    policy: {deny_when: [{tool: drop_*, arg: table, pattern: '*'}]}\n"

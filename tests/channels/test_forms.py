@@ -1,0 +1,119 @@
+"""EditForm: what people type into a form, and which values it becomes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sayso.channels.forms import MAX_VALUE_CHARS, EditForm, FieldProblem, FormField, UnreadableValue
+from sayso.channels.i18n.catalogue import LANGUAGES
+from sayso.channels.i18n.texts import texts_for
+
+
+def field(kind: str, value: Any = None, **options: Any) -> FormField:
+    """Return a field."""
+    return FormField("x", "X", kind, value, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("integer", " 12 ", 12),
+        ("integer", "-3", -3),
+        ("integer", "\u0661\u0662", 12),
+        ("number", "2,5", 2.5),
+        ("number", "2.0", 2),
+        ("number", ".5", 0.5),
+        ("boolean", "true", True),
+        ("date", "2026-12-31", "2026-12-31"),
+        ("time", "14:30", "14:30:00"),
+        ("datetime", "2026-12-31T14:30", "2026-12-31T14:30:00"),
+        ("lines", "a\n\n b ", ["a", "b"]),
+        ("text", " a\nb ", "a\nb"),
+        ("text", "**b**\u202e", "**b**\u202e"),
+    ],
+)
+def test_value_is_read_as_its_kind(kind, text, value):
+    """White space around it says nothing. What it looks like is for the preview."""
+    assert field(kind).read(text) == value
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "problem"),
+    [
+        (field("integer"), "2.5", FieldProblem("integer")),
+        (field("integer"), "1_000", FieldProblem("integer")),
+        (field("integer"), "9" * 31, FieldProblem("integer")),
+        (field("number"), "1,000", FieldProblem("number")),
+        (field("number"), "1e9", FieldProblem("number")),
+        (field("number"), "nan", FieldProblem("number")),
+        (field("integer", minimum=1), "0", FieldProblem("too_small", "1")),
+        (field("number", maximum=9.5), "9.6", FieldProblem("too_large", "9.5")),
+        (field("boolean"), "yes", FieldProblem("choice", "true, false")),
+        (field("choice", choices=("a", "b")), "c", FieldProblem("choice", "a, b")),
+        (field("date"), "31.12.2026", FieldProblem("date")),
+        (field("time"), "soon", FieldProblem("time")),
+        (field("datetime"), "2026-13-01", FieldProblem("datetime")),
+        (field("text", max_chars=3), "abcd", FieldProblem("too_long", "3")),
+        (field("lines", max_chars=3), "a\nabcd", FieldProblem("too_long", "3")),
+        (field("text"), "x" * (MAX_VALUE_CHARS + 1), FieldProblem("too_long", str(MAX_VALUE_CHARS))),
+        (field("text"), " \n", FieldProblem("empty")),
+    ],
+)
+def test_value_of_another_kind_is_a_problem(given, text, problem):
+    """What two people could read differently is refused, too: 1,000 may be one or a thousand."""
+    with pytest.raises(UnreadableValue) as caught:
+        given.read(text)
+    assert caught.value.problem == problem
+
+
+def test_choice_has_the_value_and_the_type_of_the_schema():
+    """A form sends texts. Capital letters make no difference where only one choice can be meant."""
+    given = field("choice", choices=(1, "Best", "best", "Good"))
+    assert given.read("1") == 1
+    assert given.read("good") == "Good"
+    assert given.read("best") == "best"
+    with pytest.raises(UnreadableValue):
+        given.read("BEST")
+
+
+def test_form_names_only_what_differs():
+    """A value that is sent back as it was is no change. An empty one is none, where that is allowed."""
+    fields = (
+        FormField("kg", "Kg", "integer", 5),
+        FormField("note", "Note", "text", "ripe", required=False),
+        FormField("express", "Express", "boolean", False),
+    )
+    form = EditForm("pid", "Order", "en", fields)
+    answer = form.read({"kg": "5", "note": "", "express": "true"})
+    assert (answer.changes, answer.problems) == ({"note": None, "express": True}, {})
+    assert form.read({"kg": "five"}).problems == {"kg": FieldProblem("integer")}
+
+
+def test_form_with_another_field_is_refused_as_a_whole():
+    """Only a forged form has one."""
+    form = EditForm("pid", "Order", "en", (FormField("kg", "Kg", "integer", 5),))
+    with pytest.raises(KeyError):
+        form.read({"kg": "2", "item": "gold"})
+
+
+def test_field_outlives_its_record():
+    """It is sealed as JSON, without what is as usual."""
+    given = FormField("kg", "Kg", "choice", 5, choices=(5, 6), required=False)
+    stored = json.loads(json.dumps(given.to_dict()))
+    assert FormField.from_dict(stored) == given
+    assert FormField("kg", "Kg", "integer", 5).to_dict() == {"name": "kg", "label": "Kg", "type": "integer", "value": 5}
+    with pytest.raises(TypeError):
+        FormField.from_dict({"name": "kg", "label": "Kg", "type": "file"})
+
+
+@pytest.mark.parametrize("language", sorted(LANGUAGES))
+def test_each_problem_has_a_text(language):
+    """In each language, with the bound that it names."""
+    texts = texts_for(language)
+    for kind in ("empty", "number", "integer", "date", "time", "datetime", "refused"):
+        assert texts.field_problem(FieldProblem(kind))
+    for kind in ("too_small", "too_large", "too_long", "choice"):
+        assert "7" in texts.field_problem(FieldProblem(kind, "7"))
