@@ -53,6 +53,8 @@ ActionState = Literal[
 #: What follows the outcome of a confirmed action: the model goes on with the request, or nothing does,
 #: and the bot's own text is the whole answer.
 After = Literal["continue", "say"]
+#: What another message of the person does to an open question: it ends it, or leaves it open.
+OtherMessage = Literal["drop", "keep"]
 #: The seed's coarser names for these states.
 Status = Literal["pending", "confirmed", "cancelled", "expired", "consumed"]
 
@@ -106,6 +108,8 @@ class PendingAction:
     the channel decides (`after_of`).
     `form`: the fields that the person may change before the yes, as `FormField.to_dict` writes them.
     `changes_of`: the id of the earlier proposal that this one changes, "" for none.
+    `other_message`: what another message does to its question, by its tool; "" if that does not say,
+    and then the channel decides (`keeps_question`).
     """
 
     user_id: str
@@ -133,6 +137,7 @@ class PendingAction:
     after: After | Literal[""] = ""
     form: Sequence[Mapping[str, Any]] = ()
     changes_of: str = ""
+    other_message: OtherMessage | Literal[""] = ""
     state: ActionState = "armed"
     outcome: str | None = None
     pending_action_id: str = field(default_factory=lambda: random_id(11))
@@ -175,6 +180,14 @@ class PendingAction:
 def after_of(action: PendingAction, default: After) -> After:
     """Return what follows the outcome of an action, a plan or an undo. `default` is that of its channel."""
     return action.after or default
+
+
+def keeps_question(action: PendingAction, default: OtherMessage) -> bool:
+    """Return whether the question of an action stays open when its person writes something else.
+
+    `default` is what its channel does.
+    """
+    return (action.other_message or default) == "keep"
 
 
 def check_proposal(action: PendingAction) -> None:

@@ -26,6 +26,7 @@ from sayso.pending.action import (
     ActionSigner,
     After,
     Executor,
+    OtherMessage,
     PendingAction,
     PendingActionExistsError,
     check_proposal,
@@ -118,6 +119,7 @@ def stash_pending(
         form=shown.form if shown else (),
         language=run.language,
         after=run.after(asked_by or kind),
+        other_message=run.other_message(asked_by or kind),
     )
     check_proposal(action)
     run.add(action)
@@ -179,6 +181,8 @@ class ChannelRun:
     role: Callable[[], str] = field(default=lambda: "", repr=False)
     #: Returns what follows the outcome of a tool's actions, by the tool's name; "" where only the channel says.
     after: Callable[[str], After | Literal[""]] = field(default=lambda _: "", repr=False)
+    #: Returns what another message does to a question of a tool, by the tool's name; "" where only the channel says.
+    other_message: Callable[[str], OtherMessage | Literal[""]] = field(default=lambda _: "", repr=False)
     #: The yes by which an action runs now. Nothing can be proposed meanwhile.
     confirmed: Confirmation | None = None
     #: The proposals in the order of their positions.
@@ -186,6 +190,10 @@ class ChannelRun:
     executors: dict[str, Executor] = field(default_factory=dict)
     #: What the person said no to in this turn. It is not proposed again before their next message.
     denied: list[PendingAction] = field(default_factory=list)
+    #: What waits for the person's answer while their other message is answered.
+    waiting: list[PendingAction] = field(default_factory=list)
+    #: Whether something was proposed again that waits.
+    asks_for_waiting: bool = False
     #: How many answers of the model have been worked on.
     rounds: int = 0
     #: The tools of one model answer run in threads of their own.
@@ -206,6 +214,11 @@ class ChannelRun:
             if any(is_same_effect(denied, action) for denied in self.denied):
                 raise ActionDeniedError(
                     "the user has just said no to exactly this: do not ask again unless they ask for it anew"
+                )
+            if any(is_same_effect(waiting, action) for waiting in self.waiting):
+                self.asks_for_waiting = True
+                raise PendingActionExistsError(
+                    f"{action.preview!r} waits for the user's answer already: do not call it again"
                 )
             others = self.proposals
             same = [other for other in others if _effect_key(other) == _effect_key(action)]
@@ -443,6 +456,7 @@ def plan_of(actions: Sequence[PendingAction], *, plan_id: str = "") -> Proposal:
         after=_after_all(steps),
         form=_plan_form(actions),
         changes_of="",
+        other_message=_other_message_of_all(steps),
     )
     return Proposal(head, steps)
 
@@ -465,6 +479,16 @@ def _plan_form(actions: Sequence[PendingAction]) -> tuple[dict[str, Any], ...]:
             named = {"name": f"{number}.{entry['name']}", "label": f"{number}. {entry['label']}"}
             entries.append({**entry, **named})
     return tuple(entries) if len(entries) <= MAX_FORM_FIELDS else ()
+
+
+def _other_message_of_all(steps: Sequence[PendingAction]) -> OtherMessage | Literal[""]:
+    """Return what another message does to the question of a plan: it stays open only if each step lets it."""
+    chosen = {step.other_message for step in steps}
+    if "drop" in chosen:
+        return "drop"
+    if chosen == {"keep"}:
+        return "keep"
+    return ""  # the channel decides for those that do not say, and so for the plan
 
 
 def step_ids(plan: PendingAction) -> tuple[str, ...]:

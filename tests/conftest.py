@@ -18,6 +18,7 @@ from redis import Redis
 
 from sayso.agent.messages import Message, Role
 from sayso.agent.providers import testing
+from sayso.agent.run.pause import WAITING
 from sayso.channels.tracing import stop_tracing
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.context import add_log_fields
@@ -82,9 +83,8 @@ def environment() -> Iterator[None]:
 def valid_histories(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail a test whose model was shown a history that a vendor would refuse, whatever the bot answered then.
 
-    So does a proposal of an earlier turn that still reads as if it waited: no question is open when a later message is
-    answered. A call that waits for a program's decision may wait on: its link has the id of its run, and a colon. A
-    test of such histories has the mark `invalid_history`.
+    So does a proposal of an earlier turn that says neither what became of it nor that it waits. A test of such
+    histories has the mark `invalid_history`.
     """
     refused, check = list[str](), testing.check_history
 
@@ -95,7 +95,8 @@ def valid_histories(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
             refused.append(str(exc))
             raise
         turn = max(at for at, message in enumerate(messages) if message.role is Role.USER)
-        links = [link for message in messages[:turn] for link in message.actions if ":" not in link.id]
+        settled = (message for message in messages[:turn] if message.content != WAITING)
+        links = [link for message in settled for link in message.actions]
         refused.extend(f"the action {link.id!r} reads as if it waited" for link in links if not link.outcome)
 
     monkeypatch.setattr(testing, "check_history", check_and_note)

@@ -65,7 +65,7 @@ from sayso.channels.markdown.literal import as_markdown, as_text
 from sayso.channels.markdown.outcome_signs import without_signs
 from sayso.channels.records import versioned
 from sayso.channels.types import Reply, Turn, random_id, storable
-from sayso.pending.action import After, is_choice_token, split_button_token
+from sayso.pending.action import After, OtherMessage, is_choice_token, split_button_token
 from sayso.pending.concurrency import run_sync
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
 from sayso.pending.context import own_context
@@ -109,8 +109,10 @@ class ChannelAgent:
     question expires. `escalation`: tell operators about unanswered questions. `commands`: answer /help and others
     without the model. `confirm_ok`: a plain "ok" right after the question is a yes. `after`: what follows the outcome
     of an action whose tool and policy say nothing: "say" ends the request with the bot's own text, "continue" lets the
-    model go on with it. Raises ValueError for another `after`. `is_one_message`: the outcome of an action and what the
-    model says of it are one message, because each message costs money.
+    model go on with it. `is_one_message`: the outcome of an action and what the model says of it are one message,
+    because each message costs money. `other_message`: what a message about something else does to an open question
+    whose tool says nothing: "drop" ends it, "keep" answers the message and leaves it open. Raises ValueError for
+    another `after` or `other_message`.
     """
 
     def __init__(
@@ -131,9 +133,12 @@ class ChannelAgent:
         confirm_ok: bool = False,
         after: After = "say",
         is_one_message: bool = False,
+        other_message: OtherMessage = "drop",
     ) -> None:
         if after not in get_args(After):
             raise ValueError(f"after={after!r} is unknown: give 'continue' or 'say'")
+        if other_message not in get_args(OtherMessage):
+            raise ValueError(f"other_message={other_message!r} is unknown: give 'drop' or 'keep'")
         self.agent = agent
         self.after = after
         self.store = store or InMemoryPendingStore()
@@ -170,6 +175,7 @@ class ChannelAgent:
             confirm_ok=confirm_ok,
             after=after,
             is_one_message=is_one_message,
+            other_message=other_message,
             run_agent=self._run_agent,
         )
         #: By conversation without a worker: the id of the action whose question is its last message,
@@ -366,7 +372,13 @@ class ChannelAgent:
             user_name=turn.user_name or "",
             role=partial(role_of_user, self.agent.selector),
             after=self._after_tool,
+            other_message=self._other_message_of_tool,
         )
+
+    def _other_message_of_tool(self, name: str) -> OtherMessage | Literal[""]:
+        """Return what another message does to a question of a tool, "" where the tool does not say."""
+        tool = next((each for each in self.agent.tools if each.name == name), None)
+        return tool.other_message if tool else ""
 
     def _after_tool(self, name: str) -> After | Literal[""]:
         """Return what follows the outcome of a tool's actions, "" where neither policy nor tool say."""
@@ -513,7 +525,7 @@ class ChannelAgent:
         if live is None:
             return not self._confirmation.repeats_answer(turn, queued.last_answer)
         is_open = live.state == "shown" and not live.action.is_expired(queued.received_at)
-        return not (is_open and self._confirmation.asks_for_time_again(turn, live))
+        return not (is_open and self._confirmation.asks_for_time_again(turn, live, queued.seq))
 
     def may_settle(self, queued: QueuedTurn) -> bool:
         """Return whether this turn may settle the pending action, or did so before its worker died."""
@@ -669,13 +681,8 @@ class ChannelAgent:
                 if not isinstance(exc, Exception):  # such as a cancelled task
                     text = context.texts.stopped()
                 self._note_failure(context, text)
-            # A pending action does not survive a message that could not be answered.
-            dropped = dropped_transition(live, context.turn) if live else None
-            is_applied = await self._apply(conversation, TurnChange(transition=dropped))
-            if live and is_applied:
-                self._outcomes.write_outcome(context, live, "replaced")
-            elif live:
-                self._outcomes.forget_outcome(context, live)
+            if live and not self._confirmation.survives_failure(context, live):
+                await self._drop_after_failure(context, live)
             raise
 
         if not await self._apply(conversation, answer.change):
@@ -693,6 +700,14 @@ class ChannelAgent:
         if answer.change.continuation is None:
             return answer
         return await self._with_continuation(context, answer, answer.change.continuation)
+
+    async def _drop_after_failure(self, context: TurnContext, live: StoredAction) -> None:
+        """Drop a pending action because a message could not be answered, without a worker."""
+        dropped = dropped_transition(live, context.turn)
+        if await self._apply(context.turn.conversation.id, TurnChange(transition=dropped)):
+            self._outcomes.write_outcome(context, live, "replaced")
+        else:
+            self._outcomes.forget_outcome(context, live)
 
     async def _with_continuation(self, context: TurnContext, answer: TurnAnswer, continuation: Turn) -> TurnAnswer:
         """Return the answer of a deciding turn with that of its continuation, without a worker.

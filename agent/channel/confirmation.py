@@ -34,8 +34,10 @@ from sayso.pending.action import (
     ActionState,
     After,
     ButtonPress,
+    OtherMessage,
     PendingAction,
     after_of,
+    keeps_question,
 )
 from sayso.pending.consent import (
     ConfirmParser,
@@ -97,6 +99,7 @@ class ConfirmationHandler:
         confirm_ok: bool,
         after: After,
         is_one_message: bool,
+        other_message: OtherMessage,
         run_agent: RunAgent,
     ) -> None:
         self._agent = agent
@@ -109,6 +112,7 @@ class ConfirmationHandler:
         self._confirm_ok = confirm_ok
         self._after = after
         self._is_one_message = is_one_message
+        self._other_message = other_message
         self._run = run_agent
 
     async def answer_ended(
@@ -152,8 +156,13 @@ class ConfirmationHandler:
         is_same = read_answer(self._parser, turn.text, last.language).intent == last.intent
         return is_same and is_plain_answer(self._parser, turn.text)
 
-    def asks_for_time_again(self, turn: Turn, live: StoredAction) -> bool:
-        """Return whether a message asks for time although its person knows that the open question stays."""
+    def asks_for_time_again(self, turn: Turn, live: StoredAction, seq: int) -> bool:
+        """Return whether a message, turn `seq`, asks for time although its person knows that the question stays.
+
+        Where the bot has answered something else since, it may be about that.
+        """
+        if self._is_kept(live) and not live.was_last_message(seq):
+            return False
         is_known = bool(live.unclear_answers) and not quotes_another(turn, live)
         return is_known and read_asking(self._parser, turn.text, live.action) == "waits"
 
@@ -255,7 +264,7 @@ class ConfirmationHandler:
     async def decide(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Confirm, cancel, repeat or drop the pending action, as the turn says."""
         if not context.turn.decides:  # a caption, a transcript or an edit cannot be a yes
-            return await self.drop_and_run(context, live)
+            return await self._answer_other_message(context, live)
         if live.is_changed:
             return await self._decide_on_changed(context, live)
         of_field = await self._answer_field(context, live)
@@ -277,7 +286,7 @@ class ConfirmationHandler:
             if answer.code == action.code:
                 return await self._confirm(context, live)
         if answer.intent or not is_shown or quotes_another(context.turn, live):
-            return await self.drop_and_run(context, live)
+            return await self._answer_other_message(context, live)
         return await self._answer_no_decision(context, live)
 
     async def _answer_field(self, context: TurnContext, live: StoredAction) -> TurnAnswer | None:
@@ -299,17 +308,20 @@ class ConfirmationHandler:
         | asks about the question | what a yes would do, MAX_UNCLEAR_ANSWERS times | stays |
         | a no with more words, after the question was shown | that of the model, which reads it | is denied |
         | may be an answer, in new words | the open question, MAX_UNCLEAR_ANSWERS times | stays |
-        | anything else | that of the model | is dropped |
+        | anything else | that of the model | is dropped, or stays where it is kept |
         """
         message = context.turn.text
         language = live.action.language
         repeats_request = _repeats_request(context, live)
         if repeats_request and 0 < context.seq <= live.seen:
             return NO_ANSWER
-        if self.asks_for_time_again(context.turn, live) and not context.returns_text:
+        if self.asks_for_time_again(context.turn, live, context.seq) and not context.returns_text:
             return NO_ANSWER
-        was_shown = not (0 < context.seq <= live.seen or written_before(context.turn, live))
-        if not repeats_request and was_shown and is_no_with_more(self._parser, message, language):
+        follows_question = _follows_question(context, live)
+        if self._is_kept(live) and not follows_question:  # it may be about what the bot said since
+            return await self.keep_and_run(context, live)
+        is_refusal = follows_question and is_no_with_more(self._parser, message, language)
+        if is_refusal and not repeats_request:
             return await self.deny_and_run(context, live)
         if len(live.unclear_answers) < MAX_UNCLEAR_ANSWERS:
             asking = read_asking(self._parser, message, live.action)
@@ -320,7 +332,7 @@ class ConfirmationHandler:
                 return self._ask_again(context, live)
             if is_new and is_misspelled_asking(self._parser, message, language):
                 return self._explain(context, live)
-        return await self.drop_and_run(context, live)
+        return await self._answer_other_message(context, live)
 
     async def _decide_on_changed(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Refuse a yes to a question whose record was changed. Anything else ends the question, too.
@@ -364,6 +376,47 @@ class ConfirmationHandler:
         says = read_answer(self._parser, context.turn.text, live.action.language).intent
         return says == "confirm" or (says == "cancel" and live.state == "expired")
 
+    async def _answer_other_message(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
+        """Answer a message about something else. The question ends, unless it is kept and its time is not over."""
+        if self._is_kept(live) and not live.action.is_expired(context.received_at):
+            return await self.keep_and_run(context, live)
+        return await self.drop_and_run(context, live)
+
+    def _is_kept(self, live: StoredAction) -> bool:
+        """Return whether the question waits, and stays open when its person writes something else."""
+        is_waiting = live.state in WAITING_STATES and not live.is_changed
+        return is_waiting and keeps_question(live.action, self._other_message)
+
+    def survives_failure(self, context: TurnContext, live: StoredAction) -> bool:
+        """Return whether the question stays open although a message of its person could not be answered.
+
+        It ends if the message was meant as an answer to it, or as /stop.
+        """
+        turn = context.turn
+        if turn.is_stop or not self._is_kept(live):
+            return False
+        return not (turn.decides and read_answer(self._parser, turn.text, live.action.language).intent)
+
+    async def keep_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
+        """Answer a message about something else while the question stays open.
+
+        A model that proposes the same again is told that it waits, and the question is repeated. If it
+        proposes something else, that takes the place of the question, because a scope has one.
+        """
+        context.run.waiting += await self.actions_of(context.turn.scope, live)
+        answer = await self._run(context, "")
+        if any(action.live for action in answer.change.new_actions):
+            transition = ended_transition(context, live, _dropped_text(live))
+            self._outcomes.write_outcome(context, live, "replaced")
+            told = (Reply(transition.outcome_text), "")
+            answer = answer.changed(replies=(told, *answer.change.replies), transition=transition)
+            return await self.with_closed_prompt(context, answer, live, transition.to, transition.outcome_text)
+        if not context.run.asks_for_waiting:
+            return answer
+        preview = _explained_preview(live)
+        question = self._question_again(context, live, _explained(context, live, preview), preview)
+        return answer.changed(replies=(*answer.change.replies, (question, f"{ABOUT}{live.pid}")))
+
     async def drop_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Drop the pending action because of an unrelated message (seed), say so, and answer the message."""
         transition = ended_transition(context, live, _dropped_text(live))
@@ -381,7 +434,7 @@ class ConfirmationHandler:
         outcome = _cancelled_text(live)
         transition = Transition(live.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
         self._outcomes.write_outcome(context, live, "denied", words=context.turn.text)
-        context.run.denied.extend(await self.actions_of(context.turn.scope, live))
+        context.run.denied += await self.actions_of(context.turn.scope, live)
         answer = (await self._run(context, outcome)).changed(transition=transition)
         return await self.with_closed_prompt(context, answer, live, "cancelled", outcome)
 
@@ -465,7 +518,8 @@ class ConfirmationHandler:
             if is_decided or has_ended:
                 return await self._outcome_of_failed_turn(context, stored)
 
-        if live and live.state in WAITING_STATES and (is_choice or not turn.tap):
+        is_open = live is not None and live.state in WAITING_STATES
+        if live and is_open and (is_choice or not turn.tap) and not self.survives_failure(context, live):
             transition = dropped_transition(live, turn)
             self._outcomes.write_outcome(context, live, "replaced")
             self._note_failed_run(context, run, for_history)
@@ -523,12 +577,8 @@ class ConfirmationHandler:
 
         The preview is repeated in full, unless the answer `is_brief` or would be several messages.
         """
-        action = live.action
-        left = action.expires_at - context.received_at
-        preview = as_statement(action.preview)
-        if is_brief or len(preview) > MAX_EXPLAINED_CHARS:
-            preview = brief(action.preview)
-        return self._note_unclear(context, live, _texts_of(live).explained(preview, left, action.code), preview)
+        preview = _explained_preview(live, is_brief=is_brief)
+        return self._note_unclear(context, live, _explained(context, live, preview), preview)
 
     def _note_unclear(self, context: TurnContext, live: StoredAction, text: str, preview: str) -> TurnAnswer:
         """Repeat the question in this text, which quotes the preview. The record notes the message."""
@@ -543,13 +593,15 @@ class ConfirmationHandler:
 
         `preview`: the part of the text that a yes agrees to.
         """
+        asked = self._question_again(context, live, text, preview)
+        return about_question(live, fixed_answer(context, text).changed(replies=((asked, ""),)))
+
+    def _question_again(self, context: TurnContext, live: StoredAction, text: str, preview: str) -> Reply:
+        """Return the open question in other words, with its buttons."""
         action = live.action
-        answer = fixed_answer(context, text)
-        ((reply, _),) = answer.change.replies
         left = max(1.0, action.expires_at - context.received_at)  # 0 would stand for no limit
         buttons = self._prompts.buttons(action, context)
-        asked = replace(reply, buttons=buttons, answer_seconds=left, preview=preview)
-        return about_question(live, answer.changed(replies=((asked, ""),)))
+        return Reply(text, buttons, answer_seconds=left, preview=preview)
 
     async def _choose(self, context: TurnContext, offer: StoredAction, press: ButtonPress) -> TurnAnswer:
         """Handle a chosen answer as the user's message. It confirms nothing, and can be chosen once."""
@@ -565,7 +617,10 @@ class ConfirmationHandler:
             answer = fixed_answer(context, _texts_of(offer).already_chosen(label))
             return await self.with_closed_prompt(context, answer, offer, "done", literal(label))
         context = replace(context, turn=replace(turn, text=label))
-        answer = await (self.drop_and_run(context, context.waiting) if context.waiting else self._run(context, ""))
+        if context.waiting:
+            answer = await self._answer_other_message(context, context.waiting)
+        else:
+            answer = await self._run(context, "")
         return await self.with_closed_prompt(context, answer, offer, "done", literal(label))
 
     def _answer_foreign_button(self, context: TurnContext) -> TurnAnswer:
@@ -752,6 +807,27 @@ def _words_id(message: str) -> str:
 def _undo(stored: StoredAction) -> StoredAction | None:
     """Return the action if it undoes others."""
     return stored if is_undo(stored.action) else None
+
+
+def _follows_question(context: TurnContext, live: StoredAction) -> bool:
+    """Return whether a message was written after the question, with nothing in between, or as a reply to it."""
+    if 0 < context.seq <= live.seen or written_before(context.turn, live):
+        return False
+    return live.was_last_message(context.seq) or quotes(context.turn, live)
+
+
+def _explained_preview(live: StoredAction, *, is_brief: bool = False) -> str:
+    """Return the preview as an explanation quotes it: in full, unless that would be several messages."""
+    preview = as_statement(live.action.preview)
+    if is_brief or len(preview) > MAX_EXPLAINED_CHARS:
+        return brief(live.action.preview)
+    return preview
+
+
+def _explained(context: TurnContext, live: StoredAction, preview: str) -> str:
+    """Return what a yes would do, and how long it can be given."""
+    action = live.action
+    return _texts_of(live).explained(preview, action.expires_at - context.received_at, action.code)
 
 
 def _cancelled_text(stored: StoredAction) -> str:

@@ -18,7 +18,7 @@ from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
 from sayso.agent.tools.json_schema import frozen, thawed
 from sayso.agent.tools.parameter import as_parameters
 from sayso.agent.tools.signature import call_method, is_method, with_own_defaults
-from sayso.pending.action import MAX_TTL_SECONDS, ActionDeniedError, After, PendingActionExistsError
+from sayso.pending.action import MAX_TTL_SECONDS, ActionDeniedError, After, OtherMessage, PendingActionExistsError
 from sayso.pending.concurrency import call_foreign
 from sayso.pending.context import context_parameters, own_function, with_context
 from sayso.pending.executors import PendingConfirmation, Reconciler, ToolResult
@@ -118,6 +118,7 @@ class ToolOptions(TypedDict, total=False):
     proposes: bool | None
     after: After | Literal[""]
     editable: Sequence[str]
+    other_message: OtherMessage | Literal[""]
 
 
 #: Fields whose type is checked when a tool is defined: name, type, and what to give.
@@ -163,6 +164,8 @@ class ToolDefinition:
       schema or preview counts as another version by itself.
     - `after` says what follows the outcome of a confirmed call: "continue" lets the model go on with the request, "say"
       ends it with the bot's own text. "" leaves it to the channel. A policy's `after` comes first.
+    - `other_message` says what a message about something else does to an open question of the tool: "drop" ends it,
+      "keep" leaves it open while the message is answered. "" leaves it to the channel.
     - The result of a `cacheable` tool may be reused for `cache_ttl` seconds.
     """
 
@@ -196,6 +199,7 @@ class ToolDefinition:
     proposes: bool | None = None
     after: After | Literal[""] = ""
     editable: Sequence[str] = ()
+    other_message: OtherMessage | Literal[""] = ""
 
     #: The tool that `dataclasses.replace` copies.
     _original: InitVar[ToolDefinition | None] = None
@@ -323,6 +327,10 @@ class ToolDefinition:
             (
                 self.after not in ("", *get_args(After)),
                 f"after is {self.after!r}: give 'continue', 'say', or '' for what the channel has",
+            ),
+            (
+                self.other_message not in ("", *get_args(OtherMessage)),
+                f"other_message is {self.other_message!r}: give 'drop', 'keep', or '' for what the channel has",
             ),
         ):
             if wrong:

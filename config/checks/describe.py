@@ -60,6 +60,8 @@ class ChannelDescription:
     #: Whether and by what the tools are narrowed for a message or a user; "" where they are not.
     narrowed_by: str
     after: After
+    #: Whether a question stays open when its person writes something else.
+    keeps_questions: bool
 
     def lines(self) -> Iterator[str]:
         """Yield the description as text."""
@@ -68,6 +70,8 @@ class ChannelDescription:
         yield f"  {self.access}"
         yield from (f"  {part}: {text}" for part, text in self.agent.items())
         yield f"  after an outcome: {AFTER_TEXTS[self.after]}"
+        if self.keeps_questions:
+            yield "  another message: is answered, and the open question stays"
         yield from (f"  {tool}: {outcome}" for tool, outcome in self.tools.items())
         if self.narrowed_by:
             yield f"  ({self.narrowed_by})"
@@ -144,7 +148,7 @@ def _describe_channel(settings: Settings, name: str, deps: AgentDeps, opened: Op
     return ChannelDescription(
         name, channel.platform, channel.polls, channel.confirm_ttl, describe_access(channel),
         describe_agent(settings, name), outcomes,
-        "of these its selector shows some" if channel.selector else narrowed_by, after,
+        "of these its selector shows some" if channel.selector else narrowed_by, after, channel.other_message == "keep",
     )  # fmt: skip
 
 

@@ -141,6 +141,10 @@ class ChannelSettings(PlatformSettings):
     request (`continue`), or the bot's own text is all (`say`). Without it: `continue`, and `say` with the offline
     model. Example: `say`.
     """
+    other_message: Literal["drop", "keep"] = "drop"
+    """What a message about something else does to an open question, where its tool does not say: it ends the question
+    (`drop`), or is answered while the question stays open (`keep`). Example: `keep`.
+    """
     messages_per_second: Number | None = Field(default=None, ge=0, le=10_000)
     """How fast this account may send, all workers together. Without it: the platform's own rate. 0: without any limit,
     for a server of your own in the vendor's place. Example: `20`.

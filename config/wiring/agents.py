@@ -431,6 +431,7 @@ def _build_agent(
         confirm_ok=channel.confirm_ok,
         is_one_message=channel.charges_per_message,
         after=channel_after(settings, name, deps.provider),
+        other_message=channel.other_message,
     )
 
 

@@ -152,3 +152,14 @@ def test_another_member_cannot_deny_with_words(make_bot):
     bot.say("delete A")
     assert bot.say("no, wrong order", user="bob") == "Hello Bob."
     assert bot.rig.repository.find_open(CHAT.id, bot.scope).state == "shown"
+
+
+def test_stubborn_model_that_goes_on_after_a_no_cannot_ask_again(make_bot):
+    """After a plain no, too, the same call gets no question before the person's next message."""
+    again = ToolCall("delete", {"name": "A"}, "again")
+    bot = make_bot("A", lines=[again, "As you wish."])
+    bot.agent._confirmation._after = "continue"
+    bot.say("delete A")
+    assert bot.say("no") == "As you wish."
+    assert json.loads(bot.provider.requests[-1].messages[-1].content)["kind"] == "already_denied"
+    assert bot.rig.repository.find_open(CHAT.id, bot.scope) is None

@@ -44,6 +44,10 @@ MISTAKES = {
         "channels:\n  a: {platform: console, after: stop}\n",
         ":2:26: channels.a.after: must be 'continue' or 'say' (it is 'stop')",
     ),
+    "another message": (
+        "channels:\n  a: {platform: console, other_message: stay}\n",
+        ":2:26: channels.a.other_message: must be 'drop' or 'keep' (it is 'stay')",
+    ),
     "what follows a rule": (
         "channels:\n  a: {platform: console, policy: {after: {refund_*: yes}}}\n",
         "channels.a.policy.after.refund_*: must be 'continue' or 'say' (it is 'yes')",

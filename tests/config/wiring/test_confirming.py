@@ -60,6 +60,16 @@ def test_plain_ok_is_a_yes_only_if_configured(tmp_path: Path, line: str, takes: 
         assert ("INV-7 is deleted" in told, "could not tell whether you meant" in told) == (takes, not takes)
 
 
+@pytest.mark.parametrize(("line", "stays"), [("title: Sayso", False), ("other_message: keep", True)])
+def test_question_stays_open_only_if_configured(tmp_path: Path, line: str, stays: bool):
+    """By default another message ends it. Where it stays, a plain yes repeats it first."""
+    with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data") as agent:
+        agent.ask_channel("ana", "delete invoice INV-8")
+        agent.ask_channel("ana", "what is the weather in Rome?")
+        assert ("Do you mean this?" in agent.ask_channel("ana", "yes").content) == stays
+        assert ("INV-8 is deleted" in agent.ask_channel("ana", "yes").content) == stays
+
+
 def test_plain_ok_behind_another_message_confirms_nothing(tmp_path: Path):
     """A command was answered between the question and the ok."""
     with terminal_agent(settings_of(tmp_path, "confirm_ok: true"), data=tmp_path / "data") as agent:

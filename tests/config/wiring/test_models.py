@@ -219,3 +219,10 @@ def test_check_names_the_tools_after_which_something_else_follows(tmp_path: Path
         "  find: runs at once",
     ]
     assert lines[7].endswith("warning: channels.web.policy.after.wipe: 'wipe' names no tool")
+
+
+def test_check_says_where_a_question_stays_open(tmp_path: Path):
+    """The default is not mentioned."""
+    said = "  another message: is answered, and the open question stays"
+    assert said in str(describe(configured(tmp_path, "{}", "other_message: keep"))).splitlines()
+    assert said not in str(describe(configured(tmp_path, "{}"))).splitlines()
