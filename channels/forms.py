@@ -181,12 +181,14 @@ class EditForm:
     """The form by which a person changes one open action.
 
     `preview`: what the person was asked, as Markdown. `language`: that of the question.
+    `seconds_left`: how long the question is still open, 0.0 if that is unknown.
     """
 
     pending_action_id: str
     preview: str
     language: str
     fields: tuple[FormField, ...]
+    seconds_left: float = 0.0
 
     def read(self, values: Mapping[str, str]) -> FormAnswer:
         """Return what was filled in. A field that is not in `values` stays as it is.

@@ -19,6 +19,8 @@ KEEP_ACTION_MS = 48 * 3600 * 1000
 #: How long a person who asks for the same again is told that it was done, and the most actions that are remembered.
 KEEP_RECENT_MS = 3600 * 1000
 MAX_RECENT = 50
+#: How long a question stays open at least once its person has opened its form.
+FORM_MS = 600_000
 #: How long the status of a reply is kept.
 KEEP_DELIVERY_MS = 7 * 24 * 3600 * 1000
 #: For this long after the outcome of a yes or no, the same answer again repeats it and is not answered.

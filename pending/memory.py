@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal, Protocol
 
 from sayso.pending.action import ActionState
-from sayso.pending.limits import KEEP_RECENT_MS, MAX_PROMPTS, MAX_RECENT, MAX_STARTS
+from sayso.pending.limits import FORM_MS, KEEP_RECENT_MS, MAX_PROMPTS, MAX_RECENT, MAX_STARTS
 from sayso.pending.repository import (
     OPEN_STATES,
     WAITING_STATES,
@@ -45,6 +45,9 @@ class Conversations(Protocol):
 
     def set_last_question(self, conversation: str, pid: str) -> None:
         """Note that the question of an action is the last thing that the bot said in a conversation that exists."""
+
+    def move_end(self, conversation: str, pid: str, at: float) -> None:
+        """Let the timer for an unanswered question ring at another time."""
 
 
 class MemoryActionRepository:
@@ -82,7 +85,30 @@ class MemoryActionRepository:
     async def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
         """Return actions by id."""
         with self.lock:
-            return [self._get(pid) if self._scopes.get(pid, ("",))[0] == conversation else None for pid in pids]
+            return [self._look_at(conversation, pid) for pid in pids]
+
+    def _look_at(self, conversation: str, pid: str) -> StoredAction | None:
+        stored = self._get(pid)
+        if stored is None or self._scopes.get(pid, ("",))[0] != conversation:
+            return None
+        return replace(stored, looked_at=self._clock())
+
+    async def open_form(self, conversation: str, pid: str) -> StoredAction | None:
+        """Return an action whose person begins to change it. An open question stays open for FORM_MS at least."""
+        with self.lock:
+            now = self._look_at(conversation, pid)
+            if now is None:
+                return None
+            later = round(self._clock() + FORM_MS / 1000, 3)
+            if now.state == "shown" and self._clock() < now.expires_at < later:
+                # With a longer time to live, too, the time at which the window opened stays the same.
+                action = self._actions[pid][1]
+                more_ms = round((later - now.expires_at) * 1000)
+                self._actions[pid] = (now, replace(action, ttl_ms=action.ttl_ms + more_ms))
+                now = self._put(pid, replace(now, expires_at=later))
+                if self.conversations:
+                    self.conversations.move_end(conversation, pid, later)
+            return replace(now, looked_at=self._clock())
 
     async def recent(self, conversation: str, user: str) -> list[StoredAction]:
         """Return the actions of a scope that were started within the last hour, the last one first."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sayso.channels.forms import EditForm
 from sayso.channels.types import Turn
 from sayso.pending.action import ActionSigner, ButtonPress
-from sayso.pending.repository import ActionRepository
+from sayso.pending.repository import ActionRepository, StoredAction
 
 
 class OpenForms:
@@ -22,23 +24,41 @@ class OpenForms:
         """
         return self._press_of(turn) is not None
 
-    async def find(self, turn: Turn) -> EditForm | None:
-        """Return the form of the question that the turn's button names, None if it is closed.
+    async def open(self, turn: Turn) -> EditForm | None:
+        """Return the form of the question for a tap on its button, None if it cannot be changed now.
 
-        It is closed if it has ended, its time is over, or its record is not what was signed. Raises
-        redis.RedisError.
+        From then on the question stays open for FORM_MS at least: filling in a form takes longer than
+        a yes. Raises redis.RedisError.
         """
         press = self._press_of(turn)
         if press is None:
             return None
-        scope = turn.scope
-        (stored,) = await self._repository.read(scope.conversation.id, (press.pending_action_id,))
+        conversation = turn.conversation.id
+        stored = await self._repository.open_form(conversation, press.pending_action_id)
+        return self._form_of(stored, turn)
+
+    async def find(self, turn: Turn) -> EditForm | None:
+        """Return the form of the question for what was filled in, None if it cannot be changed now.
+
+        Raises redis.RedisError.
+        """
+        press = self._press_of(turn)
+        if press is None:
+            return None
+        pids = (press.pending_action_id,)
+        (stored,) = await self._repository.read(turn.conversation.id, pids)
+        return self._form_of(stored, turn)
+
+    def _form_of(self, stored: StoredAction | None, turn: Turn) -> EditForm | None:
+        """Return the form of an open question. One with another record than was signed has none."""
         if stored is None or stored.state != "shown" or stored.is_over:
             return None
-        if not stored.is_genuine(self._signer, scope):
+        if not stored.is_genuine(self._signer, turn.scope):
             return None
         form = stored.action.edit_form
-        return form if form.fields else None
+        if not form.fields:
+            return None
+        return replace(form, seconds_left=max(0.0, stored.expires_at - stored.looked_at))
 
     def _press_of(self, turn: Turn) -> ButtonPress | None:
         press = self._signer.read_button(turn.tap.data, turn.scope) if turn.tap else None

@@ -283,6 +283,9 @@ class ActionRepository(Protocol):
     async def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
         """Return actions by id, such as the steps of a plan."""
 
+    async def open_form(self, conversation: str, pid: str) -> StoredAction | None:
+        """Return an action whose person begins to change it. An open question stays open for FORM_MS at least."""
+
     async def recent(self, conversation: str, user: str) -> list[StoredAction]:
         """Return the actions of a scope that were started within the last hour, the last one first."""
 

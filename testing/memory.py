@@ -376,6 +376,14 @@ class MemoryConversations(MemoryDeliveries):
             state.wake(self._clock())
             state.append_reply("", entry)
 
+    def move_end(self, conversation: str, pid: str, at: float) -> None:
+        """Let the timer for an unanswered question ring at another time."""
+        state = self._conversations.get(conversation, ConversationState())
+        for timer_entry in list(state.timer_entries.values()):
+            if timer_entry.ends == pid:
+                moved = replace(timer_entry, timer=replace(timer_entry.timer, at=at))
+                state.timer_entries[moved.timer.id] = moved
+
     def set_last_question(self, conversation: str, pid: str) -> None:
         """Note that the question of an action, shown without the outbox, is the last thing that the bot said."""
         state = self._conversations.get(conversation)

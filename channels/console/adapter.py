@@ -45,6 +45,7 @@ from sayso.channels.console.store import (
     time_of,
     title_of,
 )
+from sayso.channels.records import OtherVersion
 from sayso.channels.setup import is_loopback
 from sayso.channels.types import (
     Conversation,
@@ -122,7 +123,7 @@ class ConsoleChannel:
         """Return the form that a tap asks for: the page shows it. None if there is none."""
         try:
             form = await find(turn)
-        except RedisError:
+        except (RedisError, OtherVersion):
             return None
         if form is None:
             return None

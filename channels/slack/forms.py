@@ -7,17 +7,18 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from sayso.channels.base import FindForm, SendError
+from sayso.channels.base import FindForm, SendError, Unreachable
 from sayso.channels.forms import EditForm, FormField, value_text
 from sayso.channels.i18n.texts import Texts, brief, texts_for
 from sayso.channels.markdown import slack_mrkdwn
+from sayso.channels.records import OtherVersion
 from sayso.channels.slack.address import split_place
 from sayso.channels.slack.client import translated
 from sayso.channels.types import Turn
@@ -114,30 +115,35 @@ class SlackForms:
 
         If the question takes long to read, a modal says so first: a trigger does not wait.
         """
-        chat = turn.conversation.chat
         reading = asyncio.ensure_future(find(turn))
         try:
-            client = await self._client_of(chat)
+            client = await self._client_of(turn.conversation.chat)
             await asyncio.wait({reading}, timeout=self._read_seconds)
-            view: Block | None = notice_view(self._texts.form_loading(), self._texts)
-            if reading.done():
-                view = _view_of(reading.result(), turn)
+            if not reading.done():
+                waiting = notice_view(self._texts.form_loading(), self._texts)
+                shown = await _shown(client, turn, waiting)
+                self._start(self._fill(client, shown, reading, turn))
+                return True
+            view = _view_of(reading.result(), turn)
             if view is None:
                 return False
-            with translated(chat):
-                trigger = turn.tap.callback_id if turn.tap else ""
-                answer = await client.views_open(trigger_id=trigger, view=view)
-        except (SendError, RedisError) as exc:
-            # The words of a broken connection to Redis may hold its address.
-            reason = str(exc) if isinstance(exc, SendError) else type(exc).__name__
-            extra = {"channel": self._channel, "event": turn.event_hash, "reason": reason}
-            log.warning("form.not_opened", extra=extra)
+            await _shown(client, turn, view)
+            return True
+        except (SendError, RedisError, OtherVersion) as exc:
+            reading.cancel()
+            self._note_failure(turn, exc)
             return False
-        if not reading.done():
-            filling = asyncio.create_task(self._fill(client, answer["view"], reading, turn))
-            self._filling.add(filling)
-            filling.add_done_callback(self._filling.discard)
-        return True
+
+    def _start(self, filling: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(filling)
+        self._filling.add(task)
+        task.add_done_callback(self._filling.discard)
+
+    def _note_failure(self, turn: Turn, error: Exception) -> None:
+        # The words of a broken connection to Redis may hold its address.
+        reason = str(error) if isinstance(error, SendError) else type(error).__name__
+        extra = {"channel": self._channel, "event": turn.event_hash, "reason": reason}
+        log.warning("form.not_opened", extra=extra)
 
     async def _fill(
         self,
@@ -147,20 +153,32 @@ class SlackForms:
         turn: Turn,
     ) -> None:
         """Show the form in an open modal, or that there is none."""
+        closed = self._texts.form_failed()
+        view = None
         try:
             form = await asyncio.wait_for(reading, FILL_SECONDS)
             view = _view_of(form, turn)
-            closed = self._texts.stale() if form is None else self._texts.form_failed()
-        except (TimeoutError, RedisError):
-            view = None
-            closed = self._texts.form_failed()
+            if form is None:
+                closed = self._texts.stale()
+        except (TimeoutError, RedisError, OtherVersion) as exc:
+            self._note_failure(turn, exc)
         try:
             with translated(turn.conversation.chat):
                 new = view or notice_view(closed, self._texts)
                 await client.views_update(view_id=shown["id"], hash=shown["hash"], view=new)
-        except SendError as exc:  # the person has closed it
-            extra = {"channel": self._channel, "event": turn.event_hash, "reason": str(exc)}
-            log.warning("form.not_opened", extra=extra)
+        except SendError as exc:  # such as a modal that the person has closed
+            self._note_failure(turn, exc)
+
+
+async def _shown(client: AsyncWebClient, turn: Turn, view: Block) -> Mapping[str, Any]:
+    """Open a modal, and return the view that Slack shows. Raises SendError."""
+    trigger = turn.tap.callback_id if turn.tap else ""
+    with translated(turn.conversation.chat):
+        answer = await client.views_open(trigger_id=trigger, view=view)
+    shown = answer.get("view")
+    if not isinstance(shown, Mapping):
+        raise Unreachable("Slack named no view")
+    return shown
 
 
 def _view_of(form: EditForm | None, turn: Turn) -> Block | None:

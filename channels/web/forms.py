@@ -19,6 +19,7 @@ from sayso.channels.base import Channel, FormSource, ShowsForms
 from sayso.channels.forms import EditForm
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown import plain
+from sayso.channels.records import OtherVersion
 from sayso.channels.types import Received, Turn
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class WebForms:
             return self._checked(channel, received, turn)
         if not self._source.asks_for_form(turn):
             return received
-        answer = self._run(channel.open_form(turn, self._source.find), OPEN_SECONDS)
+        answer = self._run(channel.open_form(turn, self._source.open), OPEN_SECONDS)
         if answer is None:
             return received
         ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
@@ -74,7 +75,7 @@ class WebForms:
     async def _find(self, turn: Turn) -> EditForm | None:
         try:
             return await self._source.find(turn)
-        except RedisError:
+        except (RedisError, OtherVersion):
             return None
 
     def _run(self, coroutine: Coroutine[Any, Any, T], seconds: float) -> T | None:

@@ -38,6 +38,10 @@ class RedisActionRepository:
         """Return actions by id."""
         return [StoredAction.from_row(row) for row in await self._scripts.arun("read", conversation, {"pids": pids})]
 
+    async def open_form(self, conversation: str, pid: str) -> StoredAction | None:
+        """Return an action whose person begins to change it. An open question stays open for FORM_MS at least."""
+        return StoredAction.from_row(await self._scripts.arun("open_form", conversation, {"pid": pid}))
+
     async def recent(self, conversation: str, user: str) -> list[StoredAction]:
         """Return the actions that were started lately, the last one first."""
         rows = await self._scripts.arun("recent", conversation, {"user": user})

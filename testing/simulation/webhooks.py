@@ -19,6 +19,7 @@ from sayso.channels.types import SignedWebhook
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.slack_views import new_trigger
 
 #: Webhooks that are delivered at the same time.
 MAX_CONCURRENT = 24
@@ -274,6 +275,8 @@ class SlackClient:
         self._platforms, self._name, self._clock = platforms, name, clock
         self._user = f"U{name}"
         self.chat = chat or f"D{name:08}"
+        #: The trigger of each tap: a repeated webhook has the same.
+        self._triggers: dict[int, str] = {}
 
     def text(self, number: int, text: str) -> signing.SignedWebhook:
         """Return the webhook of a typed message."""
@@ -281,7 +284,8 @@ class SlackClient:
 
     def tap(self, number: int, data: str) -> signing.SignedWebhook:
         """Return the webhook of a tapped button."""
-        return self._signed(signing.slack_tap(f"t.{number}", data, **self._chat_fields()))
+        trigger = self._triggers.setdefault(number, new_trigger(self._clock()))
+        return self._signed(signing.slack_tap(trigger, data, **self._chat_fields()))
 
     def photo(self, number: int, caption: str) -> signing.SignedWebhook:
         """Return the webhook of a photo with a caption."""

@@ -634,6 +634,18 @@ def test_shortened_window_keeps_its_start(rig):
     assert rig.repository.claim(claim_of(yes, action, held, work.seq), look(rig))[0] == "early"
 
 
+def test_window_of_an_open_form_keeps_its_start(rig):
+    """Texts from before the preview stay early, and a longer window is never cut."""
+    held, action = shown(rig)
+    rig.pass_time(5)
+    closes = rig.repository.open_form(CHAT.id, action.pending_action_id).expires_at
+    assert rig.repository.open_form(CHAT.id, action.pending_action_id).expires_at >= closes
+    yes = turn("yes")
+    rig.mailbox.accept(yes, waited_seconds=8)
+    work = rig.mailbox.release(held)
+    assert rig.repository.claim(claim_of(yes, action, held, work.seq), look(rig))[0] == "early"
+
+
 @pytest.mark.parametrize(("waited", "believed"), [(-500, 0), (1e12, SEEN_MS / 1000)])
 def test_time_of_receipt_is_neither_in_the_future_nor_too_old(rig, waited, believed):
     """The clock of the machine with the spool may be wrong."""

@@ -316,6 +316,33 @@ def test_yes_in_time_counts_although_the_window_closed_since(rig):
     assert rig.mailbox.release(held) is None  # and no word of an end
 
 
+def test_question_whose_form_is_open_gets_more_time(rig):
+    """Ten minutes from then on. Its end comes later, too, and once."""
+    held, action, _ = asked(rig)
+    assert rig.mailbox.release(held) is None
+    rig.pass_time(50)
+    opened = rig.repository.open_form(CHAT.id, action.pending_action_id)
+    assert round(opened.expires_at - opened.looked_at) == 600
+    rig.pass_time(120)
+    rig.overdue()
+    assert said(rig) == []
+    assert (look(rig).state, look(rig).is_over) == ("shown", False)
+    rig.pass_time(500)
+    rig.overdue()
+    assert said(rig) == ["Nobody answered"]
+    assert look(rig).state == "expired"
+
+
+def test_form_of_a_closed_question_gives_no_time(rig):
+    """Its window is over, although the end was not told yet."""
+    held, action, _ = asked(rig)
+    rig.mailbox.release(held)
+    rig.pass_time(70)
+    assert rig.repository.open_form(CHAT.id, action.pending_action_id).is_over
+    assert rig.repository.open_form(CHAT.id, "A" * 22) is None
+    assert rig.repository.open_form("chat:elsewhere", action.pending_action_id) is None
+
+
 def test_end_of_a_window_waits_for_the_turn_that_is_worked_on_and_no_longer(rig):
     """The turn decided nothing, and the notice follows it."""
     held, _, _ = asked(rig)

@@ -35,10 +35,18 @@ function openForm(button, described) {
   };
   row.hidden = true;
   row.before(form);
-  if (row.dataset.until) countDown(row);
+  keepOpen(row, described.seconds);
   showFromTop(row.closest(".message"));
   // The user may be writing something else by now.
   if (!input.value) views[0]?.control.focus({ preventScroll: true });
+}
+
+// Shows how long the question is open now: its person has got more time.
+function keepOpen(row, seconds) {
+  if (!row.dataset.until || !seconds) return;
+  const until = Date.now() + CLOCK_AHEAD_MS + seconds * 1000;
+  Object.assign(row.dataset, { until, seconds: Math.ceil(seconds) });
+  countDown(row);
 }
 
 // Shows the question above its form. A form that is higher than the window goes on below it.

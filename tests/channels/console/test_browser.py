@@ -139,6 +139,7 @@ class OpenQuestion:
             FormField("size", "Size", "choice", "M", choices=("S", "M")),
             FormField("gift", "Gift", "boolean", value=False),
         ),
+        seconds_left=600,
     )
 
     def asks_for_form(self, turn: Turn) -> bool:
@@ -148,6 +149,8 @@ class OpenQuestion:
     async def find(self, turn: Turn) -> EditForm | None:
         """Return the form."""
         return self.form
+
+    open = find
 
 
 def ask_to_change(page: Page, echo: EchoApp) -> OpenQuestion:
@@ -167,6 +170,7 @@ def test_question_is_changed_with_the_keyboard_alone(page: Page, echo: EchoApp):
     quantity = form.get_by_label("Quantity")
     expect(quantity).to_be_focused()
     expect(page.get_by_role("button", name="Yes")).to_be_hidden()
+    expect(form.locator(".left")).to_have_text(re.compile(r"^(10:00|9:\d\d) left$"))
     quantity.fill("11")
     quantity.press("Enter")
     expect(quantity).to_have_accessible_description("Please enter at most 10. In kg")

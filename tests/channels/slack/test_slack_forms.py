@@ -65,6 +65,8 @@ class Questions:
             raise self.error
         return self.form
 
+    open = find
+
 
 @pytest.fixture
 def views(platforms: FakePlatforms):
