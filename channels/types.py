@@ -376,6 +376,7 @@ class Reply:
     it.
     `answer_seconds`: how long its buttons work after it is shown; 0.0 for no known limit.
     `preview`: the part of the text that a yes agrees to, "" if the reply asks for no yes.
+    `asks_value`: the reply asks for a value, which is typed: a number is the value, and names no button.
     `decided_buttons`: the buttons of a question that is decided, without data; the chosen one has a
     mark. A platform that has buttons without an effect shows them so, others show none.
     """
@@ -394,6 +395,7 @@ class Reply:
     cause: str = ""
     answer_seconds: float = 0.0
     preview: str = ""
+    asks_value: bool = False
     decided_buttons: tuple[Button, ...] = ()
 
     def __post_init__(self) -> None:

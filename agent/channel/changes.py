@@ -243,8 +243,14 @@ class ChangeHandler:
             predecessors=change.predecessors,
         )
 
-    def begin(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """Ask for the first field. The question stays open to its buttons and to a yes that quotes it."""
+    async def begin(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        """Ask for the first field. The question stays open to its buttons and to a yes that quotes it.
+
+        It stays open longer than for a yes, because values take longer to type.
+        """
+        opened = await self._store.repository.open_form(context.turn.conversation.id, stored.pid)
+        if opened is not None:
+            stored = replace(stored, expires_at=opened.expires_at)
         return self._ask_field(context, stored, _Progress(stored.pid, 0, {}))
 
     async def take_message(self, context: TurnContext, live: StoredAction) -> TurnAnswer | None:
@@ -261,7 +267,7 @@ class ChangeHandler:
         if progress is not None:
             return await self._take_value(context, live, progress)
         if live.action.form and _is_word(turn.text, texts_for(live.action.language).change_label):
-            return self.begin(context, live)
+            return await self.begin(context, live)
         return None
 
     def was_asking(self, context: TurnContext, live: StoredAction) -> bool:
@@ -276,7 +282,7 @@ class ChangeHandler:
         field = live.action.edit_form.fields[progress.place]
         text = context.turn.text.strip()
         answer = read_answer(self._parser, text, live.action.language).intent
-        if text in _KEEPS:
+        if text in _KEEPS or _is_word(text, texts.keep_label):
             return await self._go_on(context, live, progress, None)
         if _is_word(text, texts.leave_word) or (answer == "cancel" and field.type != "boolean"):
             context.memory.notes.pop(NOTE, None)
@@ -338,7 +344,7 @@ class ChangeHandler:
             choices = texts.field_problem(FieldProblem("choice", ", ".join(field.choice_texts)))
         text = "\n\n".join(filter(None, [problem, texts.ask_field(label, value), choices]))
         left = max(1.0, live.action.expires_at - context.received_at)
-        return TurnAnswer(TurnChange(replies=((Reply(text, buttons, answer_seconds=left), ""),)))
+        return TurnAnswer(TurnChange(replies=((Reply(text, buttons, answer_seconds=left, asks_value=True), ""),)))
 
     def _progress(self, context: TurnContext, live: StoredAction) -> _Progress | None:
         """Return which field of this question is asked for, None if none is. What belongs to another is forgotten."""

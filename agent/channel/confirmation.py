@@ -231,7 +231,7 @@ class ConfirmationHandler:
             return self._answer_foreign_button(context)
         if context.turn.kind == "form":
             return await self._changes.take_form(context, target, context.turn.form)
-        return self._changes.begin(context, target)
+        return await self._changes.begin(context, target)
 
     async def _ignore(self, context: TurnContext, target: StoredAction) -> TurnAnswer:
         """Leave a question open for a few more seconds."""

@@ -93,12 +93,15 @@ class Terminal:
         if reply.media:
             parts.append(f"[{self._save(reply.media)}]")
         if reply.buttons:
-            labels = (terminal_text(button.effect) or TERMINAL.escape(button.label) for button in reply.buttons)
-            parts.append("  ".join(f"[{number}] {label}" for number, label in enumerate(labels, 1)))
+            labels = [terminal_text(button.effect) or TERMINAL.escape(button.label) for button in reply.buttons]
+            listed = [f"[{number}] {label}" for number, label in enumerate(labels, 1)]
+            if reply.asks_value:  # a typed number is the value
+                listed = [f"[{label}]" for label in labels]
+            parts.append("  ".join(listed))
         if parts:
             self._print("\n".join(parts) + "\n")
             self._printed += 1
-            self._buttons = reply.buttons
+            self._buttons = () if reply.asks_value else reply.buttons
 
     def _save(self, media: Media) -> str:
         """Save a file in `folder`, whatever path its name has, and return the result as text."""

@@ -552,6 +552,40 @@ def test_proposal_may_replace_the_one_that_its_turn_ends(rig):
     assert look(rig).pid == new.pending_action_id
 
 
+def test_changed_action_can_not_be_claimed(rig):
+    """The change ends the earlier action in the step that stores the new one. Both are in the audit log."""
+    held, old = shown(rig)
+    stored = look(rig)
+    rig.accept(turn("", tap=rig.store.signer.button_token(old.pending_action_id, "change", turn().scope)))
+    work = rig.mailbox.release(held)
+    assert work.tapped == stored
+    change, new = propose(rig)
+    move = Transition(old.pending_action_id, ("armed", "shown"), "superseded", "changed", work.turn.event_id)
+    question = rig.mailbox.commit(held, work, replace(change, transition=move))
+    yes = turn("", tap=rig.store.signer.button_token(old.pending_action_id, "confirm", turn().scope))
+    rig.accept(yes)
+    work = rig.outbox.mark_delivered(held, question, Sent("m2"))
+    assert rig.repository.claim(claim_of(yes, old, held, work.seq), stored)[0] != "mine"
+    assert (work.tapped.state, work.tapped.outcome_text) == ("superseded", "changed")
+    events = [(entry["pid"], entry["event"]) for entry in rig.audit()]
+    ids = (old.pending_action_id, new.pending_action_id)
+    assert events[-3:] == [(ids[0], "superseded"), (ids[1], "armed"), (ids[1], "shown")]
+
+
+def test_action_that_was_decided_meanwhile_is_not_changed(rig):
+    """A program has confirmed it outside of the conversation. Neither the old nor the new action is touched."""
+    held, old = shown(rig)
+    rig.accept(turn("", tap=rig.store.signer.button_token(old.pending_action_id, "change", turn().scope)))
+    work = rig.mailbox.release(held)
+    rig.repository.decide(ActionDecision(turn().scope, "confirm", "e-program"))
+    change, new = propose(rig)
+    move = Transition(old.pending_action_id, ("armed", "shown"), "superseded", "changed", work.turn.event_id)
+    with pytest.raises(StaleTurn):
+        rig.mailbox.commit(held, work, replace(change, transition=move))
+    assert rig.repository.read(CHAT.id, (new.pending_action_id,)) == [None]
+    assert look(rig).state == "started"
+
+
 def test_yes_of_another_worker_claims_nothing(rig):
     """A claim carries the fencing token: a worker that lost its lease gets `lost`, before and at the start."""
     held, action = shown(rig)

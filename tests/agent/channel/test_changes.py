@@ -363,13 +363,24 @@ def test_another_worker_goes_on_with_the_fields(shop):
     assert f"Changed: Kg: ~~5~~ → 2; Note: ~~{EMPTY}~~ → ripe" in other.say("ripe")
 
 
+def test_fields_can_be_answered_longer_than_a_question(shop):
+    """A value takes longer to type than a yes. The new question has the time that every question has."""
+    bot = shop([FIRST])
+    bot.say("order apples")
+    bot.say("change")
+    bot.rig.pass_time(300)
+    bot.say("2")
+    assert "~~5~~ → 2" in bot.say("-")
+    assert bot.open_action().action.ttl_seconds == 60
+
+
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_fields_end_with_their_question(shop, has_ended):
     """Who answers too late is told so once; then the model answers again."""
     bot = shop([FIRST], lines=["Hello."])
     bot.say("order apples")
     bot.say("change")
-    bot.rig.pass_time(61)
+    bot.rig.pass_time(601)
     if has_ended:
         bot.rig.overdue()
     assert bot.say("2") == WORDS.expired("Order 5 kg of apples")

@@ -74,6 +74,13 @@ def test_number_after_another_message_is_text(screen: Screen):
     assert screen.typed("1") == "1"
 
 
+def test_number_is_the_value_where_a_value_is_asked_for(screen: Screen):
+    """The button would keep the value that is there."""
+    shown = screen.show(Reply("Kg: 5", (Button("Keep", "a:1:0"),), asks_value=True))
+    assert "[Keep]" in shown
+    assert screen.typed("1") == "1"
+
+
 def test_typed_number_confirms(tmp_path: Path):
     """The number settles the action once, as a tap does."""
     printed, deleted = chat(tmp_path, "delete A\n1\n1\n")
