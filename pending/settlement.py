@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from sayso.channels import tracing
-from sayso.channels.i18n.texts import texts_for
+from sayso.channels.i18n.texts import brief_result, texts_for
 from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown
-from sayso.channels.markdown.outcome_signs import without_signs
+from sayso.channels.markdown.outcome_signs import DONE, without_signs
 from sayso.channels.redaction import redact
 from sayso.channels.types import Reply, Scope, random_id, storable
 from sayso.pending.action import PLAN_KIND, ActionSigner, ActionState, PendingAction
@@ -71,6 +71,8 @@ OutcomeStatus = Literal[
     "early", "unknown",
 ]  # fmt: skip
 
+#: How much a report has of what tools returned: all, the beginning of each result, or nothing.
+ShownResults = Literal["whole", "brief", "none"]
 #: How an effect that was started may end.
 EndState = Literal["done", "failed", "unknown"]
 #: Of actions that were done and have an undo that was confirmed: whether it took effect, by the action's id.
@@ -211,10 +213,10 @@ class Settlement:
         parts = await self._genuine_parts(scope, stored)
         return tuple(Effect(part.action, part.result) for part in parts if part.state == "done")
 
-    async def report(self, scope: Scope, stored: StoredAction, *, results: bool = True) -> str:
+    async def report(self, scope: Scope, stored: StoredAction, *, results: ShownResults = "whole") -> str:
         """Return what is known of each step of a finished plan, or that an action was undone; "" for any other action.
 
-        Without `results` it leaves out what tools returned. It is "" if a record was tampered with.
+        `results`: how much it has of what tools returned. It is "" if a record was tampered with.
         """
         parts = await self._genuine_parts(scope, stored)
         undos = await self._undo_states(scope, parts)
@@ -414,7 +416,7 @@ class Settlement:
                 text, effects = texts.done(action.preview, result), (Effect(action, result),)
                 if claim.lease:
                     shown = as_kind_of(result, texts.shortened(result, MAX_CORRECTION_CHARS))
-                    corrected = Reply(texts.correction(action.preview, shown))
+                    corrected = Reply(f"{DONE} {texts.correction(action.preview, shown)}")
                     correction = outbox_entry(claim.scope.conversation, corrected, later=True)
             case "failed":
                 reason = without_signs(as_markdown(result))
@@ -612,11 +614,15 @@ def plan_end_state(states: list[ActionState]) -> EndState:
 
 
 def _plan_report(
-    plan: PendingAction, steps: Sequence[StoredAction], undos: UndoStates | None = None, *, results: bool = True
+    plan: PendingAction,
+    steps: Sequence[StoredAction],
+    undos: UndoStates | None = None,
+    *,
+    results: ShownResults = "whole",
 ) -> str:
     """Return the text that says of each step: done, undone, failed, unknown, or not started.
 
-    Without `results` it leaves out what tools returned, and why they failed.
+    `results`: how much it has of what tools returned, and of why they failed.
     """
     texts = texts_for(plan.language)
     states = {"done": "done", "failed": "failed", "unknown": "unknown", "started": "unknown"}
@@ -625,11 +631,32 @@ def _plan_report(
     for step in steps:
         state = undos.get(step.pid, states.get(step.state, "cancelled"))
         preview = step.action.preview
-        outcome = step.outcome_text if results else ""
+        outcome = step.outcome_text
+        if results == "none":
+            outcome = ""
+        elif results == "brief":
+            outcome = brief_outcome(step)
         if undos.get(step.pid) == "unknown":  # what was interrupted is the undo
             preview = texts.undo(preview)
         lines.append((state, preview, outcome))
     return texts.plan_report(lines)
+
+
+def brief_outcome(stored: StoredAction) -> str:
+    """Return the outcome of a finished action, or of a step, with the beginning of a long result or reason."""
+    texts = texts_for(stored.action.language)
+    preview = stored.action.preview
+    failed = texts.failed(preview)
+    text = stored.outcome_text
+    if stored.state == "done":
+        result = stored.result
+        if not result or result == text:  # a check has found out that it was done
+            result = as_kind_of(text, text.removeprefix(texts.done(preview, "")).strip())
+        return texts.done_briefly(preview, result)
+    if stored.state == "failed" and text.startswith(failed):
+        reason = brief_result(Markdown(text.removeprefix(failed)))
+        return "\n".join(filter(None, [failed, reason]))
+    return text
 
 
 def _failure_text(action: PendingAction, error: BaseException) -> str:

@@ -124,16 +124,19 @@ class Transition:
 class SettledAnswer:
     """A yes or no of a person that settled a question, and whose outcome the bot told.
 
-    `pending_action_id`: the action that was asked about. `language`: that of the question.
+    `pending_action_id`: the action that was asked about. `language`: that of the question. `words_follow`: a model
+    went on below the outcome, so that a yes in words may answer the model. A tap on the question is still a repetition.
     """
 
     intent: SettledIntent
     pending_action_id: str
     language: str
+    words_follow: bool = False
 
-    def to_dict(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the answer as the scripts store it."""
-        return {"intent": self.intent, "pid": self.pending_action_id, "language": self.language}
+        answer = {"intent": self.intent, "pid": self.pending_action_id, "language": self.language}
+        return {**answer, "words_follow": True} if self.words_follow else dict(answer)
 
     @classmethod
     def from_json(cls, text: str) -> SettledAnswer | None:
@@ -141,7 +144,7 @@ class SettledAnswer:
         if not text:
             return None
         data = json.loads(text)
-        return cls(data["intent"], data["pid"], data["language"])
+        return cls(data["intent"], data["pid"], data["language"], data.get("words_follow", False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from sayso.agent.agent import Agent
 from sayso.agent.channel.changes import ChangeHandler
 from sayso.agent.channel.commands import Commands
-from sayso.agent.channel.confirmation import ConfirmationHandler, dropped_transition
+from sayso.agent.channel.confirmation import ConfirmationHandler, dropped_transition, with_answer_followed
 from sayso.agent.channel.context import (
     NO_ANSWER,
     TAPPED,
@@ -285,7 +285,8 @@ class ChannelAgent:
             return await self._run_agent(context)
         # The process died while it ran the action.
         recovered = await self.store.settlement.recover(Claim(turn.scope, live.pid, turn.event_id), live)
-        return await self._run_agent(context, recovered.outcome_text)
+        outcome = self._confirmation.as_line(live, recovered.record.state, recovered.outcome_text)
+        return await self._run_agent(context, outcome)
 
     async def _go_on(self, context: TurnContext) -> TurnAnswer:
         """Let the agent go on after the decision about an action, whose outcome is the result of its call.
@@ -310,7 +311,8 @@ class ChannelAgent:
                 context.run.denied.extend(await self._confirmation.actions_of(turn.scope, decided))
             paused = paused_run_of(context.memory, action_ids(decided)) or PausedRun(random_id(), 0)
             answer = await self._run_agent(context, paused=paused)
-        return self._prompts.with_outcome(context, answer, outcome, effects).about(decided)
+        answer = self._prompts.with_outcome(context, answer, outcome, effects).about(decided)
+        return with_answer_followed(answer, decided)
 
     async def _run_agent(
         self, context: TurnContext, preface: str = "", *, paused: PausedRun | None = None

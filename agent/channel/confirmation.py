@@ -18,7 +18,7 @@ from sayso.agent.channel.context import (
     user_message,
 )
 from sayso.agent.channel.outcomes import OutcomeHistory, action_ids
-from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.channel.prompts import ConfirmPrompts, outcome_line
 from sayso.agent.channel.tool_executors import tools_of
 from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.agent.memory.extraction import in_scope
@@ -27,6 +27,7 @@ from sayso.agent.tools.call_texts import literal
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
+from sayso.channels.markdown.outcome_signs import without_own_sign
 from sayso.channels.types import Media, Reply, Scope, StepState, Turn, digest, shown_to_sender
 from sayso.pending.action import (
     PLAN_KIND,
@@ -61,6 +62,7 @@ from sayso.pending.repository import (
     Claim,
     StoredAction,
 )
+from sayso.pending.settlement import brief_outcome
 from sayso.pending.store import PendingActionStore
 from sayso.pending.turns import ABOUT, CHOICE_KIND, SettledAnswer, SettledIntent, Transition, TurnChange
 
@@ -140,7 +142,7 @@ class ConfirmationHandler:
     async def _answer_late_yes(self, context: TurnContext, stored: StoredAction, outcome: str) -> TurnAnswer:
         """Answer a late yes: nothing was done, and the agent may propose it again."""
         self._outcomes.write_outcome(context, stored, "expired")
-        answer = await self._run(context, outcome)
+        answer = await self._run(context, self.as_line(stored, "expired", outcome))
         return await self.with_closed_prompt(context, answer, stored, "expired", outcome)
 
     def repeats_answer(self, turn: Turn, last: SettledAnswer | None) -> bool:
@@ -149,7 +151,7 @@ class ConfirmationHandler:
         A message that quotes another one may answer that one, and a command such as "delete it" may be
         a new request.
         """
-        if last is None or not turn.decides or turn.replied_to:
+        if last is None or last.words_follow or not turn.decides or turn.replied_to:
             return False
         if self._confirm_ok and is_ok(self._parser, turn.text, last.language):
             return last.intent == "confirm"
@@ -181,7 +183,8 @@ class ConfirmationHandler:
         last = context.last_answer
         is_told = last is not None and last.pending_action_id == stored.pid
         if last and is_told and last.intent in (press.intent, "undo"):
-            answer = TurnAnswer(TurnChange(replies=((Reply(text, optional=True), ""),)))
+            told = Reply(self.as_line(stored, stored.state, text), optional=True)
+            answer = TurnAnswer(TurnChange(replies=((told, ""),)))
         else:
             answer = await self._answer_outcome(context, stored, text)
         ended_by = _intent_of_ending(stored)
@@ -254,7 +257,9 @@ class ConfirmationHandler:
         """Answer a tap on a question whose time is over."""
         expired = _texts_of(target).expired(target.action.preview)
         self._outcomes.write_outcome(context, target, "expired")
-        return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
+        line = self.as_line(target, "expired", expired)
+        answer = fixed_answer(context, line, for_history=expired)
+        return await self.with_closed_prompt(context, answer, target, "expired", expired)
 
     def answer_lost_question(self, context: TurnContext) -> TurnAnswer:
         """Answer a yes, a no or a tap whose question Redis has lost, so that the action is unknown."""
@@ -408,7 +413,7 @@ class ConfirmationHandler:
         if any(action.live for action in answer.change.new_actions):
             transition = ended_transition(context, live, _dropped_text(live))
             self._outcomes.write_outcome(context, live, "replaced")
-            told = (Reply(transition.outcome_text), "")
+            told = (Reply(self.as_line(live, transition.to, transition.outcome_text)), "")
             answer = answer.changed(replies=(told, *answer.change.replies), transition=transition)
             return await self.with_closed_prompt(context, answer, live, transition.to, transition.outcome_text)
         if not context.run.asks_for_waiting:
@@ -422,8 +427,8 @@ class ConfirmationHandler:
         transition = ended_transition(context, live, _dropped_text(live))
         is_dropped = transition.to == "cancelled"  # else its time was over before
         self._outcomes.write_outcome(context, live, "replaced" if is_dropped else "expired")
-        answer = await self._run(context, transition.outcome_text if is_dropped else "")
-        answer = answer.changed(transition=transition)
+        preface = self.as_line(live, "cancelled", transition.outcome_text) if is_dropped else ""
+        answer = (await self._run(context, preface)).changed(transition=transition)
         return await self.with_closed_prompt(context, answer, live, transition.to, transition.outcome_text)
 
     async def deny_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
@@ -435,7 +440,8 @@ class ConfirmationHandler:
         transition = Transition(live.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
         self._outcomes.write_outcome(context, live, "denied", words=context.turn.text)
         context.run.denied += await self.actions_of(context.turn.scope, live)
-        answer = (await self._run(context, outcome)).changed(transition=transition)
+        answer = await self._run(context, self.as_line(live, "cancelled", outcome))
+        answer = answer.changed(transition=transition)
         return await self.with_closed_prompt(context, answer, live, "cancelled", outcome)
 
     async def actions_of(self, scope: Scope, stored: StoredAction) -> list[PendingAction]:
@@ -485,7 +491,22 @@ class ConfirmationHandler:
             return context.texts.interrupted_before(), ()
         outcome = await self.outcome_text(context.turn.scope, stored)
         effects = await self._store.settlement.effects(context.turn.scope, stored)
-        return with_ran_beside(stored, outcome), effects
+        told = with_ran_beside(stored, await self._briefly(context.turn.scope, stored, outcome))
+        return self.as_line(stored, stored.state, told), effects
+
+    async def _briefly(self, scope: Scope, stored: StoredAction, outcome: str) -> str:
+        """Return an outcome as it stands above the words of a model, which has read the whole result."""
+        if outcome != stored.outcome_text:  # it was undone since, or is not known
+            return outcome
+        if stored.action.kind == PLAN_KIND:
+            return await self._store.settlement.report(scope, stored, results="brief") or outcome
+        return brief_outcome(stored)
+
+    def as_line(self, stored: StoredAction, state: ActionState, outcome: str) -> str:
+        """Return an outcome as people read it. Where a model may go on after it, it begins with its sign."""
+        if "continue" in (self._after, stored.action.after):
+            return outcome_line(state, outcome)
+        return outcome
 
     async def settle_failed_turn(
         self, context: TurnContext, failure_text: str, run: InterruptedRun, *, for_history: str
@@ -524,7 +545,9 @@ class ConfirmationHandler:
             self._outcomes.write_outcome(context, live, "replaced")
             self._note_failed_run(context, run, for_history)
             closed = await self._prompts.close(turn, live, "cancelled", transition.outcome_text)
-            about_action = "" if turn.maybe_other_person else transition.outcome_text
+            about_action = ""
+            if not turn.maybe_other_person:
+                about_action = self.as_line(live, "cancelled", transition.outcome_text)
             text = "\n\n".join(filter(None, [about_action, failure_text]))
             return TurnChange(replies=(*closed, (Reply(text), "")), transition=transition)
         self._note_failed_run(context, run, for_history)
@@ -565,7 +588,8 @@ class ConfirmationHandler:
         if continuation:  # the outcome is told now: another turn may fail as well
             continuation = replace(continuation, tells_outcome=False)
         closed = await self._prompts.close(turn, stored, state, outcome)
-        return TurnChange(replies=(*closed, (Reply(outcome), "")), transition=transition, continuation=continuation)
+        told = Reply(self.as_line(stored, state, outcome))
+        return TurnChange(replies=(*closed, (told, "")), transition=transition, continuation=continuation)
 
     def _ask_again(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Repeat the question after an answer that is neither a yes nor a no."""
@@ -688,10 +712,11 @@ class ConfirmationHandler:
         """
         undo = _undo(stored)
         await self._outcomes.refresh(context, undo=undo)
-        told = with_ran_beside(stored, text)
         if goes_on and stored.state in EXECUTED_STATES and self._goes_on(context, stored):
+            told = with_ran_beside(stored, await self._briefly(context.turn.scope, stored, text))
             return self._hand_on(context, stored, told, files)
         for_history = await self._outcomes.history_text(context, stored, text)
+        told = self.as_line(stored, stored.state, with_ran_beside(stored, text))
         return fixed_answer(context, told, files, for_history=for_history)
 
     def _goes_on(self, context: TurnContext, stored: StoredAction) -> bool:
@@ -720,7 +745,8 @@ class ConfirmationHandler:
             context.remember([user_message(context.turn)])
         tells_later = self._is_one_message and context.is_last_turn and not files
         continuation = continuation_turn(context.turn, stored.pid, tells_outcome=tells_later)
-        replies = [(Reply(outcome), ""), *((Reply(media=media), "") for media in files)]
+        line = self.as_line(stored, "cancelled" if stored.state in WAITING_STATES else stored.state, outcome)
+        replies = [(Reply(line), ""), *((Reply(media=media), "") for media in files)]
         if tells_later:
             replies = []
         return TurnAnswer(TurnChange(replies=tuple(replies), continuation=continuation))
@@ -740,7 +766,8 @@ class ConfirmationHandler:
         if not refusal and self._goes_on(context, stored):
             answer = self._hand_on(context, stored, outcome)
         else:
-            answer = fixed_answer(context, outcome)
+            told = self.as_line(stored, "cancelled", outcome)
+            answer = fixed_answer(context, told, for_history=outcome)
         answer = answer.changed(transition=transition)
         if not refusal:
             answer = _with_settled_answer(answer, stored, "cancel")
@@ -761,13 +788,27 @@ def _with_settled_answer(answer: TurnAnswer, stored: StoredAction, intent: Settl
     if change.continuation and change.continuation.tells_outcome:
         return answer
     for reply, _ in change.replies:
-        if invites_answer(reply.text, language) or reply.text.startswith(refusals):
+        if invites_answer(reply.text, language) or without_own_sign(reply.text).startswith(refusals):
             return answer
     if any(action.kind == CHOICE_KIND for action in change.new_actions):
         return answer
     if is_undo(stored.action):
         intent = "undo"
     return answer.changed(settles=SettledAnswer(intent, stored.pid, language))
+
+
+def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> TurnAnswer:
+    """Return what a model says below an outcome, marked so that a further tap on the question needs no answer.
+
+    It is not marked where the model asks for another yes or offers choices: a tap may be meant for that.
+    """
+    intent = _intent_of_ending(stored) if stored else None
+    if stored is None or intent is None or answer.change.last_question or not answer.change.replies:
+        return answer
+    if any(action.kind == CHOICE_KIND for action in answer.change.new_actions):
+        return answer
+    followed = SettledAnswer(intent, stored.pid, stored.action.language, words_follow=True)
+    return answer.changed(settles=followed)
 
 
 def _intent_of_ending(stored: StoredAction) -> SettledIntent | None:

@@ -148,7 +148,7 @@ class OutcomeHistory:
         is_settled_now = stored.by == context.turn.event_id
         report = ""
         if is_plan or not is_settled_now:  # what ended before may have been undone since
-            report = await self._store.settlement.report(context.turn.scope, stored, results=False)
+            report = await self._store.settlement.report(context.turn.scope, stored, results="none")
         asked = [stored]
         if is_plan and stored.state == "failed":
             steps = await self._read_by_id(context.turn.scope, step_ids(action))

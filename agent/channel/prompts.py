@@ -151,7 +151,7 @@ class ConfirmPrompts:
         action = replace(action, ending=outbox_entry(here, replace(closed, language=head.language), later=True))
         if not self._expiry_notice:
             return action
-        notice = Reply(texts.expired_unanswered(preview), language=head.language)
+        notice = Reply(outcome_line("expired", texts.expired_unanswered(preview)), language=head.language)
         return replace(action, notice=outbox_entry(here, notice, later=True))
 
     async def close(
@@ -372,6 +372,11 @@ def _decided(button: Button, *, is_chosen: bool) -> Button:
     mark = f"{_CHOSEN} " if is_chosen else ""
     effect = f"{mark}{button.effect}" if button.effect else ""
     return Button(f"{mark}{button.label}", "", effect=effect)
+
+
+def outcome_line(state: ActionState, text: str) -> str:
+    """Return an outcome as a line of the bot's own, which no text of a model passes for: with the sign of its state."""
+    return f"{_SYMBOLS.get(state, WARNING)} {text}"
 
 
 def closed_prompt(

@@ -10,9 +10,10 @@ from typing import Any
 from benchmarks.price.bot import Bot
 from benchmarks.price.chats import SHOP
 from benchmarks.price.peers import approvals, installed_peers
+from benchmarks.price.prompts import openai_parts
 from benchmarks.price.rows import Row
 from benchmarks.price.shop import DANGEROUS, PROMPT, TOOLS, call_step, conversation
-from benchmarks.price.units import Encode, Price, openai_price
+from benchmarks.price.units import Encode, Price, openai_price, shared_with, tokens_of
 from tests.agent.providers.recorder import ModelRecorder
 
 #: The size of the long result in bytes.
@@ -98,16 +99,20 @@ def _converse(recorder: ModelRecorder, say: Callable[[str], object]) -> None:
 
 
 def _confirmed(encode: Encode) -> Iterator[Row]:
-    """Ask for a refund, confirm it, and read the outcome."""
+    """Ask for a refund, confirm it, and read the outcome and what the model says below it."""
     refund = call_step(DANGEROUS, {"order_id": "1007", "amount": 12.0, "reason": "bad pears"}, 1)
     ask = "Please refund 12 euros of order 1007, the pears were bad."
     done = {"text": "The refund is done."}
     with Bot("openai", PROMPT, SHOP) as bot:
         bot.recorder.script(refund, done)
         bot.say(ask)
-        outcome = bot.say("yes")
+        words = bot.say("yes")
+        outcome = str(bot.platforms.sent[-2]["text"])
         assert "12.00 EUR refunded" in outcome, outcome
+        assert words == done["text"], words
         ours = openai_price(bot.recorder.bodies, encode)
+        first, second = (tokens_of(openai_parts(body), encode) for body in bot.recorder.bodies)
+        kept = shared_with(second, [first]) / len(first)
     peers = {}
     for name, approve in approvals().items():
         with ModelRecorder() as recorder:
@@ -116,5 +121,7 @@ def _confirmed(encode: Encode) -> Iterator[Row]:
             peers[name] = openai_price(recorder.bodies, encode)
     calls = {name: float(price.calls) for name, price in peers.items()}
     tokens = {name: float(price.tokens) for name, price in peers.items()}
-    yield Row("a confirmed action: model calls", ours.calls, 1, peers=calls)
+    yield Row("a confirmed action, and what the model says of it: model calls", ours.calls, 2, peers=calls)
     yield Row("the same: tokens", ours.tokens, peers=tokens)
+    what = "the same: share of the first request with which the second one begins"
+    yield Row(what, kept, 1, True, "%")

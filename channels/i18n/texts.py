@@ -24,6 +24,8 @@ ZONE_VARIABLE = "SAYSO_TIMEZONE"
 #: How many characters of a preview are repeated after it was shown whole, so that the result fits in one message of
 #: every platform.
 MAX_REPEATED_CHARS = 300
+#: Lines and characters of a result in an outcome that a model follows.
+MAX_BRIEF_LINES, MAX_BRIEF_CHARS = 3, 200
 #: A result with at most so many characters is no sentence in any language: "ok", "no", "17".
 MAX_BARE_CHARS = 3
 #: Question marks at the end of a text, and what may stand behind one: emphasis of Markdown.
@@ -63,6 +65,16 @@ def brief(preview: str) -> str:
         cut = cut[:-1]
     cut = re.sub(r"&#\d{0,2}$", "", cut)  # an encoded space was cut
     return f"{cut}...\n```" if cut.count("```") % 2 else f"{cut}..."
+
+
+def brief_result(result: str) -> str:
+    """Return the beginning of a tool's result as Markdown: its first lines, and only if they are short."""
+    text = without_signs(as_markdown(result)).strip()
+    lines = text.split("\n")
+    if len(lines) <= MAX_BRIEF_LINES and len(text) <= MAX_BRIEF_CHARS:
+        return text
+    beginning = head("\n".join(lines[:MAX_BRIEF_LINES]), MAX_BRIEF_CHARS).rstrip()
+    return f"{beginning} […]" if "```" not in beginning else ""
 
 
 def _fixed(key: str) -> Callable[[Texts], str]:
@@ -186,6 +198,10 @@ class Texts:
         if text and _is_sentence(result):
             return text
         return "\n".join(filter(None, [self.say("done", preview=brief(preview)), text]))
+
+    def done_briefly(self, preview: str, result: str) -> str:
+        """Return what was done, with the beginning of its result. A model tells the rest below."""
+        return "\n".join(filter(None, [self.say("done", preview=brief(preview)), brief_result(result)]))
 
     #: Tools that ran at once beside the proposed action, whatever is answered.
     ran_beside = _with("ran_beside", "names")

@@ -37,5 +37,12 @@ def without_signs(md: str) -> str:
     return as_kind_of(md, _SIGN.sub(_plain, md))
 
 
+def without_own_sign(line: str) -> str:
+    """Return an outcome without the sign that it begins with, if it has one."""
+    for sign in (DONE, DENIED, EXPIRED, WARNING):
+        line = line.removeprefix(f"{sign} ")
+    return line
+
+
 def _plain(found: re.Match[str]) -> str:
     return _PLAIN.get(unescape(found[0])[:1], found[0])

@@ -11,6 +11,7 @@ from typing import Literal
 
 from sayso.channels.i18n.catalogue import catalogue
 from sayso.channels.i18n.texts import texts_for
+from sayso.channels.markdown.outcome_signs import without_own_sign
 from sayso.testing.simulation.tools import EffectEntry
 
 #: What one message says about a bill. `foreign`: the button belongs to another person; `nothing`: nothing was done;
@@ -192,15 +193,15 @@ def judge_bill(statements: Sequence[BillStatement], entries: Sequence[EffectEntr
 
 
 def read_statement(text: str, done: re.Pattern[str] = _NEVER) -> BillStatement:
-    """Return what a text says. Asterisks are removed: each platform writes bold differently.
+    """Return what a text says. The sign of an outcome and asterisks are removed: each platform writes bold differently.
 
     `done` matches what tools say when they are done; without it no text is taken for that.
     """
     plain = text.replace("*", "")
-    unmarked = _MARK.sub("", plain)
+    unmarked = without_own_sign(_MARK.sub("", plain))
     otherwise: MessageKind = "done" if done.search(unmarked) else "odd"
     kind = next((kind for kind, pattern in _PATTERNS if pattern.search(unmarked)), otherwise)
-    return BillStatement(kind, unmarked, marked=unmarked != plain)
+    return BillStatement(kind, unmarked, marked=_MARK.search(plain) is not None)
 
 
 def _ending(kinds: Sequence[MessageKind]) -> BillOutcome:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sayso.channels.types import Delivery, Media, Reply
@@ -18,11 +20,11 @@ FILE = (Reply(media=Media("ref", "image/png", stored=True)), "")
 CLOSED = (Reply("✅ Yes", edits="m0", optional=True), "")
 
 
-def tell(rig, *replies, ends=(), **fields) -> None:
+def tell(rig, *replies, ends=(), settles=YES, **fields) -> None:
     """Answer ana's yes with these replies, and end their delivery so; a reply without an end is sent."""
     rig.accept(turn("yes"))
     held, work = lease(rig, "w")
-    work = rig.mailbox.commit(held, work, TurnChange(replies=replies, settles=YES, **fields))
+    work = rig.mailbox.commit(held, work, TurnChange(replies=replies, settles=settles, **fields))
     ends = list(ends)
     while isinstance(work, QueuedReply):
         work = rig.outbox.mark_delivered(held, work, ends.pop(0) if ends else Sent(f"m{work.number}", 100.0))
@@ -42,6 +44,13 @@ def test_answer_is_known_while_its_outcome_is_the_last_message(rig):
     """Any number of turns without a reply may follow."""
     tell(rig, CLOSED, OUTCOME, FILE)
     assert last_answer(rig) == last_answer(rig) == YES
+
+
+def test_answer_that_a_model_has_followed_is_known_as_such(rig):
+    """A yes in words may answer the model then, a tap on the question cannot."""
+    followed = replace(YES, words_follow=True)
+    tell(rig, OUTCOME, settles=followed)
+    assert last_answer(rig) == followed
 
 
 def test_answer_of_another_person_is_none(rig):

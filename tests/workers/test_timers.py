@@ -150,7 +150,7 @@ def test_unanswered_question_ends_with_a_notice():
     room.say("delete INV-7")
     assert room.later(50) == []
     assert room.later(20) == [
-        "No answer came in time, so this confirmation expired: Delete INV-7\n"
+        "⌛ No answer came in time, so this confirmation expired: Delete INV-7\n"
         "Nothing was done. Ask again if you still want it."
     ]
     assert room.later(3600) == []

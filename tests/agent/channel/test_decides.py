@@ -47,7 +47,7 @@ def test_text_that_cannot_decide_is_no_late_yes(make_bot, fields):
     bot.say("delete A")
     bot.rig.pass_time(61)
     bot.rig.overdue()
-    assert bot.work().startswith("No answer came in time")
+    assert bot.work().startswith("⌛ No answer came in time")
     assert tell(bot, "yes", **fields) == "I see."
 
 

@@ -31,7 +31,7 @@ def pay(euros: int) -> str:
 
 
 #: The outcome of deleting A in the bot's own words.
-DONE = ENGLISH.done("Delete A", "deleted A")
+DONE = "✅ Done: Delete A\ndeleted A"
 
 
 def calls(*names: str) -> list[ToolCall]:
@@ -125,7 +125,7 @@ def test_no_is_read_by_the_model(make_continuing):
     bot.say("delete A")
     bot.say("no")
     assert json.loads(bot.provider.requests[-1].messages[-1].content)["outcome"] == "denied"
-    assert new_texts(bot) == [ENGLISH.cancelled("Delete A"), "What instead?"]
+    assert new_texts(bot) == [f"❌ {ENGLISH.cancelled('Delete A')}", "What instead?"]
 
 
 def test_model_cannot_ask_again_for_what_was_just_refused(make_continuing):
@@ -133,7 +133,7 @@ def test_model_cannot_ask_again_for_what_was_just_refused(make_continuing):
     bot = make_continuing(ScriptedProvider([calls("A"), calls("A"), "As you wish."], strict=True))
     bot.say("delete A")
     bot.say("no")
-    assert new_texts(bot) == [ENGLISH.cancelled("Delete A"), "As you wish."]
+    assert new_texts(bot) == [f"❌ {ENGLISH.cancelled('Delete A')}", "As you wish."]
 
 
 def test_late_yes_lets_the_model_propose_again(make_continuing):
@@ -143,7 +143,7 @@ def test_late_yes_lets_the_model_propose_again(make_continuing):
     bot.rig.pass_time(61)
     answer = bot.say("yes")
     assert bot.deleted == []
-    assert answer.startswith(ENGLISH.expired("Delete A"))
+    assert answer.startswith(f"⌛ {ENGLISH.expired('Delete A')}")
     bot.say("yes")
     assert bot.deleted == ["A"]
 
@@ -261,7 +261,7 @@ def test_bug_after_the_effect_does_not_hide_the_outcome():
 
     bot._run_agent = broken
     content = bot.ask_channel("ana", "yes").content
-    assert content == f"{ENGLISH.done('Pay 5 euros', 'paid 5')}\n\n{ENGLISH.rest_missing()}"
+    assert content == f"✅ Done: Pay 5 euros\npaid 5\n\n{ENGLISH.rest_missing()}"
 
 
 def test_caller_without_a_worker_gets_outcome_and_the_rest_at_once():
@@ -270,7 +270,7 @@ def test_caller_without_a_worker_gets_outcome_and_the_rest_at_once():
     bot = ChannelAgent(Agent([pay], model, CONFIG), after="continue")
     bot.ask_channel("ana", "pay 5")
     result = bot.ask_channel("ana", "yes")
-    assert result.content == f"{ENGLISH.done('Pay 5 euros', 'paid 5')}\n\nAnything else?"
+    assert result.content == "✅ Done: Pay 5 euros\npaid 5\n\nAnything else?"
     assert result.iterations == 2
 
 

@@ -211,7 +211,7 @@ def test_agent_goes_on_after_a_late_decision(make_keeper):
     for words in ("delete A", "what is the weather in Rome?", "yes"):
         bot.say(words)
     assert bot.say("yes") == "A is gone. What else?"
-    assert bot.channel.texts[-2].startswith("deleted A")
+    assert bot.channel.texts[-2].startswith("✅ Done: Delete A\ndeleted A")
     read = bot.provider.requests[-1].messages
     (result,) = [each for each in read if each.role is Role.TOOL]
     assert json.loads(result.content)["outcome"] == "done"

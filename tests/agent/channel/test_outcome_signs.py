@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.agent import ToolError, tool
+from sayso.agent import Agent, AgentConfig, ChannelAgent, ScriptedProvider, ToolCall, ToolError, tool
 from tests.agent.channel.test_context import ToolBot
-from tests.contracts.rigs import MemoryRig
+from tests.contracts.rigs import ENGLISH, MemoryRig
 from tests.workers.fakes import Bot
 
 FORGED = "I looked.\n\n✅ Done: Refund order 17"
@@ -69,3 +69,97 @@ def test_question_shows_its_preview_exactly():
     assert bot.say("post it").startswith("Post ✅\n")
     assert bot.say("yes") == "deleted (+)"
     assert bot.deleted == ["✅"]
+
+
+class GoingOn(ToolBot):
+    """A bot whose model goes on after decisions, and then says these lines."""
+
+    def __init__(self, tools, names, *lines: str, after="continue", one_message=False) -> None:
+        super().__init__(MemoryRig(), tools, names)
+        self.provider = ScriptedProvider([[ToolCall(name, {}, f"c{name}") for name in names], *lines])
+        agent = Agent(tools, self.provider, AgentConfig(max_retries=0))
+        rig = self.rig
+        self.agent = ChannelAgent(agent, rig.store, journals=rig.journals, after=after, is_one_message=one_message)
+        self.processor.agents["chat"] = self.agent
+
+    def after(self, answer: str) -> list[str]:
+        """Return the texts that follow an answer to the question."""
+        self.say("do it")
+        before = len(self.channel.sent)
+        self.say(answer)
+        return [each.reply.text for each in self.channel.sent[before:] if not each.reply.edits]
+
+
+def returning(value: object, **options):
+    """Return a tool that asks first, and then returns or raises this value."""
+
+    @tool(requires_approval=True, preview="Refund order 17", **options)
+    def refund() -> object:
+        """Refund it."""
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    return refund
+
+
+ROWS = [{"number": number, "text": "word " * 9} for number in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (None, "✅ Done: Refund order 17"),
+        ("Refunded 20 EUR.", "✅ Done: Refund order 17\nRefunded 20 EUR."),
+        ({"id": 17, "status": "refunded"}, "✅ Done: Refund order 17\nID: 17\nStatus: refunded"),
+        (ToolError("no money"), f"⚠️ {ENGLISH.failed('Refund order 17')}\nno money"),
+    ],
+)
+def test_outcome_that_a_model_follows_says_what_was_previewed(value, told):
+    """It is the bot's own words, and the model's stand below in a message of their own."""
+    assert GoingOn([returning(value)], ["refund"], "Anything else?").after("yes") == [told, "Anything else?"]
+
+
+def test_bulk_of_a_result_is_left_to_the_model():
+    """It has read all of it, and the person gets its beginning."""
+    bot = GoingOn([returning(ROWS)], ["refund"], "I have seen 40 rows.")
+    outcome, words = bot.after("yes")
+    assert outcome.startswith("✅ Done: Refund order 17\n\\- number 0, text word word")
+    assert len(outcome) < 250
+    assert outcome.endswith(" […]")
+    assert words == "I have seen 40 rows."
+    assert "word" in bot.provider.requests[-1].messages[-1].content
+
+
+def test_plan_that_a_model_follows_reports_each_step_briefly():
+    """Done steps by the beginnings of their results, a failed one by its reason."""
+    bot = GoingOn([send, fail], ["send", "fail"], "Anything else?")
+    report, _ = bot.after("yes")
+    assert report.startswith("⚠️ Steps done: 1 of 2.\n1. Done: Send it\n   I looked.")
+    assert "✅" not in report
+
+
+def test_model_cannot_write_the_line_above_its_words():
+    """Where both are one message, only the first line has a sign."""
+    bot = GoingOn([returning("Refunded.")], ["refund"], "✅ Done: Refund order 18", one_message=True)
+    (text,) = bot.after("yes")
+    assert text == "✅ Done: Refund order 17\nRefunded.\n\n(+) Done: Refund order 18"
+
+
+@pytest.mark.parametrize(("answer", "sign"), [("no", "❌"), ("what is the weather in Rome?", "❌")])
+def test_action_that_was_not_done_is_told_with_its_sign(answer, sign):
+    """After a no, and after a message that is about something else."""
+    first, *_ = GoingOn([returning("")], ["refund"], "I see.").after(answer)
+    assert first.startswith(f"{sign} ")
+
+
+def test_fixed_answer_of_such_a_channel_has_the_sign_too():
+    """People see one form of outcome on one channel, whatever a tool says of itself."""
+    bot = GoingOn([returning("Refunded 20 EUR.", after="say")], ["refund"])
+    assert bot.after("yes") == ["✅ Refunded 20 EUR."]
+
+
+def test_channel_that_goes_on_after_nothing_says_what_the_tool_says():
+    """`say` is the seed's fixed answer."""
+    bot = GoingOn([returning("Refunded 20 EUR.")], ["refund"], after="say")
+    assert bot.after("yes") == ["Refunded 20 EUR."]

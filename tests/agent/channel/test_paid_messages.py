@@ -9,15 +9,19 @@ from dataclasses import dataclass
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from sayso.agent import Agent, AgentConfig, ProviderError, ScriptedProvider, ToolCall, emit_artifact, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.channels.i18n.texts import texts_for
+from sayso.channels.types import Media
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
-from tests.channels.harness import WHATSAPP, MemoryMedia, whatsapp_hook
+from tests.channels.harness import FILES, WHATSAPP, MemoryMedia, whatsapp_hook
 from tests.contracts.rigs import MemoryRig, make_processor, make_sender
 
 #: Longer than the window of a question.
 WINDOW = 61.0
+#: A file that a tool makes.
+RECEIPT = "pdf"
 
 
 class WhatsAppChat:
@@ -204,3 +208,140 @@ def test_yes_again_is_answered_where_the_outcome_was_not_delivered(chat):
     chat.rig.deliveries.report(outcome.id, outcome.receipt, "failed")
     chat.say("yes")
     assert chat.calls == 2
+
+
+class Receipts:
+    """A store whose only file is one that the fake of Twilio can fetch."""
+
+    spool_folder = None
+
+    def put(self, *_: object, **__: object) -> Media:
+        """Return the file."""
+        return Media(RECEIPT, "application/pdf", "receipt.pdf", len(FILES[RECEIPT]), stored=True)
+
+
+class ContinuingChat(WhatsAppChat):
+    """Such a chat with a bot whose model goes on after each decision."""
+
+    def __init__(self, platforms: fakes.FakePlatforms, media: MemoryMedia, *script: object, **options: object) -> None:
+        super().__init__(platforms, media)
+        refunded = self.refunded
+
+        @tool(requires_approval=True, preview="Refund order {order}", **options)
+        def refund(order: str) -> str:
+            """Refund an order."""
+            refunded.append(order)
+            if order == "file":
+                emit_artifact(b"%PDF-1.4", mime_type="application/pdf", filename="receipt.pdf")
+            return f"Order {order} is refunded."
+
+        self.provider = ScriptedProvider(script, strict=True)
+        agent = Agent([refund], self.provider, AgentConfig(max_retries=0))
+        self.agent = ChannelAgent(
+            agent,
+            self.rig.store,
+            journals=self.rig.journals,
+            media=Receipts(),
+            after="continue",
+            is_one_message=True,
+        )
+        self._processor.agents["wa"] = self.agent
+
+
+def refund_of(*orders: str) -> list[ToolCall]:
+    """Return a model's answer that refunds these orders."""
+    return [ToolCall("refund", {"order": order}, f"c{order}") for order in orders]
+
+
+def outcome_of(order: str) -> str:
+    """Return the outcome of a refund in the bot's own words."""
+    return f"✅ Done: Refund order {order}\nOrder {order} is refunded."
+
+
+@pytest.mark.parametrize("answer", ["yes", "[yes]"])
+def test_confirmed_action_costs_two_messages(running, answer):
+    """The question, and the outcome with what the model says of it."""
+    chat = ContinuingChat(*running, refund_of("5"), "Is there anything else?")
+    chat.say(ASK, answer)
+    assert chat.texts[1:] == [f"{outcome_of('5')}\n\nIs there anything else?"]
+    assert (len(chat.texts), chat.calls) == (2, 2)
+
+
+def test_denied_action_costs_two_messages(running):
+    """A no is told in the same way."""
+    chat = ContinuingChat(*running, refund_of("5"), "What instead?")
+    chat.say(ASK, "no")
+    assert chat.texts[1:] == ["❌ Nothing was done: “Refund order 5”\n\nWhat instead?"]
+
+
+def test_three_steps_cost_four_messages_and_three_yeses(running):
+    """Each outcome stands above the next question, which has the buttons."""
+    chat = ContinuingChat(*running, refund_of("1"), refund_of("2"), refund_of("3"), "All three are refunded.")
+    chat.say("refund orders 1, 2 and 3", "yes", "[yes]", "yes")
+    assert chat.refunded == ["1", "2", "3"]
+    assert (len(chat.texts), chat.calls) == (4, 4)
+    for place, order in enumerate(("1", "2"), 1):
+        assert chat.texts[place].startswith(f"{outcome_of(order)}\n\nRefund order {int(order) + 1}\n")
+    assert chat.texts[3] == f"{outcome_of('3')}\n\nAll three are refunded."
+
+
+def test_model_that_is_away_costs_no_message_more(running):
+    """The reason why the rest is missing stands below the outcome."""
+    chat = ContinuingChat(*running, refund_of("5"), ProviderError("down"))
+    chat.say(ASK, "yes")
+    (rest,) = chat.texts[1:]
+    assert rest == f"{outcome_of('5')}\n\n{texts_for('en').model_lost()}"
+    assert chat.refunded == ["5"]
+
+
+def test_undo_button_stands_below_the_words_of_the_model(running):
+    """Outcome, words and button are one message."""
+    chat = ContinuingChat(*running, refund_of("5"), "Anything else", undo=lambda order: "taken back")
+    chat.say(ASK, "yes")
+    assert [button["label"] for button in chat.platforms.sent[-1]["buttons"]] == ["Undo"]
+    assert chat.texts[1].startswith(f"{outcome_of('5')}\n\nAnything else\n\nYou can undo")
+    assert len(chat.texts) == 2
+
+
+def test_undo_button_and_the_next_question_are_two_messages(running):
+    """One message has the buttons of one decision: a tap must be clear."""
+    script = (refund_of("1"), refund_of("2"), "Both are refunded.")
+    chat = ContinuingChat(*running, *script, undo=lambda order: "taken back")
+    chat.say("refund orders 1 and 2", "yes")
+    undo, question = chat.platforms.sent[1:]
+    assert undo["text"].startswith(outcome_of("1"))
+    assert question["text"].startswith("Refund order 2")
+    assert (len(undo["buttons"]), len(question["buttons"])) == (1, 2)
+
+
+def test_undo_costs_one_message_and_no_call(running):
+    """No model goes on after it."""
+    chat = ContinuingChat(*running, refund_of("5"), "Anything else", undo=lambda order: "taken back")
+    chat.say(ASK, "yes")
+    chat.hear(tap=chat.buttons[0])
+    chat.work()
+    assert (chat.texts[2:], chat.calls) == (["✅ taken back"], 2)
+
+
+def test_outcome_with_a_file_does_not_wait_for_the_model(running):
+    """The file is a message of its own, and stands right below the outcome that it belongs to."""
+    chat = ContinuingChat(*running, refund_of("file"), "There is your receipt.")
+    chat.say(ASK, "yes")
+    assert chat.texts[1:] == [outcome_of("file"), "", "There is your receipt."]
+
+
+def test_second_tap_costs_nothing_and_a_second_yes_is_a_message(running):
+    """The yes may answer what the model said. A tap on the question of the outcome cannot."""
+    chat = ContinuingChat(*running, refund_of("5"), "Let me know if I should mail them.", "I mail them.")
+    chat.say(ASK, "yes", "[yes]", "[yes]")
+    assert (len(chat.texts), chat.calls) == (2, 2)
+    chat.say("yes")
+    assert (chat.texts[2:], chat.calls) == (["I mail them."], 3)
+
+
+def test_long_words_of_the_model_leave_the_outcome_whole(running):
+    """What does not fit into one message is several; the outcome begins the first one."""
+    chat = ContinuingChat(*running, refund_of("5"), "word " * 600)
+    chat.say(ASK, "yes")
+    assert chat.texts[1].startswith(outcome_of("5"))
+    assert len(chat.texts) == 3
