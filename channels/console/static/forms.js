@@ -8,6 +8,7 @@ const FORM_PATTERNS = {
   time: /^\d\d:\d\d$/,
   datetime: /^\d{4}-\d\d-\d\dT\d\d:\d\d(:00)?$/,
 };
+const FORM_UNSENT = "Not sent yet: there is no connection to the bot. Please try again.";
 let formsOpened = 0; // makes the ids of fields different from those of other forms
 
 // Shows the form that the tapped button has opened.
@@ -140,7 +141,7 @@ async function submitForm(form, views, button) {
   if (!form.isConnected) return; // the question was answered in another way
   if (answer.errors) return showErrors(form, views, answer.errors);
   if (answer.words) {
-    form.querySelector(".problem").textContent = answer.words;
+    form.querySelector(".problem").textContent = answer.isFinal ? answer.words : FORM_UNSENT;
     return;
   }
   addWaiting(id, { sent: true });
