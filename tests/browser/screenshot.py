@@ -16,6 +16,21 @@ from tests.browser.demo import DEMO, DESKTOP, PHONE, browsing, running_demo, say
 IMAGES = Path(__file__).parents[2] / "docs" / "img"
 #: The size of the tutorial's pictures, which show two or three messages.
 SMALL = (800, 620)
+#: A bot whose question can be changed.
+ORDERS = '''
+from sayso import tool
+
+
+@tool(requires_approval=True, editable=["kg", "note"], preview="Order {kg} kg of {item}")
+def order(item: str, kg: int, note: str = "") -> str:
+    """Order goods."""
+    return f"Ordered {kg} kg of {item}."
+'''
+ORDERS_CONFIG = """
+tools: [tools.py]
+channels:
+  web: {platform: console, title: Orders}
+"""
 
 
 def main() -> None:
@@ -27,6 +42,10 @@ def main() -> None:
         take("console-phone", DEMO, PHONE, ask_the_demo)
         take("tutorial-question", bot / "sayso.yaml", SMALL, ask_the_first_bot)
         take("tutorial-done", bot / "sayso.yaml", SMALL, confirm_the_first_bot)
+        (Path(folder) / "tools.py").write_text(ORDERS)
+        orders = Path(folder) / "orders.yaml"
+        orders.write_text(ORDERS_CONFIG)
+        take("console-change", orders, SMALL, change_an_order)
 
 
 def take(name: str, config: Path, size: tuple[int, int], play: Callable[[Page], None]) -> None:
@@ -52,6 +71,13 @@ def ask_the_demo(page: Page) -> None:
     page.locator("figure img").evaluate("image => image.decode()")
     say(page, "delete invoice INV-42")
     page.locator(".buttons .danger").wait_for()
+
+
+def change_an_order(page: Page) -> None:
+    """Show the open form of a question, with another value in it."""
+    say(page, "/order item=coffee kg=5")
+    page.get_by_role("button", name="Change").click()
+    page.get_by_label("Kg").fill("2")
 
 
 def ask_the_first_bot(page: Page) -> None:
