@@ -312,9 +312,9 @@ class Agent:
         ToolValidationError.
         """
         name = name or self.name
-        inner = InnerAgent(name, self._run_inside)
+        inner = InnerAgent(name, self._run_inside, self._toolset.all, self.config.tool_policy)
         described = description or f"Ask the agent {name!r}. It knows nothing but the request."
-        return Tool.from_function(inner.ask, name=name, description=described)
+        return Tool.from_function(inner.ask, name=name, description=described, proposes=True)
 
     async def _run_inside(
         self, request: str, snapshot: RunSnapshot | None, decisions: Mapping[str, Decision]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from sayso.agent.config import AgentConfig
-from sayso.agent.guards.policy import effective_decision
+from sayso.agent.guards.policy import ToolPolicy, effective_decision
 from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import AgentResult
+from sayso.agent.run.inner_agent import inner_tools
 from sayso.agent.run.long_results import MAX_FULL_CHARS
 from sayso.agent.run.tool_call import original_error
 from sayso.agent.tools.call_texts import effect_text, result_text, serialize, shorten
@@ -45,6 +46,8 @@ PREVIEW_SECONDS = 10.0
 class ToolExecutors:
     """The agent's tools as kinds of actions. Lives as long as the store, and follows changes of the tools.
 
+    Among them are those of agents that are tools of the agent, under the policy of their own agent.
+
     A tool that was removed or disabled, or that the policy denies by now, does not run even after a yes. This also
     holds for executors that the tool's author registered.
     """
@@ -53,7 +56,7 @@ class ToolExecutors:
         self._tools = tools
         self._config = config
         #: The names of all tools there were.
-        self._known = {tool.name for tool in tools()}
+        self._known = {tool.name for tool, _ in self._all()}
 
     def executor(self, action: PendingAction, own: ExecutorFactory | None) -> ActionExecutor | None:
         """Return what performs a confirmed action or an undo, and reports it to observers. None: nothing may.
@@ -121,7 +124,7 @@ class ToolExecutors:
 
     def _is_denied(self, tool: Tool, args: Mapping[str, Any] | None) -> bool:
         """Return whether the policy denies a call by now; without arguments, whether it denies every call."""
-        policy = self._config().tool_policy
+        policy = next((policy for each, policy in self._all() if each.name == tool.name), None)
         if args is None:
             return policy is not None and policy.unconditional_denial(tool.name) is not None
         return effective_decision(tool, args, policy).decision == "deny"
@@ -164,10 +167,17 @@ class ToolExecutors:
         return tool.undo_seconds if tool and tool.undo is not None else 0.0
 
     def _find(self, name: str) -> Tool | None:
-        tool = next((tool for tool in self._tools() if tool.name == name), None)
+        tool = next((tool for tool, _ in self._all() if tool.name == name), None)
         if tool is not None:
             self._known.add(name)
         return tool
+
+    def _all(self) -> Iterator[tuple[Tool, ToolPolicy | None]]:
+        """Yield each tool with the policy that decides about it. Of two with one name the first counts."""
+        tools = list(self._tools())
+        policy = self._config().tool_policy
+        yield from ((tool, policy) for tool in tools)
+        yield from inner_tools(tools)
 
     def _may_run(self, tool: Tool, action: PendingAction) -> bool:
         """Return whether an action may run: not against the current policy, nor with another version of its tool."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from sayso.agent.decisions import Decision, RunSnapshot
+from sayso.agent.guards.policy import ToolPolicy
 from sayso.agent.result import AgentResult
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool
+from sayso.pending.context import call_context
 from sayso.pending.executors import PendingConfirmation
 
 
@@ -31,22 +33,39 @@ class InnerPause:
 
 
 class InnerAgent:
-    """An agent as a tool. `name` is the tool's. Lives as long as the tool."""
+    """An agent as a tool. `name` is the tool's. Lives as long as the tool.
 
-    def __init__(self, name: str, run_inside: RunInside) -> None:
+    `own_tools` returns the tools of the agent, and `policy` what decides about their calls.
+    """
+
+    def __init__(
+        self, name: str, run_inside: RunInside, own_tools: Callable[[], Sequence[Tool]], policy: ToolPolicy | None
+    ) -> None:
         self._name = name
         self._run_inside = run_inside
+        self.own_tools = own_tools
+        self.policy = policy
 
     async def ask(self, request: str) -> str | InnerPause | PendingConfirmation:
         """Return the agent's answer, or that a call of its run waits. Raises ToolError if there is no answer."""
         result = await self._run_inside(request, None, {})
         if result.stop_reason == "pending" and result.paused is None:  # the person on the channel is asked
+            _collect_proposals(result)
             return PendingConfirmation(action=self._name, preview=result.content)
         return answer_or_pause(result)
 
     async def go_on(self, snapshot: RunSnapshot, decisions: Mapping[str, Decision]) -> AgentResult:
         """Go on with a paused run."""
         return await self._run_inside("", snapshot, decisions)
+
+
+def _collect_proposals(result: AgentResult) -> None:
+    """Count the proposals of an inner run as those of the call that asked its agent."""
+    context = call_context()
+    if context.run is None or context.proposals is None:
+        return
+    ids = {link.id for message in result.messages for link in message.actions}
+    context.proposals += [each for each in context.run.proposed if each.action.pending_action_id in ids]
 
 
 def answer_or_pause(result: AgentResult) -> str | InnerPause:
@@ -56,6 +75,22 @@ def answer_or_pause(result: AgentResult) -> str | InnerPause:
     if result.stop_reason in ("provider_error", "error"):
         raise ToolError("the agent could not be asked: its model did not answer")
     return result.content
+
+
+def inner_tools(tools: Iterable[Tool]) -> list[tuple[Tool, ToolPolicy | None]]:
+    """Return the tools of the agents that are among these tools, at any depth, with the policy of their agent."""
+    found: list[tuple[Tool, ToolPolicy | None]] = []
+    seen: set[int] = set()
+    waiting = [agent for agent in map(inner_agent_of, tools) if agent is not None]
+    while waiting:
+        agent = waiting.pop(0)
+        if id(agent) in seen:  # an agent may ask itself
+            continue
+        seen.add(id(agent))
+        own = agent.own_tools()
+        found += [(tool, agent.policy) for tool in own]
+        waiting += [inner for inner in map(inner_agent_of, own) if inner is not None]
+    return found
 
 
 def inner_agent_of(tool: Tool | None) -> InnerAgent | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,13 +100,26 @@ def waiting_id(run_id: str, call_id: str) -> str:
 
 def waiting_calls(messages: Iterable[Message]) -> list[ToolCall]:
     """Return the calls of a transcript that wait for a decision."""
+    return [call for call, result in _calls_with_results(messages) if open_actions([result])]
+
+
+def denied_calls(messages: Sequence[Message]) -> list[ToolCall]:
+    """Return the calls that were denied since the last message of the user."""
+    since = max((at for at, message in enumerate(messages) if message.role is Role.USER), default=0)
+    return [
+        call
+        for call, result in _calls_with_results(messages[since:])
+        if any(link.outcome == "denied" for link in result.actions)
+    ]
+
+
+def _calls_with_results(messages: Iterable[Message]) -> Iterator[tuple[ToolCall, Message]]:
+    """Yield each call of a transcript that has a result, and the result."""
     calls: dict[str, ToolCall] = {}
-    waiting = []
     for message in messages:
         calls.update({call.id: call for call in message.tool_calls})
-        if message.tool_call_id in calls and open_actions([message]):
-            waiting.append(calls[message.tool_call_id])
-    return waiting
+        if message.tool_call_id in calls:
+            yield calls[message.tool_call_id], message
 
 
 def with_waiting_results(messages: Sequence[Message]) -> list[Message]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from sayso.agent.config import AgentConfig, StartedCalls
@@ -32,7 +33,7 @@ from sayso.agent.run.inner_agent import InnerAgent, InnerPause, answer_or_pause,
 from sayso.agent.run.pause import open_actions, waiting_id, with_waiting_results
 from sayso.agent.run.started_calls import OF_THIS_PROCESS, key_of_call
 from sayso.agent.run.state import CallOutcome, RunEnd, RunState
-from sayso.agent.run.tool_call import ToolCaller, ToolRequest
+from sayso.agent.run.tool_call import ToolCaller, ToolRequest, original_error
 from sayso.agent.run.tool_calls import check_call
 from sayso.agent.tools.call_texts import result_text, serialize
 from sayso.agent.tools.context import Artifact, ToolEnvironment
@@ -44,6 +45,7 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.types import storable
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.context import Confirmation, call_context, context_field, own_context
+from sayso.pending.effect import EffectRefused, EffectStart
 from sayso.pending.executors import ToolResult
 from sayso.pending.proposals import ChannelRun
 
@@ -80,6 +82,14 @@ class Ending:
             return cls(*json.loads(text))
         except (ValueError, TypeError):
             return cls("unknown")
+
+
+class BegunBefore(EffectRefused):
+    """Raised where a call must not begin, because it did before, here or elsewhere. `ending` is how that ended."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__("the effect did not begin: this call was started before")
+        self.ending = ending
 
 
 class DecisionRunner:
@@ -229,21 +239,30 @@ class DecisionRunner:
         if isinstance(request, Ending):
             return request
         key = key_of_call(self._run.events.run_id, call)
-        before = await call_in_thread(self._started.begin, key)
-        if before:
-            return Ending.from_json(before)
-        if before is not None and not request.tool.repeatable:
-            return Ending("unknown", at=time.time())
-
+        effect = EffectStart(partial(self._begin, key, request.tool))
         try:
-            ending = await self._run_call(request, call, decision, key)
+            if not request.tool.marks_effect:
+                await effect.begin()
+            ending = await self._run_call(request, call, decision, effect, key)
+            if not effect.close() and ending.outcome == "done":  # a tool that did not say where its effect begins
+                await self._begin(key, request.tool)
+        except BegunBefore as exc:
+            return exc.ending
         except BaseException:
-            # It may have taken effect. The memory must say so before the run ends.
-            self._write(call, decision, Ending("unknown", at=time.time()))
+            if effect.close():
+                # It may have taken effect. The memory must say so before the run ends.
+                self._write(call, decision, Ending("unknown", at=time.time()))
             raise
-        if ending.outcome != "unknown":
+        if ending.outcome != "unknown" and (effect.has_begun or ending.outcome == "done"):
             await self._note_end(key, ending)
         return ending
+
+    async def _begin(self, key: str, tool: Tool) -> None:
+        """Note that a call begins. Raises BegunBefore if it must not."""
+        before = await call_in_thread(self._started.begin, key)
+        if before is None or (before == "" and tool.repeatable):
+            return
+        raise BegunBefore(Ending.from_json(before) if before else Ending("unknown", at=time.time()))
 
     async def _note_end(self, key: str, ending: Ending) -> None:
         try:
@@ -274,15 +293,19 @@ class DecisionRunner:
             return _refused(f"nothing was done: {exc}")
         return replace(request, decision=PolicyDecision("allow", "it was approved"))
 
-    async def _run_call(self, request: ToolRequest, call: OpenCall, decision: Approve, key: str) -> Ending:
-        """Run the call by its yes, and return how it ended."""
+    async def _run_call(
+        self, request: ToolRequest, call: OpenCall, decision: Approve, effect: EffectStart, key: str
+    ) -> Ending:
+        """Run the call by its yes, and return how it ended. Raises BegunBefore."""
         files: list[Artifact] = []
         choices: list[str] = []
         suspicions: list[str] = []
         with _by_yes(call, decision, key), own_context(ToolEnvironment) as own:
             own.artifacts, own.choices, own.suspicions = files, choices, suspicions
-            own.idempotency_key = key
+            own.idempotency_key, own.effect = key, effect
             tool_run = await self._caller.run(request, suspicions)
+        if tool_run.error is not None and isinstance(original_error(tool_run.error), BegunBefore):
+            raise original_error(tool_run.error)
         self._run.artifacts += files
         self._run.choices = tuple(choices) or self._run.choices
         outcome = tool_run.outcome

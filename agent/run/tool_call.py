@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -23,7 +23,7 @@ from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider
 from sayso.agent.providers.pricing import with_cost
 from sayso.agent.run.inner_agent import InnerPause
-from sayso.agent.run.pause import waiting_calls
+from sayso.agent.run.pause import denied_calls, waiting_calls
 from sayso.agent.run.state import CallOutcome, RunState, text_digest, unknown_outcome
 from sayso.agent.run.tool_results import cache_key, load_result, with_summary
 from sayso.agent.tools.arguments import ValidatedArguments
@@ -225,7 +225,9 @@ class ToolCaller:
             return await self._run_or_reuse(request, chunks)
         if in_channel_run():
             draft = await self.draft(request)
-            form = edit_fields(tool, editable_names(tool, config.tool_policy), draft.args)
+            # The doors of a channel change only calls of its own agent's tools.
+            names = () if self._run.request.is_inner else editable_names(tool, config.tool_policy)
+            form = edit_fields(tool, names, draft.args)
             return ToolRun(await _proposal_outcome(request, draft.propose(decision.reason, form)))
         if request.may_pause:
             return ToolRun(await self._open_call(request))
@@ -260,25 +262,20 @@ class ToolCaller:
             tool_digest=draft.tool_digest,
             values_digest=draft.values_digest,
         )
-        if self._waits_already(tool, open_call):
-            raise ToolCallRefused(f"the same call of {tool.name!r} waits for a decision already")
+        self._refuse_repetition(tool, open_call)
         return CallOutcome(call, "", ends="pending", final_text=open_call.preview, open_call=open_call)
 
-    def _waits_already(self, tool: Tool, open_call: OpenCall) -> bool:
-        """Return whether a call of the same tool with the same arguments waits: in this answer, or an earlier one."""
+    def _refuse_repetition(self, tool: Tool, open_call: OpenCall) -> None:
+        """Raise ToolCallRefused for a call that waits already, or that the user has just denied."""
         run = self._run
         in_answer = run.open_round.outcomes.values() if run.open_round else ()
-        for outcome in in_answer:
-            other = outcome.open_call
-            if other and (other.tool_name, other.args_digest) == (tool.name, open_call.args_digest):
-                return True
-        for call in waiting_calls([*run.history, *run.messages]):
-            if call.tool_name != tool.name:
-                continue
-            with contextlib.suppress(ToolError):  # the tool does not take its arguments any more
-                if compute_args_digest(tool.validate_record(call.parameters)) == open_call.args_digest:
-                    return True
-        return False
+        open_calls = [outcome.open_call for outcome in in_answer if outcome.open_call is not None]
+        digests = [each.args_digest for each in open_calls if each.tool_name == tool.name]
+        transcript = [*run.history, *run.messages]
+        if open_call.args_digest in [*digests, *_digests(tool, waiting_calls(transcript))]:
+            raise ToolCallRefused(f"the same call of {tool.name!r} waits for a decision already")
+        if open_call.args_digest in _digests(tool, denied_calls(transcript)):
+            raise ToolCallRefused(f"the user has just said no to the same call of {tool.name!r}: wait until they ask")
 
     async def draft(self, request: ToolRequest) -> ProposalDraft:
         """Return the preview of a call. Raises ToolError."""
@@ -334,6 +331,15 @@ class ToolCaller:
         if not ends:
             return outcome
         return replace(outcome, ends="terminal", final_text=as_kind_of(raw, outcome.content))
+
+
+def _digests(tool: Tool, calls: Iterable[ToolCall]) -> Iterator[str]:
+    """Yield the digest of the arguments of each call of this tool, as the tool would get them."""
+    for call in calls:
+        if call.tool_name != tool.name:
+            continue
+        with contextlib.suppress(ToolError):  # it does not take them any more
+            yield compute_args_digest(tool.validate_record(call.parameters))
 
 
 async def invoke(

@@ -29,6 +29,7 @@ from sayso.agent import (
     SQLiteStartedCalls,
     ToolCall,
     ToolPolicy,
+    UsageStats,
 )
 from sayso.agent.messages import AnswerDetails
 from sayso.pending import ToolContext, idempotency_key
@@ -138,6 +139,38 @@ def test_denied_call_does_not_run_and_the_model_reads_why(refund, ran):
     assert (entry["outcome"], entry["words"], entry["decided_by"]) == ("denied", "wrong order", "ana")
     assert "result" not in entry
     assert (result.content, ran) == ("Then not.", [])
+
+
+def test_denied_call_is_not_asked_again_until_the_user_asks(refund):
+    """A stubborn model reads that it was denied just now; after a new message of the user it may ask again."""
+    again, third = replace(REFUND, id="c2"), replace(REFUND, id="c3")
+    agent, model = agent_of([refund], [REFUND, again, "Well.", third], memory=ConversationMemory())
+    result = agent.run(paused=agent.run("refund order 17").paused, decisions={"c1": Deny()})
+    assert (result.content, result.open_calls) == ("Well.", ())
+    assert "just said no to the same call" in results(model.requests[2])[1]
+    assert [call.id for call in agent.run("do refund order 17").open_calls] == ["c3"]
+
+
+def test_model_without_tool_calls_of_its_own_goes_on_too(refund, ran):
+    """Its calls and their results are text."""
+
+    class TextModel:
+        supports_tools = False
+
+        def __init__(self):
+            self.prompts = []
+
+        async def acomplete(self, **request):
+            self.prompts.append("\n".join(message.content for message in request["messages"]))
+            call = 'TOOL_CALL: {"tool_name": "refund", "parameters": {"order": 17}}'
+            text = "Refunded." if "Order 17 refunded." in self.prompts[-1] else call
+            return Message(Role.ASSISTANT, text), UsageStats(1, 1, 2)
+
+    model = TextModel()
+    agent = Agent([refund], model, AgentConfig(pause_for_approval=True))
+    (call,) = (result := agent.run("refund order 17")).open_calls
+    assert agent.run(paused=as_stored(result.paused), decisions={call.id: Approve()}).content == "Refunded."
+    assert ran == [("refund", 17, 5)]
 
 
 def test_call_without_a_decision_stays_open_and_is_no_yes(refund, ran):
@@ -625,3 +658,27 @@ def test_all_doors_go_on(refund, ran):
     first, pieces = asyncio.run(go())
     assert (first.content, pieces[-1].content, isinstance(pieces[-1], AgentResult)) == ("One.", "Two.", True)
     assert ran == [("refund", 17, 5), ("refund", 17, 5)]
+
+
+def test_tool_that_says_where_its_effect_begins_is_noted_there(ran, tmp_path):
+    """What fails before may run again; from the effect on, the call does not begin a second time."""
+    stored, is_away = SQLiteStartedCalls(tmp_path / "calls.db"), list[bool]()
+
+    @tool(requires_approval=True, marks_effect=True)
+    def refund(order: int, context: ToolContext) -> str:
+        """Refund an order."""
+        ran.append("prepare")
+        if is_away.pop():
+            raise OSError("bank away")
+        with context.effect():
+            ran.append("refund")
+        return "refunded"
+
+    agent, _ = agent_of([refund], [REFUND, "Away.", "Refunded.", "Already."], started_calls=stored)
+    paused = agent.run("go").paused
+    ends = []
+    for _ in range(3):
+        is_away[:] = [False] if ends else [True]
+        ends.append(agent.run(paused=paused, decisions={"c1": Approve()}).decided[0])
+    assert [(end.outcome, end.text) for end in ends[1:]] == [("done", "refunded"), ("done", "refunded")]
+    assert (ends[0].outcome, ran) == ("failed", ["prepare", "prepare", "refund", "prepare"])

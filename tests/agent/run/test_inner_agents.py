@@ -7,7 +7,8 @@ import json
 import pytest
 
 from sayso import Approve, DecisionError, Deny, Edit, RunSnapshot, tool
-from sayso.agent import Agent, AgentConfig, ProviderError, Role, ScriptedProvider, ToolCall
+from sayso.agent import Agent, AgentConfig, ChannelAgent, ProviderError, Role, ScriptedProvider, ToolCall, ToolPolicy
+from sayso.pending import InMemoryPendingStore
 
 ASK = ToolCall("clerk", {"request": "refund 17"}, "c1")
 REFUND = ToolCall("refund", {"order": 17}, "c1")
@@ -116,3 +117,33 @@ def test_inner_run_without_an_approval_is_a_plain_tool():
     assert Agent([clerk.as_tool(description="A clerk")], model).run("go").content == "Hi."
     result = next(message for message in model.requests[1].messages if message.role is Role.TOOL)
     assert result.content == "Hello from inside."
+
+
+def channel_bot(refund, outer_lines, policy=None, **options):
+    """Return a channel agent whose model asks a clerk, and that model."""
+    clerk = Agent([refund], ScriptedProvider([REFUND, "unused"]), AgentConfig(name="clerk", tool_policy=policy))
+    model = ScriptedProvider(outer_lines)
+    return ChannelAgent(Agent([clerk.as_tool()], model), InMemoryPendingStore(), **options), clerk, model
+
+
+def test_inner_call_on_a_channel_asks_its_person(refund, ran):
+    """The question shows the inner call, its yes runs it, and the outer model reads the outcome."""
+    bot, _, model = channel_bot(refund, [ASK, "What did I do? I refunded it."])
+    assert "Refund order 17" in bot.ask_channel("ana", "please refund 17").content
+    assert ran == []
+    bot.ask_channel("ana", "yes")
+    assert ran == [17]
+    bot.ask_channel("ana", "what did you do?")
+    (result,) = (message for message in model.requests[1].messages if message.role is Role.TOOL)
+    assert json.loads(result.content)["result"] == "Order 17 refunded."
+
+
+def test_policy_of_the_inner_agent_decides_about_its_tools_at_the_yes(refund, ran):
+    """A policy that denies the tool by then stops it; that of the outer agent does not know the tool."""
+    policy = ToolPolicy(allow=["*"])
+    bot, *_ = channel_bot(refund, [ASK], policy)
+    bot.ask_channel("ana", "please refund 17")
+    denying = Agent([refund], ScriptedProvider([]), AgentConfig(tool_policy=ToolPolicy(deny=["refund"])))
+    restarted = ChannelAgent(Agent([denying.as_tool("clerk")], ScriptedProvider([])), bot.store)
+    restarted.ask_channel("ana", "yes")
+    assert ran == []
