@@ -14,8 +14,9 @@ from typing import Literal
 from sayso.agent import emit_artifact, tool
 from sayso.pending import PendingAction, idempotency_key
 
-#: The steps of a payment. Only `effect` moves money; `repeat` is an effect under an idempotency key used before.
-EffectStep = Literal["begin", "effect", "repeat", "refused"]
+#: The steps of a payment. Only `effect` moves money; `repeat` is an effect under an idempotency key used before. What
+#: comes before `begin` may happen again: `prepare`.
+EffectStep = Literal["prepare", "begin", "effect", "repeat", "refused"]
 #: The longest time from the beginning to the effect, and from the effect to the result, in seconds.
 BEFORE_SECONDS, AFTER_SECONDS = 0.06, 0.03
 #: Environment variable with the milliseconds that a model takes, such as 20-200.

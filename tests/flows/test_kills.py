@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from sayso.testing.platforms import webhooks as signing
 from sayso.testing.simulation.outcomes import BillResult, BillStatement, judge_bill, statements_by_bill
 from sayso.testing.simulation.tools import EffectEntry, Effects
 from sayso.workers.lease import LEASE_MS
+from tests.flows import points
 from tests.flows.killer import FREEZE, Killer
 from tests.flows.system import System, TelegramPerson, until
 
@@ -34,6 +36,8 @@ COUNT = int(os.environ.get("SAYSO_KILLS", "120"))
 #: The number of kills that a run needs. Where workers finish before the killer strikes, more people confirm, up to
 #: four times as many confirmations.
 KILLS, MOST = COUNT // 40, 4 * COUNT
+#: How often workers are killed at each point of an action.
+ROUNDS = max(1, COUNT // 250)
 #: How many people confirm at once: some of them always wait for a dead worker's lease to end.
 PEOPLE = 24
 #: Seconds after which a person counts as uninformed.
@@ -54,7 +58,7 @@ YAML = """
 public_url: {public_url}
 redis_url: ${{REDIS_URL}}
 agent: {{model: offline}}
-tools: [sayso.testing.simulation.tools]
+tools: [sayso.testing.simulation.tools, tests.flows.points]
 workers: {{concurrency: 4}}
 limits: {{per_minute: 60000}}  # a quiet machine is faster than people
 channels:
@@ -121,20 +125,90 @@ def test_the_judge_accepts_every_true_report(
     assert (verdict.ending, verdict.faults) == (ending, ())
 
 
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    """Return the running system, which all kills of this module share."""
+    with (
+        tempfile.TemporaryDirectory(prefix="sayso-kills-") as folder,
+        Till(Path(folder)) as till,
+        Arrivals(till) as arrivals,
+    ):
+        yield Running(till, arrivals, Effects(Path(folder)))
+
+
 @pytest.mark.timeout(180 + 2 * COUNT)
-def test_confirmations_cut_short_by_kill_9_have_one_effect_at_most_and_a_true_outcome() -> None:
+def test_confirmations_cut_short_by_kill_9_have_one_effect_at_most_and_a_true_outcome(running: Running) -> None:
     """The killer ends two workers again and again at random moments between claim and outcome, and right after it."""
-    with tempfile.TemporaryDirectory(prefix="sayso-kills-") as folder:
-        ledger = Effects(Path(folder))
-        with Till(Path(folder)) as till, Arrivals(till) as arrivals:
-            with Killer(till, ledger, CHANNEL, random.Random(), freeze=FREEZE if COUNT >= 1000 else 0.0) as killer:
-                visits = crowd(till, arrivals, killer)
-            until(lambda: not killer.at_work() and till.is_quiet(), seconds=PATIENCE)
-        cases = review(visits, arrivals, ledger)
+    till, arrivals, ledger = running.till, running.arrivals, running.ledger
+    with Killer(till, ledger, CHANNEL, random.Random(), freeze=FREEZE if COUNT >= 1000 else 0.0) as killer:
+        visits = crowd(till, arrivals, killer)
+    until(lambda: not killer.at_work() and till.is_quiet(), seconds=PATIENCE)
+    until(arrivals.has_read_all)
+    cases = review(visits, arrivals, ledger)
     say(report(cases, killer))
     assert [f"{case.visit.bill}: {fault}" for case in cases for fault in case.verdict.faults] == []
     assert [case.visit.bill for case in cases if working_seconds(case.visit, killer) > WORK_SECONDS] == []
     assert killer.kills >= KILLS
+
+
+#: What the kills at each point leave: the outcome that is told, how often the tool was prepared, and its effects.
+AT_EACH_POINT: Mapping[str, tuple[str, int, int]] = {
+    "not claimed": ("done", 1, 1),
+    "claimed": ("done", 1, 1),
+    "preparing": ("done", 2, 1),
+    "before the effect": ("done", 2, 1),
+    "effect begun": ("unknown", 1, 0),
+    "after the effect": ("unknown", 1, 1),
+    "result stored": ("done", 1, 1),
+}
+
+
+@pytest.mark.timeout(180 + 120 * ROUNDS)
+def test_only_a_kill_between_effect_and_result_leaves_doubt(running: Running) -> None:
+    """A tool that says where its effect begins is run once more by the next worker if it had not got there."""
+    found = Counter(ending for number in range(ROUNDS) for ending in killed_at_each_point(running, number))
+    for point in AT_EACH_POINT:
+        say(f"{point:18} {[(ending, count) for (at, *ending), count in found.items() if at == point]}")
+    assert found == {(point, *expected): ROUNDS for point, expected in AT_EACH_POINT.items()}
+
+
+def killed_at_each_point(running: Running, number: int) -> list[tuple[str, str, int, int]]:
+    """Kill all workers while each of these people's payments is at another point. Return what became of each."""
+    till = running.till
+    bills = {point: f"b{900_000 + 10 * number + at}" for at, point in enumerate(AT_EACH_POINT)}
+    people = {point: Customer(till, 900_000 + 10 * number + at) for at, point in enumerate(AT_EACH_POINT)}
+    for point, person in people.items():
+        persist(person, person.text(person._next(), f'/wire bill={bills[point]} point="{point}"'))
+    for point, person in people.items():
+        assert heard(running.arrivals, person.chat, bills[point], "question")
+
+    def agree(point: str) -> None:
+        persist(people[point], people[point].text(people[point]._next(), "yes"))
+
+    agree("result stored")
+    assert outcome_at(running.arrivals, people["result stored"].chat, bills["result stored"], 1)
+    # A preview may take ten seconds at the yes: the one that stands still comes last.
+    for point in reversed(points.POINTS):
+        agree(point)
+        until(points.reached(till.data, bills[point]).exists, seconds=PATIENCE)
+    for worker in till.workers:
+        worker.send_signal(signal.SIGSTOP)
+    agree("not claimed")
+    till.replace_workers()
+
+    for point, person in people.items():
+        assert outcome_at(running.arrivals, person.chat, bills[point], 1), f"{point}: told nothing"
+    until(till.is_quiet, seconds=PATIENCE)
+    until(running.arrivals.has_read_all)
+    outcomes = []
+    for point, person in people.items():
+        entries = [each for each in running.ledger.read() if each.bill == bills[point]]
+        told = statements_by_bill(each.text for each in running.arrivals.chats[person.chat])[bills[point]]
+        verdict = judge_bill(told, entries, 1)
+        assert verdict.faults == (), point
+        steps = Counter(each.step for each in entries)
+        outcomes.append((point, verdict.ending, steps["prepare"], steps["effect"]))
+    return outcomes
 
 
 class Till(System):
@@ -149,6 +223,15 @@ class Till(System):
         """Deliver a webhook once."""
         headers, body = signed
         return self._client.post(f"{self.url}/hooks/{path}", headers=headers, content=body)
+
+    def replace_workers(self) -> None:
+        """Kill all workers at once with kill -9, and start as many."""
+        killed, self.workers = self.workers, []
+        for worker in killed:
+            worker.kill()
+        for worker in killed:
+            worker.wait()
+            self.start_worker()
 
     def is_quiet(self) -> bool:
         """Return whether no turn and no reply waits anywhere."""
@@ -183,6 +266,10 @@ class Arrivals:
         self._thread.join()
         self._take()
 
+    def has_read_all(self) -> bool:
+        """Return whether each message that has arrived was read."""
+        return self._read == len(self._platforms.sent)
+
     def about(self, chat: str, bill: str) -> list[tuple[Arrival, BillStatement]]:
         """Return the messages about one bill that a chat got so far."""
         arrived = [arrival for arrival in self.chats[chat][:] if f"{bill} " in f"{_words(arrival.text)} "]
@@ -196,6 +283,15 @@ class Arrivals:
         for sent in self._platforms.sent[self._read :]:
             self._read += 1
             self.chats[sent["chat"]].append(Arrival(time.monotonic(), sent["text"], sent["buttons"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The running system, what arrives in its chats, and the effects of its tools."""
+
+    till: Till
+    arrivals: Arrivals
+    ledger: Effects
 
 
 def _words(text: str) -> str:
