@@ -148,7 +148,7 @@ class Message:
     shown to the model until the run ends; transcripts do not store them. `actions` are the pending
     actions that the call proposed: once they have ended, `content` says how. `has_result` tells the
     result of a tool that ran to its end from an error and the like, within a run: texts could look
-    like both.
+    like both. `at`: when a call was made whose outcome is unknown, in Unix seconds; 0 for all others.
     """
 
     role: Role
@@ -164,6 +164,7 @@ class Message:
     actions: tuple[ActionLink, ...] = field(default=(), compare=False)
     has_result: bool = field(default=False, compare=False)
     full_text: str = field(default="", compare=False, repr=False)
+    at: float = field(default=0.0, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the message as JSON-ready data, without empty fields."""
@@ -182,6 +183,8 @@ class Message:
             data["tool_result"] = self.tool_result
         if self.actions:
             data["actions"] = tuple(link.to_dict() for link in self.actions)
+        if self.at:
+            data["at"] = self.at
         if self.details is not None and self.details.reasoning:
             data["reasoning"] = dict(self.details.reasoning)
         return data

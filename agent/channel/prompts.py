@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sayso.agent.channel.context import TurnAnswer, TurnContext
-from sayso.agent.run.state import MAY_HAVE_RUN
+from sayso.agent.run.state import may_have_run_at
 from sayso.agent.tools.call_texts import literal
 from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
 from sayso.channels.markdown.outcome_signs import DENIED, DONE, EXPIRED, WARNING, without_signs
@@ -119,7 +119,7 @@ class ConfirmPrompts:
         texts = texts_for(proposal.head.language)
         lines = []
         for number, action in enumerate(proposal.steps or (proposal.head,), start=1):
-            line = _earlier_run(texts, action, not_undone)
+            line = _earlier_run(texts, action, not_undone, context.received_at)
             if line and len(proposal.steps) > 1:
                 line = texts.step(number, line)
             if line:
@@ -399,10 +399,11 @@ def closed_prompt(
     return Reply(text, edits=prompt, optional=True, decided_buttons=buttons)
 
 
-def _earlier_run(texts: Texts, action: PendingAction, recent: Sequence[StoredAction]) -> str:
+def _earlier_run(texts: Texts, action: PendingAction, recent: Sequence[StoredAction], now: float) -> str:
     """Return when the same action was done, or may have been done, within the last hour; "" if it was not.
 
-    The clock of the store counts the hour: a worker's own clock may be wrong, and the turn may have waited.
+    The clock of the store counts the hour: a worker's own clock may be wrong, and the turn may have waited. A call
+    without a question that may have run is named after the hour, too, without its time: `now` is when the turn came in.
     """
     for stored in recent:
         age = stored.looked_at - stored.begun_at
@@ -412,7 +413,10 @@ def _earlier_run(texts: Texts, action: PendingAction, recent: Sequence[StoredAct
             return texts.done_before(stored.begun_at)
         if stored.state in ("unknown", "started"):
             return texts.maybe_done_before(stored.begun_at)
-    return texts.maybe_done() if action.reason == MAY_HAVE_RUN else ""
+    ran_at = may_have_run_at(action.reason)
+    if ran_at is None:
+        return ""
+    return texts.maybe_done() if now - ran_at > KEEP_RECENT_MS / 1000 else texts.maybe_done_before(ran_at)
 
 
 def _is_same_effect(earlier: PendingAction, action: PendingAction) -> bool:

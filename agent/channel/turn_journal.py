@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -324,7 +325,7 @@ class RunRecord(NoJournal):
     @property
     def done(self) -> InterruptedRun:
         """Return what the run has done so far."""
-        return _interrupted(self._answers)
+        return _interrupted(self._answers, time.time())
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,11 +345,14 @@ def interrupted_run(queued: QueuedTurn) -> InterruptedRun:
     """Return what the journal of a turn tells of its run. Raises JournalUnreadable."""
     if not _belongs_to(queued):
         return InterruptedRun()
-    return _interrupted(_parse(queued.journal[1:]))
+    return _interrupted(_parse(queued.journal[1:]), queued.received_at)
 
 
-def _interrupted(answers: Iterable[_AnswerEntries]) -> InterruptedRun:
-    """Return what these answers and their calls tell of a run. Calls that did not start get a result, too."""
+def _interrupted(answers: Iterable[_AnswerEntries], at: float) -> InterruptedRun:
+    """Return what these answers and their calls tell of a run. Calls that did not start get a result, too.
+
+    `at`: the time of the run, in Unix seconds.
+    """
     messages: list[Message] = []
     unclear: list[ToolCall] = []
     proposed: list[str] = []
@@ -364,7 +368,7 @@ def _interrupted(answers: Iterable[_AnswerEntries]) -> InterruptedRun:
             # The part of a long text is what the history keeps of it, too.
             kept = entries.long_texts.get(at, {})
             reference = kept.get("full_text") or kept.get("content")
-            message = replace(outcome.message, pictures=(), kept=reference)
+            message = replace(outcome.message, pictures=(), kept=reference, at=at if outcome.unclear else 0.0)
             has_more = outcome.timers or outcome.artifacts or outcome.choices
             if has_more and not outcome.unclear:  # which is JSON, and says itself that nothing is certain
                 message = replace(message, content=f"{UNDELIVERED}\n{message.content}")

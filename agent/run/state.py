@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
 from sayso.agent.config import DEFAULT_RESULT_TOKENS
@@ -39,7 +42,7 @@ from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.pause import PausedRun, open_actions, waiting_id, with_waiting_results
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.tool_results import Compressor
-from sayso.agent.tools.context import Artifact, TimerChange
+from sayso.agent.tools.context import Artifact, TimerChange, tool_environment
 from sayso.pending.proposals import ProposedAction
 
 #: Receives the text of a reply while it arrives.
@@ -74,15 +77,39 @@ _UNKNOWN_START = '{"outcome": "unknown"'
 _ERROR_START = "Error"
 #: Why a call that the policy allows is proposed all the same.
 MAY_HAVE_RUN = "the outcome of an earlier, identical call is unknown: it may have taken effect"
+#: Why, with the time of the earlier call in UTC.
+_MAY_HAVE_RUN_AT = re.compile(re.escape(f"{MAY_HAVE_RUN} at ") + r"(\S+)")
 
 
-def unclear_calls(messages: Iterable[Message]) -> list[ToolCall]:
+class UnclearCall(NamedTuple):
+    """A call whose outcome is unknown, and when it was made, in Unix seconds; 0 if that is unknown, too."""
+
+    call: ToolCall
+    at: float
+
+
+def may_have_run(at: float) -> str:
+    """Return why a call is proposed although the policy allows it: the same one may have run `at` this time."""
+    if not at:
+        return MAY_HAVE_RUN
+    return f"{MAY_HAVE_RUN} at {datetime.fromtimestamp(round(at), UTC).isoformat()}"
+
+
+def may_have_run_at(reason: str) -> float | None:
+    """Return the time in a reason of `may_have_run`, 0 if it names none. None: it is another reason."""
+    found = _MAY_HAVE_RUN_AT.fullmatch(reason)
+    if found:
+        return datetime.fromisoformat(found[1]).timestamp()
+    return 0.0 if reason == MAY_HAVE_RUN else None
+
+
+def unclear_calls(messages: Iterable[Message]) -> list[UnclearCall]:
     """Return the calls of a transcript that ran at once and whose outcome is still unknown.
 
     A later call with the same arguments that certainly took effect makes the outcome known.
     """
     calls: dict[str, ToolCall] = {}
-    unclear: dict[str, ToolCall] = {}
+    unclear: dict[str, UnclearCall] = {}
     for message in messages:
         calls.update({call.id: call for call in message.tool_calls})
         call = calls.get(message.tool_call_id)
@@ -91,7 +118,7 @@ def unclear_calls(messages: Iterable[Message]) -> list[ToolCall]:
         same = json.dumps([call.tool_name, call.parameters], sort_keys=True, default=str)
         has_ended = all(link.outcome == "done" for link in message.actions)
         if message.content.startswith(_UNKNOWN_START) and not message.actions:
-            unclear[same] = call
+            unclear[same] = UnclearCall(call, message.at)
         elif has_ended and not message.content.startswith(_ERROR_START):
             unclear.pop(same, None)
     return list(unclear.values())
@@ -160,6 +187,12 @@ class CallOutcome:
             has_result=self.has_result,
             full_text=self.full_text,
         )
+
+
+def _time_of_turn() -> float:
+    """Return when the turn came in, by the clock of the store; outside of a worker the present time."""
+    timers = tool_environment().timers
+    return time.time() if timers is None else timers.now
 
 
 def text_digest(text: str) -> str:
@@ -443,6 +476,8 @@ class RunState:
             if outcome.open_call is not None or outcome.inner is not None:
                 link = ActionLink(waiting_id(self.events.run_id, outcome.call.id))
                 message = replace(message, actions=(link,))
+            if outcome.unclear:
+                message = replace(message, at=_time_of_turn())
             self.messages.append(message)
             self.artifacts += outcome.artifacts
             self.choices = outcome.choices or self.choices

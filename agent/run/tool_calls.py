@@ -13,13 +13,14 @@ from sayso.agent.guards.policy import effective_decision
 from sayso.agent.messages import NOT_JSON, ToolCall
 from sayso.agent.providers.pricing import with_cost
 from sayso.agent.run.state import (
-    MAY_HAVE_RUN,
     NOT_RUN_AFTER_TERMINAL,
     UNCLEAR,
     CallOutcome,
     Journal,
     OpenRound,
     RunState,
+    UnclearCall,
+    may_have_run,
     text_digest,
     unclear_calls,
 )
@@ -95,7 +96,7 @@ async def check_call(
 
 
 def _reviewed_if_unclear(
-    request: ToolRequest | CallOutcome, unclear: Sequence[ToolCall], tools: Mapping[str, Tool]
+    request: ToolRequest | CallOutcome, unclear: Sequence[UnclearCall], tools: Mapping[str, Tool]
 ) -> ToolRequest | CallOutcome:
     """Return the request, under review if an earlier turn may have had the effect of the call.
 
@@ -103,9 +104,13 @@ def _reviewed_if_unclear(
     """
     if isinstance(request, CallOutcome) or request.decision.decision != "allow":
         return request
-    if request.tool.repeatable or request.tool.proposes or not _is_among(request.call, unclear, tools):
+    if request.tool.repeatable or request.tool.proposes:
         return request
-    return replace(request, decision=replace(request.decision, decision="review", reason=MAY_HAVE_RUN))
+    earlier = [each.at for each in unclear if _is_among(request.call, [each.call], tools)]
+    if not earlier:
+        return request
+    reason = may_have_run(max(earlier))
+    return replace(request, decision=replace(request.decision, decision="review", reason=reason))
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ChannelAgent, ScriptedProvider, ToolCall, tool
+from sayso.agent.run.state import may_have_run, may_have_run_at
 from sayso.agent.tools.errors import EffectUnknownError
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.texts import texts_for
@@ -165,10 +166,28 @@ def test_call_without_a_question_asks_if_it_may_have_happened():
     """The person was told that it is not repeated: so nothing repeats it but a yes."""
     shop = Shop(5, "I do not know.", 5)
     assert "I will not repeat it" in shop.say("pay")
-    assert shop.say("so?").startswith("pay: euros = 5\n\nThis may already have happened.\n\nReply **yes**")
+    question = r"pay: euros = 5\n\nThis may already have happened at \d\d:\d\d UTC\.\n\nReply \*\*yes\*\*"
+    assert re.match(question, shop.say("so?"))
     assert shop.paid == [5]
     assert shop.say("yes") == "5 EUR are paid."
     assert shop.paid == [5, 5]
+
+
+def test_call_of_more_than_an_hour_ago_is_named_without_its_time():
+    """The time of the day would be taken for that of today. Nothing else repeats the call either."""
+    shop = Shop(5, "I do not know.", 5)
+    shop.say("pay")
+    (memory,) = shop.agent._memories.values()
+    for message in memory._messages:
+        message.at -= 3700 if message.at else 0
+    assert shop.say("so?").startswith("pay: euros = 5\n\nThis may already have happened.\n\nReply **yes**")
+
+
+@pytest.mark.parametrize("at", [0.0, 1795960985.0])
+def test_reason_of_a_question_tells_when_the_earlier_call_was_made(at):
+    """It is the only place where a question can look it up."""
+    assert may_have_run_at(may_have_run(at)) == at
+    assert may_have_run_at("matched 'pay_*'") is None
 
 
 def test_only_the_call_that_may_have_happened_asks():
