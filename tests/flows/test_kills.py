@@ -181,6 +181,7 @@ def killed_at_each_point(running: Running, number: int) -> list[tuple[str, str, 
         persist(person, person.text(person._next(), f'/wire bill={bills[point]} point="{point}"'))
     for point, person in people.items():
         assert heard(running.arrivals, person.chat, bills[point], "question")
+    until(till.is_settled, seconds=PATIENCE)  # before that, a yes is too early
 
     def agree(point: str) -> None:
         persist(people[point], people[point].text(people[point]._next(), "yes"))
