@@ -501,7 +501,7 @@ class RunState:
         self.open_calls = list(snapshot.calls)
         self.inner = dict(snapshot.inner)
         self.tool_calls = [call for message in self.earlier for call in message.tool_calls]
-        self.unclear = unclear_calls(self.earlier)
+        self.unclear = [each.call for each in unclear_calls(self.earlier)]
 
     @property
     def snapshot(self) -> RunSnapshot:
