@@ -292,7 +292,9 @@ class ChannelAgent:
         """Let the agent go on after the decision about an action, whose outcome is the result of its call.
 
         If a model has answered another message since, it has read the outcome, and there is nothing
-        to go on with. The outcome is told first where the deciding turn did not tell it.
+        to go on with. Answers without a model, such as that to a second tap, change nothing: a line
+        that the request goes on then stands behind them. The outcome is told first where the deciding
+        turn did not tell it.
         """
         turn, decided = context.turn, context.tapped
         outcome = ""
@@ -300,7 +302,9 @@ class ChannelAgent:
         if turn.tells_outcome:
             outcome, effects = await self._confirmation.outcome_to_tell(context, decided)
         answer = NO_ANSWER
-        is_answered = has_answer(context, decided)
+        ids = action_ids(decided) if decided else frozenset()
+        paused = paused_run_of(context.memory, ids)
+        is_answered = has_answer(context, ids, paused)
         if not (is_answered or turn.asks_model):
             add_exchange(context, context.texts.stopped())
             answer = answer.changed(ended="stopped")
@@ -309,8 +313,9 @@ class ChannelAgent:
         elif decided and not is_answered:
             if decided.state == "cancelled":  # the model cannot propose again what was just refused
                 context.run.denied.extend(await self._confirmation.actions_of(turn.scope, decided))
-            paused = paused_run_of(context.memory, action_ids(decided)) or PausedRun(random_id(), 0)
-            answer = await self._run_agent(context, paused=paused)
+            if context.memory.get_history()[-1].role is Role.ASSISTANT:
+                context.remember([user_message(turn)])
+            answer = await self._run_agent(context, paused=paused or PausedRun(random_id(), 0))
         answer = self._prompts.with_outcome(context, answer, outcome, effects).about(decided)
         return with_answer_followed(answer, decided)
 
@@ -505,7 +510,8 @@ class ChannelAgent:
             outcome, effects = await self._confirmation.outcome_to_tell(context, context.tapped)
         unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
         missing = "" if is_stopped else texts.rest_missing()
-        if not has_answer(context, context.tapped):
+        ids = action_ids(context.tapped) if context.tapped else frozenset()
+        if not has_answer(context, ids, paused_run_of(context.memory, ids)):
             add_exchange(context, _join([*unclear, missing or texts.stopped()]), run.messages)
             self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
         answer = TurnAnswer(text_change(_join([*unclear, missing])))
@@ -883,17 +889,19 @@ def _text_to_print(text: str, written: str) -> str:
     return as_text(text[:start]) + written + as_text(text[end:])
 
 
-def has_answer(context: TurnContext, decided: StoredAction | None) -> bool:
-    """Return whether the history ends with an answer, so that no run waits to go on.
+def has_answer(context: TurnContext, decided: Collection[str], paused: PausedRun | None) -> bool:
+    """Return whether a model has answered since the decision, so that no run waits to go on.
 
-    A question about another action than the one that was decided is an answer, too.
+    `decided`: the ids of the actions that were decided. `paused`: the run that waited for them, None
+    once another run has ended. A question about another action is an answer, too.
     """
     history = context.memory.get_history()
-    if not history or history[-1].role is Role.ASSISTANT:
+    if not history:
         return True
     results = takewhile(lambda message: message.role is Role.TOOL, reversed(history))
-    decided_ids = action_ids(decided) if decided else frozenset()
-    return not decided_ids.issuperset(open_actions(results))
+    if not set(open_actions(results)).issubset(decided):
+        return True
+    return history[-1].role is Role.ASSISTANT and paused is None
 
 
 def _join(paragraphs: Iterable[str]) -> str:

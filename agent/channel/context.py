@@ -222,6 +222,8 @@ def user_message_text(turn: Turn) -> str:
     "" if there is nothing. `sayso.agent.messages.without_notes` removes the lines again.
     """
     lines = []
+    if turn.kind == "continuation":
+        lines.append("[go on with the request]")
     if turn.kind == "choice" or (turn.tap and turn.text):
         lines.append("[tapped a button]")
     if turn.kind == "edit":

@@ -18,6 +18,7 @@ from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.agent.config import AgentConfig
 from sayso.agent.messages import ActionLink, Message, Role, ToolCall
 from sayso.agent.result import AgentResult
+from sayso.agent.run.pause import PausedRun, forget_ended_pause, note_paused_run
 from sayso.channels.base import DeliveryUncertain, RateLimit, RateLimited, Refused
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
@@ -87,7 +88,8 @@ class Proposer:
         memory.add_many(messages)
         history = memory.get_history()
         if self._pauses:
-            self._judge.asked_model(history, goes_on=paused is not None)
+            worker = Worker.at_work
+            self._judge.asked_model((worker.conversation, worker.seq), history, goes_on=paused is not None)
         kinds = self._next_kinds(history)
         if not (kinds and self._pauses):
             memory.add(Message(Role.ASSISTANT, "I see."))
@@ -99,6 +101,9 @@ class Proposer:
                 for call in calls
             ]
             memory.add_many([Message(Role.ASSISTANT, tool_calls=calls), *results])
+            note_paused_run(memory, PausedRun("run", 1, actions=tuple(call.id for call in calls)))
+        else:
+            forget_ended_pause(memory)
         return AgentResult("I see.")
 
     def _next_kinds(self, history: Sequence[Message]) -> Sequence[str]:
@@ -287,6 +292,7 @@ class ModelProcessor(ConversationProcessor):
     async def _answer(self, held: HeldLease, queued: QueuedTurn, hear: Any = None) -> TurnChange:
         worker = Worker.at_work
         worker.answering = True
+        worker.seq = queued.seq
         agent = worker.agent
         try:
             change = await agent.answer(queued, held.lease)
@@ -323,6 +329,8 @@ class Worker:
         self.name = name
         self.held: HeldLease | None = None
         self.answering = False
+        #: The number of the turn that is answered.
+        self.seq = 0
         #: The call where the worker is paused, and whether it is paused "before" or "after" the call.
         self.at = ("", "before")
         #: Whether the next call's answer is lost: the call is repeated at once, or after a pause.

@@ -23,8 +23,8 @@ def conclude(world: World) -> None:
 def _continued(world: World, proposal: Proposal) -> None:
     """Check that the agent went on after a confirmed action, and that the rest of the request is not silent.
 
-    The person has the rest from the continuation, or from the answer to a message that was answered
-    between the yes and it.
+    The person has the rest from the continuation, or from a model's answer to a message between the
+    yes and it.
     """
     if _nameless(world, proposal):
         return
@@ -34,8 +34,8 @@ def _continued(world: World, proposal: Proposal) -> None:
     place = proposal.conversation
     first = world.events[place, proposal.by].seq + 1
     turns = [world.by_seq[place, seq] for seq in range(first, proposal.continuation.seq + 1)]
-    own = [event for event in turns if event.turn.user_id == proposal.user]
-    if not any(event.is_answered for event in own):
+    by_model = [event for event in turns if event.turn.user_id == proposal.user and event.asked_model]
+    if not any(event.is_answered for event in (*by_model, proposal.continuation)):
         world.broke("the rest of a request is answered", proposal.preview)
 
 

@@ -128,9 +128,10 @@ class Judge:
         self._world.proposals[pid].absent = not self._world.effects[pid]
         return bool(self._world.effects[pid])
 
-    def asked_model(self, history: Sequence[Message], *, goes_on: bool) -> None:
-        """Check what a model reads: each call has one result, which tells its true outcome."""
+    def asked_model(self, turn: tuple[str, int], history: Sequence[Message], *, goes_on: bool) -> None:
+        """Check what a model reads in a turn: each call has one result, which tells its true outcome."""
         world = self._world
+        world.by_seq[turn].asked_model = True
         calls = [call.id for each in history for call in each.tool_calls]
         results = [each for each in history if each.role is Role.TOOL]
         if sorted(calls) != sorted(each.tool_call_id for each in results):

@@ -108,9 +108,13 @@ async def _decides_nothing(whole: Any, *args: Any, **options: Any) -> Any:
     return await whole(*args, **(options | {"is_deciding": False}))
 
 
-def _ends_with_text(case: Any, _: Any) -> bool:
+def _knows_no_other_question(case: Any, _: Any, paused: Any) -> bool:
     history = case.memory.get_history()
-    return not history or history[-1].role is Role.ASSISTANT
+    return not history or (history[-1].role is Role.ASSISTANT and paused is None)
+
+
+def _knows_no_pause(whole: Any, case: Any, decided: Any, _: Any) -> bool:
+    return bool(whole(case, decided, None))
 
 
 async def _nothing_to_tell(*_: Any) -> Any:
@@ -238,7 +242,8 @@ _LOG = (
 _GOING_ON = (
     _swap("a continuation is not appended", commit=("append_continuation(change.continuation)", "")),
     _code("a turn that was taken over does not go on", _after(ConfirmationHandler, "answer_ended", _decides_nothing)),
-    _code("the agent goes on while a question waits", {(channel_agent, "has_answer"): _ends_with_text}),
+    _code("the agent goes on while a question waits", {(channel_agent, "has_answer"): _knows_no_other_question}),
+    _code("a second tap ends the request", _after(channel_agent, "has_answer", _knows_no_pause)),
     _code("an outcome is left untold", {(ConfirmationHandler, "outcome_to_tell"): _nothing_to_tell}),
     _code("a failed continuation is silent", _after(ChannelAgent, "_give_up_going_on", _says_nothing)),
     _code("the agent reads no outcome", {(OutcomeHistory, "refresh"): _reads_nothing}),

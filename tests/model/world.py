@@ -36,8 +36,9 @@ class Event:
     at: int
     tick: int
     committed: bool = False
-    #: Whether its replies had a text.
+    #: Whether its replies had a text, and whether a model was asked.
     is_answered: bool = False
+    asked_model: bool = False
 
     @property
     def says(self) -> str:

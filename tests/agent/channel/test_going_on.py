@@ -209,6 +209,19 @@ def test_message_between_yes_and_continuation_is_the_continuation(make_continuin
     assert (bot.channel.texts[-1], len(bot.provider.requests)) == ("both", 2)
 
 
+@pytest.mark.parametrize("between", ["tap of an unknown button", "tap on an earlier question"])
+def test_answer_without_a_model_between_yes_and_continuation_is_no_answer(make_continuing, between):
+    """The agent goes on behind it, with a history that a vendor takes."""
+    bot = make_continuing(ScriptedProvider([calls("A"), calls("B"), "fine"], strict=True))
+    bot.say("delete A")
+    earlier = bot.buttons[0].data
+    bot.say("delete B")
+    bot.hear("yes")
+    bot.hear(tap=earlier if "earlier" in between else "zzz")
+    bot.work()
+    assert (bot.deleted, bot.channel.texts[-1]) == (["B"], "fine")
+
+
 def test_question_asked_between_yes_and_continuation_is_an_answer(make_continuing):
     """No model is asked while the new question waits, and the next yes answers it."""
     bot = make_continuing(ScriptedProvider([calls("A"), calls("B"), "both"], strict=True))
