@@ -2,7 +2,7 @@
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.agent.config import AgentConfig, Cache, CachedResult, CacheStats, ResultCache, StartedCalls, ToolConfig
+from sayso.agent.config import AgentConfig, Cache, CachedResult, CacheStats, DecisionLog, ResultCache, ToolConfig
 from sayso.agent.decisions import Approve, DecidedCall, Decision, DecisionError, Deny, Edit, OpenCall, RunSnapshot
 from sayso.agent.guards.budget import Budget, BudgetLimits, MemoryBudget, RedisBudget
 from sayso.agent.guards.guardrails import (
@@ -43,7 +43,7 @@ from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, Oll
 from sayso.agent.result import AgentResult, StreamChunk
 from sayso.agent.run.cache import CacheKeyBuilder, InMemoryCache, RedisCache
 from sayso.agent.run.cancellation import CancellationToken
-from sayso.agent.run.started_calls import MemoryStartedCalls, SQLiteStartedCalls
+from sayso.agent.run.decision_log import MemoryDecisionLog, SQLiteDecisionLog
 from sayso.agent.run.structured import (
     ResponseFormat,
     build_schema_instruction,
@@ -125,6 +125,7 @@ __all__ = [
     "DecidedCall",
     "Decision",
     "DecisionError",
+    "DecisionLog",
     "Deny",
     "Edit",
     "EmbeddingSelector",
@@ -152,8 +153,8 @@ __all__ = [
     "Markdown",
     "McpToolProvider",
     "MemoryBudget",
+    "MemoryDecisionLog",
     "MemoryResultCache",
-    "MemoryStartedCalls",
     "Message",
     "MockToolProvider",
     "NotFound",
@@ -183,13 +184,12 @@ __all__ = [
     "Role",
     "RoleBasedSelector",
     "RunSnapshot",
+    "SQLiteDecisionLog",
     "SQLiteSessionStore",
-    "SQLiteStartedCalls",
     "ScriptedProvider",
     "SessionError",
     "SessionMetadata",
     "SessionStore",
-    "StartedCalls",
     "StreamChunk",
     "Tool",
     "ToolCall",

@@ -219,7 +219,7 @@ class Agent:
 
         Failures of tools, models, observers and caches are never raised. Raises ValueError or TypeError for invalid
         arguments, SessionError for a session that cannot be read, the errors of `stream_handler` and of the journal
-        (LeaseLost) and of `started_calls`, and CancelledError. Raises DecisionError, a ValueError, for decisions that
+        (LeaseLost) and of `decision_log`, and CancelledError. Raises DecisionError, a ValueError, for decisions that
         do not fit the open calls: then nothing has run. A run that raises adds nothing to the memory but the outcomes
         of calls that were decided.
         """

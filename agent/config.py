@@ -117,11 +117,14 @@ class ResultCache(Protocol):
         """Store a result for some seconds."""
 
 
-class StartedCalls(Protocol):
-    """Remembers the approved calls that were started, so that none runs twice. Called in threads, by all runs."""
+class DecisionLog(Protocol):
+    """Notes the decisions about calls, so that the first one counts and no call runs twice.
+
+    Called in threads, by all runs.
+    """
 
     def begin(self, key: str) -> str | None:
-        """Note that the call of this key starts, in one atomic step. Return None the first time.
+        """Note a decision before it is carried out, in one atomic step. Return None the first time.
 
         Later return the text that `end` was given, or "" if there is none: how the call ended is unknown.
         """
@@ -169,7 +172,7 @@ class AgentConfig:
     `system_prompt` may be a function. It is called for each model call with the ToolContext of the current user. A text
     that differs from call to call keeps all that follows it out of the vendor's cache.
     With `pause_for_approval` a run ends with `stop_reason` "pending" at a call that needs an approval, and goes on with
-    `run(paused=..., decisions=...)`. `started_calls` remembers which approved calls were started (None: this process).
+    `run(paused=..., decisions=...)`. `decision_log` notes each decision before it takes effect (None: in this process).
     `conversation_secret` makes the keys that tell vendors which requests belong to one conversation; processes that
     share conversations need the same (default: made of SAYSO_SECRET_KEYS of the environment).
     """
@@ -222,7 +225,7 @@ class AgentConfig:
     confirm_action: ConfirmAction | None = None
     approval_timeout: float = 60.0
     pause_for_approval: bool = False
-    started_calls: StartedCalls | None = None
+    decision_log: DecisionLog | None = None
     guardrails: GuardrailsPipeline | None = None
     coherence_check: bool = False
     coherence_provider: Provider | None = None

@@ -26,6 +26,7 @@ from sayso.pending.executors import (
     Ambiguous,
     Executors,
     NotFound,
+    Reconciler,
     ToolOutput,
     ToolResult,
     as_json,
@@ -516,14 +517,8 @@ class Settlement:
         reconcile = self._executors.reconciler(action.kind)
         if reconcile is None:
             return None
-        try:
-            with _confirmed(claim, action):
-                context = with_context(reconcile, current_context)
-                answer = await run_with_timeout(lambda: reconcile(action, **context), RECONCILE_TIMEOUT)
-        except Exception:  # a reconciler is user code; when it fails, nothing is known
-            log.exception("pending.not_reconciled", extra={"kind": action.kind, "pending": action.pending_action_id})
-            return None
-        return answer if isinstance(answer, str | bool) else None
+        with _confirmed(claim, action):
+            return await reconciled(reconcile, action)
 
     async def _end_started(self, claim: Claim, action: PendingAction, state: EndState, text: str) -> ConfirmOutcome:
         """Started -> done, failed or unknown, for an action that this process did not run."""
@@ -561,6 +556,17 @@ class Settlement:
         transition = Transition(claim.pending_action_id, before, to, text, claim.by)
         answer, _ = await self._repository.change(claim.conversation, TurnChange(transition=transition))
         return answer == "ok"
+
+
+async def reconciled(reconcile: Reconciler, action: PendingAction) -> str | bool | None:
+    """Return what a reconciler knows of an interrupted action, by the yes of this context. None: nothing."""
+    try:
+        context = with_context(reconcile, current_context)
+        answer = await run_with_timeout(lambda: reconcile(action, **context), RECONCILE_TIMEOUT)
+    except Exception:  # a reconciler is user code; when it fails, nothing is known
+        log.exception("pending.not_reconciled", extra={"kind": action.kind, "pending": action.pending_action_id})
+        return None
+    return answer if isinstance(answer, str | bool) else None
 
 
 def _may_decide(claim: Claim, action: PendingAction, plan: str = "") -> bool:

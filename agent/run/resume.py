@@ -7,11 +7,11 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from sayso.agent.config import AgentConfig, StartedCalls
+from sayso.agent.config import AgentConfig, DecisionLog
 from sayso.agent.decisions import (
     Approve,
     DecidedCall,
@@ -25,13 +25,13 @@ from sayso.agent.decisions import (
     json_or_text,
     outcome_entry,
 )
-from sayso.agent.guards.policy import PolicyDecision
+from sayso.agent.guards.policy import PolicyDecision, ToolCallRefused
 from sayso.agent.messages import FINAL_OUTCOMES, ActionLink, ActionOutcome, Message, Role, ToolCall
 from sayso.agent.result import AgentResult
+from sayso.agent.run.decision_log import OF_THIS_PROCESS, decision_key
 from sayso.agent.run.edited_call import EditRefused, edited_call
 from sayso.agent.run.inner_agent import InnerAgent, InnerPause, answer_or_pause, inner_agent_of
 from sayso.agent.run.pause import open_actions, waiting_id, with_waiting_results
-from sayso.agent.run.started_calls import OF_THIS_PROCESS, key_of_call
 from sayso.agent.run.state import CallOutcome, RunEnd, RunState
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest, original_error
 from sayso.agent.run.tool_calls import check_call
@@ -43,11 +43,13 @@ from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.types import storable
+from sayso.pending.action import PendingAction
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.context import Confirmation, call_context, context_field, own_context
 from sayso.pending.effect import EffectRefused, EffectStart
 from sayso.pending.executors import ToolResult
 from sayso.pending.proposals import ChannelRun
+from sayso.pending.settlement import reconciled
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,8 @@ DECIDED_MESSAGE = "(A call that waited was decided. Its result above says what c
 CHANGED = "it has changed since the user was asked, so nothing was done: propose it again"
 #: The error of a call whose tool is not there any more.
 GONE = "the tool is not available any more, so nothing was done"
+#: The error of a call whose id was decided before, with other arguments.
+OTHER_ARGUMENTS = "it did not run: the same call was decided before with other arguments ({outcome})"
 #: The results of tools that say that nothing was done.
 _NOTHING_DONE = ("not_found", "ambiguous")
 
@@ -69,26 +73,30 @@ class Ending:
     text: str = ""
     at: float = 0.0
     final_text: str | None = None
+    #: The digest of the arguments that the decision was about; "" if that is not known.
+    args_digest: str = ""
 
     def to_json(self) -> str:
-        """Return the ending as `StartedCalls` keeps it."""
-        fields = [self.outcome, self.text, self.at, self.final_text]
-        return storable(json.dumps(fields, ensure_ascii=False))
+        """Return the ending as a DecisionLog keeps it."""
+        return storable(json.dumps(asdict(self), ensure_ascii=False))
 
     @classmethod
     def from_json(cls, text: str) -> Ending:
         """Return the ending that `to_json` wrote; an unknown one for anything else."""
         try:
-            return cls(*json.loads(text))
+            return cls(**json.loads(text))
         except (ValueError, TypeError):
             return cls("unknown")
 
 
-class BegunBefore(EffectRefused):
-    """Raised where a call must not begin, because it did before, here or elsewhere. `ending` is how that ended."""
+class DecidedBefore(EffectRefused):
+    """Raised where a call must not begin, because it was decided before, here or elsewhere.
+
+    `ending` is how it ended then.
+    """
 
     def __init__(self, ending: Ending) -> None:
-        super().__init__("the effect did not begin: this call was started before")
+        super().__init__("the effect did not begin: this call was decided before")
         self.ending = ending
 
 
@@ -105,7 +113,7 @@ class DecisionRunner:
         self._tools = tools
         self._config = config
         self._caller = caller
-        self._started: StartedCalls = config.started_calls or OF_THIS_PROCESS
+        self._log: DecisionLog = config.decision_log or OF_THIS_PROCESS
         self._final_texts: list[str] = []
 
     async def carry_out(self) -> RunEnd | None:
@@ -113,12 +121,12 @@ class DecisionRunner:
         run = self._run
         self._adopt_known_outcomes()
         await self._change_calls()
-        for call in list(run.open_calls):
-            decision = self._decisions.get(call.id)
-            if isinstance(decision, Approve | Deny):
-                await self._decide(call, decision)
-        for call_id in list(run.inner):
-            await self._decide_inner(call_id)
+        own = {call.call_id: call for call in run.open_calls}
+        for call_id in [message.tool_call_id for message in run.earlier]:
+            if call_id in own:
+                await self._decide(own[call_id])
+            elif call_id in run.inner:
+                await self._decide_inner(call_id)
 
         if not run.request.messages and (run.open_calls or run.inner):
             return RunEnd("\n\n".join(call.preview for call in run.snapshot.open_calls), stop_reason="pending")
@@ -151,15 +159,32 @@ class DecisionRunner:
         for call_id in run.inner:
             if self._inner_decisions(call_id):
                 self._inner_tool(call_id)  # raises if it is gone
+        changed: dict[int, OpenCall] = {}
         for at, call in enumerate(run.open_calls):
             decision = self._decisions.get(call.id)
             if isinstance(decision, Edit):
-                run.open_calls[at] = await self._changed(call, decision)
+                changed[at] = await self._changed(call, decision)
         for call_id, snapshot in run.inner.items():
             edits = {id_: each for id_, each in self._inner_decisions(call_id).items() if isinstance(each, Edit)}
             if edits:
                 result = await self._ask_inner(call_id, snapshot, edits)
                 run.inner[call_id] = result.paused or snapshot
+        await self._replace_calls(changed)
+
+    async def _replace_calls(self, changed: Mapping[int, OpenCall]) -> None:
+        """Put the changed calls in the place of the earlier ones, of which none can be approved any more."""
+        run = self._run
+        for at, call in [(at, run.open_calls[at]) for at in changed]:
+            key = self._key(call)
+            ending = Ending("replaced", at=time.time(), args_digest=call.args_digest)
+            try:
+                await self._begin(key, call)
+                await self._note_end(key, ending)
+            except DecidedBefore as exc:
+                if exc.ending.outcome != "replaced":  # it ran, or was denied: that counts
+                    self._write(call, Approve(), exc.ending)
+                    continue
+            run.open_calls[run.open_calls.index(call)] = changed[at]
 
     async def _changed(self, call: OpenCall, edit: Edit) -> OpenCall:
         """Return the new proposal of a changed call. Raises DecisionError."""
@@ -186,13 +211,13 @@ class DecisionRunner:
             values_digest=edited.values_digest,
         )
 
-    async def _decide(self, call: OpenCall, decision: Approve | Deny) -> None:
-        """Carry out one decision, and write what came of it."""
-        if isinstance(decision, Deny):
-            ending = Ending("denied", at=time.time())
-        else:
-            ending = await self._approved(call, decision)
-        self._write(call, decision, ending)
+    async def _decide(self, call: OpenCall) -> None:
+        """Carry out the decision about a call, and write what came of it. Without one the call stays open."""
+        match self._decisions.get(call.id):
+            case Deny() as decision:
+                self._write(call, decision, await self._denied(call))
+            case Approve() as decision:
+                self._write(call, decision, await self._approved(call, decision))
 
     def _write(self, call: OpenCall, decision: Approve | Deny, ending: Ending) -> None:
         """Write what became of a call into the run, its memory and its result."""
@@ -233,42 +258,86 @@ class DecisionRunner:
         if run.remembers_earlier and run.memory is not None:
             run.memory.replace_results({result.actions[0].id: result})
 
+    async def _denied(self, call: OpenCall) -> Ending:
+        """Return how a denied call ends: without having run, unless an earlier decision says otherwise."""
+        key = self._key(call)
+        ending = Ending("denied", at=time.time(), args_digest=call.args_digest)
+        try:
+            await self._begin(key, call)
+        except DecidedBefore as exc:
+            return exc.ending
+        await self._note_end(key, ending)
+        return ending
+
     async def _approved(self, call: OpenCall, decision: Approve) -> Ending:
         """Run an approved call, once. Return how it ended, also if it had ended before."""
         request = await self._request(call)
         if isinstance(request, Ending):
             return request
-        key = key_of_call(self._run.events.run_id, call)
-        effect = EffectStart(partial(self._begin, key, request.tool))
+        key, tool = self._key(call), request.tool
+        effect = EffectStart(partial(self._begin, key, call, tool))
         try:
-            if not request.tool.marks_effect:
+            if not tool.marks_effect:
                 await effect.begin()
             ending = await self._run_call(request, call, decision, effect, key)
             if not effect.close() and ending.outcome == "done":  # a tool that did not say where its effect begins
-                await self._begin(key, request.tool)
-        except BegunBefore as exc:
-            return exc.ending
+                await self._begin(key, call, tool)
+        except DecidedBefore as exc:
+            if exc.ending.outcome != "unknown":
+                return exc.ending
+            ending = await self._reconciled(call, decision, tool, key)
         except BaseException:
             if effect.close():
                 # It may have taken effect. The memory must say so before the run ends.
                 self._write(call, decision, Ending("unknown", at=time.time()))
             raise
-        if ending.outcome != "unknown" and (effect.has_begun or ending.outcome == "done"):
+        if ending.outcome == "failed" and not effect.has_begun and tool.marks_effect:
+            return ending  # only its preparation has run, which may run again
+        if ending.outcome != "unknown":
             await self._note_end(key, ending)
         return ending
 
-    async def _begin(self, key: str, tool: Tool) -> None:
-        """Note that a call begins. Raises BegunBefore if it must not."""
-        before = await call_in_thread(self._started.begin, key)
-        if before is None or (before == "" and tool.repeatable):
+    def _key(self, call: OpenCall) -> str:
+        return decision_key(self._run.events.run_id, call)
+
+    async def _begin(self, key: str, call: OpenCall, tool: Tool | None = None) -> None:
+        """Note that a decision is carried out. Raises DecidedBefore if there was one, and it is not repeated."""
+        before = await call_in_thread(self._log.begin, key)
+        if before is None or (before == "" and tool is not None and tool.repeatable):
             return
-        raise BegunBefore(Ending.from_json(before) if before else Ending("unknown", at=time.time()))
+        ending = Ending.from_json(before) if before else Ending("unknown", at=time.time())
+        if ending.args_digest not in ("", call.args_digest):
+            ending = Ending("failed", OTHER_ARGUMENTS.format(outcome=ending.outcome), at=ending.at)
+        raise DecidedBefore(ending)
 
     async def _note_end(self, key: str, ending: Ending) -> None:
         try:
-            await call_in_thread(self._started.end, key, ending.to_json())
+            await call_in_thread(self._log.end, key, ending.to_json())
         except Exception as exc:  # the call has run: its outcome must not be lost
             log.warning("agent.call_not_noted", extra={"key": key, "reason": type(exc).__name__})
+
+    async def _reconciled(self, call: OpenCall, decision: Approve, tool: Tool, key: str) -> Ending:
+        """Return how a call ended that was begun before: done, if its reconciler says so.
+
+        If that says no, the call may run at this moment, in another thread or process.
+        """
+        record = PendingAction(
+            user_id=decision.decided_by,
+            kind=call.tool_name,
+            preview=call.preview,
+            args=dict(call.arguments),
+            tool_digest=call.tool_digest,
+            values_digest=call.values_digest,
+            pending_action_id=key,
+        )
+        answer: Any = None
+        if tool.reconcile is not None:
+            with _by_yes(call, decision, key):
+                answer = await reconciled(tool.reconcile, record)
+        if answer in (None, False):
+            return Ending("unknown", at=time.time())
+        text = answer if isinstance(answer, str) else ""
+        return Ending("done", text, at=time.time(), args_digest=call.args_digest)
 
     async def _request(self, call: OpenCall) -> ToolRequest | Ending:
         """Return the call as it may run now, or why it may not: its yes is for what was shown."""
@@ -289,14 +358,14 @@ class DecisionRunner:
                 return _refused(result_text(serialize(draft.preview)))
             if not is_same_question(tool, draft, call.preview, call.values_digest):
                 return _refused(CHANGED)
-        except ToolError as exc:
+        except (ToolError, ToolCallRefused) as exc:
             return _refused(f"nothing was done: {exc}")
         return replace(request, decision=PolicyDecision("allow", "it was approved"))
 
     async def _run_call(
         self, request: ToolRequest, call: OpenCall, decision: Approve, effect: EffectStart, key: str
     ) -> Ending:
-        """Run the call by its yes, and return how it ended. Raises BegunBefore."""
+        """Run the call by its yes, and return how it ended. Raises DecidedBefore."""
         files: list[Artifact] = []
         choices: list[str] = []
         suspicions: list[str] = []
@@ -304,7 +373,7 @@ class DecisionRunner:
             own.artifacts, own.choices, own.suspicions = files, choices, suspicions
             own.idempotency_key, own.effect = key, effect
             tool_run = await self._caller.run(request, suspicions)
-        if tool_run.error is not None and isinstance(original_error(tool_run.error), BegunBefore):
+        if tool_run.error is not None and isinstance(original_error(tool_run.error), DecidedBefore):
             raise original_error(tool_run.error)
         self._run.artifacts += files
         self._run.choices = tuple(choices) or self._run.choices
@@ -316,9 +385,9 @@ class DecisionRunner:
             text = str(error.get("error", "")) if isinstance(error, dict) else ""
             return Ending("unknown", text, at=at)
         if not outcome.has_result or _says_nothing_done(tool_run.raw):
-            return Ending("failed", outcome.content.removeprefix("Error: "), at=at)
+            return Ending("failed", outcome.content.removeprefix("Error: "), at=at, args_digest=call.args_digest)
         final_text = outcome.final_text if outcome.ends == "terminal" else None
-        return Ending("done", outcome.content, at=at, final_text=final_text)
+        return Ending("done", outcome.content, at, final_text, call.args_digest)
 
     async def _decide_inner(self, call_id: str) -> None:
         """Hand the decisions about the calls of an inner run on to it. Its answer becomes the result of the call."""

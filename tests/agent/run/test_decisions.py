@@ -26,8 +26,9 @@ from sayso.agent import (
     ProviderError,
     Role,
     ScriptedProvider,
-    SQLiteStartedCalls,
+    SQLiteDecisionLog,
     ToolCall,
+    ToolMetadata,
     ToolPolicy,
     UsageStats,
 )
@@ -355,11 +356,11 @@ def test_same_decisions_given_twice_run_the_call_once(refund, ran):
 
 def test_another_process_learns_of_a_started_call_from_the_file(refund, ran, tmp_path):
     """A process that died during the call leaves it unknown: it is told so, and not repeated."""
-    stored = SQLiteStartedCalls(tmp_path / "calls.db")
-    agent, _ = agent_of([refund], [REFUND, "Done."], started_calls=stored)
+    stored = SQLiteDecisionLog(tmp_path / "log.db")
+    agent, _ = agent_of([refund], [REFUND, "Done."], decision_log=stored)
     paused = agent.run("refund order 17").paused
     agent.run(paused=paused, decisions={"c1": Approve()})
-    other, model = agent_of([refund], ["Done already."], started_calls=SQLiteStartedCalls(tmp_path / "calls.db"))
+    other, model = agent_of([refund], ["Done already."], decision_log=SQLiteDecisionLog(tmp_path / "log.db"))
     assert other.run(paused=paused, decisions={"c1": Approve()}).decided[0].outcome == "done"
     assert ran == [("refund", 17, 5)]
     assert json.loads(results(model.requests[0])[0])["result"] == "Order 17 refunded."
@@ -367,13 +368,13 @@ def test_another_process_learns_of_a_started_call_from_the_file(refund, ran, tmp
 
 def test_call_that_was_started_and_never_ended_is_unknown(refund, ran, tmp_path):
     """As after a kill: the model reads that it may have happened, and the call does not run."""
-    stored = SQLiteStartedCalls(tmp_path / "calls.db")
-    agent, model = agent_of([refund], [REFUND, "I cannot tell."], started_calls=stored)
+    stored = SQLiteDecisionLog(tmp_path / "log.db")
+    agent, model = agent_of([refund], [REFUND, "I cannot tell."], decision_log=stored)
     paused = agent.run("refund order 17").paused
     stored.end = lambda key, outcome: None
     agent.run(paused=paused, decisions={"c1": Approve()})
     ran.clear()
-    other, model = agent_of([refund], ["I cannot tell."], started_calls=SQLiteStartedCalls(tmp_path / "calls.db"))
+    other, model = agent_of([refund], ["I cannot tell."], decision_log=SQLiteDecisionLog(tmp_path / "log.db"))
     assert other.run(paused=paused, decisions={"c1": Approve()}).decided[0].outcome == "unknown"
     assert (ran, "may have taken effect" in results(model.requests[0])[0]) == ([], True)
 
@@ -482,12 +483,12 @@ def test_run_goes_on_with_another_memory(refund, ran):
 def test_memory_that_knows_the_outcome_lets_nothing_run_again(refund, ran, tmp_path):
     """A conversation that was stored after the call is as good as a file of started calls."""
     memory = ConversationMemory()
-    of_one, of_other = SQLiteStartedCalls(tmp_path / "1"), SQLiteStartedCalls(tmp_path / "2")
-    agent, _ = agent_of([refund], [REFUND, "Refunded."], memory=memory, started_calls=of_one)
+    of_one, of_other = SQLiteDecisionLog(tmp_path / "1"), SQLiteDecisionLog(tmp_path / "2")
+    agent, _ = agent_of([refund], [REFUND, "Refunded."], memory=memory, decision_log=of_one)
     stored = agent.run("refund order 17").paused.to_dict()
     agent.run(paused=RunSnapshot.from_dict(stored), decisions={"c1": Approve()})
     kept = ConversationMemory.from_dict(json.loads(json.dumps(memory.to_dict())))
-    other, _ = agent_of([refund], ["Refunded already."], memory=kept, started_calls=of_other)
+    other, _ = agent_of([refund], ["Refunded already."], memory=kept, decision_log=of_other)
     result = other.run(paused=RunSnapshot.from_dict(stored), decisions={"c1": Approve()})
     assert (result.content, result.decided[0].outcome, ran) == ("Refunded already.", "done", [("refund", 17, 5)])
 
@@ -662,7 +663,7 @@ def test_all_doors_go_on(refund, ran):
 
 def test_tool_that_says_where_its_effect_begins_is_noted_there(ran, tmp_path):
     """What fails before may run again; from the effect on, the call does not begin a second time."""
-    stored, is_away = SQLiteStartedCalls(tmp_path / "calls.db"), list[bool]()
+    stored, is_away = SQLiteDecisionLog(tmp_path / "log.db"), list[bool]()
 
     @tool(requires_approval=True, marks_effect=True)
     def refund(order: int, context: ToolContext) -> str:
@@ -674,7 +675,7 @@ def test_tool_that_says_where_its_effect_begins_is_noted_there(ran, tmp_path):
             ran.append("refund")
         return "refunded"
 
-    agent, _ = agent_of([refund], [REFUND, "Away.", "Refunded.", "Already."], started_calls=stored)
+    agent, _ = agent_of([refund], [REFUND, "Away.", "Refunded.", "Already."], decision_log=stored)
     paused = agent.run("go").paused
     ends = []
     for _ in range(3):
@@ -682,3 +683,79 @@ def test_tool_that_says_where_its_effect_begins_is_noted_there(ran, tmp_path):
         ends.append(agent.run(paused=paused, decisions={"c1": Approve()}).decided[0])
     assert [(end.outcome, end.text) for end in ends[1:]] == [("done", "refunded"), ("done", "refunded")]
     assert (ends[0].outcome, ran) == ("failed", ["prepare", "prepare", "refund", "prepare"])
+
+
+@pytest.mark.parametrize("first", [Deny("no"), Edit({"euros": 2})])
+def test_yes_from_an_old_page_runs_nothing_after_another_decision(refund, ran, first):
+    """The first decision about a call counts, also for a paused run that was stored before it."""
+    agent, _ = agent_of([refund], [REFUND, "Fine.", "Fine."])
+    stored = agent.run("refund order 17").paused.to_dict()
+    agent.run(paused=RunSnapshot.from_dict(stored), decisions={"c1": first})
+    late = agent.run(paused=RunSnapshot.from_dict(stored), decisions={"c1": Approve()})
+    assert (ran, late.decided[0].outcome) == ([], "denied" if isinstance(first, Deny) else "replaced")
+
+
+def test_no_and_change_that_come_after_the_yes_tell_that_it_ran(refund, ran):
+    """They cannot take it back, and do not hide it."""
+    agent, _ = agent_of([refund], [REFUND, "Done.", "Too late.", "Too late."])
+    paused = agent.run("refund order 17").paused
+    agent.run(paused=paused, decisions={"c1": Approve()})
+    for late in (Deny("wait"), Edit({"euros": 2})):
+        result = agent.run(paused=paused, decisions={"c1": late})
+        assert (result.content, result.decided[0].outcome) == ("Too late.", "done")
+    assert ran == [("refund", 17, 5)]
+
+
+def test_two_changes_of_one_call_run_once(refund, ran):
+    """Both are asked about under one id, and the first yes counts; the second reads that other arguments ran."""
+    agent, _ = agent_of([refund], [REFUND, "Two.", "Not three."])
+    paused = agent.run("refund order 17").paused
+    two, three = (agent.run(paused=paused, decisions={"c1": Edit({"euros": n})}).paused for n in (2, 3))
+    agent.run(paused=two, decisions={"c1~2": Approve()})
+    late = agent.run(paused=three, decisions={"c1~2": Approve()})
+    assert (ran, late.decided[0].outcome) == ([("refund", 17, 2)], "failed")
+    assert "decided before with other arguments" in late.decided[0].text
+
+
+def test_reconciler_tells_that_an_interrupted_call_was_done(ran, tmp_path):
+    """It gets a record with the idempotency key of the call, and what it says becomes the outcome."""
+
+    def was_refunded(record) -> str | None:
+        return "Refund R-17 booked." if (record.pending_action_id, record.args) == (ran[0], {"order": 17}) else None
+
+    @tool(requires_approval=True, reconcile=was_refunded)
+    def refund(order: int) -> str:
+        """Refund an order."""
+        ran.append(idempotency_key())
+        return "ok"
+
+    stored = SQLiteDecisionLog(tmp_path / "log.db")
+    stored.end = lambda key, outcome: None  # as if the process died
+    agent, _ = agent_of([refund], [REFUND, "Done."], decision_log=stored)
+    paused = agent.run("go").paused
+    agent.run(paused=paused, decisions={"c1": Approve()})
+    other, _ = agent_of([refund], ["Done."], decision_log=SQLiteDecisionLog(tmp_path / "log.db"))
+    (decided,) = other.run(paused=paused, decisions={"c1": Approve()}).decided
+    assert (decided.outcome, decided.text, len(ran)) == ("done", "Refund R-17 booked.", 1)
+
+
+def test_preview_that_takes_too_long_at_the_yes_runs_nothing(ran):
+    """The run goes on, and the model reads why."""
+    may_end, is_slow = threading.Event(), threading.Event()
+
+    def preview(order: int) -> str:
+        if is_slow.is_set():
+            may_end.wait(30)
+        return f"Refund {order}"
+
+    @tool(requires_approval=True, preview=preview, metadata=ToolMetadata(timeout=0.05))
+    async def refund(order: int) -> str:
+        """Refund an order."""
+        ran.append(order)
+
+    agent, _ = agent_of([refund], [REFUND, "Slow."])
+    paused = agent.run("go").paused
+    is_slow.set()
+    result = agent.run(paused=paused, decisions={"c1": Approve()})
+    may_end.set()
+    assert (result.content, result.decided[0].outcome, ran) == ("Slow.", "failed", [])
