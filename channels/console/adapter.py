@@ -127,6 +127,10 @@ class ConsoleChannel:
             return None
         if form is None:
             return None
+        # Other tabs, and this page after a reload, show that the question is open for longer.
+        more_time = {"type": "open", "of": turn.message_id, "seconds": form.seconds_left}
+        with suppress(StoreDown):
+            await asyncio.to_thread(self.feed.append, turn.conversation.id, more_time)
         return WebhookResponse(200, json.dumps({"ok": True, "form": form_json(form)}), "application/json")
 
     def form_errors(self, errors: Mapping[str, str]) -> WebhookResponse:

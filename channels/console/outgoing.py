@@ -76,7 +76,6 @@ def form_json(form: EditForm) -> dict[str, Any]:
         "cancel": texts.form_cancel(),
         "note": texts.form_note(),
         "language": texts.language,
-        "seconds": form.seconds_left,
         "fields": [_field_json(field) for field in form.fields],
     }
 

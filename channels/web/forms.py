@@ -38,8 +38,16 @@ class WebForms:
     What it cannot do in time it leaves to the workers: the turn is stored like any other one.
     """
 
-    def __init__(self, source: FormSource) -> None:
+    def __init__(
+        self,
+        source: FormSource,
+        *,
+        open_seconds: float = OPEN_SECONDS,
+        check_seconds: float = CHECK_SECONDS,
+    ) -> None:
         self._source = source
+        self._open_seconds = open_seconds
+        self._check_seconds = check_seconds
         self._lock = threading.Lock()
         #: Runs the calls to platforms, which go on after their webhook was answered. It begins with
         #: the first form, after the process has forked.
@@ -54,7 +62,7 @@ class WebForms:
             return self._checked(channel, received, turn)
         if not self._source.asks_for_form(turn):
             return received
-        answer = self._run(channel.open_form(turn, self._source.open), OPEN_SECONDS)
+        answer = self._run(channel.open_form(turn, self._source.open), self._open_seconds)
         if answer is None:
             return received
         ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
@@ -63,7 +71,7 @@ class WebForms:
 
     def _checked(self, channel: ShowsForms, received: Received, turn: Turn) -> Received:
         errors: dict[str, str] = {}
-        form = self._run(self._find(turn), CHECK_SECONDS)
+        form = self._run(self._find(turn), self._check_seconds)
         if form is not None:
             errors = form_errors(form, turn)
         if not errors:

@@ -23,7 +23,7 @@ const EARLIER_PX = 300; // earlier messages are loaded when the user is that clo
 const END_PX = 120; // who is that close to the end reads the newest message
 const CLOCK_AHEAD_MS = page.now - Date.now(); // by how much the server's clock is ahead of ours
 const HEADERS = { "X-Sayso-Console": "1" };
-const EARLIER_TYPES = ["user", "tap", "bubble", "edit", "steps"]; // earlier entries that are shown
+const EARLIER_TYPES = ["user", "tap", "bubble", "edit", "open", "steps"]; // earlier entries that are shown
 
 const ownMessages = new Map(); // event id -> our own message element
 const bubbles = new Map(); // id in the feed or id of the delivery -> the bot's message
@@ -51,6 +51,7 @@ const VIEWS = {
   removed: dropDraft,
   bubble: showBubble,
   edit: showEdit,
+  open: showOpen,
   steps: showSteps,
   clear: showClear,
 };
@@ -239,6 +240,12 @@ function showEdit(entry, at) {
   if (!isFirst(entry.delivery)) return;
   if (message) edit(message, entry, at);
   else if (!(lateEdits.get(entry.of)?.[1] > at)) lateEdits.set(entry.of, [entry, at]);
+}
+
+// Shows that a question is open for longer: its person has opened its form.
+function showOpen(entry, at) {
+  const row = bubbles.get(entry.of)?.querySelector(".buttons");
+  if (row && entry.seconds) keepOpen(row, at.getTime() + entry.seconds * 1000, entry.seconds);
 }
 
 // Keeps the end in view when something grows: a message, a picture that has loaded, the keyboard.

@@ -36,17 +36,18 @@ function openForm(button, described) {
   };
   row.hidden = true;
   row.before(form);
-  keepOpen(row, described.seconds);
+  if (row.dataset.until) countDown(row);
   showFromTop(row.closest(".message"));
   // The user may be writing something else by now.
   if (!input.value) views[0]?.control.focus({ preventScroll: true });
 }
 
-// Shows how long the question is open now: its person has got more time.
-function keepOpen(row, seconds) {
-  if (!row.dataset.until || !seconds) return;
-  const until = Date.now() + CLOCK_AHEAD_MS + seconds * 1000;
+// Shows until when a question is open now, also one whose time seemed to be up.
+function keepOpen(row, until, seconds) {
+  if (!row.querySelector(".left")) return;
   Object.assign(row.dataset, { until, seconds: Math.ceil(seconds) });
+  const isChosen = row.querySelector(".chosen") !== null; // the tap that opens the form is on its way
+  for (const button of row.querySelectorAll("button")) button.disabled = isChosen;
   countDown(row);
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import flask
 
-from sayso.channels.base import BadHook, Forbidden, FormSource
+from sayso.channels.base import BadHook, Forbidden
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.store import FeedEntries, FeedEntry, StoreDown
 from sayso.channels.console.views import console_pages
@@ -24,14 +24,14 @@ KEYS = ["console-test-key"]
 class EchoApp:
     """A Flask app around console channels. It shows typing and echoes each turn before it answers the request.
 
-    While `holds` is true, turns wait as if no worker were running. `questions`: the forms of its questions.
+    While `holds` is true, turns wait as if no worker were running. `forms`: those of its questions.
     """
 
     def __init__(self, *channels: ConsoleChannel, media: LocalMediaStore, **page_options: Any) -> None:
         self.turns: list[Turn] = []
         self.holds = False
         self.held: list[Turn] = []
-        self.questions: FormSource | None = None
+        self.forms: WebForms | None = None
         self.app = flask.Flask("echo")
         waiting = {"stage": self._stage, "why_waiting": lambda: "No worker is running."}
         self.app.register_blueprint(console_pages(*channels, **waiting, **page_options))
@@ -47,8 +47,8 @@ class EchoApp:
                 return str(exc), 403
             except BadHook as exc:
                 return str(exc), 400
-            if self.questions:
-                received = WebForms(self.questions).answered(by_name[name], received)
+            if self.forms:
+                received = self.forms.answered(by_name[name], received)
             for turn in received.turns:
                 self.turns.append(turn)
                 if self.holds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from werkzeug.serving import make_server
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.forms import EditForm, FormField
 from sayso.channels.storage.media import LocalMediaStore
-from sayso.channels.types import Button, Conversation, Delivery, Reply, ToolStep, Turn
+from sayso.channels.types import Button, Conversation, Delivery, Reply, Tap, ToolStep, Turn
+from sayso.channels.web.forms import WebForms
 from sayso.pending.concurrency import run_sync
 from sayso.workers.processor import replace_draft
 from tests.channels.parts import console_channel
@@ -155,11 +157,12 @@ class OpenQuestion:
 
 def ask_to_change(page: Page, echo: EchoApp) -> OpenQuestion:
     """Let the bot ask a question that can be changed, and return what is known of it."""
-    echo.questions = OpenQuestion()
+    question = OpenQuestion()
+    echo.forms = WebForms(question)
     buttons = (Button("Yes", "c:1", "danger"), Button("No", "x:1"), Button("Change", "e:1"))
     echo.reply = lambda turn: Reply(f"Said {turn.kind}", buttons, answer_seconds=60)
     ask(page)
-    return echo.questions
+    return question
 
 
 def test_question_is_changed_with_the_keyboard_alone(page: Page, echo: EchoApp):
@@ -197,6 +200,22 @@ def test_form_that_is_left_changes_nothing(page: Page, echo: EchoApp):
     page.get_by_role("button", name="Send").click()
     expect(page.get_by_role("form")).to_have_count(0)
     assert [turn.kind for turn in echo.turns] == ["message", "message"]
+
+
+def test_question_whose_form_was_opened_stays_open_after_a_reload(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """Its first time to answer was over long ago."""
+    ask_to_change(page, echo)
+    (turn,) = echo.turns
+    question = Delivery("d2", turn.conversation, Reply("Sure?", (Button("Change", "e:1"),), answer_seconds=0.001))
+    run_sync(channel.send(question))
+    expect(page.locator(".buttons .left").last).to_have_text("Time is up")
+    entries = channel.feed.read(turn.conversation.id, "", 0)
+    tapped = replace(turn, tap=Tap("e:1"), message_id=entries[-1][0])
+    run_sync(channel.open_form(tapped, OpenQuestion().find))
+    for _ in range(2):
+        expect(page.get_by_role("button", name="Change").last).to_be_enabled()
+        expect(page.locator(".buttons .left").last).to_have_text(re.compile(r"^(10:00|9:\d\d) left$"))
+        page.reload()
 
 
 def test_change_of_a_closed_question_is_a_tap(page: Page, echo: EchoApp):
