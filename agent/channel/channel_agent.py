@@ -312,7 +312,7 @@ class ChannelAgent:
             answer = fixed_answer(context, context.texts.rest_missing())
         elif decided and not is_answered:
             if decided.state == "cancelled":  # the model cannot propose again what was just refused
-                context.run.denied.extend(await self._confirmation.actions_of(turn.scope, decided))
+                context.run.denied.extend(await self._confirmation.refused_by_no(turn.scope, decided))
             if context.memory.get_history()[-1].role is Role.ASSISTANT:
                 context.remember([user_message(turn)])
             answer = await self._run_agent(context, paused=paused or PausedRun(random_id(), 0))

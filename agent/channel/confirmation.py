@@ -451,6 +451,16 @@ class ConfirmationHandler:
         steps = await self._store.repository.read(scope.conversation.id, step_ids(stored.action))
         return [step.verified(self._store.signer, scope).action for step in steps if step]
 
+    async def refused_by_no(self, scope: Scope, stored: StoredAction) -> list[PendingAction]:
+        """Return what a plain no refuses: an action or the steps of a plan, and what its person has changed to these.
+
+        A person who changes a call and then says no does not want the call of the model either.
+        """
+        actions = await self.actions_of(scope, stored)
+        ids = tuple(action.changes_of for action in actions if action.changes_of)
+        before = await self._store.repository.read(scope.conversation.id, ids)
+        return [*actions, *(each.verified(self._store.signer, scope).action for each in before if each)]
+
     async def with_closed_prompt(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction, state: ActionState, outcome: str
     ) -> TurnAnswer:

@@ -240,6 +240,23 @@ def test_model_reads_what_the_no_was_to(shop):
     assert (bot.read()["outcome"], bot.read()["arguments"]["kg"]) == ("denied", 2)
 
 
+def test_model_cannot_ask_for_its_own_call_after_a_no_to_the_change(shop):
+    """Who changes 5 kg to 2 kg and then says no wants neither."""
+    bot = shop([FIRST], [FIRST], lines=["Then not."], after="continue")
+    bot.say("order apples")
+    bot.fill_in(bot.button("Change"), kg="2")
+    assert bot.say("no") == "Then not."
+    assert bot.open_action() is None
+
+
+def test_person_can_go_back_to_the_call_of_the_model(shop):
+    """With a no that says so, it is asked about again."""
+    bot = shop([FIRST], [FIRST], after="continue")
+    bot.say("order apples")
+    bot.fill_in(bot.button("Change"), kg="2")
+    assert "Order 5 kg of apples\n\nChanged: Kg: ~~2~~ → 5" in bot.say("no, take the 5 kg")
+
+
 def test_model_reads_the_changed_step_of_a_plan(shop):
     """The other step has the arguments of its call."""
     bot = shop([FIRST, {"item": "pears", "kg": 3}], lines=["All set."], after="continue")
