@@ -123,6 +123,7 @@ _UNCONFIRMED = {
     "expired": "no answer came in time", "cancelled": "it was cancelled",
     "superseded": "it was withdrawn before it ran",
 }  # fmt: skip
+_CHANGED = "its user changed it, and was asked anew"
 _ENDED = ("done", "failed", "unknown", "cancelled", "expired", "superseded")
 
 
@@ -207,7 +208,10 @@ def _confirmed(story: MessageStory) -> Iterator[str]:
             yield f"{name}: {who} confirmed it at {at} with message {_message(event)}. It is {action.newest} now."
         if claims:
             continue
-        if why := _UNCONFIRMED.get(action.newest):
+        why = _UNCONFIRMED.get(action.newest)
+        if action.newest == "superseded" and action.events:  # without a claim, only its user ends it so
+            why = _CHANGED
+        if why:
             by = [event for event in action.events if event.event == action.newest and event.by]
             yield f"{name}: not confirmed, {why}{f' by message {_message(by[-1])}' if by else ''}."
         elif action.newest:

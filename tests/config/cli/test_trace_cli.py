@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,23 @@ def test_story_of_a_cancelled_action_names_the_message_with_the_no(rig: RedisRig
     bot.say("no", event=YES)
     (says,) = story(ASK)["answers"]["confirmed_by"]
     assert says.endswith(f"not confirmed, it was cancelled by message {digest(YES)} ({CHAT.id}@2).")
+
+
+def test_story_of_a_changed_action_names_the_form(rig: RedisRig):
+    """The message with the form ended the earlier action and asked about the new one."""
+    bot = Bot(rig, "INV-42", editable=["name"])
+    bot.say("delete it", event=ASK)
+    form = turn("", event=YES, tap=bot.buttons[2].data)
+    rig.accept(replace(form, kind="form", form={"name": "INV-43"}))
+    bot.work()
+    told = story(YES)
+    changed = "its user changed it, and was asked anew by message"
+    assert f"{bot.buttons[0].data[1:23]} (delete): not confirmed, the question waits for an answer." in _confirmed(told)
+    assert any(f"{changed} {digest(YES)} ({CHAT.id}@2)." in each for each in _confirmed(told))
+
+
+def _confirmed(told: dict) -> list[str]:
+    return told["answers"]["confirmed_by"]
 
 
 def test_yes_in_the_ledger_of_another_machine_is_read_from_redis(rig: RedisRig, tmp_path: Path):
