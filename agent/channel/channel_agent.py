@@ -246,7 +246,7 @@ class ChannelAgent:
                 effects = await self.store.settlement.effects(context.turn.scope, settled)
                 ended = await self._confirmation.answer_ended(context, settled, effects, is_deciding=True)
                 return ended.about(settled)
-            if tap:
+            if tap or context.turn.kind == "form":  # a form without the token of its button changes nothing
                 return (await self._confirmation.handle_tap(context)).about(context.tapped)
             if context.turn.kind == "anonymous":
                 return fixed_answer(context, context.texts.anonymous())

@@ -10,7 +10,9 @@ import pytest
 
 from sayso.agent import Agent, AgentConfig, Role, ScriptedProvider, ToolCall, ToolPolicy, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.channels.console.outgoing import page_html
 from sayso.channels.i18n.texts import texts_for
+from sayso.channels.markdown import slack_mrkdwn, telegram_html, whatsapp_text
 from sayso.channels.types import Tap
 from sayso.pending.repository import StoredAction
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender, turn
@@ -214,6 +216,22 @@ def test_another_request_is_no_change(shop):
     bot.say("order apples")
     bot.say("yes")
     assert "Changed" not in bot.say("and 2 kg more")
+
+
+@pytest.mark.parametrize(
+    ("shown", "mark"),
+    [
+        (telegram_html, "<s>5</s> → 2"),
+        (slack_mrkdwn, "~5~ → 2"),
+        (whatsapp_text, "~5~ → 2"),
+        (page_html, "<s>5</s> → 2"),
+    ],
+)
+def test_each_platform_strikes_out_the_value_before(shop, shown, mark):
+    """In plain text the arrow says it."""
+    bot = shop([FIRST])
+    bot.say("order apples")
+    assert mark in shown(bot.fill_in(bot.button("Change"), kg="2"))
 
 
 # What the model reads.

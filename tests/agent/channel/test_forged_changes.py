@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import RedisError
 
-from sayso.agent import ToolPolicy
+from sayso.agent import RoleBasedSelector, ToolPolicy
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Tap
 from tests.agent.channel.test_changes import FIRST, Shop, shop
@@ -32,6 +32,23 @@ def test_form_with_the_token_of_yes_confirms_nothing(shop):
     tokens = asked(bot)
     assert bot.fill_in(tokens["Yes"], kg="2") == WORDS.stale()
     assert (bot.ordered, bot.open_action().state) == ([], "shown")
+
+
+def test_form_without_a_token_changes_nothing(shop):
+    """Nor does it drop the question."""
+    bot = shop([FIRST])
+    asked(bot)
+    bot.rig.accept(replace(turn(""), kind="form", form={"kg": "2"}))
+    assert bot.work() == WORDS.stale()
+    assert bot.open_action().action.args["kg"] == 5
+
+
+def test_person_who_lost_the_role_changes_nothing(shop):
+    """The tool is hidden from them by now."""
+    bot = shop([FIRST])
+    tokens = asked(bot)
+    bot.agent.agent.selector = RoleBasedSelector(lambda: "guest", allowed={"guest": []})
+    assert bot.fill_in(tokens["Change"], kg="2").startswith(WORDS.change_denied())
 
 
 def test_form_of_another_person_changes_nothing(shop):

@@ -156,6 +156,22 @@ def test_preview_that_refuses_the_new_values_is_told():
     assert (caught.value.kind, caught.value.result.message) == ("refused", "sold out")
 
 
+def test_tool_of_a_json_schema_is_changed_by_the_policy():
+    """Such as one of an MCP server, whose author knows nothing of Sayso."""
+    schema = {
+        "type": "object",
+        "properties": {"kg": {"type": "integer", "maximum": 9}, "at": {"type": ["string", "null"], "format": "date"}},
+        "required": ["kg"],
+    }
+    remote = Tool("remote_order", "Order", schema, lambda **_: "ok")
+    config = AgentConfig(tool_policy=ToolPolicy(editable={"remote_*": ["kg", "at"]}))
+    fields = edit_fields(remote, editable_names(remote, config.tool_policy), {"kg": 5})
+    assert [(entry["name"], entry["type"]) for entry in fields] == [("kg", "integer"), ("at", "date")]
+    assert edited(remote, {"kg": 5, "at": "2026-12-31"}, {"kg": 2, "at": None}, config).args == {"kg": 2}
+    with pytest.raises(EditRefused, match="maximum"):
+        edited(remote, {"kg": 5}, {"kg": 10}, config)
+
+
 def test_changed_call_has_its_own_preview():
     """The person agrees to exactly these words."""
     call = edited(order, CALL, {"kg": 2}, AgentConfig())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Queue
 from threading import Thread
@@ -100,6 +101,15 @@ def test_template_is_charged_by_its_category(media: MemoryMedia, platforms: Fake
     category = "utility" if templates else "template"
     assert asyncio.run(send_two()) == [category, category]
     assert (asked, len(platforms.sent)) == ([f"/v1/Content/{TEMPLATE}/ApprovalRequests"], 2)
+
+
+def test_question_that_can_be_changed_goes_out_with_the_two_buttons_of_the_template(
+    media: MemoryMedia, platforms: FakePlatforms
+):
+    """An approved template has no third one. The word on it, typed, does the same."""
+    change = Button("Change", "a:1:change")
+    send(media, platforms, replace(QUESTION, buttons=(*QUESTION.buttons, change)), **BOTH)
+    assert [button["data"] for button in platforms.sent[0]["buttons"]] == ["a:1:yes", "a:1:no"]
 
 
 def test_question_goes_out_as_its_template(media: MemoryMedia, platforms: FakePlatforms):
