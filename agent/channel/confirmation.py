@@ -52,7 +52,7 @@ from sayso.pending.consent import (
     written_before,
 )
 from sayso.pending.consent.asking import invites_answer, is_misspelled_asking, is_plain_answer, read_asking
-from sayso.pending.consent.refusing import is_no_with_more
+from sayso.pending.consent.refusing import is_no_with_more, is_yes_with_change
 from sayso.pending.proposals import Effect, is_undo, step_ids
 from sayso.pending.repository import (
     EXECUTED_STATES,
@@ -311,7 +311,9 @@ class ConfirmationHandler:
         | repeats the request, written after it | what a yes would do, MAX_UNCLEAR_ANSWERS times | stays |
         | asks for time | the open question; none if it was repeated before | stays |
         | asks about the question | what a yes would do, MAX_UNCLEAR_ANSWERS times | stays |
+        | follows something else that the bot has said, where the question is kept | that of the model | stays |
         | a no with more words, after the question was shown | that of the model, which reads it | is denied |
+        | a yes with a change, as "yes, but blue" | that of the model | is dropped, or stays where it is kept |
         | may be an answer, in new words | the open question, MAX_UNCLEAR_ANSWERS times | stays |
         | anything else | that of the model | is dropped, or stays where it is kept |
         """
@@ -333,7 +335,8 @@ class ConfirmationHandler:
             if asking or repeats_request:
                 return self._explain(context, live, is_brief=asking == "waits")
             is_new = _is_new_words(live, message)
-            if is_new and is_unclear(self._parser, message, language):
+            has_change = is_yes_with_change(self._parser, message, language)
+            if is_new and not has_change and is_unclear(self._parser, message, language):
                 return self._ask_again(context, live)
             if is_new and is_misspelled_asking(self._parser, message, language):
                 return self._explain(context, live)

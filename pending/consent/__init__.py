@@ -222,6 +222,12 @@ class RegexConfirmParser:
             yeses=frozenset(yeses),
         )
 
+    @cached_property
+    def change_phrases(self) -> ChangePhrases:
+        """Return how a yes begins that asks for a change."""
+        book = self._book
+        return ChangePhrases(heads=(book.plain & book.confirm) | book.ok, but=book.but)
+
     def is_refusal(self, words: str) -> bool:
         """Return whether plain words are a no that may have more words behind it."""
         return self._is_in(self._book.refuses, words)
@@ -450,6 +456,14 @@ class RefusalPhrases:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangePhrases:
+    """Words of a yes, or an "ok", and what stands behind it before a change: "yes, but"."""
+
+    heads: frozenset[str]
+    but: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class PhraseBook:
     """The phrases of one or more languages, as `plain_words` returns them."""
 
@@ -477,6 +491,8 @@ class PhraseBook:
     refuses_and: frozenset[str]
     #: Takes a no back, wherever it stands behind it: "no problem", "go ahead".
     takes_back: frozenset[str]
+    #: Begins what a person wants otherwise, behind a yes: "yes, but blue".
+    but: frozenset[str]
 
 
 def check_languages(languages: Sequence[str]) -> None:

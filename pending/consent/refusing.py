@@ -1,8 +1,8 @@
-"""A no with more words: "no, wrong order" and "no, make it 20".
+"""Answers with more words: "no, wrong order" and "no, make it 20" deny, "yes, but blue" asks for a change.
 
-It begins with a word that is a no and nothing else, and a break behind it, or with one of the usual
-forms without a break ("no because"). Nothing behind it may take the no back: "no, go ahead". A yes
-with more words is never a yes.
+A no with more words begins with a word that is a no and nothing else, and a break behind it, or with one
+of the usual forms without a break ("no because"). Nothing behind it may take the no back: "no, go
+ahead". A yes with more words is never a yes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import unicodedata
 from sayso.pending.consent import (
     MAX_DECISION_CHARS,
     TYPED,
+    ChangePhrases,
     ConfirmParser,
     RegexConfirmParser,
     all_languages,
@@ -48,6 +49,33 @@ def is_no_with_more(parser: ConfirmParser, message: str, language: str) -> bool:
         return False
     message = unicodedata.normalize("NFC", message.strip())
     return any(_denies(each, message) for each in (parser, parser.only(language)))
+
+
+def is_yes_with_change(parser: ConfirmParser, message: str, language: str) -> bool:
+    """Return whether a message wants what a question in this language asks, but otherwise: "yes, but blue".
+
+    It decides nothing, and is a new request.
+    """
+    if not isinstance(parser, RegexConfirmParser) or len(message) > MAX_DECISION_CHARS:
+        return False
+    text = _loose(message)
+    return any(_asks_for_change(each.change_phrases, text) for each in (parser, parser.only(language)))
+
+
+def _asks_for_change(phrases: ChangePhrases, text: str) -> bool:
+    for head in phrases.heads:
+        rest = _behind(text, head) if _begins_with(text, head) else ""
+        found = [each for each in phrases.but if _begins_with(rest, each)]
+        if found and _behind(rest, max(found, key=len)):  # "但是" is longer than "但"
+            return True
+    return False
+
+
+def _behind(text: str, phrase: str) -> str:
+    """Return what stands behind a phrase that a text begins with."""
+    if is_syllabic(phrase):
+        return text.replace(" ", "")[len(phrase.replace(" ", "")) :]
+    return text[len(phrase) :].strip()
 
 
 def _denies(parser: RegexConfirmParser, message: str) -> bool:

@@ -163,3 +163,14 @@ def test_stubborn_model_that_goes_on_after_a_no_cannot_ask_again(make_bot):
     assert bot.say("no") == "As you wish."
     assert json.loads(bot.provider.requests[-1].messages[-1].content)["kind"] == "already_denied"
     assert bot.rig.repository.find_open(CHAT.id, bot.scope) is None
+
+
+@pytest.mark.parametrize(
+    "words", ["yes, but blue", "ok but tomorrow", "sí, pero azul", "はい、でも青で", "是，但是蓝色"]
+)
+def test_short_yes_with_a_change_is_a_new_request_at_once(make_bot, words):
+    """It is not taken for an unclear answer, which would repeat the question."""
+    bot = make_bot("A", "B")
+    bot.say("delete A")
+    assert bot.say(words).startswith(ENGLISH.dropped("Delete A"))
+    assert bot.deleted == []

@@ -19,7 +19,7 @@ from sayso.pending import RegexConfirmParser, consent
 from sayso.pending.action import PendingAction
 from sayso.pending.consent import MAX_DECISION_CHARS, SHIPPED_LANGUAGES, expand, phrasebook, plain_words, unstretch
 from sayso.pending.consent.asking import is_misspelled_asking, read_asking
-from sayso.pending.consent.refusing import MAX_REASON_CHARS, is_no_with_more
+from sayso.pending.consent.refusing import MAX_REASON_CHARS, is_no_with_more, is_yes_with_change
 
 PARSER = RegexConfirmParser()
 EVERYTHING = RegexConfirmParser(SHIPPED_LANGUAGES)
@@ -713,3 +713,23 @@ def test_other_parser_reads_no_reasons():
             return msg == "no"
 
     assert not is_no_with_more(OwnParser(), "no, wrong order", "en")
+
+
+#: For each language a yes that asks for a change, and a half answer that does not say which.
+CHANGES = {
+    "en": ("yes, but blue", "yes, but"), "de": ("ja, aber blau", "ja, aber"), "es": ("sí, pero azul", "sí, pero"),
+    "fr": ("oui, mais bleu", "oui, mais"), "it": ("sì, ma blu", "sì, ma"), "pt": ("sim, mas azul", "sim, mas"),
+    "nl": ("ja, maar blauw", "ja, maar"), "id": ("ya, tapi biru", "ya, tapi"), "tr": ("evet, ama mavi", "evet, ama"),
+    "ru": ("да, но синий", "да, но"), "ar": ("نعم، لكن أزرق", "نعم، لكن"), "hi": ("हाँ, लेकिन नीला", "हाँ, लेकिन"),
+    "ja": ("はい、でも青で", "はい、でも"), "zh": ("是，但是蓝色", "是，但是"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("language", SHIPPED_LANGUAGES)
+def test_yes_with_a_change_is_known_as_one_and_confirms_nothing(language):
+    """In each language. Without the change it is only unclear."""
+    with_change, without = CHANGES[language]
+    for parser in (EVERYTHING, RegexConfirmParser([language])):
+        assert is_yes_with_change(parser, with_change, language)
+        assert not is_yes_with_change(parser, without, language)
+        assert not any(parser.is_confirm(each) or parser.is_cancel(each) for each in (with_change, without))
