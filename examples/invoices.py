@@ -140,11 +140,17 @@ def restore_invoice(invoice_id: str) -> str:
     return f"Invoice {key} is back."
 
 
+def was_deleted(action: PendingAction) -> bool:
+    """Return whether a deletion took effect whose worker died in the middle. Before the yes the invoice was there."""
+    return _find(action.args["invoice_id"]) is None
+
+
 @tool(
     description="Delete one invoice",
     requires_approval=True,
     preview=preview_delete,
     undo=restore_invoice,
+    reconcile=was_deleted,
     param_metadata={"invoice_id": {"description": "The invoice number, such as INV-42"}},
 )
 def delete_invoice(invoice_id: str) -> str:

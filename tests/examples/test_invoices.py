@@ -50,6 +50,14 @@ def refund(invoice_id: str, cents: int, action_id: str = "a1") -> str:
     return invoices.refund_executor(action)()
 
 
+def test_interrupted_deletion_is_looked_up():
+    """The worker died in the middle: the desk says whether the invoice is gone."""
+    record = PendingAction("u1", "delete_invoice", "words", {"invoice_id": "INV-42"})
+    assert invoices.was_deleted(record) is False
+    invoices.delete_invoice.run_raw({"invoice_id": "INV-42"})
+    assert invoices.was_deleted(record) is True
+
+
 def test_proposing_a_deletion_deletes_nothing(data: Path, run: ChannelRun):
     """Before the yes, the ledger is empty and the invoice is there."""
     result = invoices.delete_invoice.propose({"invoice_id": "INV-42"})

@@ -8,10 +8,13 @@ import pytest
 
 from sayso.agent import tool
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.pending import EffectRefused, ToolContext
-from sayso.pending.concurrency import run_sync
+from sayso.pending import EffectRefused, InMemoryPendingStore, ToolContext, current_context, executor_factory
+from sayso.pending.action import PendingAction
+from sayso.pending.concurrency import run_sync, run_without_loop
 from sayso.pending.context import context_field
 from sayso.pending.effect import EffectStart
+from sayso.pending.repository import Claim
+from sayso.pending.store import scope_of
 from sayso.pending.turns import LeaseLost
 
 #: The conversation that another worker has.
@@ -136,6 +139,40 @@ def test_effect_whose_note_may_be_lost_can_be_begun_again(notes):
     notes.error = None
     asyncio.run(start.begin())
     assert start.close() is True
+
+
+@pytest.mark.parametrize(("is_begun", "state"), [(False, "claimed"), (True, "unknown")])
+def test_worker_that_is_stopped_leaves_a_preparation_to_the_next_one(is_begun, state):
+    """A stopped worker cancels its turns. Only an effect that has begun leaves doubt."""
+    store = InMemoryPendingStore()
+    action = store.create(PendingAction("ana", "pay", "Pay 5", {"euros": 5}))
+    scope = scope_of("ana", None, None)
+    here, pids = scope.conversation.id, (action.pending_action_id,)
+
+    async def stopped_in_the_middle() -> None:
+        goes_on = asyncio.Event()
+
+        @executor_factory("pay", marks_effect=True)
+        def rebuild(_):
+            async def execute() -> None:
+                if is_begun:
+                    await current_context().effect_begins()
+                goes_on.set()
+                await asyncio.Event().wait()
+
+            return execute
+
+        store.register_executor_factory("pay", rebuild)
+        (stored,) = await store.repository.read(here, pids)
+        confirming = asyncio.create_task(store.settlement.confirm(Claim(scope, stored.pid, "yes-1"), stored))
+        await goes_on.wait()
+        confirming.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await confirming
+
+    asyncio.run(stopped_in_the_middle())
+    (stored,) = run_without_loop(store.repository.read(here, pids))
+    assert stored.state == state
 
 
 def test_tool_that_did_not_declare_it_is_told_so():
