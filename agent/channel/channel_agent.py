@@ -428,6 +428,9 @@ class ChannelAgent:
         # The question names a tool without a value, as each that ran.
         beside_texts = [as_markdown(result_text(unfenced(each))) for each in beside if each != WITHOUT_VALUE]
         reports = _join([*unclear, *results, *beside_texts])
+        prompt = ""
+        if proposal:  # its preview stays as it is, so it is looked for before signs are replaced
+            prompt = without_signs(as_markdown(proposal.prompt_in(content)))
         if not context.returns_text:  # a caller of `ask_channel` gets what the model wrote
             content = without_signs(content)
             reports = without_signs(reports)
@@ -439,7 +442,6 @@ class ChannelAgent:
                 preface = ""
             names = ran_beside(result, self.agent.tools, proposal)
             proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
-            prompt = as_markdown(proposal.prompt_in(content))
             proposal, changed = await self._changes.mark_changes(context, proposal)
             question, actions = await self._prompts.ask(context, proposal, preface, prompt, changed=changed)
             await self._prompts.note_question(context.turn, question[1])

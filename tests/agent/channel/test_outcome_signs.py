@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ChannelAgent, ScriptedProvider, ToolCall, ToolError, tool
+from sayso.pending import stash_pending
+from sayso.pending.executors import PendingConfirmation
 from tests.agent.channel.test_context import ToolBot
 from tests.contracts.rigs import ENGLISH, MemoryRig
 from tests.workers.fakes import Bot
@@ -69,6 +71,20 @@ def test_question_shows_its_preview_exactly():
     assert bot.say("post it").startswith("Post ✅\n")
     assert bot.say("yes") == "deleted (+)"
     assert bot.deleted == ["✅"]
+
+
+@tool(proposes=True)
+def post() -> PendingConfirmation:
+    """Ask by itself, with a prompt of its own."""
+    stash_pending(kind="post", preview="Post ✅", args={})
+    return PendingConfirmation("post", "Post ✅", "✅ Done already. Really?")
+
+
+def test_prompt_of_a_tool_has_no_sign_and_its_preview_keeps_them():
+    """The prompt stands below the preview that the yes agrees to."""
+    bot = ToolBot(MemoryRig(), [post], ["post"])
+    question = bot.say("post it")
+    assert question.startswith("Post ✅\n\n(+) Done already. Really?\n")
 
 
 class GoingOn(ToolBot):

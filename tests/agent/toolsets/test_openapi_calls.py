@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
-from sayso.agent import ToolExecutionError, ToolParameterError, ToolTag
+from sayso.agent import (
+    Agent,
+    ChannelAgent,
+    ScriptedProvider,
+    ToolCall,
+    ToolExecutionError,
+    ToolParameterError,
+    ToolTag,
+)
 from sayso.agent.tools.context import collect_artifacts
 from sayso.agent.tools.errors import EffectUnknownError
-from sayso.agent.toolsets.base import SourceError
+from sayso.agent.toolsets.base import SourceError, provided
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.tools import open_tools
@@ -312,3 +320,33 @@ def test_deeply_nested_yaml_is_refused(tmp_path: Path):
     file.write_text("- " * 1_000_000 + "x")
     with pytest.raises(SourceError, match="nested too deeply"):
         tools_of(OpenApiToolProvider(file, base_url="https://pets.example.com"))
+
+
+PAGE = "<html><head><title>503 Out of order</title></head><body><h1>503 Out of order</h1><hr>nginx</body></html>"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "kind", "told"),
+    [
+        ({"id": 7, "owner": {"name": "Ana", "id": 9}, "tags": []}, 200, "", "ID: 7\nOwner: Ana"),
+        ('{"deleted": true}', 200, "text/plain", "Deleted: yes"),
+        ('<pet id="7"><state>gone</state></pet>', 200, "application/xml", "Pet:\nID: 7\nState: gone"),
+        ("", 204, "", ""),
+        ({"title": "Locked", "status": 409}, 409, "application/problem+json", ": Locked (status 409)"),
+        (PAGE, 503, "text/html", ": 503 Out of order nginx"),
+    ],
+    ids=["object", "JSON as text", "XML", "nothing", "problem", "page of a proxy"],
+)
+@pytest.mark.parametrize("after", ["say", "continue"])
+def test_person_never_reads_raw_data_of_an_api(tmp_path: Path, api, answer, status, kind, told, after):
+    """Neither as the fixed answer nor as the outcome above the words of a model."""
+    api.answer("/pets/7", answer, status=status, **({"Content_Type": kind} if kind else {}))
+    pets = provider(tmp_path, api)
+    tools = provided(pets, asyncio.run(pets.list_tools()))
+    model = ScriptedProvider([ToolCall("deletePet", {"id": "7"}, "c1"), "Anything else?"])
+    bot = ChannelAgent(Agent(tools, model), after=after)
+    assert "deletePet" in bot.ask_channel("ana", "delete pet 7").content
+    content = bot.ask_channel("ana", "yes").content
+    outcome = content.removesuffix("\n\nAnything else?")
+    assert told in outcome
+    assert not any(mark in outcome for mark in ('{"', "[{", "</", "<p"))
