@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sayso.channels.i18n.texts import texts_for
+from sayso.channels.markdown.outcome_signs import without_own_sign
 from tests.model.wire import Peek
 from tests.model.world import Event, Pressable, Proposal, World
 
@@ -162,7 +163,8 @@ class Verdicts:
         changed = any(each.tampered for each in (proposal, *parts, *undos))
         if event.turn.tap is None or changed:
             return
-        words, heard = texts_for(proposal.language), replies[0]
+        words = texts_for(proposal.language)
+        heard = without_own_sign(replies[0])
         undone = self._undone(proposal.conversation, undos)
         for part in undone:
             if not any(phrase in heard for phrase, _ in part.undo_phrases):
