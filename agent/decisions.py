@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from sayso.agent.messages import NO_USAGE, ActionOutcome, Message, Role, UsageStats, has_valid_types
 from sayso.agent.tools.call_texts import truncate
-from sayso.agent.tools.screening import inert
+from sayso.agent.tools.screening import inert, inert_json
 from sayso.channels.types import one_line
 from sayso.pending.action import compute_args_digest
 
@@ -284,7 +284,7 @@ def outcome_entry(
     if at:
         entry["at"] = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
     if arguments is not None:
-        entry["arguments"] = dict(arguments)
+        entry["arguments"] = inert_json(arguments)  # a person has typed some of them
     notes = [CHANGED_ARGUMENTS if arguments is not None else "", note or OUTCOME_NOTES.get(outcome or "done", "")]
     if any(notes):
         entry["note"] = " ".join(filter(None, notes))

@@ -5,6 +5,7 @@ A form is read without the agent's tools: the record of the action holds all tha
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -16,6 +17,9 @@ from sayso.channels.types import storable
 
 #: Most characters of one value, in a form of any platform.
 MAX_VALUE_CHARS = 3000
+#: Most fields of a form, which platforms show in one window, and most characters of all of them as JSON in a record.
+MAX_FIELDS = 30
+MAX_FORM_CHARS = 32_000
 #: Most characters of a number. A longer one is no amount.
 MAX_NUMBER_CHARS = 30
 #: How a field is filled in. `lines` is a list of texts, one on each line.
@@ -229,6 +233,11 @@ def value_text(value: Any) -> str:
 def _as_json_number(number: Decimal) -> int | float:
     is_whole = number == number.to_integral_value()
     return int(number) if is_whole else float(number)
+
+
+def fits_in_record(entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a record may hold a form with these fields."""
+    return len(entries) <= MAX_FIELDS and len(json.dumps(entries)) <= MAX_FORM_CHARS
 
 
 def form_fields(entries: Sequence[Mapping[str, Any]]) -> tuple[FormField, ...]:

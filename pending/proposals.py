@@ -15,6 +15,7 @@ from operator import attrgetter
 from secrets import randbelow
 from typing import Any, Literal, Protocol, TypeVar
 
+from sayso.channels.forms import fits_in_record
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.channels.types import Scope, one_line, random_id
@@ -43,8 +44,6 @@ log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=ExecutorFactory)
 
-#: Most fields of a form. Platforms show no more in one window.
-MAX_FORM_FIELDS = 30
 #: Most proposals of one turn that share a yes. People do not read more, and so do not agree to more.
 MAX_STEPS = 10
 #: A user id that is a phone number, as Twilio and Telegram write it.
@@ -478,7 +477,7 @@ def _plan_form(actions: Sequence[PendingAction]) -> tuple[dict[str, Any], ...]:
         for entry in action.form:
             named = {"name": f"{number}.{entry['name']}", "label": f"{number}. {entry['label']}"}
             entries.append({**entry, **named})
-    return tuple(entries) if len(entries) <= MAX_FORM_FIELDS else ()
+    return tuple(entries) if fits_in_record(entries) else ()
 
 
 def _other_message_of_all(steps: Sequence[PendingAction]) -> OtherMessage | Literal[""]:

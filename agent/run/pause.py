@@ -9,6 +9,7 @@ from typing import Any
 
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats, has_valid_types
+from sayso.agent.tools.screening import inert_json
 
 #: The key of a paused run in the notes of a memory.
 PAUSED_RUN = "paused_run"
@@ -129,7 +130,7 @@ def with_waiting_results(messages: Sequence[Message]) -> list[Message]:
 
 def _waiting(message: Message) -> str:
     """Return what a model reads of an open call, with the arguments that its person has changed."""
-    changed = [dict(link.arguments) for link in message.actions if link.arguments is not None]
+    changed = [inert_json(link.arguments) for link in message.actions if link.arguments is not None]
     if not changed:
         return WAITING
     return json.dumps({**json.loads(WAITING), "arguments": changed[0]}, ensure_ascii=False)

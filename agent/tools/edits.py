@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sayso.agent.tools.definition import name_in_words
 from sayso.agent.tools.errors import ToolParameterError
-from sayso.channels.forms import MAX_VALUE_CHARS, FieldType, FormField
+from sayso.channels.forms import MAX_VALUE_CHARS, FieldType, FormField, fits_in_record
 
 if TYPE_CHECKING:
     from sayso.agent.tools.tool import Tool  # which imports this module
@@ -29,20 +29,23 @@ _SCALARS = (str, int, float, bool)
 def edit_fields(tool: Tool, names: Sequence[str], args: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """Return the fields of the form for these arguments of a call, with their present values, ready for a record.
 
-    What fits in no form is left out: objects, lists of anything but text, and present values that
-    are too long. The schema of the tool must be loaded if it has an injector.
+    What fits in no form is left out: objects, lists of anything but text, present values that are too
+    long, and fields beyond the limits of a record. The schema of the tool must be loaded if it has an injector.
     """
     if not names:
         return ()
     parameters = tool.schema()["parameters"]
-    entries = []
+    entries: list[dict[str, Any]] = []
     for name in names:
         schema = parameters["properties"].get(name)
         if schema is None:
             continue
         field = _field(name, schema, args.get(name), is_required=name in parameters["required"])
-        if field is not None and len(field.text) <= MAX_VALUE_CHARS:
-            entries.append(field.to_dict())
+        if field is None or len(field.text) > MAX_VALUE_CHARS:
+            continue
+        entry = field.to_dict()
+        if fits_in_record([*entries, entry]):
+            entries.append(entry)
     return tuple(entries)
 
 

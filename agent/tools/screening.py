@@ -134,6 +134,17 @@ def inert(text: str) -> str:
     return _SPECIAL_TOKENS.sub(lambda token: token[0].translate(_LOOKALIKE_BRACKETS), HIDDEN.sub("", text))
 
 
+def inert_json(value: Any) -> Any:
+    """Return a JSON value with all its texts and keys made `inert`."""
+    if isinstance(value, str):
+        return inert(value)
+    if isinstance(value, Mapping):
+        return {inert(name): inert_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [inert_json(each) for each in value]
+    return value
+
+
 def suspicions(output: str) -> tuple[str, ...]:
     """Return the kinds of injection that an output seems to hold, sorted. Takes time proportional to its length."""
     hides_text = not output.isascii() and _compiled(_HIDDEN_TEXT).search(output)

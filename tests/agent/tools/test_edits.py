@@ -156,6 +156,16 @@ def test_preview_that_refuses_the_new_values_is_told():
     assert (caught.value.kind, caught.value.result.message) == ("refused", "sold out")
 
 
+def test_form_is_no_longer_than_a_record_may_be():
+    """Fields beyond the limit are left out, the first ones stay."""
+    names = [f"note_{number}" for number in range(40)]
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+    noting = Tool("noting", "Note", schema, lambda **_: "ok")
+    assert [entry["name"] for entry in edit_fields(noting, names, {})] == names[:30]
+    long = dict.fromkeys(names, "x" * 3000)
+    assert [entry["name"] for entry in edit_fields(noting, names, long)] == names[:10]
+
+
 def test_tool_of_a_json_schema_is_changed_by_the_policy():
     """Such as one of an MCP server, whose author knows nothing of Sayso."""
     schema = {
