@@ -311,6 +311,7 @@ class Settlement:
                 raise LeaseLost(claim.conversation)
             if verdict != "go":
                 raise StaleTurn(f"{claim.conversation}: the action changed before its effect began")
+            log.info("pending.started", extra={"kind": stored.action.kind, "pending": stored.pid})
 
         effect = EffectStart(start)
         end = await self._run(claim, stored.action, executor, attempt, self._seconds_until(deadline), effect)
@@ -356,6 +357,7 @@ class Settlement:
             outcome = _no_executor_outcome(action)
             await self._repository.finish(claim, attempt, ActionResult("failed", outcome.outcome_text))
             return outcome
+        log.info("pending.started", extra={"kind": action.kind, "pending": action.pending_action_id})
         end = await self._run(claim, action, executor, attempt, self._seconds_until(deadline))
         return await self._record(claim, attempt, action, end)
 
@@ -380,14 +382,14 @@ class Settlement:
         attributes = {tracing.PENDING: action.pending_action_id, tracing.KIND: action.kind}
 
         async def record_late(value: Any, error: BaseException | None) -> None:
+            if effect is not None and not effect.has_begun:
+                return  # it has failed, or another worker runs it again
             log.warning("pending.late", extra=ids)
-            is_recorded = effect is not None and not effect.has_begun  # as failed, or another worker runs it again
-            if not is_recorded and not isinstance(error, TimedOut):  # after that it stays unknown
+            if not isinstance(error, TimedOut):  # after that it stays unknown
                 await self._record(claim, attempt, action, _end_of(action, value, error))
 
         try:
             with _confirmed(claim, action, effect), tracing.span("execute action", attributes=attributes):
-                log.info("pending.started", extra=ids)
                 value = await run_with_timeout(executor.run, seconds, record_late)
             end = _end_of(action, value)
             log.info("pending.done" if end.state == "done" else "pending.failed", extra=ids)
@@ -395,14 +397,13 @@ class Settlement:
         except asyncio.CancelledError:
             # The lease is lost, or this worker is stopping. A thread may still run the action: its end is unknown.
             # If its effect has not begun, it begins no more, and the next worker runs the action again.
-            if effect is None or effect.close():
+            if _may_have_happened(effect):
                 await asyncio.shield(self._record(claim, attempt, action, EffectEnd("unknown")))
             raise
         except TimedOut:  # it goes on, and nothing waits for it: its end is unknown
-            log.warning("pending.cut_off", extra=ids)
-            return EffectEnd("unknown" if effect is None or effect.close() else "failed")
+            return _cut_off(effect, ids)
         except KeyboardInterrupt:  # only when the action runs in the caller's own thread
-            if effect is None or effect.close():
+            if _may_have_happened(effect):
                 await self._record(claim, attempt, action, EffectEnd("unknown"))
             raise
         except Exception as exc:  # noqa: BLE001  # an executor is user code: its error is an outcome
@@ -572,6 +573,20 @@ async def reconciled(reconcile: Reconciler, action: PendingAction) -> str | bool
 def _may_decide(claim: Claim, action: PendingAction, plan: str = "") -> bool:
     """Return whether the claim may decide on the action: on a step only through its plan, on an undo only by button."""
     return action.plan == plan and not (claim.kind == "text" and is_undo(action) and not plan)
+
+
+def _may_have_happened(effect: EffectStart | None) -> bool:
+    """Return whether the effect of an attempt that ends now may have happened. If not, it begins no more."""
+    return effect is None or effect.close()
+
+
+def _cut_off(effect: EffectStart | None, ids: Mapping[str, str]) -> EffectEnd:
+    """Return how an executor ended that took too long."""
+    if _may_have_happened(effect):
+        log.warning("pending.cut_off", extra=ids)
+        return EffectEnd("unknown")
+    log.warning("pending.failed", extra={**ids, "why": "it took too long before its effect"})
+    return EffectEnd("failed")
 
 
 def _outcome_without_run(verdict: str, action: PendingAction) -> ConfirmOutcome:

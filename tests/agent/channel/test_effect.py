@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from redis.exceptions import RedisError
 
-from sayso.agent import ToolContext, tool
+from sayso.agent import AgentConfig, ToolContext, tool
 from sayso.agent.run.state import UNCLEAR
 from sayso.channels.types import Button
 from sayso.pending import current_context, executor_factory
 from sayso.pending.concurrency import run_without_loop
+from sayso.workers.processor import MAX_ATTEMPTS
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig
 from tests.workers.story import Mortal, Story, call, playing
 
@@ -166,6 +167,14 @@ def test_worker_that_was_overtaken_in_its_preparation_does_nothing(make_story, f
     story.work()
     assert (story.prepared, story.begun["a"], story.channel.texts[-1]) == (["a", "a"], 1, "wire a ok")
     assert sum("wire a ok" in text for text in story.channel.texts) == 1
+
+
+def test_tool_that_kills_each_worker_in_its_preparation_is_given_up(make_story):
+    """The person reads that nothing was done, which is true."""
+    story = make_story([wire], WIRE_A)
+    story.ask()
+    assert story.confirm(*["after prepare a"] * MAX_ATTEMPTS).startswith(ENGLISH.unsafe("Wire a"))
+    assert (len(story.prepared), story.begun["a"]) == (MAX_ATTEMPTS, 0)
 
 
 def test_effect_that_redis_cannot_note_does_not_happen(make_story):
@@ -337,6 +346,33 @@ def test_effect_without_a_question_is_refused_when_the_lease_is_lost(make_story,
     assert (story.prepared, story.begun["a"], story.channel.texts) == (["a", "a"], 1, ["all done"])
 
 
+def test_calls_in_parallel_note_their_effects_in_one_journal(make_story):
+    """Eight threads write to it at the same time, and each entry has one place."""
+    together, places = threading.Barrier(8), {}
+
+    @tool(name="send", marks_effect=True)
+    def send_together(what: str, context: ToolContext) -> str:
+        """Send."""
+        together.wait(60)
+        with context.effect():
+            return f"{what} is sent"
+
+    story = make_story([send_together], tuple(call("send", what=str(number)) for number in range(8)), "all done")
+    story._config = AgentConfig(max_retries=0, parallel_tool_execution=True)
+    journals = story.rig.journals
+    journal = journals.store.journal
+
+    async def noting(lease, seq, at, entries):
+        for place, entry in enumerate(entries, start=at):
+            assert places.setdefault(place, entry) == entry
+        return await journal(lease, seq, at, entries)
+
+    journals.journal = noting
+    assert story.killed_at("before commit") == "all done"
+    assert sum("begun" in entry for entry in places.values()) == 8
+    assert sorted(story.model.seen[-1]) == [f"{number} is sent" for number in range(8)]
+
+
 def test_call_that_takes_too_long_before_its_effect_is_no_unclear_one(make_story):
     """The model reads an error, and may try again."""
 
@@ -347,7 +383,7 @@ def test_call_that_takes_too_long_before_its_effect_is_no_unclear_one(make_story
         return ""
 
     story = make_story([slow], SEND_A, "all done")
-    story._config = story._config.__class__(max_retries=0, tool_timeout_seconds=0.01)
+    story._config = AgentConfig(max_retries=0, tool_timeout_seconds=0.01)
     story.hear("send it")
     assert story.work_on() == "all done"
     (result,) = story.model.seen[-1]
