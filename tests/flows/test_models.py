@@ -52,7 +52,10 @@ def test_yes_runs_the_models_tool_call_once_and_the_model_goes_on(asked: System,
     assert asked.effects("delete", "INV-42") == 0
     person.say("yes")
     (rest,) = person.hears()
-    assert rest["text"].startswith("Invoice INV-42 is deleted.\n\nShall I look for others?")
+    outcome, words, _ = rest["text"].split("\n\n")
+    assert outcome.startswith("✅ Done: Delete invoice INV-42 (")
+    assert outcome.endswith("\nInvoice INV-42 is deleted.")
+    assert words == "Shall I look for others?"
     assert (asked.effects("delete", "INV-42"), len(process.calls)) == (1, 3)
     assert "INV-42" in next(each["content"] for each in process.bodies[1]["messages"] if each["role"] == "tool")
     assert [each["role"] for each in process.bodies[2]["messages"]][-2:] == ["assistant", "tool"]
