@@ -181,6 +181,23 @@ class Bot:
         settlement._repository = self.rig.store.repository
         self.rig.end_lease()
 
+    def die_at_commit(self) -> None:
+        """Work until a turn would be committed, die there, and let the lease end."""
+        commit = self.rig.mailbox.commit
+
+        def killed(*_: object, **__: object) -> None:
+            self.rig.mailbox.commit = commit
+            raise RedisError("killed")
+
+        self.rig.mailbox.commit = killed
+        try:
+            self.work()
+        except RedisError:
+            pass
+        else:
+            raise AssertionError("nothing was committed")
+        self.rig.end_lease()
+
     def before(self, step: str, happens: Callable[[], None]) -> None:
         """Call `happens` right before the next such step of a pending action."""
         self.rig.store.settlement._repository = Overtaken(self.rig.store.repository, step, happens)

@@ -174,3 +174,14 @@ def test_short_yes_with_a_change_is_a_new_request_at_once(make_bot, words):
     bot.say("delete A")
     assert bot.say(words).startswith(ENGLISH.dropped("Delete A"))
     assert bot.deleted == []
+
+
+def test_killed_worker_denies_once(make_bot):
+    """The next worker finds the question still open, and asks the model again."""
+    bot = make_bot("A", lines=["Lost.", "Which one then?"])
+    bot.say("delete A")
+    bot.hear("no, wrong order")
+    bot.die_at_commit()
+    assert bot.work() == f"{NOTHING_DONE}\n\nWhich one then?"
+    assert read_result(bot)["words"] == "no, wrong order"
+    assert bot.rig.repository.find_open(CHAT.id, bot.scope) is None

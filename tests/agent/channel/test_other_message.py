@@ -205,6 +205,26 @@ def test_kept_plan_stays_whole(make_keeper):
     assert bot.deleted == ["A", "B"]
 
 
+def test_killed_worker_leaves_the_question_open(make_keeper):
+    """The next one answers the message, once."""
+    bot = make_keeper("A", lines=["Lost.", "Sunny."])
+    bot.say("delete A")
+    bot.hear("what is the weather in Rome?")
+    bot.die_at_commit()
+    assert bot.work() == "Sunny."
+    assert (find_question(bot).state, len(bot.channel.sent)) == ("shown", 2)
+
+
+def test_message_of_another_member_is_no_answer_to_a_kept_question(make_keeper):
+    """In a group the yes of the person who was asked repeats the question after the answer to another member."""
+    bot = make_keeper("A", lines=["Hello Bob.", "To what?"])
+    bot.say("delete A")
+    assert bot.say("hello", user="bob") == "Hello Bob."
+    assert bot.say("yes", user="bob") == "To what?"
+    assert bot.say("yes") == ASKED_BEFORE
+    assert bot.say("yes").startswith("deleted A")
+
+
 def test_agent_goes_on_after_a_late_decision(make_keeper):
     """The outcome stands at its call, and the person's yes where it came: behind the other message."""
     bot = make_keeper("A", after="continue", lines=["Sunny.", "A is gone. What else?"])
