@@ -17,7 +17,7 @@ from sayso.agent.messages import NO_USAGE, ActionOutcome, Message, Role, UsageSt
 from sayso.agent.tools.call_texts import truncate
 from sayso.agent.tools.screening import inert, inert_json
 from sayso.channels.types import one_line
-from sayso.pending.action import compute_args_digest
+from sayso.pending.action import ActionSigner, compute_args_digest, encode_canonical
 
 #: What a model is told of a call whose outcome is unknown.
 UNKNOWN_NOTE = "It may have taken effect or not. Do not repeat it without asking the user."
@@ -89,6 +89,8 @@ class OpenCall:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> OpenCall:
         """Return the call that `to_dict` wrote. Raises TypeError, KeyError or ValueError for anything else."""
+        if not data["args_digest"]:
+            raise ValueError("an open call has no digest of its arguments")
         call = cls(**{**data, "editable": tuple(data["editable"])})
         for each in fields(call):
             value = getattr(call, each.name)
@@ -187,9 +189,9 @@ class RunSnapshot:
                     before = each.changes_of and inner_id(message.tool_call_id, each.changes_of)
                     yield replace(each, id=inner_id(message.tool_call_id, each.id), changes_of=before)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the run as JSON-ready data."""
-        return {
+    def to_dict(self, keys: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the run as JSON-ready data, sealed with the first of these secret keys if there are any."""
+        data: dict[str, Any] = {
             "version": SNAPSHOT_VERSION,
             "run_id": self.run_id,
             "iterations": self.iterations,
@@ -198,14 +200,23 @@ class RunSnapshot:
             "calls": [call.to_dict() for call in self.calls],
             "inner": {call_id: run.to_dict() for call_id, run in self.inner.items()},
         }
+        if keys:
+            data["mac"] = ActionSigner(keys).sign(_sealed_text(data))
+        return data
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> RunSnapshot:
+    def from_dict(cls, data: Mapping[str, Any], keys: Sequence[str] = ()) -> RunSnapshot:
         """Return the run that `to_dict` wrote, also after JSON.
 
-        Raises ValueError for another version, and for calls whose arguments were changed; KeyError,
-        TypeError or ValueError for anything else.
+        With `keys`, only a run that was sealed with one of them, and not changed since, is read.
+        Raises ValueError for any other run, for another version, and for calls whose arguments were
+        changed; KeyError, TypeError or ValueError for anything else.
         """
+        mac = data.get("mac", "")
+        if keys and not (isinstance(mac, str) and ActionSigner(keys).verify(_sealed_text(data), mac)):
+            raise ValueError(
+                "this paused run was not sealed with one of the keys, or was changed since: do not go on with it"
+            )
         version = data.get("version")
         if version != SNAPSHOT_VERSION:
             raise ValueError(f"a paused run of version {version!r} cannot be read here: this is {SNAPSHOT_VERSION}")
@@ -221,6 +232,11 @@ class RunSnapshot:
             calls=tuple(map(OpenCall.from_dict, data["calls"])),
             inner={str(call_id): cls.from_dict(run) for call_id, run in data["inner"].items()},
         )
+
+
+def _sealed_text(data: Mapping[str, Any]) -> str:
+    """Return what the seal of a stored run covers: all of it but the seal."""
+    return "run\0" + encode_canonical({name: value for name, value in data.items() if name != "mac"})
 
 
 def inner_id(call_id: str, id_: str) -> str:

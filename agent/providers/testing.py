@@ -36,7 +36,7 @@ def check_history(messages: Sequence[Message]) -> None:
 
     It begins with a message of the user, and ends with one of the user or a result. No answer is
     empty. Each call has an id of its own, a name, and exactly one result, which stands before any
-    other message.
+    other message. The result of a call that waits for a decision says so.
     """
     spoken = [message for message in messages if message.role is not Role.SYSTEM]
     if not spoken or spoken[0].role is not Role.USER:
@@ -51,6 +51,8 @@ def check_history(messages: Sequence[Message]) -> None:
             call = open_calls.pop(message.tool_call_id, None)
             if call is None or call.tool_name != message.tool_name:
                 raise InvalidHistory(f"{where} is the result of {message.tool_call_id!r}, which is no open call")
+            if not message.content and any(not link.outcome for link in message.actions):
+                raise InvalidHistory(f"{where} is an empty result: nothing says that its call waits for a decision")
             continue
         _refuse_open(open_calls, where)
         if message.role is Role.ASSISTANT and not (message.content.strip() or message.tool_calls):

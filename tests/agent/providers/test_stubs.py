@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from sayso.agent import Agent, AgentConfig, Message, Role, ToolCall, tool
 from sayso.agent.decisions import UNKNOWN_NOTE
+from sayso.agent.messages import ActionLink
 from sayso.agent.providers.base import ProviderRequest, astream_call, join_items
 from sayso.agent.providers.testing import BelievingModel, InvalidHistory, LocalProvider, ScriptedProvider, check_history
 from sayso.agent.run.state import NOT_RUN, UNCLEAR
@@ -95,10 +97,13 @@ def test_history_that_every_vendor_takes_is_accepted():
         [ASK, Message(Role.ASSISTANT, tool_calls=(ToolCall("a", {}, ""),)), A],
         [ASK, Message(Role.ASSISTANT, tool_calls=(ToolCall("pay me", {}, "1"),)), A],
         [ASK, CALL, B, Message(Role.TOOL, "ok", tool_call_id="1", tool_name="other")],
+        [ASK, CALL, replace(A, content="", actions=(ActionLink("run:1"),)), B],
     ],
 )
 def test_history_that_a_vendor_refuses_is_refused(messages):
-    """No beginning, no end, no result, two results, a result out of place, an empty answer, an id or name amiss."""
+    """No beginning, no end, no result, two results, a result out of place, an empty answer, an id or name amiss, a
+    call that waits and does not say so.
+    """
     with pytest.raises(InvalidHistory):
         check_history(messages)
 

@@ -14,6 +14,7 @@ from sayso import Approve, DecisionError, Deny, Edit, RunSnapshot, tool
 from sayso.agent import (
     Agent,
     AgentConfig,
+    AgentObserver,
     AgentResult,
     BelievingModel,
     CancellationToken,
@@ -267,6 +268,25 @@ def test_arguments_that_were_changed_where_they_were_stored_do_not_run(refund, r
     with pytest.raises(DecisionError, match="show the person the call that waits now"):
         agent.run(paused=replace(result.paused, calls=(forged,)), decisions={"c1": Approve(seen.args_digest)})
     assert ran == []
+
+
+def test_sealed_run_that_was_changed_where_it_was_stored_is_not_read(refund):
+    """Nor one without a seal, or with that of another key. A key that was rotated out of use may still verify."""
+    agent, _ = agent_of([refund], [REFUND, "Done."])
+    paused = agent.run("refund order 17").paused
+    data = json.loads(json.dumps(paused.to_dict(["new", "old"])))
+    forged = json.loads(json.dumps(data))
+    forged["calls"][0] |= {"arguments": {"order": 17, "euros": 5000}, "args_digest": ""}
+    for stored, keys in (
+        (forged, ["new"]),
+        (data, ["old"]),
+        (paused.to_dict(), ["new"]),
+        ({**data, "mac": 1}, ["new"]),
+    ):
+        with pytest.raises(ValueError, match="was not sealed"):
+            RunSnapshot.from_dict(stored, keys)
+    read = RunSnapshot.from_dict(data, ["newest", "new"])
+    assert agent.run(paused=read, decisions={"c1": Approve()}).content == "Done."
 
 
 def test_tool_of_a_changed_name_does_not_run(refund, mail, ran):
@@ -759,3 +779,31 @@ def test_preview_that_takes_too_long_at_the_yes_runs_nothing(ran):
     result = agent.run(paused=paused, decisions={"c1": Approve()})
     may_end.set()
     assert (result.content, result.decided[0].outcome, ran) == ("Slow.", "failed", [])
+
+
+def test_answer_of_a_run_that_goes_on_may_have_a_form(refund):
+    """The form is given again: it may be a class, which no database keeps."""
+    agent, _ = agent_of([refund], [REFUND, '{"done": true}'])
+    schema = {"type": "object", "properties": {"done": {"type": "boolean"}}, "required": ["done"]}
+    paused = agent.run("refund order 17", response_format=schema).paused
+    result = agent.run(paused=paused, decisions={"c1": Approve()}, response_format=schema)
+    assert result.parsed == {"done": True}
+
+
+def test_observers_are_told_of_the_approved_call_in_the_run_that_made_it(refund):
+    """Both parts have the id of one run."""
+    told = []
+
+    class Observer(AgentObserver):
+        def on_tool_start(self, run_id, call_id, tool_name, arguments):
+            told.append((run_id, call_id, tool_name, arguments))
+
+        def on_run_end(self, run_id, result):
+            told.append((run_id, result.stop_reason))
+
+    agent, _ = agent_of([refund], [REFUND, "Done."], observers=[Observer()])
+    paused = agent.run("refund order 17").paused
+    agent.run(paused=as_stored(paused), decisions={"c1": Approve()})
+    run_id = paused.run_id
+    call = (run_id, "c1", "refund", {"order": 17, "euros": 5})
+    assert told == [(run_id, "pending"), call, (run_id, "answer")]
