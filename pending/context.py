@@ -10,7 +10,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sayso.pending.effect import EffectBlock, EffectStart, begin_effect
@@ -44,8 +44,15 @@ class Confirmation:
     at: float
 
 
+class _EffectHolder:
+    """Holds where the effect of a call begins. It is no field of a ToolContext: `asdict` and `==` leave it out."""
+
+    __slots__ = ("_effect",)
+    _effect: EffectStart
+
+
 @dataclass(frozen=True, slots=True)
-class ToolContext:
+class ToolContext(_EffectHolder):
     """The person, the conversation and the yes of a call. Sayso fills parameters with this type; models never see them.
 
     `channel` is the channel's name in the YAML, `conversation` its address there, `language` a BCP 47 tag. Outside a
@@ -57,7 +64,6 @@ class ToolContext:
     conversation: str = ""
     language: str = ""
     confirmed: Confirmation | None = None
-    _effect: EffectStart | None = field(default=None, repr=False, compare=False)
 
     def effect(self) -> EffectBlock:
         """Return the block of the tool's effect: `with context.effect():`, in an async tool `async with`.
@@ -69,14 +75,36 @@ class ToolContext:
         The block raises EffectRefused, and is not entered, if the effect must not begin: another worker
         has taken over the call. In an async tool, `with` blocks the event loop while the beginning is stored.
         """
-        return EffectBlock(self._effect)
+        return EffectBlock(self._effect_start)
 
     def effect_begins(self) -> Awaitable[None]:
         """Say that the effect begins now: `await context.effect_begins()`, in a sync tool without `await`.
 
         It does what entering the block of `effect` does.
         """
-        return begin_effect(self._effect)
+        return begin_effect(self._effect_start)
+
+    def begins_at(self, effect: EffectStart | None) -> ToolContext:
+        """Set where the effect of the call begins. Return this context. Only Sayso calls it, before the tool runs."""
+        if effect is not None:
+            object.__setattr__(self, "_effect", effect)
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., ToolContext], tuple[Any, ...]]:
+        """Return what makes a copy, in this or another process. A copy cannot say that the effect begins."""
+        return _copied_context, tuple(getattr(self, each.name) for each in fields(self))
+
+    @property
+    def _effect_start(self) -> EffectStart | None:
+        # A context made by `replace`, or by a test, has none of its own.
+        return getattr(self, "_effect", None) or call_context().effect
+
+
+def _copied_context(*values: Any) -> ToolContext:
+    async def refuse() -> None:
+        raise RuntimeError("a copy of a ToolContext cannot begin the effect: use the one that the tool was given")
+
+    return ToolContext(*values).begins_at(EffectStart(refuse))
 
 
 @dataclass

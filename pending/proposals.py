@@ -301,10 +301,11 @@ def current_context() -> ToolContext:
     """Return the context of the current run as a tool receives it."""
     run, effect = call_context().run, _effect_start()
     if run is None:
-        return ToolContext(_effect=effect)
+        return ToolContext().begins_at(effect)
     phone = next((match[1] for each in (run.user_id, *run.aliases) if (match := _PHONE.fullmatch(each))), "")
     person = Person(run.user_id, run.user_name, run.role(), phone) if run.user_id else None
-    return ToolContext(person, run.channel_id or "", run.conversation_id or "", run.language, run.confirmed, effect)
+    context = ToolContext(person, run.channel_id or "", run.conversation_id or "", run.language, run.confirmed)
+    return context.begins_at(effect)
 
 
 def _effect_start() -> EffectStart | None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import json
+import pickle
+from dataclasses import asdict, replace
 
 import pytest
 
 from sayso.agent import tool
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.pending import EffectRefused, InMemoryPendingStore, ToolContext, current_context, executor_factory
+from sayso.pending import EffectRefused, InMemoryPendingStore, Person, ToolContext, current_context, executor_factory
 from sayso.pending.action import PendingAction
 from sayso.pending.concurrency import run_sync, run_without_loop
 from sayso.pending.context import context_field
@@ -197,6 +201,25 @@ def test_tool_that_runs_again_anyway_is_refused(option):
         def both(context: ToolContext) -> str:
             """Pay."""
             return ""
+
+
+def test_context_is_data_as_before(notes):
+    """It can be written as JSON, and a changed one still says where the effect begins."""
+    with context_field("effect", EffectStart(notes)):
+        context = current_context()
+        assert json.loads(json.dumps(asdict(context))) == asdict(ToolContext())
+        assert (context == ToolContext(), "effect" in repr(context)) == (True, False)
+        replace(context, language="de").effect_begins()
+    assert notes == ["begun"]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_copy_of_a_context_cannot_begin_the_effect(copied):
+    """In another process nothing could be noted, and the effect would be repeated."""
+    twin = copied(ToolContext(Person("ana"), language="de"))
+    assert twin == ToolContext(Person("ana"), language="de")
+    with pytest.raises(RuntimeError, match="use the one that the tool was given"):
+        twin.effect_begins()
 
 
 def test_tool_without_a_context_is_refused():
