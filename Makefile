@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := sayso/*.py agent channels config deploy docs examples pending testing workers tests benchmarks
 
-.PHONY: demo test test-fast check format docs reference bench dist lock figures model duel faults fuzz e2e kills failover failures mutants pictures screenshot clean
+.PHONY: demo test test-fast check format docs reference bench dist lock figures model duel faults fuzz e2e kills kills-after failover failures mutants pictures screenshot clean
 
 demo: $(VENV)/ready  ## the bot in your browser, with nothing else installed
 	@echo "Sayso is installed in $(VENV). Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
@@ -82,7 +82,7 @@ figures: $(VENV)/ready-dev  ## sizes, jumps and names in the code, beside their 
 	@$(BIN)/python -m benchmarks.figures
 
 model: $(VENV)/ready-dev  ## 50,000 random schedules of people, workers and faults, new ones each time
-	SAYSO_MODEL_EXAMPLES=50000 $(BIN)/python -m pytest tests/model -k no_schedule
+	SAYSO_MODEL_EXAMPLES=25000 $(BIN)/python -m pytest tests/model -k no_schedule
 
 duel: $(VENV)/ready-dev  ## two workers at one confirmation: every place where one stops and the other is met; minutes
 	SAYSO_DUEL=all $(BIN)/python -m pytest tests/model/test_duel.py -k no_schedule
@@ -98,6 +98,9 @@ e2e: $(VENV)/ready-dev  ## web, two workers and Redis as processes; every webhoo
 
 kills: $(VENV)/ready-dev  ## 5,000 confirmations, workers killed by kill -9 between claim and outcome; four to ten minutes
 	SAYSO_KILLS=$${SAYSO_KILLS:-5000} $(BIN)/python -m pytest tests/flows/test_kills.py -s
+
+kills-after: $(VENV)/ready-dev  ## 1,000 workers killed by kill -9 anywhere between a request and its rest; twenty minutes
+	SAYSO_KILLS_AFTER=$${SAYSO_KILLS_AFTER:-1000} $(BIN)/python -m pytest tests/flows/test_going_on.py -s
 
 failover: $(VENV)/ready-dev  ## Redis with Sentinels and as a Cluster: the primary is killed or paused under load, its replicas are cut off; 45 minutes
 	$(BIN)/python -m benchmarks.failover_matrix --all
