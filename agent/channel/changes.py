@@ -75,6 +75,21 @@ class _Change:
 
 
 @dataclass(frozen=True, slots=True)
+class _Difference:
+    """One argument that differs from the question before. `step` is its step in a plan, 0 outside of plans.
+
+    `is_known`: the person may change it, or one of the previews shows it. A tool may keep any other out
+    of its preview on purpose, and so do we.
+    """
+
+    step: int
+    name: str
+    before: Any
+    after: Any
+    is_known: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Progress:
     """Which field of which question is asked for, and what was answered so far. Stored with the history."""
 
@@ -166,7 +181,8 @@ class ChangeHandler:
             code=_other_code(before.code),
             ran_beside=before.ran_beside,
         )
-        what_changed = _what_changed(texts_for(before.language), actions, changed, before.editable)
+        differences = _differences(actions, changed, before.editable)
+        what_changed = _what_changed(texts_for(before.language), differences)
         if not what_changed:  # the tool reads the new values as the same
             raise _Refused("")
         return _Change(actions, replace(proposal, head=head), what_changed)
@@ -375,9 +391,10 @@ class ChangeHandler:
         actions = proposal.steps or (proposal.head,)
         if [each.kind for each in before] != [each.kind for each in actions]:
             return proposal, ""
-        changed = _what_changed(texts_for(proposal.head.language), before, actions, live.action.editable)
-        if not changed:
+        differences = _differences(before, actions, live.action.editable)
+        if not differences:
             return proposal, ""
+        changed = _what_changed(texts_for(proposal.head.language), differences)
         return replace(proposal, head=replace(proposal.head, changes_of=live.pid)), changed
 
 
@@ -408,28 +425,42 @@ def _other_code(before: str) -> str:
     return f"{(int(before) + 1 + randbelow(9_999)) % 10_000:04}"
 
 
-def _what_changed(
-    texts: Texts, before: Sequence[PendingAction], after: Sequence[PendingAction], order: Sequence[str]
-) -> str:
-    """Return the text that names each changed argument, with the value before; "" if all are the same.
-
-    `order`: the names of the fields of the form, which come first.
-    """
-    parts = []
+def _differences(
+    before: Sequence[PendingAction], after: Sequence[PendingAction], editable: Sequence[str]
+) -> list[_Difference]:
+    """Return the arguments that differ. Those of the form come first, by their names in `editable`."""
+    found = []
     for number, (old, new) in enumerate(zip(before, after, strict=True), start=1):
-        editable = _of_step(number, dict.fromkeys(order)) or dict.fromkeys(order)
-        for name in dict.fromkeys([*(each for each in editable if each in new.args), *old.args, *new.args]):
+        offered = _of_step(number, dict.fromkeys(editable)) or dict.fromkeys(editable)
+        for name in dict.fromkeys([*(each for each in offered if each in new.args), *old.args, *new.args]):
             value, other = old.args.get(name), new.args.get(name)
             if value == other and type(value) is type(other):
                 continue
-            label = literal(name_in_words(name) or name)
-            if len(after) > 1:
-                label = f"{number}\\. {label}"
-            parts.append(f"{label}: ~~{_shown(texts, value)}~~ → {_shown(texts, other)}")
+            is_known = name in offered or _is_in(old.preview, value) or _is_in(new.preview, other)
+            found.append(_Difference(number if len(after) > 1 else 0, name, value, other, is_known))
+    return found
+
+
+def _what_changed(texts: Texts, differences: Sequence[_Difference]) -> str:
+    """Return the text that names each difference which the person may know, "" if there is none."""
+    parts = []
+    for each in differences:
+        if not each.is_known:
+            continue
+        label = literal(name_in_words(each.name) or each.name)
+        if each.step:
+            label = f"{each.step}\\. {label}"
+        parts.append(f"{label}: ~~{_shown(texts, each.before)}~~ → {_shown(texts, each.after)}")
     if not parts:
         return ""
     more = [f"+{len(parts) - MAX_SHOWN_CHANGES}"] if len(parts) > MAX_SHOWN_CHANGES else []
     return texts.what_changed("; ".join([*parts[:MAX_SHOWN_CHANGES], *more]))
+
+
+def _is_in(preview: str, value: Any) -> bool:
+    """Return whether a preview shows a value."""
+    text = value_text(value)
+    return bool(text) and (text in preview or literal(text) in preview)
 
 
 def _shown(texts: Texts, value: Any) -> str:

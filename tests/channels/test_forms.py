@@ -10,6 +10,7 @@ import pytest
 from sayso.channels.forms import MAX_VALUE_CHARS, EditForm, FieldProblem, FormField, UnreadableValue
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.texts import texts_for
+from sayso.pending.consent import RegexConfirmParser, read_answer
 
 
 def field(kind: str, value: Any = None, **options: Any) -> FormField:
@@ -117,3 +118,15 @@ def test_each_problem_has_a_text(language):
         assert texts.field_problem(FieldProblem(kind))
     for kind in ("too_small", "too_large", "too_long", "choice"):
         assert "7" in texts.field_problem(FieldProblem(kind, "7"))
+
+
+@pytest.mark.parametrize("language", sorted(LANGUAGES))
+def test_no_word_of_a_form_is_a_yes(language):
+    """Who types the label of a button confirms nothing, and "change" is no no either."""
+    texts = texts_for(language)
+    parser = RegexConfirmParser().reading([language])
+    assert read_answer(parser, texts.change_label, language).intent == ""
+    for word in (texts.keep_label, texts.leave_word):
+        assert read_answer(parser, word, language).intent != "confirm"
+    assert len({texts.confirm_label, texts.cancel_label, texts.change_label, texts.keep_label}) == 4
+    assert max(len(texts.change_label), len(texts.keep_label)) <= 20

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, Role, ScriptedProvider, ToolCall, ToolPolicy, tool
+from sayso.agent import Agent, AgentConfig, CheckedPreview, Role, ScriptedProvider, ToolCall, ToolPolicy, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.console.outgoing import page_html
 from sayso.channels.i18n.texts import texts_for
@@ -171,6 +171,21 @@ def test_typed_code_of_the_earlier_question_confirms_nothing(shop):
     assert bot.state == (("apples", 2),)
 
 
+def test_values_that_count_in_the_preview_are_those_of_the_new_question(shop):
+    """At the yes they are compared with what the new question showed."""
+    prices = {2: 10, 5: 20}
+
+    def preview(item, kg, **_):
+        return CheckedPreview(f"Order {kg} kg of {item} for {prices[kg]} EUR", [prices[kg]])
+
+    bot = shop([FIRST], preview=preview)
+    bot.say("order apples")
+    assert bot.fill_in(bot.button("Change"), kg="2").startswith("Order 2 kg of apples for 10 EUR")
+    prices[2] = 11
+    assert "This has changed since I asked you" in bot.say("yes")
+    assert bot.ordered == []
+
+
 def test_policy_judges_the_changed_call(shop):
     """A rule that denies the new values leaves the question as it was."""
     rule = {"tool": "order", "arg": "kg", "pattern": ">100", "matches": "number"}
@@ -208,6 +223,15 @@ def test_words_change_a_question_through_the_model(shop):
     assert bot.open_action().action.changes_of == old[1:23]
     bot.say("yes")
     assert bot.state == (("apples", 2),)
+
+
+def test_value_that_no_preview_shows_is_not_named(shop):
+    """The author of the tool keeps it out of the chat. The record names the earlier question all the same."""
+    bot = shop([FIRST], [{"item": "pears", "kg": 5, "note": "secret"}], editable=())
+    bot.say("order apples")
+    old = bot.button("Yes")
+    assert "Changed: Item: ~~apples~~ → pears\n" in bot.say("yes, but pears")
+    assert bot.open_action().action.changes_of == old[1:23]
 
 
 def test_another_request_is_no_change(shop):
