@@ -234,7 +234,8 @@ class RegexConfirmParser:
 
     def is_yes_or_half_answer(self, words: str) -> bool:
         """Return whether plain words are a yes, or acknowledge something."""
-        return self._is_in(self._book.confirm | self._book.ok | self._book.unclear, words)
+        # One after the other: a union of these sets would be made for each message.
+        return any(self._is_in(each, words) for each in (self._book.confirm, self._book.ok, self._book.unclear))
 
     @cached_property
     def _answers(self) -> frozenset[str]:

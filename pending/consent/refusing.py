@@ -20,7 +20,7 @@ from sayso.pending.consent import (
     is_syllabic,
     plain_words,
 )
-from sayso.pending.consent.asking import is_asking
+from sayso.pending.consent.asking import MAX_PHRASE_WORDS, is_asking
 
 #: Characters behind a no in which it may be taken back. The limit bounds the work on long messages.
 MAX_REASON_CHARS = 400
@@ -63,12 +63,12 @@ def is_yes_with_change(parser: ConfirmParser, message: str, language: str) -> bo
 
 
 def _asks_for_change(phrases: ChangePhrases, text: str) -> bool:
-    for head in phrases.heads:
-        rest = _behind(text, head) if _begins_with(text, head) else ""
-        found = [each for each in phrases.but if _begins_with(rest, each)]
-        if found and _behind(rest, max(found, key=len)):  # "但是" is longer than "但"
-            return True
-    return False
+    head = _longest_start(text, phrases.heads)
+    if not head:
+        return False
+    rest = _behind(text, head)
+    but = _longest_start(rest, phrases.but)
+    return bool(but and _behind(rest, but))
 
 
 def _behind(text: str, phrase: str) -> str:
@@ -99,10 +99,9 @@ def _behind_no(parser: RegexConfirmParser, message: str) -> str | None:
 
     start = _loose(message[:MAX_DECISION_CHARS])
     phrases = parser.refusal_phrases
-    if not any(_begins_with(start, each) for each in phrases.openings):
+    if not _longest_start(start, phrases.openings):
         return None
-    heads = [each for each in phrases.heads if _begins_with(start, each)]
-    rest = message[len(max(heads, key=len, default="")) :]
+    rest = message[len(_longest_start(start, phrases.heads)) :]
     return None if rest[:1] in _QUESTION_MARKS else rest
 
 
@@ -135,11 +134,18 @@ def _is_short_question(rest: str) -> bool:
     return len(words) <= MAX_TAG_WORDS
 
 
-def _begins_with(text: str, phrase: str) -> bool:
-    """Return whether a text begins with a phrase, at the end of a word where a script has spaces."""
-    if is_syllabic(phrase):
-        return text.replace(" ", "").startswith(phrase.replace(" ", ""))
-    return f"{text} ".startswith(f"{phrase} ")
+def _longest_start(text: str, phrases: frozenset[str]) -> str:
+    """Return the longest of the phrases with which a text begins, "" for none.
+
+    It ends with a word where a script has spaces.
+    """
+    if is_syllabic(text[:1]):
+        solid = text.replace(" ", "")
+        found = [each for each in phrases if solid.startswith(each.replace(" ", ""))]
+        return max(found, key=len, default="")
+    words = text.split()[:MAX_PHRASE_WORDS]
+    starts = (" ".join(words[:count]) for count in range(len(words), 0, -1))
+    return next((each for each in starts if each in phrases), "")
 
 
 def _loose(text: str) -> str:
