@@ -140,14 +140,13 @@ def _as_json(entry: AuditEntry, body: AuditBody | None) -> dict[str, Any]:
 
 
 def _change(body: AuditBody | None, bodies: Mapping[str, AuditBody]) -> dict[str, Any]:
-    """Return which earlier action this one changes, and each changed argument with its values before and after."""
+    """Return which earlier action this one changes, and each value that its user could change, before and after."""
     if body is None or not body.changes_of:
         return {}
     before = bodies.get(body.changes_of)
-    old = before.arguments if before else {}
-    new = body.arguments
-    names = dict.fromkeys([*old, *new]) if old else {}
-    changed = {name: [old.get(name), new.get(name)] for name in names if old.get(name) != new.get(name)}
+    old = before.editable if before else {}
+    new = body.editable
+    changed = {name: [old[name], new[name]] for name in old if name in new and old[name] != new[name]}
     return {"changes_of": body.changes_of, "changed": changed}
 
 

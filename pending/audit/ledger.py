@@ -219,11 +219,13 @@ class AuditBody:
         return str(_fields(self.record).get("changes_of") or "")
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the action, of a plan none: its steps have them. Empty if they are not known."""
-        fields = _fields(self.record)
-        arguments = fields.get("args")
-        return arguments if isinstance(arguments, dict) and fields.get("kind") != PLAN_KIND else {}
+    def editable(self) -> dict[str, Any]:
+        """Return the arguments that the person could change before the yes, with the values that they had.
+
+        All others may hold what no preview shows. A plan has those of its steps, after their numbers.
+        """
+        entries = _fields(self.record).get("form")
+        return {str(entry.get("name")): entry.get("value") for entry in entries} if isinstance(entries, list) else {}
 
     @property
     def is_step(self) -> bool:

@@ -169,13 +169,14 @@ def test_show_has_the_outcome_without_control_characters(tmp_path, monkeypatch):
 
 
 def test_show_says_what_a_person_changed(tmp_path, monkeypatch):
-    """The new action names the earlier one, and each value that differs. Both stay in the log."""
+    """The new action names the earlier one, and each value of its form that differs. Both stay in the log."""
     monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
     log = StateLog()
     log.live("a", "armed", "shown", "superseded")
     log.live("b", "armed")
-    before = sealed("a", args={"item": "apples", "kg": 5})
-    after = sealed("b", args={"item": "apples", "kg": 2}, changes_of="a")
+    form = {"name": "kg", "label": "Kg", "type": "integer"}
+    before = sealed("a", args={"key": "secret", "kg": 5}, form=[{**form, "value": 5}])
+    after = sealed("b", args={"key": "other", "kg": 2}, form=[{**form, "value": 2}], changes_of="a")
     bodies = [AuditBody.of("a", *before, "", at=AT), AuditBody.of("b", *after, "", at=AT)]
     AuditLedger(tmp_path / FILE, SIGNER).store(log.waiting, bodies)
     assert run("show", "--data", tmp_path)[1].splitlines()[-1].endswith("changes a kg: 5 -> 2")
