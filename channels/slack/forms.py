@@ -1,4 +1,4 @@
-"""The form of a question as a modal of Slack: opening it, and reading what a person enters."""
+"""The form of a question as a modal of Slack: its blocks, and how it is opened."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import asdict, dataclass
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
@@ -21,6 +20,7 @@ from sayso.channels.markdown import slack_mrkdwn
 from sayso.channels.records import OtherVersion
 from sayso.channels.slack.address import split_place
 from sayso.channels.slack.client import translated
+from sayso.channels.slack.submissions import CHANGE_FORM, CHECKED, FormPlace
 from sayso.channels.types import Turn
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The callback id of our own modals. Forms that other code of the app opens have another one.
-CHANGE_FORM = "sayso:change"
 #: What Slack takes: characters of a title and of a button of the modal, of a label and of a hint,
 #: of an option's text and value, of an input, and of the metadata; blocks of a modal; options of a
 #: menu.
@@ -42,46 +40,12 @@ BLOCK_LIMIT, OPTION_LIMIT, ID_LIMIT = 100, 100, 255
 READ_SECONDS = 1.0
 #: How long it is awaited after that.
 FILL_SECONDS = 30.0
-#: The value of a check box that is set.
-_SET = "true"
 #: Blocks beside the fields: what was asked, and that nothing is done yet.
 _OTHER_BLOCKS = 2
 #: A time that Slack's time picker can show. It knows neither seconds nor time zones.
 _CLOCK_TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d(:00)?")
 
 Block = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class FormPlace:
-    """Where a form belongs: the address of its question, its message, and the token of its button.
-
-    `team`: the workspace, "" for an app of one workspace. `message`: the ts of the question, "" for
-    one that only its person sees.
-    """
-
-    team: str
-    chat: str
-    thread: str
-    message: str
-    token: str
-
-    def to_metadata(self) -> str:
-        """Return the `private_metadata` of the modal, which Slack sends back unchanged."""
-        return json.dumps(asdict(self), separators=(",", ":"))
-
-    @classmethod
-    def of_view(cls, view: Mapping[str, Any]) -> FormPlace | None:
-        """Return where a submitted form belongs, None for a form that is not ours.
-
-        Raises TypeError and ValueError if the metadata of ours makes no sense.
-        """
-        if view.get("callback_id") != CHANGE_FORM:
-            return None
-        place = cls(**json.loads(view["private_metadata"]))
-        if not all(isinstance(value, str) for value in asdict(place).values()):
-            raise TypeError("metadata that is no text")
-        return place
 
 
 def place_of(turn: Turn) -> FormPlace:
@@ -220,48 +184,6 @@ def notice_view(text: str, texts: Texts) -> Block:
     }
 
 
-def entered_values(view: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a person has changed in a form, by the name of the field.
-
-    Untouched fields are left out.
-    Slack sends the blocks of the form back with what was entered, so that both can be compared.
-    """
-    values = (view.get("state") or {}).get("values") or {}
-    changed = {}
-    for block in view.get("blocks") or ():
-        if block.get("type") != "input":
-            continue
-        element = block["element"]
-        state = (values.get(block["block_id"]) or {}).get(element["action_id"]) or {}
-        before = _text_of(element, "initial")
-        after = _text_of({**state, "action_id": element["action_id"]}, "selected")
-        if before != after:
-            changed[block["block_id"]] = after
-    return changed
-
-
-def _text_of(element: Mapping[str, Any], when: str) -> str:
-    """Return what stands in an element, as a person would type it.
-
-    `when` is the beginning of the fields' names: `initial` in a block, `selected` in a state.
-    """
-    match element.get("type"):
-        case "checkboxes":
-            return _SET if element.get(f"{when}_options") else "false"
-        case "static_select":
-            return str((element.get(f"{when}_option") or {}).get("value") or "")
-        case "datepicker":
-            return str(element.get(f"{when}_date") or "")
-        case "timepicker":
-            return str(element.get(f"{when}_time") or "")
-        case "datetimepicker":
-            at = element.get(f"{when}_date_time")
-            zone = timezone(timedelta(seconds=int(element["action_id"])))
-            return datetime.fromtimestamp(at, zone).isoformat() if at else ""
-    value = element.get("initial_value" if when == "initial" else "value")
-    return str(value or "")
-
-
 def _input_of(field: FormField, texts: Texts) -> Block | None:
     """Return the block of a field, None if Slack has no element that can show it whole."""
     element = _element_of(field, texts)
@@ -297,7 +219,7 @@ def _element_of(field: FormField, texts: Texts) -> Block | None:
 
 
 def _check_box(field: FormField, texts: Texts) -> Block:
-    option = {"text": _plain(texts.confirm_label, OPTION_TEXT_LIMIT), "value": _SET}
+    option = {"text": _plain(texts.confirm_label, OPTION_TEXT_LIMIT), "value": CHECKED}
     element: Block = {"type": "checkboxes", "action_id": "value", "options": [option]}
     if field.value is True:
         element["initial_options"] = [option]

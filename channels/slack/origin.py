@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sayso.channels.slack.address import join_place, split_place
-from sayso.channels.slack.forms import FormPlace
+from sayso.channels.slack.submissions import FormPlace
 from sayso.channels.types import Conversation, Turn, WorkspaceNote
 
 _TEAM_ID = re.compile(r"[TE][A-Z0-9]{1,40}")

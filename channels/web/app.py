@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from werkzeug.exceptions import NotFound
 from werkzeug.http import parse_range_header
 
-from sayso.channels.base import Channel, FormSource, NotStored, Overloaded, StoreReceived
+from sayso.channels.base import Channel, NotStored, Overloaded, StoreReceived
 from sayso.channels.records import OtherVersion
 from sayso.channels.setup import BOT_HEADER
 from sayso.channels.storage.media import BadToken, LinkedFile, MediaFiles, MediaGone
@@ -47,7 +47,7 @@ def create_app(
     health: HealthCheck,
     public_url: str,
     pages: Iterable[Blueprint],
-    forms: FormSource | None = None,
+    forms: WebForms | None = None,
     bot_id: str = "",
     is_operator: Callable[[str], bool] = lambda _: False,
 ) -> Flask:
@@ -70,7 +70,7 @@ def create_app(
         channels,
         store,
         public_url=public_url,
-        forms=WebForms(forms) if forms else None,
+        forms=forms,
     )
     add_error_pages(app)
     _add_webhooks(app)

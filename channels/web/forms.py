@@ -45,7 +45,7 @@ class WebForms:
         open_seconds: float = OPEN_SECONDS,
         check_seconds: float = CHECK_SECONDS,
     ) -> None:
-        self._source = source
+        self.source = source
         self._open_seconds = open_seconds
         self._check_seconds = check_seconds
         self._lock = threading.Lock()
@@ -60,9 +60,9 @@ class WebForms:
             return received
         if turn.kind == "form":
             return self._checked(channel, received, turn)
-        if not self._source.asks_for_form(turn):
+        if not self.source.asks_for_form(turn):
             return received
-        answer = self._run(channel.open_form(turn, self._source.open), self._open_seconds)
+        answer = self._run(channel.open_form(turn, self.source.open), self._open_seconds)
         if answer is None:
             return received
         ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
@@ -82,7 +82,7 @@ class WebForms:
 
     async def _find(self, turn: Turn) -> EditForm | None:
         try:
-            return await self._source.find(turn)
+            return await self.source.find(turn)
         except (RedisError, OtherVersion):
             return None
 

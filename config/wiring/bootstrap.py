@@ -24,6 +24,7 @@ from sayso.channels.storage.media import MediaFiles
 from sayso.channels.storage.objects import StoreRefused, StoreUnavailable
 from sayso.channels.storage.s3 import Bucket
 from sayso.channels.types import Turn
+from sayso.channels.web.forms import WebForms
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError, check_consoles, find_public_url
 from sayso.config.settings.schema import Settings
@@ -91,7 +92,7 @@ class Services:
     sweeps: Mapping[str, Callable[[], int]]
     worker_lock: WorkerLock
     processor: ConversationProcessor
-    forms: OpenForms
+    forms: WebForms
     reaper: Reaper
     audit_collector: AuditCollector
     deliveries: RedisDeliveries
@@ -164,7 +165,7 @@ def bootstrap(
         queue_url=redis.queue_url, queue=redis.queue,
         access_control=access_control, channels=channels, media=media, clock=clock, texts=texts, bucket=files.bucket,
         worker_lock=worker_lock, processor=processor, reaper=redis.reaper(worker_lock), spool=spool,
-        forms=OpenForms(RedisActionRepository(redis.scripts(PENDING_LUA)), ActionSigner(keys)),
+        forms=WebForms(OpenForms(RedisActionRepository(redis.scripts(PENDING_LUA)), ActionSigner(keys))),
         audit_collector=AuditCollector(redis.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix),
         deliveries=RedisDeliveries(scripts, wake_up), alerts=redis.alerts,
         data_loss_guard=guard, loss_notices=notices, sweeps=files.sweeps(),

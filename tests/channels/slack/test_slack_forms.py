@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -15,14 +14,15 @@ from sayso.channels.forms import EditForm, FormField
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.slack.adapter import SlackChannel
-from sayso.channels.slack.forms import FormPlace, SlackForms, form_view
+from sayso.channels.slack.forms import SlackForms, form_view
+from sayso.channels.slack.submissions import FormPlace
 from sayso.channels.types import Conversation, Received, Turn
 from sayso.channels.web.forms import WebForms
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.slack import FakeSlack
 from sayso.testing.platforms.slack_views import NotEntered, new_trigger, view_problem
-from tests.channels.harness import MemoryMedia, slack, slack_hook
+from tests.channels.harness import NOW, MemoryMedia, slack, slack_hook
 
 TOKEN = "token-of-the-change-button"
 THREAD = "1795204800.000100"
@@ -73,7 +73,7 @@ def views(platforms: FakePlatforms):
     """Return the modals of the fake Slack."""
     fake = platforms.fakes["slack"]
     assert isinstance(fake, FakeSlack)
-    fake.views.clock = time.time
+    fake.views.clock = lambda: NOW
     return fake.views
 
 
@@ -96,12 +96,12 @@ def all_fields() -> EditForm:
 def tap(trigger: str = "", **where: str) -> bytes:
     """Return a tap on Change in a thread."""
     place = {"channel": "C0OPS", "message_ts": MESSAGE, "block_id": f"thread:{THREAD}", **where}
-    return signing.slack_tap(trigger or new_trigger(time.time()), TOKEN, **place)
+    return signing.slack_tap(trigger or new_trigger(NOW), TOKEN, **place)
 
 
 def receive(channel: SlackChannel, questions: Questions, body: bytes) -> Received:
     """Return what is left to store of a request, as in the web process."""
-    return WebForms(questions).answered(channel, channel.receive(slack_hook(body)))
+    return WebForms(questions, open_seconds=60, check_seconds=60).answered(channel, channel.receive(slack_hook(body)))
 
 
 def opened(channel: SlackChannel, views, form: EditForm) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def test_form_that_cannot_be_checked_is_stored(channel: SlackChannel, views, que
 @pytest.mark.parametrize("trigger", ["expired", "used", "malformed"])
 def test_tap_whose_trigger_does_not_work_is_a_turn(channel: SlackChannel, views, trigger: str, caplog):
     """A worker asks for the values instead."""
-    triggers = {"expired": new_trigger(time.time() - 4), "used": new_trigger(time.time()), "malformed": "x"}
+    triggers = {"expired": new_trigger(NOW - 4), "used": new_trigger(NOW), "malformed": "x"}
     questions = Questions(form_of(FIELDS[0][0]))
     if trigger == "used":
         receive(channel, questions, tap(triggers["used"]))
@@ -272,7 +272,7 @@ def test_question_that_only_one_person_sees_has_a_form(channel: SlackChannel, vi
     """Its message has no ts that an edit could use."""
     body = signing.slack_interaction(
         "block_actions",
-        trigger_id=new_trigger(time.time()),
+        trigger_id=new_trigger(NOW),
         channel={"id": "C0OPS"},
         container={"type": "message", "message_ts": MESSAGE, "is_ephemeral": True},
         actions=[{"type": "button", "block_id": f"thread:{THREAD}", "value": TOKEN}],

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
-from redis import Redis
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.testing.platforms.slack_views import new_trigger
@@ -23,12 +21,15 @@ from tests.config.wiring.slack_bot import (
 
 CHANNEL = "messages_per_second: 0\n    policy: {editable: {delete_invoice: [number]}}"
 TEXTS = texts_for("en")
+#: The time at Slack, which stands still: no trigger expires because the machine is busy.
+NOW = 1795204800.0
 
 
 @pytest.fixture
 def bot(open_bot: OpenBot) -> SlackBot:
     """Return a bot in one workspace, and in an organization, whose invoices can be corrected before a yes."""
     bot = open_bot(CHANNEL)
+    bot.slack.views.clock = lambda: NOW
     for name in ("T01", "E09"):
         assert bot.install(name).status_code == 200
     return bot
@@ -61,7 +62,7 @@ def tap(bot: SlackBot, asked: dict[str, Any], label: str, team: str = "T01", use
     body = slack_interaction(
         "block_actions",
         user={"id": user, "username": "ada", "team_id": team},
-        trigger_id=new_trigger(time.time()),
+        trigger_id=new_trigger(bot.slack.views.clock()),
         channel={"id": "C0OPS"},
         message={"type": "message", "ts": asked["ts"], "text": "?", "thread_ts": THREAD_TS},
         container={"type": "message", "message_ts": asked["ts"], "channel_id": "C0OPS"},
@@ -135,16 +136,3 @@ def test_form_of_another_person_changes_nothing(bot: SlackBot):
     submit(bot, "A-2", user="U0EVE")
     assert bot.sent[-1]["text"] == TEXTS.not_yours()
     assert "A-2" not in json.dumps(bot.sent)
-
-
-def test_form_opens_while_redis_is_slow(bot: SlackBot, redis_client: Redis):
-    """A modal says so at once, and the form follows in it."""
-    asked = ask(bot)
-    redis_client.client_pause(1500, all=True)
-    began = time.monotonic()
-    assert tap(bot, asked, TEXTS.change_label) == 200
-    assert time.monotonic() - began < 10
-    deadline = time.monotonic() + 30
-    while len(bot.slack.views.opened[0]["blocks"]) < 3 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert bot.slack.views.opened[0]["blocks"][1]["element"]["initial_value"] == "A-1"
