@@ -185,6 +185,18 @@ def test_stop_ends_a_kept_question(make_keeper):
     assert find_question(bot) is None
 
 
+def test_stop_behind_another_message_ends_a_kept_question_once(make_keeper):
+    """The stopped message leaves the question to the /stop behind it, which says what became of it."""
+    bot = make_keeper("A", lines=["Sunny."])
+    bot.say("delete A")
+    bot.hear("what is the weather in Rome?")
+    bot.hear("/stop")
+    bot.work()
+    assert find_question(bot) is None
+    assert sum(ENGLISH.dropped("Delete A") in text for text in bot.channel.texts) == 1
+    assert len(bot.provider.requests) == 1
+
+
 def test_message_that_cannot_be_answered_leaves_the_question_open(make_keeper):
     """The model is away: the person is told so, and the button still works."""
     bot = make_keeper("A")
