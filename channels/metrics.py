@@ -101,6 +101,12 @@ DELIVERY_REPORTS = Counter(
 )  # fmt: skip
 
 TURNS = Counter("sayso_turns", "Turns that were finished, by how.", ["channel", "outcome"], registry=REGISTRY)
+CONTINUATIONS = Counter(
+    "sayso_continuations",
+    "Turns in which the agent went on after a decision, by how.",
+    ["channel", "outcome"],
+    registry=REGISTRY,
+)
 TURN_SECONDS = Histogram(
     "sayso_turn_seconds", "Time from the start of a turn to its end.", ["channel"], buckets=_SLOW, registry=REGISTRY
 )

@@ -45,7 +45,16 @@ FORWARD = '{"forward"'
 END_OF_QUESTION = "end:"
 #: Why a turn has no answer of the agent.
 TurnEnd = Literal[
-    "channel_gone", "failed", "forwarded", "killed_workers", "repeated", "stale", "stopped", "timeout", "unreadable"
+    "answered_before",
+    "channel_gone",
+    "failed",
+    "forwarded",
+    "killed_workers",
+    "repeated",
+    "stale",
+    "stopped",
+    "timeout",
+    "unreadable",
 ]
 #: What a person said to an action that has ended: a yes, a no, or a tap on the button that undoes an effect.
 SettledIntent = Literal["confirm", "cancel", "undo"]

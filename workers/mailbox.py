@@ -352,6 +352,7 @@ def turn_record(lease: Lease, queued: QueuedTurn, change: TurnChange) -> str:
     decided = change.transition.pending_action_id if change.transition else ""
     asked = [action.pending_action_id for action in change.new_actions]
     more = {"upto": queued.upto, "tools": change.tools[:MAX_TOOLS], "asked": asked, "decided": decided}
+    more["continues"] = queued.turn.continues
     more |= {"about": change.about if change.about != decided else "", "ended": change.ended}
     fields |= {name: value for name, value in more.items() if value}
     return json.dumps(fields, separators=(",", ":"))[1:]

@@ -27,7 +27,7 @@ from sayso.channels.base import (
     ShowsSteps,
 )
 from sayso.channels.i18n.texts import Texts, TextsForTurn
-from sayso.channels.metrics import LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
+from sayso.channels.metrics import CONTINUATIONS, LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
 from sayso.channels.records import OtherVersion
 from sayso.channels.storage.media import MediaFiles
 from sayso.channels.storage.objects import StoreUnavailable
@@ -325,9 +325,11 @@ class ConversationProcessor:
             MAILBOX_SECONDS.labels(channel_name).observe(max(0.0, queued.age))
             tracing.record_wait("wait in mailbox", queued.age, parent=parent, attributes=attributes)
         held.begin(queued)
-        joined = [turn.trace for turn in queued.parts[1:]]
+        links = [turn.trace for turn in queued.parts[1:]]
+        if queued.turn.continues and queued.tapped:  # the turn that proposed the action; its parent is the yes
+            links.append(queued.tapped.trace)
         name = f"turn {channel_name}"
-        with tracing.span(name, parent=parent, links=joined, kind="consumer", attributes=attributes) as span:
+        with tracing.span(name, parent=parent, links=links, kind="consumer", attributes=attributes) as span:
             following = await self._answer_and_commit(held, queued, span)
         TURN_SECONDS.labels(channel_name).observe(self.clock() - began)
         return following
@@ -402,6 +404,11 @@ class ConversationProcessor:
         extra: dict[str, Any] = {"attempt": queued.attempt, "replies": len(change.replies)}
         if change.new_actions:
             extra["pending"] = ",".join(action.pending_action_id for action in change.new_actions)
+        if queued.turn.continues:
+            extra["continues"] = queued.turn.continues
+            is_unfinished = any(reply.cause for reply, _ in change.replies)
+            outcome = change.ended or ("unfinished" if is_unfinished else "answered")
+            CONTINUATIONS.labels(queued.turn.conversation.channel, outcome).inc()
         TURNS.labels(queued.turn.conversation.channel, change.ended or "answered").inc()
         log.info("turn.answered", extra=extra | ({"upto": queued.upto} if queued.upto else {}))
         return following

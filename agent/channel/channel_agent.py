@@ -301,7 +301,7 @@ class ChannelAgent:
         effects: tuple[Effect, ...] = ()
         if turn.tells_outcome:
             outcome, effects = await self._confirmation.outcome_to_tell(context, decided)
-        answer = NO_ANSWER
+        answer = TurnAnswer(TurnChange(ended="answered_before"))
         ids = action_ids(decided) if decided else frozenset()
         paused = paused_run_of(context.memory, ids)
         is_answered = has_answer(context, ids, paused)

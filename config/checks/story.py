@@ -28,7 +28,8 @@ class TracedTurn:
 
     `webhooks` is how often it came in; `steps` are those of its journal while it is worked on; `asked`, `decided` and
     `about` are ids of actions: it asked about them, it decided one, or it answered one that it could not decide, such
-    as one that had expired. `ended` says why it has no answer of the agent.
+    as one that had expired. `continues`: the action after whose decision the agent
+    goes on in it. `ended` says why it has no answer of the agent.
     """
 
     id: str
@@ -45,6 +46,7 @@ class TracedTurn:
     decided: str = ""
     about: str = ""
     ended: str = ""
+    continues: str = ""
     ahead: int = 0
     steps: tuple[str, ...] = ()
     text: str = ""
@@ -102,6 +104,7 @@ class MessageStory:
 
 #: Why the agent did not answer a turn.
 _ENDS = {
+    "answered_before": "The model had answered a message after the decision, so nothing was left to go on with.",
     "channel_gone": "The YAML has no such channel any more. The user was told.",
     "failed": "An unexpected error ended it, and the user got an apology. `turn.failed` in the log has the traceback.",
     "forwarded": "It came from another address of the conversation, and was handed on to the main address.",
@@ -157,7 +160,7 @@ def _twice(story: MessageStory) -> Iterator[str]:
             yield f"The answer to {turn.id} has {len(messages)} messages."
         if turn.upto:
             yield f"{turn.id} was answered together with the messages up to {turn.upto}."
-        if state := _ended_before(story, turn):
+        if not turn.continues and (state := _ended_before(story, turn)):
             yield f"{turn.id} came after action {turn.about} had ended ({state}), so its outcome was told again."
     for reply in story.all_replies:
         if reply.state == "ambiguous":
@@ -220,7 +223,7 @@ def _confirmed(story: MessageStory) -> Iterator[str]:
         else:
             yield f"{name}: not known here. Run the command on the other machines, which have ledgers of their own."
     for turn in story.turns:
-        if turn.about:
+        if turn.about and not turn.continues:
             why = f"it had ended ({state})" if (state := _ended_before(story, turn)) else "the reply says why"
             yield f"{turn.id} answered {turn.about} and did not decide it: {why}."
 

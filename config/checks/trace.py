@@ -136,6 +136,12 @@ class _State:
         """Return the numbers of the turns that decided these actions, or answered them without deciding."""
         return {seq for seq, each in self.records.items() if {each.get("decided"), each.get("about")} & set(pids)}
 
+    def continuations(self, pids: Collection[str]) -> set[int]:
+        """Return the numbers of the turns in which the agent goes on after these actions, also of waiting ones."""
+        ended = {seq for seq, each in self.records.items() if each.get("continues") in pids}
+        waiting = (entry.split(" ", 4) for entry in self.inbox)
+        return ended | {int(number) for number, _, _, _, text in waiting if _fields(text).get("continues") in pids}
+
     @property
     def newest_reply(self) -> int:
         """The highest number of a reply that is known."""
@@ -169,7 +175,9 @@ class Tracer:
 
     def stories(self, wanted: str) -> list[MessageStory]:
         """Return the stories of what an id leads to, at most MAX_STORIES. Raises redis.RedisError, LedgerUnusable."""
-        clues = list(dict.fromkeys(self._find(wanted.strip())))[:MAX_STORIES]
+        # The event id of a turn in which the agent goes on names the action that was decided.
+        wanted = wanted.strip().removeprefix("after:")
+        clues = list(dict.fromkeys(self._find(wanted)))[:MAX_STORIES]
         stories: list[MessageStory] = []
         for clue in clues:  # a yes leads to its turn, and to its action: one story
             if not any(clue.pid == action.pid for story in stories for action in story.actions):
@@ -275,14 +283,13 @@ class Tracer:
         state = self._state(clue.conversation)
         first = state.seq_of(seq=clue.seq, number=clue.number, pid=clue.pid)
         record = state.records.get(first, {})
-        pids = dict.fromkeys(
-            filter(None, (clue.pid, *record.get("asked", ()), record.get("decided"), record.get("about")))
-        )
+        answered = (record.get("decided"), record.get("about"), record.get("continues"))
+        pids = dict.fromkeys(filter(None, (clue.pid, *record.get("asked", ()), *answered)))
         event = record.get("event") or clue.event
         pids |= dict.fromkeys(self._decided_by(lambda by: digest(by) == event) if event else ())
         events = {digest(entry.by) for pid in pids for entry in self._entries_of(pid) if entry.by}
         seqs = {first, *(state.seq_of(pid=pid) for pid in pids), *(state.seq_of(event=event) for event in events)}
-        seqs |= state.answers_to(pids)
+        seqs |= state.answers_to(pids) | state.continuations(pids)
         if pids:
             state = self._state(clue.conversation, list(pids))
         turns = tuple(filter(None, (self._turn(state, seq) for seq in sorted(seqs - {0}))))
@@ -315,7 +322,7 @@ class Tracer:
                 name, "done", record["event"], record["at"] / 1000, record["done"] / 1000, webhooks, record["attempt"],
                 record["worker"], record.get("upto", 0), tuple(record.get("tools", ())),
                 tuple(record.get("asked", ())), record.get("decided", ""), record.get("about", ""),
-                record.get("ended", ""), replies=replies,
+                record.get("ended", ""), record.get("continues", ""), replies=replies,
             )  # fmt: skip
         for ahead, entry in enumerate(state.inbox):
             number, at, _, _, text = entry.split(" ", 4)
@@ -324,6 +331,7 @@ class Tracer:
                 event = digest(str(turn.get("event_id", "")))
                 return TracedTurn(
                     name, "waits", event, int(at) / 1000, webhooks=webhooks, ahead=ahead,
+                    continues=str(turn.get("continues", "")),
                     attempt=int(begun[2]) if begun[0] == number else 0,
                     steps=tuple(self._steps(state.journal)) if ahead == 0 else (),
                     text=str(turn.get("text", "")) if self._show_texts else "",

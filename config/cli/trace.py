@@ -77,6 +77,8 @@ def _turn_lines(turn: TracedTurn) -> Iterator[str]:
     if turn.at:
         times = f" {turn.webhooks} times" if turn.webhooks > 1 else ""
         yield f"  {utc_time(turn.at)}  received{times}"
+    if turn.continues:
+        yield f"  no message: the agent goes on after action {turn.continues}"
     if turn.text:
         yield f"  said: {one_line(turn.text, WIDTH)}"
     yield from (f"  {step}" for step in turn.steps)

@@ -6,6 +6,9 @@ import json
 from dataclasses import replace
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sayso.agent import (
     Agent,
@@ -18,7 +21,9 @@ from sayso.agent import (
     ToolCall,
     tool,
 )
-from tests.contracts.rigs import ENGLISH
+from sayso.channels import tracing
+from sayso.channels.metrics import REGISTRY
+from tests.contracts.rigs import ENGLISH, turn
 from tests.workers.fakes import Bot
 
 CONFIG = AgentConfig(max_retries=0)
@@ -311,3 +316,37 @@ def test_stop_at_each_step_leaves_the_outcome_and_no_rest(make_continuing, step,
     bot.work()
     assert (bot.deleted, len(bot.provider.requests)) == (["A"], 1)
     assert sum(text.startswith(DONE) for text in bot.channel.texts) == 1
+
+
+def test_continuation_is_part_of_the_trace_of_the_yes_and_links_to_the_request(make_continuing):
+    """An operator who reads one of them finds the others."""
+    memory, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    tracing.start_tracing(provider)
+    try:
+        bot = make_continuing(ScriptedProvider([calls("A"), "fine"]))
+        with tracing.span("accept the request"):
+            bot.rig.accept(replace(turn("delete A"), trace=tracing.current_trace()))
+        bot.work()
+        with tracing.span("accept the yes"):
+            bot.rig.accept(replace(turn("yes"), trace=tracing.current_trace()))
+        bot.work()
+    finally:
+        tracing.stop_tracing()
+    spans = memory.get_finished_spans()
+    asked, decided, went_on = (span for span in spans if span.name == "turn chat")
+    assert went_on.context.trace_id == decided.context.trace_id != asked.context.trace_id
+    assert [link.context.span_id for link in went_on.links] == [asked.context.span_id]
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome"), [("fine", "answered"), (ProviderError("down"), "unfinished")], ids=["answer", "failure"]
+)
+def test_continuations_are_counted_by_how_they_ended(make_continuing, line, outcome):
+    """An operator sees how often the rest of a request was missing."""
+    sample = ("sayso_continuations_total", {"channel": "chat", "outcome": outcome})
+    before = REGISTRY.get_sample_value(*sample) or 0
+    bot = make_continuing(ScriptedProvider([calls("A"), line]))
+    bot.say("delete A")
+    bot.say("yes")
+    assert REGISTRY.get_sample_value(*sample) == before + 1

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from redis.exceptions import RedisError
 
+from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import DeliveryUncertain, SendError
 from sayso.channels.types import digest
 from sayso.config.cli.main import main
@@ -397,3 +399,52 @@ def test_conversation_keeps_the_last_turns_only(rig: RedisRig):
     assert 0 < rig.client.pttl(key) <= 7 * 24 * 3600 * 1000
     assert story("e54")["turns"][0]["webhooks"] == 2
     assert story("e1")["turns"][0]["status"] == "forgotten"
+
+
+@pytest.fixture
+def continuing(rig: RedisRig) -> Bot:
+    """Return a bot whose agent goes on after a decision. It was told to delete INV-42, and asked."""
+    bot = Bot(rig, "INV-42", lines=["Anything else?"])
+    bot.agent = ChannelAgent(bot.agent.agent, rig.store, journals=rig.journals, after="continue")
+    bot.processor.agents["chat"] = bot.agent
+    bot.say("please delete it", event=ASK)
+    return bot
+
+
+@pytest.mark.parametrize("wanted", ["the message", "the yes", "the continuation", "its event"])
+def test_story_has_the_turn_in_which_the_agent_went_on(rig: RedisRig, continuing: Bot, wanted: str):
+    """It stands under the message that asked and the yes that decided, whichever of the three is traced."""
+    continuing.say("yes", event=YES)
+    pid = action_of(rig)
+    ids = {"the message": ASK, "the yes": YES, "the continuation": f"{CHAT.id}@3", "its event": f"after:{pid}"}
+    told = story(ids[wanted])
+    assert [each["id"] for each in told["turns"]] == [f"{CHAT.id}@{seq}" for seq in (1, 2, 3)]
+    last = told["turns"][-1]
+    assert (last["continues"], last["event"], len(last["replies"])) == (pid, digest(f"after:{pid}"), 1)
+    assert not any("told again" in each or "did not decide" in each for each in told["answers"]["confirmed_by"])
+    assert f"no message: the agent goes on after action {pid}" in trace(ids[wanted])
+
+
+def test_continuation_that_waits_is_shown_under_its_message(rig: RedisRig, continuing: Bot):
+    """Another worker will take it: an operator sees that the rest is still to come."""
+    continuing.hear("yes", event=YES)
+    go_on = continuing.agent._go_on
+
+    async def killed(_: object) -> None:
+        raise RedisError("killed")
+
+    continuing.agent._go_on = killed
+    with pytest.raises(RedisError):
+        continuing.work()
+    waiting = story(ASK)["turns"][-1]
+    assert (waiting["status"], waiting["continues"]) == ("waits", action_of(rig))
+    continuing.agent._go_on = go_on
+
+
+def test_continuation_without_a_rest_says_why(rig: RedisRig, continuing: Bot):
+    """A message that the model answered between the yes and it was the rest."""
+    continuing.hear("yes", event=YES)
+    continuing.hear("and what else is there?")
+    continuing.work()
+    says = story(YES)["answers"]["not_answered"]
+    assert any("nothing was left to go on with" in sentence for sentence in says)
