@@ -9,7 +9,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from sayso.agent.config import AgentConfig
+from sayso.agent.config import AgentConfig, DecisionLog
 from sayso.agent.decisions import Decision, RunSnapshot
 from sayso.agent.guards.policy import check_injected
 from sayso.agent.memory.conversation import ConversationMemory
@@ -317,11 +317,21 @@ class Agent:
         return Tool.from_function(inner.ask, name=name, description=described, proposes=True)
 
     async def _run_inside(
-        self, request: str, snapshot: RunSnapshot | None, decisions: Mapping[str, Decision]
+        self,
+        request: str,
+        snapshot: RunSnapshot | None,
+        decisions: Mapping[str, Decision],
+        decision_log: DecisionLog | None,
     ) -> AgentResult:
         """Run inside a tool of another agent."""
         messages = to_messages(request, may_be_empty=False) if snapshot is None else ()
-        inner = RunRequest(messages, memory=ConversationMemory(), is_inner=True, is_of_batch=True)
+        inner = RunRequest(
+            messages,
+            memory=ConversationMemory(),
+            is_of_batch=True,
+            is_inner=True,
+            decision_log=decision_log,
+        )
         return await self._loop.answer(going_on(inner, snapshot, decisions))
 
     async def aask(self, prompt: str, **options: Any) -> AgentResult:

@@ -247,6 +247,8 @@ def inner_id(call_id: str, id_: str) -> str:
 def check_decisions(open_calls: Sequence[OpenCall], decisions: Mapping[str, Decision]) -> None:
     """Raise DecisionError for a decision that does not fit a call that waits."""
     known = {call.id: call for call in open_calls}
+    if not isinstance(decisions, Mapping):
+        raise DecisionError(f"decisions={decisions!r}: give an object with a decision for each id of {sorted(known)}")
     for id_, decision in decisions.items():
         call = known.get(id_)
         if call is None:
@@ -261,6 +263,10 @@ def check_decisions(open_calls: Sequence[OpenCall], decisions: Mapping[str, Deci
 
 
 def _check_decision(call: OpenCall, decision: Decision) -> None:
+    texts = {each.name: getattr(decision, each.name) for each in fields(decision) if each.name != "arguments"}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise DecisionError(f"the decision about {call.id!r} has {name}={text!r}: give a text")
     match decision:
         case Approve(args_digest=digest) if digest not in ("", call.args_digest):
             raise DecisionError(

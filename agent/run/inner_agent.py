@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from sayso.agent.config import DecisionLog
 from sayso.agent.decisions import Decision, RunSnapshot
 from sayso.agent.guards.policy import ToolPolicy
 from sayso.agent.result import AgentResult
@@ -19,7 +20,11 @@ class RunInside(Protocol):
     """Runs an agent inside a tool of another one: for a request, or with decisions about a paused run."""
 
     async def __call__(
-        self, request: str, snapshot: RunSnapshot | None, decisions: Mapping[str, Decision]
+        self,
+        request: str,
+        snapshot: RunSnapshot | None,
+        decisions: Mapping[str, Decision],
+        decision_log: DecisionLog | None,
     ) -> AgentResult:
         """Return the result of the run."""
 
@@ -48,15 +53,17 @@ class InnerAgent:
 
     async def ask(self, request: str) -> str | InnerPause | PendingConfirmation:
         """Return the agent's answer, or that a call of its run waits. Raises ToolError if there is no answer."""
-        result = await self._run_inside(request, None, {})
+        result = await self._run_inside(request, None, {}, None)
         if result.stop_reason == "pending" and result.paused is None:  # the person on the channel is asked
             _collect_proposals(result)
             return PendingConfirmation(action=self._name, preview=result.content)
         return answer_or_pause(result)
 
-    async def go_on(self, snapshot: RunSnapshot, decisions: Mapping[str, Decision]) -> AgentResult:
-        """Go on with a paused run."""
-        return await self._run_inside("", snapshot, decisions)
+    async def go_on(
+        self, snapshot: RunSnapshot, decisions: Mapping[str, Decision], decision_log: DecisionLog
+    ) -> AgentResult:
+        """Go on with a paused run. The decisions are noted in the log of the outer agent."""
+        return await self._run_inside("", snapshot, decisions, decision_log)
 
 
 def _collect_proposals(result: AgentResult) -> None:

@@ -48,7 +48,7 @@ from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.context import ToolEnvironment, tool_environment
 from sayso.agent.tools.registry import Toolset
 from sayso.agent.tools.screening import unfenced
-from sayso.agent.toolsets.selectors import ToolSelector
+from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.channels.i18n.invisible import shows_nothing
 from sayso.channels.redaction import redact
 from sayso.pending.context import own_context
@@ -81,6 +81,7 @@ class AgentLoop:
         can_find = not config.routing_only
         self._shown_tools = ShownTools(toolset, selector, config.tool_policy, can_find=can_find)
         self._provider = provider
+        self._selector = selector
         self._config = config
         self._model_caller = model_caller
         self._observers = observers
@@ -196,7 +197,11 @@ class AgentLoop:
 
     async def _carry_out_decisions(self, run: RunState) -> RunEnd | None:
         """Carry out the decisions about open calls. Return how the run ends, or None if the model is asked next."""
-        tools = self._shown_tools.callable_tools(run, None)
+        tools = {
+            name: tool
+            for name, tool in self._shown_tools.callable_tools(run, None).items()
+            if await would_show(self._selector, tool) != "hidden"
+        }
         caller = ToolCaller(run, self._provider, self._config, self._analytics)
         end = await DecisionRunner(run, tools, self._config, caller).carry_out()
         if run.session is not None and run.memory is not None and run.decided:

@@ -113,7 +113,7 @@ class DecisionRunner:
         self._tools = tools
         self._config = config
         self._caller = caller
-        self._log: DecisionLog = config.decision_log or OF_THIS_PROCESS
+        self._log: DecisionLog = run.request.decision_log or config.decision_log or OF_THIS_PROCESS
         self._final_texts: list[str] = []
 
     async def carry_out(self) -> RunEnd | None:
@@ -175,15 +175,11 @@ class DecisionRunner:
         """Put the changed calls in the place of the earlier ones, of which none can be approved any more."""
         run = self._run
         for at, call in [(at, run.open_calls[at]) for at in changed]:
-            key = self._key(call)
-            ending = Ending("replaced", at=time.time(), args_digest=call.args_digest)
-            try:
-                await self._begin(key, call)
-                await self._note_end(key, ending)
-            except DecidedBefore as exc:
-                if exc.ending.outcome != "replaced":  # it ran, or was denied: that counts
-                    self._write(call, Approve(), exc.ending)
-                    continue
+            replaced = Ending("replaced", at=time.time(), args_digest=call.args_digest)
+            ending = await self._not_run(call, replaced)
+            if ending.outcome != "replaced":  # it ran, or was denied: that counts
+                self._write(call, Approve(), ending)
+                continue
             run.open_calls[run.open_calls.index(call)] = changed[at]
 
     async def _changed(self, call: OpenCall, edit: Edit) -> OpenCall:
@@ -215,7 +211,8 @@ class DecisionRunner:
         """Carry out the decision about a call, and write what came of it. Without one the call stays open."""
         match self._decisions.get(call.id):
             case Deny() as decision:
-                self._write(call, decision, await self._denied(call))
+                denied = Ending("denied", at=time.time(), args_digest=call.args_digest)
+                self._write(call, decision, await self._not_run(call, denied))
             case Approve() as decision:
                 self._write(call, decision, await self._approved(call, decision))
 
@@ -258,10 +255,9 @@ class DecisionRunner:
         if run.remembers_earlier and run.memory is not None:
             run.memory.replace_results({result.actions[0].id: result})
 
-    async def _denied(self, call: OpenCall) -> Ending:
-        """Return how a denied call ends: without having run, unless an earlier decision says otherwise."""
+    async def _not_run(self, call: OpenCall, ending: Ending) -> Ending:
+        """Return how a call ends that is not run now: as an earlier decision says, or else as `ending`."""
         key = self._key(call)
-        ending = Ending("denied", at=time.time(), args_digest=call.args_digest)
         try:
             await self._begin(key, call)
         except DecidedBefore as exc:
@@ -273,7 +269,7 @@ class DecisionRunner:
         """Run an approved call, once. Return how it ended, also if it had ended before."""
         request = await self._request(call)
         if isinstance(request, Ending):
-            return request
+            return await self._not_run(call, request)
         key, tool = self._key(call), request.tool
         effect = EffectStart(partial(self._begin, key, call, tool))
         try:
@@ -418,7 +414,7 @@ class DecisionRunner:
 
     async def _ask_inner(self, call_id: str, snapshot: RunSnapshot, decisions: Mapping[str, Decision]) -> AgentResult:
         _, agent = self._inner_tool(call_id)
-        return await agent.go_on(snapshot, decisions)
+        return await agent.go_on(snapshot, decisions, self._log)
 
     def _inner_tool(self, call_id: str) -> tuple[Tool, InnerAgent]:
         """Return the tool that a call asks, and the agent behind it. Raises DecisionError."""

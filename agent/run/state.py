@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
-from sayso.agent.config import DEFAULT_RESULT_TOKENS
+from sayso.agent.config import DEFAULT_RESULT_TOKENS, DecisionLog
 from sayso.agent.decisions import (
     UNKNOWN_NOTE,
     DecidedCall,
@@ -285,6 +285,8 @@ class RunRequest:
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     #: Whether the run is that of an agent which is a tool of another one.
     is_inner: bool = False
+    #: Where decisions are noted, in place of the log of the agent's settings.
+    decision_log: DecisionLog | None = None
 
     @property
     def user_text(self) -> str:

@@ -26,6 +26,7 @@ from sayso.agent import (
     NotFound,
     ProviderError,
     Role,
+    RoleBasedSelector,
     ScriptedProvider,
     SQLiteDecisionLog,
     ToolCall,
@@ -215,6 +216,8 @@ def test_rest_of_the_batch_runs_at_once_and_only_once(refund, mail, ran):
         ({"c1": True}, "the decision about 'c1' is True: give Approve(), Deny() or Edit({...}); known calls: ['c1']"),
         ({"c1": Approve(args_digest="0" * 64)}, "is for arguments with the digest '000"),
         ({"c1": Edit({})}, "changes {}: give an object"),
+        ({"c1": Deny(5)}, "the decision about 'c1' has message=5: give a text"),
+        (["c1"], "give an object with a decision for each id of ['c1']"),
         ({"c1": Edit({"euros": "many"})}, "the edit of 'c1' (refund) cannot be made:"),
         ({"c1": Edit({"order": 18})}, "['order'] cannot be changed; editable of 'refund': ['euros']"),
     ],
@@ -333,6 +336,26 @@ def test_call_that_the_policy_denies_by_now_does_not_run(refund, ran):
     result = strict.run(paused=paused, decisions={"c1": Approve()})
     assert (result.decided[0].outcome, ran) == ("failed", [])
     assert "denied by now" in json.loads(results(model.requests[0])[0])["error"]
+
+
+def test_yes_to_a_call_that_was_refused_before_does_not_run_later(refund, ran):
+    """The model was told that it failed, also if the policy allows it again."""
+    agent, _ = agent_of([refund], [REFUND, "Done."])
+    paused = agent.run("refund order 17").paused
+    strict, _ = agent_of([refund], ["Not allowed."], tool_policy=ToolPolicy(deny=["refund"]))
+    strict.run(paused=paused, decisions={"c1": Approve()})
+    assert agent.run(paused=paused, decisions={"c1": Approve()}).decided[0].outcome == "failed"
+    assert ran == []
+
+
+def test_call_of_a_tool_that_is_hidden_by_now_does_not_run(refund, ran):
+    """A selector that keeps the tool from its user counts at the yes, too."""
+    agent, _ = agent_of([refund], [REFUND])
+    paused = agent.run("refund order 17").paused
+    selector = RoleBasedSelector("guest", allowed={"admin": ["refund"]})
+    hiding = Agent([refund], ScriptedProvider(["Not there."]), AgentConfig(pause_for_approval=True), selector=selector)
+    assert hiding.run(paused=paused, decisions={"c1": Approve()}).decided[0].outcome == "failed"
+    assert ran == []
 
 
 def test_yes_is_for_the_preview_that_was_shown(ran):

@@ -7,7 +7,17 @@ import json
 import pytest
 
 from sayso import Approve, DecisionError, Deny, Edit, RunSnapshot, tool
-from sayso.agent import Agent, AgentConfig, ChannelAgent, ProviderError, Role, ScriptedProvider, ToolCall, ToolPolicy
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    ChannelAgent,
+    MemoryDecisionLog,
+    ProviderError,
+    Role,
+    ScriptedProvider,
+    ToolCall,
+    ToolPolicy,
+)
 from sayso.pending import InMemoryPendingStore
 
 ASK = ToolCall("clerk", {"request": "refund 17"}, "c1")
@@ -78,6 +88,22 @@ def test_inner_call_can_be_changed(refund, ran):
     assert (call.id, call.changes_of, call.preview, ran) == ("c1/c1~2", "c1/c1", "Refund order 19", [])
     assert outer.run(paused=result.paused, decisions={call.id: Approve(call.args_digest)}).content == "All done."
     assert ran == [19]
+
+
+def test_decision_about_an_inner_call_is_noted_in_the_outer_log(refund, ran):
+    """The program gives its log to the agent that it calls."""
+    noted = []
+
+    class Log(MemoryDecisionLog):
+        def begin(self, key):
+            noted.append(key)
+            return super().begin(key)
+
+    clerk = Agent([refund], ScriptedProvider([REFUND, "Inside."]), AgentConfig(name="clerk"))
+    config = AgentConfig(pause_for_approval=True, decision_log=Log())
+    outer = Agent([clerk.as_tool()], ScriptedProvider([ASK, "Done."]), config)
+    outer.run(paused=outer.run("go").paused, decisions={"c1/c1": Approve()})
+    assert (len(noted), ran) == (1, [17])
 
 
 def test_unknown_inner_id_names_the_known_ones(refund):
