@@ -301,6 +301,15 @@ def test_tool_of_a_changed_name_does_not_run(refund, mail, ran):
     assert (json.loads(results(model.requests[1])[0])["outcome"], ran) == ("failed", [])
 
 
+def test_tool_with_another_meaning_does_not_run_by_an_old_yes(refund, ran):
+    """A release changed its description; the preview reads the same."""
+    agent, _ = agent_of([refund], [REFUND])
+    paused = agent.run("refund order 17").paused
+    other, _ = agent_of([replace(refund, description="Refund twice.")], ["It has changed."])
+    result = other.run(paused=as_stored(paused), decisions={"c1": Approve()})
+    assert (result.decided[0].outcome, ran) == ("failed", [])
+
+
 def test_edit_is_a_new_proposal_with_its_own_yes(refund, ran):
     """No model is asked. An approval of the earlier call runs nothing; that of the new one runs the new arguments."""
     agent, model = agent_of([refund], [REFUND, "Refunded 2 EUR."])
