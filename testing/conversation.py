@@ -178,9 +178,13 @@ class ConversationState:
             return False
         return content == turn.content or (kind == "edit" and turn.kind != "edit")
 
+    def has_message(self) -> bool:
+        """Return whether a turn waits that its person wrote, unlike one in which the agent goes on."""
+        return any(not waiting.turn.continues for waiting in self.inbox)
+
     def close(self, reason: str, *, opted_out: bool = False) -> None:
-        """Mark the address as closed until the user writes, unless a turn waits already."""
-        if self.inbox:
+        """Mark the address as closed until the user writes, unless a message waits already."""
+        if self.has_message():
             return
         self.closed = (self.received, reason)
         if opted_out:

@@ -159,7 +159,7 @@ class MemoryDeliveries:
 
     def _is_outdated(self, conversation: str, state: ConversationState, number: int) -> bool:
         """Return whether the user wrote since a report: after reply `number`, or lately for 0."""
-        if state.inbox:
+        if state.has_message():
             return True
         if number:
             known = self._statuses.find(f"{conversation}#{number}")

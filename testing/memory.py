@@ -304,7 +304,7 @@ class MemoryConversations(MemoryDeliveries):
         """Postpone the reply and release the lease, or hold the reply until the user writes. Raises LeaseLost."""
         with self._lock:
             state, later = self._held(lease), self._clock() + seconds
-            if why == "held" and not state.inbox:
+            if why == "held" and not state.has_message():
                 state.put_on_hold(reply.number, self._clock(), reason)
             elif state.outbox and state.outbox[0][0] == reply.number:
                 state.sending = (0, 0)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sayso.agent.channel.context import continuation_turn
+from sayso.channels.types import Reply
 from sayso.pending.turns import TurnChange
-from tests.contracts.rigs import turn
+from sayso.workers.deliveries import LATE_SECONDS
+from sayso.workers.sender import GivenUp
+from tests.contracts.rigs import CHAT, turn
 from tests.contracts.test_conversations import lease, shown
 
 
@@ -67,3 +72,32 @@ def test_continuation_survives_the_death_of_its_worker(rig):
     rig.end_lease()
     _, queued = lease(rig, "w2")
     assert (queued.turn.kind, queued.attempt) == ("continuation", 2)
+
+
+def told(rig):
+    """Commit a decision with its outcome as a reply, before the continuation. Return the lease and the reply."""
+    held, work, change = decided(rig)
+    return held, rig.mailbox.commit(held, work, replace(change, replies=((Reply("done"), ""),)))
+
+
+def test_outcome_is_held_until_the_person_writes_although_a_continuation_waits(rig):
+    """The agent's own turn says nothing of whether the person can be written to."""
+    held, reply = told(rig)
+    rig.outbox.postpone(held, reply, 2, "held", "WindowClosed: 24 hours")
+    assert [each.state for each in rig.deliveries.undelivered("held")] == ["held"]
+
+
+def test_person_who_left_after_the_decision_has_a_closed_address(rig):
+    """The refusal of the outcome counts, although a continuation waits: its reply is not sent."""
+    held, reply = told(rig)
+    queued = rig.outbox.mark_delivered(held, reply, GivenUp("Refused: opted out", end="opted_out"))
+    following = rig.mailbox.commit(held, queued, TurnChange(replies=((Reply("the rest"), ""),)))
+    assert following.closed == "Refused: opted out"
+
+
+def test_late_report_closes_the_address_while_a_continuation_waits(rig):
+    """No message of the person waits, and they have not written lately."""
+    told(rig)
+    rig.pass_time(LATE_SECONDS + 1)
+    rig.deliveries.close(CHAT.id, "gone", late=True)
+    assert rig.deliveries.statuses(CHAT.id)[1] == "gone"

@@ -20,7 +20,7 @@ end
 
 local function is_outdated()
   if args.late_ms == 0 then return false end
-  if redis.call('LLEN', inbox) > 0 then return true end
+  if has_message() then return true end
   if args.opted_out and args.number > 0 then return wrote_since_reply() end
   return wrote_lately()
 end

@@ -37,7 +37,7 @@ local function hold()
   keep_waiting_replies()
 end
 
-if args.why == 'held' and redis.call('LLEN', inbox) == 0 then
+if args.why == 'held' and not has_message() then
   hold()
   return 'ok'
 end

@@ -61,9 +61,9 @@ local function closed_reason()
   return (received ~= '0' or has_opted_out()) and reason or ''
 end
 
--- Note that the address takes no messages until a user writes. A turn that waits is answered first.
+-- Note that the address takes no messages until a user writes. A message that waits is answered first.
 local function close_address(reason, opted_out)
-  if redis.call('LLEN', inbox) > 0 then return end
+  if has_message() then return end
   redis.call('HSET', lane, 'closed', lane_number('received') .. ' ' .. reason)
   if opted_out then redis.call('HSET', lane, 'opted_out', lane_number('received')) end
 end

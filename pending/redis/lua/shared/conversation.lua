@@ -31,6 +31,15 @@ local function has_work()
   return redis.call('LLEN', inbox) + redis.call('LLEN', outbox) > 0
 end
 
+-- Return whether a turn waits that its person wrote. A turn in which the agent goes on is none: since the decision before
+-- it they may have left.
+local function has_message()
+  for _, entry in ipairs(redis.call('LRANGE', inbox, 0, -1)) do
+    if not string.find(entry, '"kind":"continuation"', 1, true) then return true end
+  end
+  return false
+end
+
 -- Return whether this worker holds the lease. Without it a worker may change nothing.
 local function holds_lease()
   local current, holder = unpack(redis.call('HMGET', lane, 'epoch', 'token'))
