@@ -16,6 +16,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.slack.forms import SlackForms, form_view
 from sayso.channels.slack.submissions import FormPlace
+from sayso.channels.slack.threads import new_thread
 from sayso.channels.types import Conversation, Received, Turn
 from sayso.channels.web.forms import WebForms
 from sayso.testing.platforms import webhooks as signing
@@ -280,6 +281,21 @@ def test_question_that_only_one_person_sees_has_a_form(channel: SlackChannel, vi
     receive(channel, Questions(form_of(FIELDS[0][0])), body)
     turn = submitted(channel, views.submission(views.opened[0], {"note": "x"}))
     assert (turn.message_id, turn.conversation.thread) == ("", THREAD)
+
+
+@pytest.mark.parametrize(
+    ("mark", "conversation"),
+    [
+        ("user:U0ADA", Conversation("sl", "U0ADA")),
+        (f"thread:{new_thread('act')}", Conversation("sl", "D0ADA", new_thread("act"))),
+        ("thread:", Conversation("sl", "D0ADA")),
+    ],
+)
+def test_form_keeps_the_address_of_its_question(channel: SlackChannel, views, mark: str, conversation: Conversation):
+    """A direct message has several: the token in the modal is valid for one of them."""
+    receive(channel, Questions(form_of(FIELDS[0][0])), tap(channel="D0ADA", block_id=mark))
+    turn = submitted(channel, views.submission(views.opened[0], {"note": "x"}))
+    assert (turn.conversation, turn.in_group) == (conversation, False)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
