@@ -80,6 +80,7 @@ class SlackForms:
         If the question takes long to read, a modal says so first: a trigger does not wait.
         """
         reading = asyncio.ensure_future(find(turn))
+        reading.add_done_callback(_take_error)
         try:
             client = await self._client_of(turn.conversation.chat)
             await asyncio.wait({reading}, timeout=self._read_seconds)
@@ -97,6 +98,9 @@ class SlackForms:
             reading.cancel()
             self._note_failure(turn, exc)
             return False
+        except asyncio.CancelledError:  # it took too long, and the tap is stored
+            reading.cancel()
+            raise
 
     def _start(self, filling: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(filling)
@@ -132,6 +136,12 @@ class SlackForms:
                 await client.views_update(view_id=shown["id"], hash=shown["hash"], view=new)
         except SendError as exc:  # such as a modal that the person has closed
             self._note_failure(turn, exc)
+
+
+def _take_error(reading: asyncio.Future[EditForm | None]) -> None:
+    """Take the error of a question that is not needed any more: asyncio would log it."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 async def _shown(client: AsyncWebClient, turn: Turn, view: Block) -> Mapping[str, Any]:

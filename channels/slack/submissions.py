@@ -49,8 +49,8 @@ class FormPlace:
 def entered_values(view: Mapping[str, Any]) -> dict[str, str]:
     """Return what a person has changed in a form, by the name of the field.
 
-    Untouched fields are left out.
-    Slack sends the blocks of the form back with what was entered, so that both can be compared.
+    Untouched fields are left out: Slack sends the form back with what was entered, so that both
+    can be compared.
     """
     values = (view.get("state") or {}).get("values") or {}
     changed = {}
