@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sayso.agent import AgentResult, Message, Role
+from sayso.agent.run.pause import open_actions
 from tests.agent.faults.story import Account
 
 #: The documented exceptions of a run: its own cancellation only (Agent.arun).
@@ -41,9 +42,16 @@ def demand(kept: object, promise: str) -> None:
 
 
 def check_transcript(messages: Sequence[Message]) -> None:
-    """Check that a user begins, the assistant ends, and each call is answered once, in order, after its message."""
+    """Check that a user begins, the assistant ends, and each call is answered once, in order, after its message.
+
+    A transcript with a call that waits for a decision ends with the results of that answer.
+    """
     demand(messages and messages[0].role is Role.USER, "a transcript begins with its user")
-    demand(messages[-1].role is Role.ASSISTANT and not messages[-1].tool_calls, "a transcript ends with a reply")
+    last = messages[-1]
+    if open_actions(messages):
+        demand(last.role is Role.TOOL, "a paused transcript ends with the call that waits")
+    else:
+        demand(last.role is Role.ASSISTANT and not last.tool_calls, "a transcript ends with a reply")
     waiting: list[str] = []
     seen: set[str] = set()
     for message in messages:

@@ -74,13 +74,13 @@ def test_json_is_read_as_the_arguments(text: str, answer: str):
     [
         ("/note [draft] call Bob limit=2", "2: \\[draft] call Bob"),
         ("/note {draft} x", "0: {draft} x"),
-        ('/note {"a": "b"}', '0: {"a": "b"}'),
+        ('/note {"a": "b"}', "0: a b"),
         ('/note text=["a", "b"]', '0: \\["a", "b"]'),
         ("/note [1] limit=2", "2: \\[1]"),
     ],
 )
 def test_words_that_begin_like_json_are_text_where_text_is_wanted(text: str, answer: str):
-    """With all of their quotes, if they are whole JSON."""
+    """With all of their quotes, if they are whole JSON. People read an object in words."""
     assert reply(text).replace("\\]", "]") == answer
 
 
