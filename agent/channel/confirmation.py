@@ -23,6 +23,7 @@ from sayso.agent.channel.tool_executors import tools_of
 from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.agent.memory.extraction import in_scope
 from sayso.agent.messages import Role, without_notes
+from sayso.agent.run.state import WITHHELD
 from sayso.agent.tools.call_texts import literal
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
@@ -327,8 +328,7 @@ class ConfirmationHandler:
         follows_question = _follows_question(context, live)
         if self._is_kept(live) and not follows_question:  # it may be about what the bot said since
             return await self.keep_and_run(context, live)
-        is_refusal = follows_question and is_no_with_more(self._parser, message, language)
-        if is_refusal and not repeats_request:
+        if self._refuses_in_words(context, live) and not repeats_request:
             return await self.deny_and_run(context, live)
         if len(live.unclear_answers) < MAX_UNCLEAR_ANSWERS:
             asking = read_asking(self._parser, message, live.action)
@@ -403,7 +403,16 @@ class ConfirmationHandler:
         turn = context.turn
         if turn.is_stop or not self._is_kept(live):
             return False
+        if self._refuses_in_words(context, live):
+            return False
         return not (turn.decides and read_answer(self._parser, turn.text, live.action.language).intent)
+
+    def _refuses_in_words(self, context: TurnContext, live: StoredAction) -> bool:
+        """Return whether a message says no with more words, right after the question or as a reply to it."""
+        turn = context.turn
+        if not turn.decides or not _follows_question(context, live):
+            return False
+        return is_no_with_more(self._parser, turn.text, live.action.language)
 
     async def keep_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Answer a message about something else while the question stays open.
@@ -439,13 +448,25 @@ class ConfirmationHandler:
 
         The model reads the words, and cannot propose the same again in this turn.
         """
-        outcome = _cancelled_text(live)
-        transition = Transition(live.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
-        self._outcomes.write_outcome(context, live, "denied", words=context.turn.text)
+        transition = await self._denied_in_words(context, live)
+        outcome = transition.outcome_text
         context.run.denied += await self.actions_of(context.turn.scope, live)
         answer = await self._run(context, self.as_line(live, "cancelled", outcome))
         answer = answer.changed(transition=transition)
         return await self.with_closed_prompt(context, answer, live, "cancelled", outcome)
+
+    async def _denied_in_words(self, context: TurnContext, live: StoredAction) -> Transition:
+        """Write a no with more words into the history, and return the transition that cancels the action.
+
+        The model reads the words as the guardrails pass them, as it reads the message itself.
+        """
+        words = context.turn.text
+        guardrails = self._agent.config.guardrails
+        if guardrails is not None:
+            checked = await guardrails.acheck_input(words)
+            words = checked.content if checked.passed else WITHHELD
+        self._outcomes.write_outcome(context, live, "denied", words=words)
+        return Transition(live.pid, WAITING_STATES, "cancelled", _cancelled_text(live), context.turn.event_id)
 
     async def actions_of(self, scope: Scope, stored: StoredAction) -> list[PendingAction]:
         """Return an action, or the steps of a plan."""
@@ -459,10 +480,13 @@ class ConfirmationHandler:
 
         A person who changes a call and then says no does not want the call of the model either.
         """
-        actions = await self.actions_of(scope, stored)
-        ids = tuple(action.changes_of for action in actions if action.changes_of)
-        before = await self._store.repository.read(scope.conversation.id, ids)
-        return [*actions, *(each.verified(self._store.signer, scope).action for each in before if each)]
+        changed = await self.actions_of(scope, stored)
+        refused = [*changed]
+        while ids := tuple(action.changes_of for action in changed if action.changes_of):
+            before = await self._store.repository.read(scope.conversation.id, ids)
+            changed = [each.verified(self._store.signer, scope).action for each in before if each]
+            refused += changed
+        return refused
 
     async def with_closed_prompt(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction, state: ActionState, outcome: str
@@ -554,8 +578,11 @@ class ConfirmationHandler:
 
         is_open = live is not None and live.state in WAITING_STATES
         if live and is_open and (is_choice or not turn.tap) and not self.survives_failure(context, live):
-            transition = dropped_transition(live, turn)
-            self._outcomes.write_outcome(context, live, "replaced")
+            if self._refuses_in_words(context, live):
+                transition = await self._denied_in_words(context, live)
+            else:
+                transition = dropped_transition(live, turn)
+                self._outcomes.write_outcome(context, live, "replaced")
             self._note_failed_run(context, run, for_history)
             closed = await self._prompts.close(turn, live, "cancelled", transition.outcome_text)
             about_action = ""

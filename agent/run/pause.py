@@ -21,6 +21,8 @@ WAITING = json.dumps(
         "note": "The user was asked and has not answered yet. Nothing was done. Do not call it again.",
     }
 )
+#: The user message of a run that goes on where other messages have followed its open calls.
+DECIDED_MESSAGE = "(A call that waited was decided. Its result above says what came of it. Go on from there.)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,11 @@ def waiting_calls(messages: Iterable[Message]) -> list[ToolCall]:
 def denied_calls(messages: Sequence[Message]) -> list[ToolCall]:
     """Return the calls that were denied since the last message of the user."""
     since = max((at for at, message in enumerate(messages) if message.role is Role.USER), default=0)
-    return [
-        call
-        for call, result in _calls_with_results(messages[since:])
-        if any(link.outcome == "denied" for link in result.actions)
-    ]
+    denied = []
+    for call, result in _calls_with_results(messages[since:]):
+        if any(link.outcome == "denied" for link in result.actions):
+            denied.append(call)
+    return denied
 
 
 def _calls_with_results(messages: Iterable[Message]) -> Iterator[tuple[ToolCall, Message]]:

@@ -25,14 +25,15 @@ from sayso.agent.decisions import (
     json_or_text,
     outcome_entry,
 )
+from sayso.agent.guards.guardrails import GuardrailBlocked, apply_guardrails
 from sayso.agent.guards.policy import PolicyDecision, ToolCallRefused
 from sayso.agent.messages import FINAL_OUTCOMES, ActionLink, ActionOutcome, Message, Role, ToolCall
 from sayso.agent.result import AgentResult
 from sayso.agent.run.decision_log import OF_THIS_PROCESS, decision_key
 from sayso.agent.run.edited_call import EditRefused, edited_call
 from sayso.agent.run.inner_agent import InnerAgent, InnerPause, answer_or_pause, inner_agent_of
-from sayso.agent.run.pause import open_actions, waiting_id, with_waiting_results
-from sayso.agent.run.state import CallOutcome, RunEnd, RunState
+from sayso.agent.run.pause import DECIDED_MESSAGE, open_actions, waiting_id, with_waiting_results
+from sayso.agent.run.state import WITHHELD, CallOutcome, RunEnd, RunState
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest, original_error
 from sayso.agent.run.tool_calls import check_call
 from sayso.agent.tools.call_texts import result_text, serialize
@@ -53,8 +54,6 @@ from sayso.pending.settlement import reconciled
 
 log = logging.getLogger(__name__)
 
-#: The user message of a run that goes on where other messages have followed its open calls.
-DECIDED_MESSAGE = "(A call that waited was decided. Its result above says what came of it. Go on from there.)"
 #: The error of a call whose tool is another one than the person was shown.
 CHANGED = "it has changed since the user was asked, so nothing was done: propose it again"
 #: The error of a call whose tool is not there any more.
@@ -212,9 +211,21 @@ class DecisionRunner:
         match self._decisions.get(call.id):
             case Deny() as decision:
                 denied = Ending("denied", at=time.time(), args_digest=call.args_digest)
-                self._write(call, decision, await self._not_run(call, denied))
+                ending = await self._not_run(call, denied)
+                self._write(call, await self._with_checked_words(decision), ending)
             case Approve() as decision:
                 self._write(call, decision, await self._approved(call, decision))
+
+    async def _with_checked_words(self, decision: Deny) -> Deny:
+        """Return a no with its reason as the input guardrails pass it. A reason that they block is withheld."""
+        guardrails = self._config.guardrails
+        if guardrails is None or not decision.message:
+            return decision
+        try:
+            message = await apply_guardrails(guardrails, "input", decision.message, self._run.events)
+        except GuardrailBlocked:
+            message = WITHHELD
+        return replace(decision, message=message)
 
     def _write(self, call: OpenCall, decision: Approve | Deny, ending: Ending) -> None:
         """Write what became of a call into the run, its memory and its result."""

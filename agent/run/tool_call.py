@@ -23,7 +23,7 @@ from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider
 from sayso.agent.providers.pricing import with_cost
 from sayso.agent.run.inner_agent import InnerPause
-from sayso.agent.run.pause import denied_calls, waiting_calls
+from sayso.agent.run.pause import DECIDED_MESSAGE, denied_calls, waiting_calls
 from sayso.agent.run.state import CallOutcome, RunState, text_digest, unknown_outcome
 from sayso.agent.run.tool_results import cache_key, load_result, with_summary
 from sayso.agent.tools.arguments import ValidatedArguments
@@ -274,8 +274,19 @@ class ToolCaller:
         transcript = [*run.history, *run.messages]
         if open_call.args_digest in [*digests, *_digests(tool, waiting_calls(transcript))]:
             raise ToolCallRefused(f"the same call of {tool.name!r} waits for a decision already")
-        if open_call.args_digest in _digests(tool, denied_calls(transcript)):
+        if open_call.args_digest in [*_digests(tool, denied_calls(transcript)), *self._denied_now(tool)]:
             raise ToolCallRefused(f"the user has just said no to the same call of {tool.name!r}: wait until they ask")
+
+    def _denied_now(self, tool: Tool) -> list[str]:
+        """Return the digests of the arguments of this tool's calls that were denied as this run went on.
+
+        Other messages may have followed such a call while it waited. New words of the user may ask for it anew.
+        """
+        run = self._run
+        if [message.content for message in run.request.messages] != [DECIDED_MESSAGE]:
+            return []
+        denied = [each for each in run.decided if each.outcome == "denied" and each.tool_name == tool.name]
+        return [compute_args_digest(each.arguments) for each in denied]
 
     async def draft(self, request: ToolRequest) -> ProposalDraft:
         """Return the preview of a call. Raises ToolError."""

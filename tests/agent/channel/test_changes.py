@@ -301,6 +301,16 @@ def test_model_cannot_ask_for_its_own_call_after_a_no_to_the_change(shop):
     assert bot.open_action() is None
 
 
+def test_no_to_the_second_change_is_one_to_the_call_of_the_model(shop):
+    """However often they have changed it, they want none of it."""
+    bot = shop([FIRST], [FIRST], lines=["Then not."], after="continue")
+    bot.say("order apples")
+    bot.fill_in(bot.button("Change"), kg="2")
+    bot.fill_in(bot.button("Change"), event="f2", kg="3")
+    assert bot.say("no") == "Then not."
+    assert bot.open_action() is None
+
+
 def test_person_can_go_back_to_the_call_of_the_model(shop):
     """With a no that says so, it is asked about again."""
     bot = shop([FIRST], [FIRST], after="continue")

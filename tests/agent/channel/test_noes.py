@@ -9,7 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.agent import Role, ToolCall
+from sayso.agent import (
+    Agent,
+    ChannelAgent,
+    GuardrailAction,
+    GuardrailsPipeline,
+    PatternGuardrail,
+    Role,
+    ToolCall,
+)
 from sayso.agent.decisions import MAX_WORDS_CHARS
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 
@@ -185,3 +193,16 @@ def test_killed_worker_denies_once(make_bot):
     assert bot.work() == f"{NOTHING_DONE}\n\nWhich one then?"
     assert read_result(bot)["words"] == "no, wrong order"
     assert bot.rig.repository.find_open(CHAT.id, bot.scope) is None
+
+
+def test_model_reads_the_reason_as_the_guardrails_pass_it(make_bot):
+    """What is hidden in the message is hidden in the reason, too."""
+    bot = make_bot("A", lines=["I see."])
+    hide = PatternGuardrail(("4111",), action=GuardrailAction.REWRITE)
+    config = replace(bot.agent.agent.config, guardrails=GuardrailsPipeline(input=[hide]))
+    agent = Agent(bot.agent.agent.tools, bot.provider, config)
+    bot.agent = bot.processor.agents["chat"] = ChannelAgent(agent, bot.rig.store, journals=bot.rig.journals)
+    bot.say("delete A")
+    bot.say("no, the card is 4111")
+    assert read_result(bot)["words"] == "no, the card is [redacted]"
+    assert "4111" not in str(bot.provider.requests[-1].messages)

@@ -304,3 +304,18 @@ def test_unknown_setting_is_refused():
         tool(other_message="stay")(len)
     with pytest.raises(ValueError, match="other_message='stay'"):
         ChannelAgent(Agent([], ScriptedProvider([])), other_message="stay")
+
+
+def test_no_with_a_reason_ends_the_question_although_its_turn_fails(make_keeper, monkeypatch):
+    """The person has said no: no button of the question runs it any more."""
+    bot = make_keeper("A")
+    bot.say("delete A")
+    confirm, _ = bot.buttons
+
+    async def fail(*_, **__):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(bot.agent.agent, "arun", fail)
+    assert ENGLISH.cancelled("Delete A") in bot.say("no, wrong order")
+    bot.say(tap=confirm.data)
+    assert (find_question(bot), bot.deleted) == (None, [])

@@ -19,11 +19,13 @@ from sayso.agent import (
     BelievingModel,
     CancellationToken,
     ConversationMemory,
+    GuardrailAction,
     GuardrailsPipeline,
     InMemorySessionStore,
     LengthGuardrail,
     Message,
     NotFound,
+    PatternGuardrail,
     ProviderError,
     Role,
     RoleBasedSelector,
@@ -839,3 +841,27 @@ def test_observers_are_told_of_the_approved_call_in_the_run_that_made_it(refund)
     run_id = paused.run_id
     call = (run_id, "c1", "refund", {"order": 17, "euros": 5})
     assert told == [(run_id, "pending"), call, (run_id, "answer")]
+
+
+def test_denied_call_is_not_asked_again_behind_other_messages(refund):
+    """They were answered while it waited. The no is the last that the user said."""
+    again = ToolCall("refund", {"order": 17}, "c2")
+    agent, _ = agent_of([refund], [REFUND, "Sunny.", again, "As you wish."])
+    memory = ConversationMemory()
+    waiting = agent.run("refund order 17", memory=memory)
+    agent.run("how is the weather?", memory=memory)
+    result = agent.run(paused=waiting.paused, decisions={"c1": Deny()}, memory=memory)
+    assert (result.stop_reason, result.content) == ("answer", "As you wish.")
+
+
+def test_reason_of_a_no_passes_the_guardrails(refund):
+    """What the person wrote beside the no is input, like a message of theirs."""
+    hide = PatternGuardrail(("4111",), action=GuardrailAction.REWRITE)
+    block = PatternGuardrail(("secret",))
+    guardrails = GuardrailsPipeline(input=[hide, block])
+    agent, model = agent_of([refund], [REFUND, "fine", REFUND, "fine"], guardrails=guardrails)
+    for message, words in {"card 4111": "card [redacted]", "a secret": "(withheld)"}.items():
+        waiting = agent.run("refund order 17")
+        agent.run(paused=waiting.paused, decisions={"c1": Deny(message)})
+        (entry,) = results(model.requests[-1])
+        assert json.loads(entry)["words"] == words
