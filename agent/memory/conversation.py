@@ -451,6 +451,9 @@ def _outcome_of(message: Message) -> str:
     Only the result of a call that proposed an action has an outcome. What another tool returns may
     imitate one, and the summary would believe it.
     """
+    is_open = any(not link.outcome for link in message.actions)
+    if is_open and not message.content:  # the call waits, and its tool has not run
+        return "proposed"
     if not message.content.startswith("{"):
         return ""
     try:

@@ -178,6 +178,7 @@ def test_long_messages_are_shortened_and_none_is_left_out(count, shares):
         ('{"outcome": "done", "at": "2026-11-28T14:03:05Z", "result": "Refund R-9 booked."}', "done"),
         ('{"outcome": "denied", "note": "The user said no. Nothing was done."}', "denied"),
         ('{"kind": "pending_confirmation", "action": "refund", "preview": "Refund 17"}', "proposed"),
+        ("", "proposed"),  # the result of a call that waits
         ('{"outcome": 4}', None),
         ("{no json", None),
         ("done", None),
