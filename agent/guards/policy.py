@@ -258,12 +258,17 @@ def effective_decision(tool: Tool, args: Mapping[str, Any], policy: ToolPolicy |
 def effective_after(tool_name: str, tool: Tool | None, policy: ToolPolicy | None) -> After | Literal[""]:
     """Return what policy or tool say that follows the outcome of a confirmed call; "" where the channel decides.
 
-    `tool` is None for a kind of action that is no tool's name.
+    The result of a `terminal` tool is the reply, also after a yes. `tool` is None for a kind of
+    action that is no tool's name.
     """
     pattern = policy.after_rule(tool_name) if policy else ""
     if policy and pattern:
         return policy.after[pattern]
-    return tool.after if tool else ""
+    if tool is None:
+        return ""
+    if tool.terminal and not tool.after:
+        return "say"
+    return tool.after
 
 
 class ToolCallRefused(Exception):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ChannelAgent, Tool, ToolPolicy, tool
+from sayso.agent.guards.policy import effective_after
 from sayso.agent.messages import ToolCall
 from sayso.agent.providers.testing import ScriptedProvider
 from sayso.agent.tools.errors import ToolValidationError
@@ -53,3 +56,21 @@ def test_unknown_value_fails_when_it_is_given():
         Tool("wipe", "Wipe it", (), lambda: "", after="stop")
     with pytest.raises(ValueError, match="after='stop' is unknown: give 'continue' or 'say'"):
         ChannelAgent(Agent([], ScriptedProvider([])), after="stop")
+
+
+def test_terminal_tool_ends_the_request_with_its_result():
+    """Its result is the reply, also after a yes. A tool that says "continue" means it."""
+
+    @tool(requires_approval=True, terminal=True)
+    def show(order: int) -> str:
+        """Show an order."""
+        return f"order {order}"
+
+    going_on = replace(show, after="continue")
+    assert effective_after("show", show, None) == "say"
+    assert effective_after("show", going_on, None) == "continue"
+    model = ScriptedProvider([ToolCall("show", {"order": 17})])
+    bot = ChannelAgent(Agent([show], model), after="continue")
+    bot.ask_channel("ana", "please", conversation_id="room")
+    assert bot.ask_channel("ana", "yes", conversation_id="room").content.endswith("order 17")
+    assert len(model.requests) == 1
