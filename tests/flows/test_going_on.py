@@ -38,6 +38,8 @@ KILLS = int(os.environ.get("SAYSO_KILLS_AFTER", "0"))
 DEATH, PEOPLE, WORKERS = 0.03, 12, 4
 #: Seconds without progress after which a person counts as left alone.
 PATIENCE = 150.0
+#: Seconds after the end of a lease at which another worker would have taken up what was left.
+REST_SECONDS = 5.0
 CHANNEL = "shop"
 TEXTS = texts_for("en")
 
@@ -87,17 +89,26 @@ class Shop(System):
         return self.workers[-1]
 
     def is_at_rest(self, conversation: str) -> bool:
-        """Return whether nothing waits in a conversation and no worker has it."""
+        """Return whether nothing waits in a conversation and no worker has it.
+
+        A worker that died when all was done has left its lease, which nothing but a message takes up.
+        """
+        numbers, waiting = self.look_at(conversation)
+        is_held = bool(numbers.get("token")) and float(numbers.get("until", 0)) / 1000 > time.time() - REST_SECONDS
+        return waiting == 0 and not is_held
+
+    def look_at(self, conversation: str) -> tuple[dict[str, str], int]:
+        """Return the numbers of a conversation, and how many queues of it have entries; -1 while Redis is away."""
         base = f"{PREFIX}{self.config.stem}:{{{shard_of(conversation)}}}"
         try:
             with Redis.from_url(self.redis.url, decode_responses=True) as client:
                 pipe = client.pipeline()
+                pipe.hgetall(f"{base}:lane:{conversation}")
                 pipe.exists(f"{base}:in:{conversation}", f"{base}:out:{conversation}")
-                pipe.hget(f"{base}:lane:{conversation}", "token")
-                waiting, token = pipe.execute()
+                numbers, waiting = pipe.execute()
         except RedisError:
-            return False
-        return not waiting and not token
+            return {}, -1
+        return numbers, waiting
 
 
 @dataclass
@@ -146,6 +157,7 @@ class Buyer(TelegramPerson):
     """A person who asks for a bill to be paid, noted and booked, and says yes to each question."""
 
     channel = CHANNEL
+    system: Shop
 
     def ask(self, bill: str, chance: random.Random, failure: str = "") -> Request:
         """Make a request, and say yes until nothing is asked any more."""
@@ -174,7 +186,11 @@ class Buyer(TelegramPerson):
     def _await_rest(self, seen: int) -> list[dict[str, Any]]:
         """Return the new messages once the conversation is at rest."""
         conversation = Conversation(CHANNEL, self.chat).id
-        until(lambda: self.system.is_at_rest(conversation), seconds=PATIENCE)  # type: ignore[attr-defined]
+        try:
+            until(lambda: self.system.is_at_rest(conversation), seconds=PATIENCE)
+        except AssertionError as exc:
+            exc.add_note(f"{conversation}: {self.system.look_at(conversation)}")
+            raise
         return self.system.ledger(self.chat)[seen:]
 
     def _post(self, hook: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from redis.exceptions import RedisError
 
 from sayso.agent import (
     Agent,
@@ -23,6 +24,7 @@ from sayso.agent import (
 )
 from sayso.channels import tracing
 from sayso.channels.metrics import REGISTRY
+from sayso.workers.processor import MAX_ATTEMPTS
 from tests.contracts.rigs import ENGLISH, turn
 from tests.workers.fakes import Bot
 
@@ -350,3 +352,48 @@ def test_continuations_are_counted_by_how_they_ended(make_continuing, line, outc
     bot.say("delete A")
     bot.say("yes")
     assert REGISTRY.get_sample_value(*sample) == before + 1
+
+
+@pytest.mark.parametrize("one_message", [False, True])
+def test_continuation_that_killed_ten_workers_is_given_up_and_says_so(make_continuing, one_message):
+    """The effect is not repeated, its outcome is told once, and a line says that the rest is missing."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "never"]), one_message=one_message)
+    bot.say("delete A")
+    bot.hear("yes")
+
+    async def killed(_: object) -> None:
+        raise RedisError("killed")
+
+    bot.agent._go_on = killed
+    for _ in range(MAX_ATTEMPTS):
+        with pytest.raises(RedisError):
+            bot.work()
+        bot.rig.end_lease()
+    bot.work()
+    told = "\n\n".join(new_texts(bot))
+    assert told == f"{DONE}\n\n{ENGLISH.rest_missing()}"
+    assert (bot.deleted, len(bot.provider.requests)) == (["A"], 1)
+
+
+@pytest.mark.parametrize("one_message", [False, True])
+def test_yes_that_killed_ten_workers_after_the_effect_is_followed_by_the_rest(make_continuing, one_message):
+    """The outcome is told by the turn that is given up, and the agent goes on in a turn of its own."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "fine", "twice?"]), one_message=one_message)
+    bot.say("delete A")
+    bot.hear("yes")
+    bot.die_after("finish")
+    answer = bot.agent.answer
+
+    async def killed(queued, *rest):
+        if queued.turn.continues:
+            return await answer(queued, *rest)
+        raise RedisError("killed")
+
+    bot.agent.answer = killed
+    for _ in range(MAX_ATTEMPTS - 1):
+        with pytest.raises(RedisError):
+            bot.work()
+        bot.rig.end_lease()
+    bot.work()
+    outcome, rest = new_texts(bot)
+    assert (outcome.endswith("deleted A"), rest, bot.deleted) == (True, "fine", ["A"])
