@@ -17,17 +17,36 @@ from sayso.channels.types import storable
 
 #: Most characters of one value, in a form of any platform.
 MAX_VALUE_CHARS = 3000
-#: Most fields of a form, which platforms show in one window, and most characters of all of them as JSON in a record.
+#: Most fields of a form, which platforms show in one window.
 MAX_FIELDS = 30
+#: Most characters of all fields of a form, as JSON in a record.
 MAX_FORM_CHARS = 32_000
+#: Most characters of a text that is filled in on one line.
+MAX_LINE_CHARS = 80
 #: Most characters of a number. A longer one is no amount.
 MAX_NUMBER_CHARS = 30
 #: How a field is filled in. `lines` is a list of texts, one on each line.
 FieldType = Literal["text", "lines", "integer", "number", "boolean", "choice", "date", "time", "datetime"]
 #: Why a value cannot be taken, as `Texts.field_problem` says it.
 ProblemKind = Literal[
-    "empty", "number", "integer", "too_small", "too_large", "too_long", "choice", "date", "time", "datetime", "refused"
+    "empty",
+    "number",
+    "integer",
+    "too_small",
+    "too_large",
+    "too_long",
+    "choice",
+    "date",
+    "time",
+    "datetime",
+    "refused",
 ]
+#: The problem of each kind of moment, and the type that reads it.
+_MOMENTS: Mapping[str, tuple[ProblemKind, type[date] | type[time]]] = {
+    "date": ("date", date),
+    "time": ("time", time),
+    "datetime": ("datetime", datetime),
+}
 #: One form of a whole number. `int` also takes "1_000".
 _INTEGER = re.compile(r"[+-]?\d+")
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)")
@@ -89,7 +108,9 @@ class FormField:
     @property
     def is_long(self) -> bool:
         """Return whether it is filled in on several lines."""
-        return self.type == "lines" or (self.type == "text" and ("\n" in self.text or len(self.text) > 80))
+        if self.type == "text":
+            return "\n" in self.text or len(self.text) > MAX_LINE_CHARS
+        return self.type == "lines"
 
     def read(self, text: str) -> Any:
         """Return the value that a person typed, as JSON holds it; None for an empty one that is not required.
@@ -149,11 +170,10 @@ class FormField:
         return similar[0]
 
     def _moment(self, text: str) -> str:
-        kinds: Mapping[str, type[date] | type[time]] = {"date": date, "time": time, "datetime": datetime}
+        kind, read = _MOMENTS[self.type]
         try:
-            return kinds[self.type].fromisoformat(text).isoformat()
+            return read.fromisoformat(text).isoformat()
         except ValueError as exc:
-            kind: ProblemKind = "date" if self.type == "date" else "time" if self.type == "time" else "datetime"
             raise UnreadableValue(FieldProblem(kind)) from exc
 
     def to_dict(self) -> dict[str, Any]:

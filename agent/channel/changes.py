@@ -1,7 +1,7 @@
 """ChangeHandler: a person changes what an open question asks, and is asked anew.
 
-A change is a new proposal with a preview and a yes of its own. It comes as a filled-in form, or field
-by field in the conversation.
+A change is a new proposal with a preview and a yes of its own. It comes as a filled-in form, or
+field by field in the conversation.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A changed question: the actions before, the new proposal, and the text that says what differs."""
+    """A changed question: the actions before, the new proposal, and what differs as text."""
 
     before: Sequence[PendingAction]
     proposal: Proposal
@@ -71,15 +71,16 @@ class _Change:
     @property
     def predecessors(self) -> dict[str, PendingAction]:
         """Return the actions before by the ids of the new ones."""
-        return {new.pending_action_id: old for old, new in zip(self.before, self.successors.values(), strict=True)}
+        actions = self.proposal.steps or (self.proposal.head,)
+        return {new.pending_action_id: old for old, new in zip(self.before, actions, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """One argument that differs from the question before. `step` is its step in a plan, 0 outside of plans.
+    """One argument that differs from the question before.
 
-    `is_known`: the person may change it, or one of the previews shows it. A tool may keep any other out
-    of its preview on purpose, and so do we.
+    `step`: its step in a plan, 0 outside of plans. `is_known`: the person may change it, or one of
+    the previews shows it. A tool may keep any other out of its preview on purpose, and so do we.
     """
 
     step: int
@@ -91,7 +92,7 @@ class _Difference:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Which field of which question is asked for, and what was answered so far. Stored with the history."""
+    """Which field of which question is asked for, and the answers so far. Part of the history."""
 
     pid: str
     place: int
@@ -108,7 +109,7 @@ class _Progress:
 
     @property
     def field_id(self) -> str:
-        """Return the id in the tokens of the buttons of this one field, so that those of another do nothing."""
+        """Return the id in the button tokens of this field, so that those of another do nothing."""
         return hashlib.sha256(f"change {self.pid} {self.place}".encode()).hexdigest()[:22]
 
 
@@ -131,14 +132,15 @@ class ChangeHandler:
         self._outcomes = outcomes
 
     async def take_form(self, context: TurnContext, stored: StoredAction, values: Mapping[str, str]) -> TurnAnswer:
-        """Answer a filled-in form of an open question: with the new question, or with why nothing was changed."""
+        """Answer a form of an open question with the new question, or with why there is none."""
         context.memory.notes.pop(NOTE, None)
         texts = texts_for(stored.action.language)
         form = stored.action.edit_form
         try:
             answer = form.read(values)
         except KeyError:  # only a forged form has other fields
-            log.warning("pending.not_editable", extra={"kind": stored.action.kind, "pending": stored.pid})
+            ids = {"kind": stored.action.kind, "pending": stored.pid}
+            log.warning("pending.not_editable", extra=ids)
             return self.repeat_unchanged(context, stored, texts.change_denied())
         if answer.problems:
             return self.repeat_unchanged(context, stored, _problems_text(texts, form, answer.problems))
@@ -188,7 +190,7 @@ class ChangeHandler:
         return _Change(actions, replace(proposal, head=head), what_changed)
 
     async def _actions(self, context: TurnContext, stored: StoredAction) -> list[PendingAction]:
-        """Return the steps of a plan, or the action itself. Raises _Refused if a step was changed in the store."""
+        """Return the steps of a plan, or the action. Raises _Refused if a stored step was changed."""
         if stored.action.kind != PLAN_KIND:
             return [stored.action]
         scope = context.turn.scope
@@ -199,7 +201,11 @@ class ChangeHandler:
         return genuine
 
     async def _changed_action(
-        self, context: TurnContext, action: PendingAction, changes: Mapping[str, Any], sealed: Sequence[str]
+        self,
+        context: TurnContext,
+        action: PendingAction,
+        changes: Mapping[str, Any],
+        sealed: Sequence[str],
     ) -> PendingAction:
         """Return the new proposal of one call, which gets its own id. Raises _Refused."""
         texts = texts_for(action.language)
@@ -223,14 +229,15 @@ class ChangeHandler:
             new = replace(fresh, **_fields_of(call))
             check_proposal(new)
         except EditRefused as exc:
-            log.info("pending.change_refused", extra={"kind": action.kind, "pending": action.pending_action_id})
+            ids = {"kind": action.kind, "pending": action.pending_action_id}
+            log.info("pending.change_refused", extra=ids)
             raise _Refused(_refusal_text(texts, exc)) from exc
         except (TypeError, ValueError) as exc:  # too long for a record, or for a question
             raise _Refused(texts.field_problem(FieldProblem("refused"))) from exc
         return new
 
     async def _tool_of(self, action: PendingAction) -> Tool | None:
-        """Return the tool of a call that the agent proposed, None if it is gone or not for this person any more."""
+        """Return the tool of a proposed call, None if it is gone or not for this person now."""
         tool = next((tool for tool in self._agent.tools if tool.name == action.kind), None)
         if tool is None or action.asked_by:
             return None
@@ -245,7 +252,7 @@ class ChangeHandler:
         stored: StoredAction,
         change: _Change,
     ) -> TurnAnswer:
-        """Return the new question. The earlier action ends in the same commit, so no later yes can run it."""
+        """Return the new question. The earlier action ends in the same commit, so no yes runs it."""
         question, actions = await self._prompts.ask(context, change.proposal, "", changed=change.text)
         await self._prompts.note_question(context.turn, question[1])
         outcome = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
@@ -260,9 +267,10 @@ class ChangeHandler:
         )
 
     async def begin(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """Ask for the first field. The question stays open to its buttons and to a yes that quotes it.
+        """Ask for the first field.
 
-        It stays open longer than for a yes, because values take longer to type.
+        The question stays open to its buttons and to a yes that quotes it, and for longer than for a
+        yes, because values take longer to type.
         """
         opened = await self._store.repository.open_form(context.turn.conversation.id, stored.pid)
         if opened is not None:
@@ -270,7 +278,7 @@ class ChangeHandler:
         return self._ask_field(context, stored, _Progress(stored.pid, 0, {}))
 
     async def take_message(self, context: TurnContext, live: StoredAction) -> TurnAnswer | None:
-        """Take a message as the value of the field that is asked for, or as the wish to change the question.
+        """Take a message as the value of the field that is asked for, or as the wish to change.
 
         The wish is the label of the button. A message that quotes the question answers the
         question. None: the message is about something else.
@@ -287,13 +295,13 @@ class ChangeHandler:
         return None
 
     def was_asking(self, context: TurnContext, live: StoredAction) -> bool:
-        """Return whether a field of this question was asked for, whose time is over. It is not asked for any more."""
+        """Return whether a field of this question was asked for, and end that: the time is over."""
         progress = self._progress(context, live)
         context.memory.notes.pop(NOTE, None)
         return progress is not None
 
     async def _take_value(self, context: TurnContext, live: StoredAction, progress: _Progress) -> TurnAnswer:
-        """Take a message as the value of a field, unless it keeps the value or leaves all as they are."""
+        """Take a message as the value of a field, or as the word that keeps it or leaves all."""
         texts = texts_for(live.action.language)
         field = live.action.edit_form.fields[progress.place]
         text = context.turn.text.strip()
@@ -308,9 +316,11 @@ class ChangeHandler:
         return await self._go_on(context, live, progress, text)
 
     async def take_tap(self, context: TurnContext, press: ButtonPress) -> TurnAnswer | None:
-        """Take a tap on a button below a field. None: it belongs to no field that is asked for now."""
+        """Take a tap on a button below a field; None if another field is asked for, or none."""
         live, choice = context.live, press.choice
-        if live is None or choice is None or live.state != "shown" or live.action.is_expired(context.received_at):
+        if live is None or choice is None or live.state != "shown":
+            return None
+        if live.action.is_expired(context.received_at):
             return None
         progress = self._progress(context, live)
         if progress is None or progress.field_id != press.pending_action_id:
@@ -323,7 +333,7 @@ class ChangeHandler:
     async def _go_on(
         self, context: TurnContext, live: StoredAction, progress: _Progress, text: str | None
     ) -> TurnAnswer:
-        """Ask for the next field, or for the same again if its value cannot be taken. After the last one, change."""
+        """Ask for the next field, or again for one with a problem. After the last one, change."""
         fields = live.action.edit_form.fields
         field = fields[progress.place]
         if text is not None:
@@ -347,7 +357,9 @@ class ChangeHandler:
         label = literal(field.label)
         if field.description:
             label = f"{label} ({literal(field.description)})"
-        shown = {"true": texts.confirm_label, "false": texts.cancel_label} if field.type == "boolean" else {}
+        shown: dict[str, str] = {}
+        if field.type == "boolean":
+            shown = {"true": texts.confirm_label, "false": texts.cancel_label}
         value = literal(shown.get(field.text, field.text)) or _EMPTY
         options = _options(field)
         labels = [texts.keep_label, *(shown.get(option, option) for option in options)]
@@ -360,10 +372,11 @@ class ChangeHandler:
             choices = texts.field_problem(FieldProblem("choice", ", ".join(field.choice_texts)))
         text = "\n\n".join(filter(None, [problem, texts.ask_field(label, value), choices]))
         left = max(1.0, live.action.expires_at - context.received_at)
-        return TurnAnswer(TurnChange(replies=((Reply(text, buttons, answer_seconds=left, asks_value=True), ""),)))
+        reply = Reply(text, buttons, answer_seconds=left, asks_value=True)
+        return TurnAnswer(TurnChange(replies=((reply, ""),)))
 
     def _progress(self, context: TurnContext, live: StoredAction) -> _Progress | None:
-        """Return which field of this question is asked for, None if none is. What belongs to another is forgotten."""
+        """Return which field of this question is asked for. What belongs to another is forgotten."""
         note = context.memory.notes.get(NOTE) or {}
         try:
             progress = _Progress(note["pid"], int(note["place"]), dict(note["values"]))
@@ -381,8 +394,9 @@ class ChangeHandler:
         as "yes, but 2 kg". It changes that question if it has the same tools in the same order.
         """
         live = context.live
-        is_open = live is not None and live.state in WAITING_STATES and not live.action.is_expired(context.received_at)
-        if live is None or live.is_changed or not is_open:
+        if live is None or live.is_changed or live.state not in WAITING_STATES:
+            return proposal, ""
+        if live.action.is_expired(context.received_at):
             return proposal, ""
         try:
             before = await self._actions(context, live)
@@ -399,7 +413,7 @@ class ChangeHandler:
 
 
 def _fields_of(call: EditedCall) -> dict[str, Any]:
-    """Return the fields of a pending action that a changed call has. Raises TypeError and ValueError."""
+    """Return the fields of the action of a changed call. Raises TypeError and ValueError."""
     tool = call.tool
     return {
         **exact_args(call.args),
@@ -419,7 +433,7 @@ def _of_step(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _other_code(before: str) -> str:
-    """Return a code for the new question that a yes to the earlier one does not have; "" if it needs none."""
+    """Return a code for the new question that the earlier one does not have; "" for none."""
     if not before:
         return ""
     return f"{(int(before) + 1 + randbelow(9_999)) % 10_000:04}"
@@ -428,11 +442,12 @@ def _other_code(before: str) -> str:
 def _differences(
     before: Sequence[PendingAction], after: Sequence[PendingAction], editable: Sequence[str]
 ) -> list[_Difference]:
-    """Return the arguments that differ. Those of the form come first, by their names in `editable`."""
+    """Return the arguments that differ. Those named in `editable` come first."""
     found = []
     for number, (old, new) in enumerate(zip(before, after, strict=True), start=1):
         offered = _of_step(number, dict.fromkeys(editable)) or dict.fromkeys(editable)
-        for name in dict.fromkeys([*(each for each in offered if each in new.args), *old.args, *new.args]):
+        offered_names = [name for name in offered if name in new.args]
+        for name in dict.fromkeys([*offered_names, *old.args, *new.args]):
             value, other = old.args.get(name), new.args.get(name)
             if value == other and type(value) is type(other):
                 continue
@@ -488,7 +503,7 @@ def _is_word(text: str, word: str) -> bool:
 
 
 def _readable(field: FormField, problem: FieldProblem) -> FieldProblem:
-    """Return the problem of a field that is answered in words: a yes or no has no list of choices."""
+    """Return the problem of a field in words: a yes or no has no list of choices."""
     return FieldProblem("refused") if field.type == "boolean" else problem
 
 

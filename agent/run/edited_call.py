@@ -1,4 +1,4 @@
-"""A proposed call with other arguments: the one check for a change by any door (form, field by field, code)."""
+"""A proposed call with other arguments: the one check for a change, by a form, in words or in code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EditRefused(Exception):
 
     `kind`: "not_editable" for an argument that must not be changed, "invalid" for a value that the
     tool does not take, "denied" by the policy, "refused" if the preview found nothing to ask, and
-    "no_preview" if the preview failed. `names`: the arguments that are meant, as far as they are known.
+    "no_preview" if the preview failed. `names`: the arguments that are meant, as far as known.
     `result`: what the preview returned instead of a question.
     """
 
@@ -58,7 +58,7 @@ async def edited_call(
     *,
     sealed: Sequence[str] | None = None,
 ) -> EditedCall:
-    """Return the call with these changes, judged as a new call is: by its schema, by the policy and by its preview.
+    """Return the call with these changes, judged as a new call is: by schema, policy and preview.
 
     `sealed`: the names that the question offered to change; None if there was no such offer. What
     the tool and the policy let a person change by now counts as well. Without changes the call is
@@ -92,7 +92,8 @@ async def _draft(tool: Tool, editable: Sequence[str], args: Mapping[str, Any], c
     try:
         draft = await run_with_timeout(lambda: tool.draft(args), seconds)
     except (ToolError, TimedOut) as exc:
-        raise EditRefused("no_preview", f"the preview of {tool.name!r} failed: nothing was asked") from exc
+        problem = f"the preview of {tool.name!r} failed: nothing was asked"
+        raise EditRefused("no_preview", problem) from exc
     if isinstance(draft.preview, ToolResult):
         reason = f"{tool.name!r} has nothing to ask with these values"
         raise EditRefused("refused", reason, result=draft.preview)

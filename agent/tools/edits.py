@@ -1,4 +1,4 @@
-"""What a person may change of a proposed call: the fields of the form, and the arguments after the change."""
+"""What a person may change of a proposed call: the fields of the form, and the changed arguments."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ MAX_LABEL_CHARS = 80
 MAX_DESCRIPTION_CHARS = 300
 MAX_CHOICE_CHARS = 75
 #: The types of texts with a form of their own, by the format in the schema.
-_FORMATS: Mapping[str, FieldType] = {"date": "date", "time": "time", "date-time": "datetime", "decimal": "number"}
+_FORMATS: Mapping[str, FieldType] = {
+    "date": "date",
+    "time": "time",
+    "date-time": "datetime",
+    "decimal": "number",
+}
 _SCALARS = (str, int, float, bool)
 
 
 def edit_fields(tool: Tool, names: Sequence[str], args: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Return the fields of the form for these arguments of a call, with their present values, ready for a record.
+    """Return the fields of the form for these arguments of a call, ready for a record.
 
-    What fits in no form is left out: objects, lists of anything but text, present values that are too
-    long, and fields beyond the limits of a record. The schema of the tool must be loaded if it has an injector.
+    They have the present values. What fits in no form is left out: objects, lists of anything but
+    text, present values that are too long, and fields beyond the limits of a record. The schema of
+    the tool must be loaded if it has an injector.
     """
     if not names:
         return ()
@@ -55,7 +61,7 @@ def changed_args(
     changes: Mapping[str, Any],
     editable: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the arguments of a call after a person's changes, as the record of the new proposal holds them.
+    """Return the arguments of a call after a person's changes, as a record holds them.
 
     None removes an argument, so that the tool's default counts. Raises ToolParameterError for an
     argument that is not `editable`, and for values that the tool does not take.
@@ -133,7 +139,7 @@ def _field_type(part: Mapping[str, Any], choices: Sequence[Any]) -> FieldType | 
 
 
 def _bound(part: Mapping[str, Any], ending: str, step: int) -> float | None:
-    """Return an inclusive bound; of a number with an exclusive bound, that bound, since its tool checks it again."""
+    """Return an inclusive bound. An exclusive one of a number stays: its tool checks it again."""
     inclusive = part.get(f"m{ending}")
     exclusive = part.get(f"exclusiveM{ending}")
     if isinstance(inclusive, int | float):

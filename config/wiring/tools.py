@@ -517,7 +517,7 @@ def _unknown_editable(settings: Settings, channel: str, tools: Sequence[Tool]) -
             if argument not in known:
                 says = f"{argument!r} is no argument of {names}{_hint(argument, known)}"
             elif not any(edit_fields(tool, [argument], {}) for tool in matching):
-                says = f"{argument!r} of {names} fits in no form, so that nobody could change it"
+                says = f"{argument!r} of {names} fits in no form, so no person can change it"
             if matching and says:
                 yield settings.problem(("channels", channel, "policy", "editable", pattern), says, index)
 

@@ -76,7 +76,7 @@ def test_field_has_what_a_form_shows():
         ({"editable": ["count"], "proposes": True}, "its own code asks for a confirmation"),
     ],
 )
-def test_argument_that_nobody_could_change_is_refused_at_the_definition(options, problem):
+def test_argument_that_no_person_could_change_is_refused_at_the_definition(options, problem):
     """A typo, an object, an injected argument, and a tool that asks by itself."""
 
     def buy(count: int, where: dict[str, int], shop: int = 0): ...

@@ -102,7 +102,7 @@ def test_rule_that_would_deny_nothing_is_refused(tmp_path, rule, words):
     assert words in str(caught.value)
 
 
-def test_argument_that_nobody_could_change_is_refused(tmp_path):
+def test_argument_that_no_person_could_change_is_refused(tmp_path):
     """A misspelled name would leave the button out, without a word."""
     policy = "    policy: {editable: {delete_*: [invoice]}}\n"
     with pytest.raises(ConfigError, match="'invoice' is no argument of delete_invoice, did you mean 'invoice_id'"):
