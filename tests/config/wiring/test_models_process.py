@@ -56,17 +56,18 @@ def test_terminal_asks_before_it_runs_a_destructive_call(file: Path, server: Ser
     """No other process runs, and the remembered facts are there the next time."""
     server.script(
         {"calls": [{"name": "delete_invoice", "arguments": {"invoice_id": "INV-42"}, "id": "a"}]},
+        {"text": "Anything else?"},
         {"calls": [{"name": "remember", "arguments": {"content": "The user is Ana"}, "id": "b"}]},
         {"text": "Hello Ana."}, {"text": "You are Ana."},
     )  # fmt: skip
     data = file.parent / "data"
     code, said, errors = sayso("chat", "--config", file, "--data", data, stdin="delete 42\nyes\nI am Ana\n", KEY=KEY)
     assert (code, errors) == (0, "")
-    assert "Invoice INV-42 is deleted." in said
+    assert said.index("Invoice INV-42 is deleted.") < said.index("Anything else?")
     assert "Hello Ana." in said
     again = sayso("chat", "--config", file, "--data", data, stdin="Who am I?\n", KEY=KEY)[1]
     assert "You are Ana." in again
-    assert "The user is Ana" in server.bodies[3]["messages"][0]["content"]
+    assert "The user is Ana" in server.bodies[4]["messages"][0]["content"]
 
 
 def test_a_worker_loads_its_vendor_before_its_first_turn_and_leaves_no_connection(
