@@ -44,10 +44,11 @@ from sayso.agent.channel.turn_journal import (
     interrupted_run,
 )
 from sayso.agent.config import AgentConfig
-from sayso.agent.guards.policy import effective_after
+from sayso.agent.guards.policy import ToolPolicy, effective_after
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Role, without_notes
 from sayso.agent.result import AgentResult
+from sayso.agent.run.inner_agent import inner_tools
 from sayso.agent.run.long_results import shorten_for_history
 from sayso.agent.run.pause import PausedRun, forget_ended_pause, open_actions, paused_run_of
 from sayso.agent.run.state import Journal, NoJournal
@@ -384,13 +385,25 @@ class ChannelAgent:
 
     def _other_message_of_tool(self, name: str) -> OtherMessage | Literal[""]:
         """Return what another message does to a question of a tool, "" where the tool does not say."""
-        tool = next((each for each in self.agent.tools if each.name == name), None)
+        tool, _ = self._tool_and_policy(name)
         return tool.other_message if tool else ""
 
     def _after_tool(self, name: str) -> After | Literal[""]:
         """Return what follows the outcome of a tool's actions, "" where neither policy nor tool say."""
-        tool = next((each for each in self.agent.tools if each.name == name), None)
-        return effective_after(name, tool, self.agent.config.tool_policy)
+        tool, policy = self._tool_and_policy(name)
+        return effective_after(name, tool, policy)
+
+    def _tool_and_policy(self, name: str) -> tuple[Tool | None, ToolPolicy | None]:
+        """Return the tool of this name, and the policy of its agent: this one, or one that is a tool of this one.
+
+        For a kind of action that is no tool's name there is only the policy of this agent.
+        """
+        policy = self.agent.config.tool_policy
+        own = [(tool, policy) for tool in self.agent.tools]
+        for tool, policy_of_tool in chain(own, inner_tools(self.agent.tools)):
+            if tool.name == name:
+                return tool, policy_of_tool
+        return None, policy
 
     async def _reply(
         self,

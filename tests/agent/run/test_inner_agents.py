@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -173,3 +174,15 @@ def test_policy_of_the_inner_agent_decides_about_its_tools_at_the_yes(refund, ra
     restarted = ChannelAgent(Agent([denying.as_tool("clerk")], ScriptedProvider([])), bot.store)
     restarted.ask_channel("ana", "yes")
     assert ran == []
+
+
+def test_inner_tool_says_what_follows_its_outcome(refund, ran):
+    """It and the policy of its own agent say so, as for the tools of the outer agent."""
+    says = replace(refund, after="say", other_message="keep")
+    bot, *_ = channel_bot(says, [ASK, "never"], after="continue")
+    bot.ask_channel("ana", "please refund 17")
+    action = bot.store.get("ana")
+    assert (action.after, action.other_message) == ("say", "keep")
+    bot, *_ = channel_bot(says, [ASK], ToolPolicy(allow=["*"], after={"refund": "continue"}))
+    bot.ask_channel("ana", "please refund 17")
+    assert bot.store.get("ana").after == "continue"
