@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := sayso/*.py agent channels config deploy docs examples pending testing workers tests benchmarks
 
-.PHONY: demo test test-fast check format docs reference bench dist lock figures model duel faults fuzz e2e kills kills-after failover failures mutants pictures screenshot clean
+.PHONY: demo test test-fast check format docs reference bench dist lock figures peers model duel faults fuzz e2e kills kills-after failover failures mutants pictures screenshot clean
 
 demo: $(VENV)/ready  ## the bot in your browser, with nothing else installed
 	@echo "Sayso is installed in $(VENV). Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
@@ -81,6 +81,10 @@ bench: .venv-bench/ready .venv-price/ready  ## speed, as ratios inside one run, 
 figures: $(VENV)/ready-dev  ## sizes, jumps and names in the code, beside their goals
 	@$(BIN)/python -m benchmarks.figures
 
+peers: .venv-peers/ready  ## the same faults for Sayso and four peers, and the page docs/explanation/comparison.md; twenty to forty minutes
+	.venv-peers/bin/python -m benchmarks.peers_under_faults --publish
+	.venv-peers/bin/python -m benchmarks.peers_under_faults page
+
 model: $(VENV)/ready-dev  ## 50,000 random schedules of people, workers and faults, new ones each time
 	SAYSO_MODEL_EXAMPLES=25000 $(BIN)/python -m pytest tests/model -k no_schedule
 
@@ -120,7 +124,7 @@ screenshot: $(VENV)/ready-dev  ## docs/img/console-*.png, from the running demo 
 	$(BIN)/python -m tests.browser.screenshot
 
 clean:
-	rm -rf .venv .venv-bench .venv-build .venv-models .venv-oldest .venv-price .sayso build mutants *.egg-info
+	rm -rf .venv .venv-bench .venv-build .venv-models .venv-oldest .venv-peers .venv-price .sayso build mutants *.egg-info
 
 # A fresh machine may call Python 3.11 python3; any version the project does not support is refused by pip.
 $(BIN)/pip:
@@ -165,6 +169,12 @@ $(VENV)/ready-dev: pyproject.toml | $(VENV)/ready
 	$$(command -v $(PYTHON) || command -v python3) -m venv .venv-price
 	.venv-price/bin/pip install -qq --upgrade "pip>=25.1"
 	.venv-price/bin/pip install -qq --editable ".[examples]" --group bench-price
+	touch $@
+
+.venv-peers/ready: pyproject.toml
+	$$(command -v $(PYTHON) || command -v python3) -m venv .venv-peers
+	.venv-peers/bin/pip install -qq --upgrade "pip>=25.1"
+	.venv-peers/bin/pip install -qq --editable ".[examples]" --group peers
 	touch $@
 
 .venv-models/ready: pyproject.toml
