@@ -26,7 +26,7 @@ from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.inner_agent import InnerAgent
 from sayso.agent.run.loop import AgentLoop
 from sayso.agent.run.model_call import ModelCaller, Sleep
-from sayso.agent.run.pause import PausedRun
+from sayso.agent.run.pause import RunCounts
 from sayso.agent.run.state import Journal, NoJournal, RunRequest, RunTextListener, going_on, to_messages
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider, ToolCallParser, needs_text_tools
@@ -203,7 +203,7 @@ class Agent:
         journal: Journal | None = None,
         scope: str = "",
         cancellation_token: CancellationToken | None = None,
-        paused: RunSnapshot | PausedRun | None = None,
+        paused: RunSnapshot | RunCounts | None = None,
         decisions: Mapping[str, Decision] | None = None,
     ) -> AgentResult:
         """Answer the messages. The memory is updated only when the run is complete.
@@ -214,8 +214,8 @@ class Agent:
 
         With `paused`, the `paused` of an earlier result, that run goes on: first the `decisions` about its open calls
         are carried out, by the id of the call; then the model reads them, and new messages if there are any. A call
-        without a decision stays open and does not run. `ChannelAgent` gives a PausedRun, whose calls have their results
-        in the memory.
+        without a decision stays open and does not run. `ChannelAgent` gives RunCounts: the calls of that run have their
+        results in the memory.
 
         Failures of tools, models, observers and caches are never raised. Raises ValueError or TypeError for invalid
         arguments, SessionError for a session that cannot be read, the errors of `stream_handler` and of the journal
@@ -324,7 +324,10 @@ class Agent:
         decision_log: DecisionLog | None,
     ) -> AgentResult:
         """Run inside a tool of another agent."""
-        messages = to_messages(request, may_be_empty=False) if snapshot is None else ()
+        # A run that goes on has its request in the snapshot.
+        messages: tuple[Message, ...] = ()
+        if snapshot is None:
+            messages = to_messages(request)
         inner = RunRequest(
             messages,
             memory=ConversationMemory(),

@@ -1,7 +1,7 @@
-"""Decisions about calls that wait for a person, and the paused run that a program keeps until they are made.
+"""Decisions about calls that wait for a person, and the paused run that a program keeps until then.
 
-An OpenCall is what a person is asked. A Decision is the answer: Approve, Deny or Edit. A RunSnapshot
-is the run that waits, as JSON for a database. `outcome_entry` is what the model reads of a decision,
+An OpenCall is what a person is asked. A Decision is the answer: Approve, Deny or Edit. A
+RunSnapshot is the run that waits, as JSON for a database. `outcome_entry` is what the model reads,
 from a program as from a channel.
 """
 
@@ -33,27 +33,28 @@ OUTCOME_NOTES: Mapping[ActionOutcome, str] = {
 CHANGED_ARGUMENTS = "The user changed the arguments before answering: these count, not those of the call."
 #: The version of the JSON of a snapshot. Others are refused.
 SNAPSHOT_VERSION = 1
-#: The most characters that a model reads of the words beside a decision, and of the name of who decided.
+#: The most characters that a model reads of the words beside a decision.
 MAX_WORDS_CHARS = 500
+#: The most characters that a model reads of the name of the person who decided.
 MAX_NAME_CHARS = 100
 
 
 class DecisionError(ValueError):
-    """Raised when decisions do not fit the calls that wait. Nothing was run and nothing was changed."""
+    """Raised when decisions do not fit the calls that wait. Then nothing has run or changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
     """A call that waits for a decision: what the person is asked, and exactly what a yes runs.
 
-    `id` is the key of its decision. `arguments` are checked and have their defaults: JSON values.
-    `preview` is the text that the person agrees to, `reason` why they are asked. `args_digest` is the
-    SHA-256 of the arguments, by which an approval names them. `editable` are the arguments that an
-    Edit may change, as the tool or the policy names them. `changes_of` is the id of the call that an Edit changed, ""
-    if the model wrote this one.
+    `id` is the key of its decision. `arguments` are JSON values, checked and with their defaults.
+    `preview` is the text that the person agrees to, `reason` why they are asked. `args_digest` is
+    the SHA-256 of the arguments, by which an approval names them. `editable` are the names of the
+    arguments that an Edit may change. `changes_of` is the id of the call that an Edit changed to
+    this one, "" if the model wrote this one.
 
     `call_id` is the id of the model's call in the history. `tool_digest` and `values_digest` are of
-    the tool and of the preview, as they were shown.
+    the tool's definition and of the values in the preview, as they were shown.
     """
 
     id: str
@@ -78,8 +79,8 @@ class OpenCall:
         """Raise DecisionError if the arguments are not those that were proposed."""
         if compute_args_digest(self.arguments) != self.args_digest:
             raise DecisionError(
-                f"the arguments of {self.id!r} ({self.tool_name}) are not those that were proposed: "
-                "the paused run was changed where it was stored. Ask again with a new run"
+                f"the arguments of {self.id!r} ({self.tool_name}) are not those that were proposed:"
+                " the paused run was changed where it was stored. Ask again with a new run"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,7 +89,10 @@ class OpenCall:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> OpenCall:
-        """Return the call that `to_dict` wrote. Raises TypeError, KeyError or ValueError for anything else."""
+        """Return the call that `to_dict` wrote.
+
+        Raises TypeError, KeyError or ValueError for anything else.
+        """
         if not data["args_digest"]:
             raise ValueError("an open call has no digest of its arguments")
         call = cls(**{**data, "editable": tuple(data["editable"])})
@@ -96,8 +100,10 @@ class OpenCall:
             value = getattr(call, each.name)
             if each.name == "arguments":
                 is_valid = isinstance(value, Mapping)
+            elif each.name == "editable":
+                is_valid = all(isinstance(name, str) for name in value)
             else:
-                is_valid = all(isinstance(text, str) for text in value) or isinstance(value, str)
+                is_valid = isinstance(value, str)
             if not is_valid:
                 raise TypeError(f"an open call has {value!r} as its {each.name}")
         call.check()
@@ -118,7 +124,7 @@ class Approve:
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """A no: the call does not run. The model reads `message`, the person's reason, and who decided."""
+    """A no: the call does not run. `message` is the person's reason. The model reads both."""
 
     message: str = ""
     decided_by: str = ""
@@ -126,10 +132,10 @@ class Deny:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A change: the call is proposed again with these arguments instead, and needs an Approve of its own.
+    """A change: the call is proposed again with other arguments, and needs an Approve of its own.
 
-    `arguments` has the changed arguments only; the others stay. They must be `editable`, and are
-    judged by schema, policy and preview as those of a model.
+    `arguments` has the changed arguments only; the others stay. They must be `editable`. Schema,
+    policy and preview check them like those of a model.
     """
 
     arguments: Mapping[str, Any]
@@ -142,7 +148,7 @@ Decision: TypeAlias = Approve | Deny | Edit
 
 @dataclass(frozen=True, slots=True)
 class DecidedCall:
-    """What became of a call by a decision. `text` is the tool's result, or why there is none."""
+    """The outcome of a call that was decided. `text` is the tool's result, or why there is none."""
 
     id: str
     tool_name: str
@@ -154,12 +160,12 @@ class DecidedCall:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """A run that waits, as a program keeps it. It goes on in any process that has the same agent.
+    """A whole run that waits, as a program keeps it. It goes on in any process with the same agent.
 
     `messages` are those of the run so far: a call that waits has a result without text. `calls` are
-    the calls of this run that wait, and `inner` the runs of agents that its calls asked, by the id of
-    the call. It holds what people, models and tools have written, no keys, no injected arguments and
-    no code.
+    the calls of this run that wait. `inner` has the runs of the agents that calls of this run have
+    asked, by the id of the call. A snapshot holds what people, models and tools have written, but
+    no keys, no injected arguments and no code.
     """
 
     run_id: str
@@ -173,7 +179,7 @@ class RunSnapshot:
     def open_calls(self) -> tuple[OpenCall, ...]:
         """Return all calls that wait for a decision, in the order in which the model made them.
 
-        The id of a call of an inner run begins with that of the call that asked its agent.
+        The calls of inner runs are among them: see `inner_id`.
         """
         return tuple(self._open_calls())
 
@@ -182,15 +188,22 @@ class RunSnapshot:
         for message in self.messages:
             if message.role is not Role.TOOL:
                 continue
-            if call := own.get(message.tool_call_id):
-                yield call
-            if inner := self.inner.get(message.tool_call_id):
-                for each in inner.open_calls:
-                    before = each.changes_of and inner_id(message.tool_call_id, each.changes_of)
-                    yield replace(each, id=inner_id(message.tool_call_id, each.id), changes_of=before)
+            call_id = message.tool_call_id
+            if call_id in own:
+                yield own[call_id]
+            if call_id not in self.inner:
+                continue
+            for each in self.inner[call_id].open_calls:
+                changes_of = ""
+                if each.changes_of:
+                    changes_of = inner_id(call_id, each.changes_of)
+                yield replace(each, id=inner_id(call_id, each.id), changes_of=changes_of)
 
     def to_dict(self, keys: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the run as JSON-ready data, sealed with the first of these secret keys if there are any."""
+        """Return the run as JSON-ready data.
+
+        With `keys`, which are secret, the data is sealed with the first one.
+        """
         data: dict[str, Any] = {
             "version": SNAPSHOT_VERSION,
             "run_id": self.run_id,
@@ -212,20 +225,21 @@ class RunSnapshot:
         Raises ValueError for any other run, for another version, and for calls whose arguments were
         changed; KeyError, TypeError or ValueError for anything else.
         """
-        mac = data.get("mac", "")
-        if keys and not (isinstance(mac, str) and ActionSigner(keys).verify(_sealed_text(data), mac)):
+        if keys and not _has_valid_seal(data, keys):
             raise ValueError(
                 "this paused run was not sealed with one of the keys, or was changed since: do not go on with it"
             )
         version = data.get("version")
         if version != SNAPSHOT_VERSION:
             raise ValueError(f"a paused run of version {version!r} cannot be read here: this is {SNAPSHOT_VERSION}")
-        usage = UsageStats(**data["usage"])
+        run_id = data["run_id"]
         iterations = data["iterations"]
-        if not has_valid_types(usage) or not isinstance(iterations, int) or not isinstance(data["run_id"], str):
+        usage = UsageStats(**data["usage"])
+        has_right_types = isinstance(run_id, str) and isinstance(iterations, int)
+        if not has_right_types or not has_valid_types(usage):
             raise TypeError("a paused run has a count or an id of the wrong type")
         return cls(
-            run_id=data["run_id"],
+            run_id=run_id,
             iterations=iterations,
             usage=usage,
             messages=tuple(map(Message.from_dict, data["messages"])),
@@ -236,11 +250,20 @@ class RunSnapshot:
 
 def _sealed_text(data: Mapping[str, Any]) -> str:
     """Return what the seal of a stored run covers: all of it but the seal."""
-    return "run\0" + encode_canonical({name: value for name, value in data.items() if name != "mac"})
+    sealed = {name: value for name, value in data.items() if name != "mac"}
+    return f"run\0{encode_canonical(sealed)}"
+
+
+def _has_valid_seal(data: Mapping[str, Any], keys: Sequence[str]) -> bool:
+    mac = data.get("mac", "")
+    return isinstance(mac, str) and ActionSigner(keys).verify(_sealed_text(data), mac)
 
 
 def inner_id(call_id: str, id_: str) -> str:
-    """Return the id of a call of an inner run, as the outer run names it."""
+    """Return the id that the outer run has for a call of an inner run.
+
+    `call_id`: the call of the outer run that asked the inner agent. `id_`: the id in the inner run.
+    """
     return f"{call_id}/{id_}"
 
 
@@ -255,18 +278,18 @@ def check_decisions(open_calls: Sequence[OpenCall], decisions: Mapping[str, Deci
             raise DecisionError(f"no call {id_!r} waits for a decision; known: {sorted(known)}")
         if not isinstance(decision, get_args(Decision)):
             raise DecisionError(
-                f"the decision about {id_!r} is {decision!r}: give Approve(), Deny() or Edit({{...}}); "
-                f"known calls: {sorted(known)}"
+                f"the decision about {id_!r} is {decision!r}: give Approve(), Deny() or"
+                f" Edit({{...}}); known calls: {sorted(known)}"
             )
         call.check()
         _check_decision(call, decision)
 
 
 def _check_decision(call: OpenCall, decision: Decision) -> None:
-    texts = {each.name: getattr(decision, each.name) for each in fields(decision) if each.name != "arguments"}
-    for name, text in texts.items():
-        if not isinstance(text, str):
-            raise DecisionError(f"the decision about {call.id!r} has {name}={text!r}: give a text")
+    for each in fields(decision):
+        value = getattr(decision, each.name)
+        if each.name != "arguments" and not isinstance(value, str):
+            raise DecisionError(f"the decision about {call.id!r} has {each.name}={value!r}: give a text")
     match decision:
         case Approve(args_digest=digest) if digest not in ("", call.args_digest):
             raise DecisionError(
@@ -290,9 +313,10 @@ def outcome_entry(
 ) -> dict[str, Any]:
     """Return what the model reads of a decided call, JSON-ready and without empty fields.
 
-    `result` or `error` is what the tool gave. `words` is what the person wrote beside the decision: it
-    is data, never a result. `at` is when the outcome came about, in Unix seconds. `arguments` are
-    those of a call that was changed. `note` says what the outcome means, "" for the usual note.
+    `result` or `error` is what the tool gave. `words` is what the person wrote beside the decision:
+    it is data, never a result. `at` is when the outcome was reached, in Unix seconds. `arguments`
+    are those of a call that a person has changed, None for any other. `note` says what the outcome
+    means, "" for the usual note.
     """
     entry: dict[str, Any] = {"outcome": outcome}
     if result is not None:
@@ -307,9 +331,12 @@ def outcome_entry(
         entry["at"] = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
     if arguments is not None:
         entry["arguments"] = inert_json(arguments)  # a person has typed some of them
-    notes = [CHANGED_ARGUMENTS if arguments is not None else "", note or OUTCOME_NOTES.get(outcome or "done", "")]
-    if any(notes):
-        entry["note"] = " ".join(filter(None, notes))
+    if outcome:
+        note = note or OUTCOME_NOTES.get(outcome, "")
+    if arguments is not None:
+        note = f"{CHANGED_ARGUMENTS} {note}".rstrip()
+    if note:
+        entry["note"] = note
     return entry
 
 

@@ -50,7 +50,7 @@ from sayso.agent.messages import Role, without_notes
 from sayso.agent.result import AgentResult
 from sayso.agent.run.inner_agent import inner_tools
 from sayso.agent.run.long_results import shorten_for_history
-from sayso.agent.run.pause import PausedRun, forget_ended_pause, open_actions, paused_run_of
+from sayso.agent.run.pause import RunCounts, forget_ended_pause, open_actions, run_counts_of
 from sayso.agent.run.state import Journal, NoJournal
 from sayso.agent.tools.call_texts import WITHOUT_VALUE, literal, result_text
 from sayso.agent.tools.context import ToolEnvironment, TurnTimers
@@ -304,7 +304,7 @@ class ChannelAgent:
             outcome, effects = await self._confirmation.outcome_to_tell(context, decided)
         answer = TurnAnswer(TurnChange(ended="answered_before"))
         ids = action_ids(decided) if decided else frozenset()
-        paused = paused_run_of(context.memory, ids)
+        paused = run_counts_of(context.memory, ids)
         is_answered = has_answer(context, ids, paused)
         if not (is_answered or turn.asks_model):
             add_exchange(context, context.texts.stopped())
@@ -316,12 +316,12 @@ class ChannelAgent:
                 context.run.denied.extend(await self._confirmation.refused_by_no(turn.scope, decided))
             if context.memory.get_history()[-1].role is Role.ASSISTANT:
                 context.remember([user_message(turn)])
-            answer = await self._run_agent(context, paused=paused or PausedRun(random_id(), 0))
+            answer = await self._run_agent(context, paused=paused or RunCounts(random_id(), 0))
         answer = self._prompts.with_outcome(context, answer, outcome, effects).about(decided)
         return with_answer_followed(answer, decided)
 
     async def _run_agent(
-        self, context: TurnContext, preface: str = "", *, paused: PausedRun | None = None
+        self, context: TurnContext, preface: str = "", *, paused: RunCounts | None = None
     ) -> TurnAnswer:
         """Run the agent for a turn, or let a paused run go on.
 
@@ -526,7 +526,7 @@ class ChannelAgent:
         unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
         missing = "" if is_stopped else texts.rest_missing()
         ids = action_ids(context.tapped) if context.tapped else frozenset()
-        if not has_answer(context, ids, paused_run_of(context.memory, ids)):
+        if not has_answer(context, ids, run_counts_of(context.memory, ids)):
             add_exchange(context, _join([*unclear, missing or texts.stopped()]), run.messages)
             self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
         answer = TurnAnswer(text_change(_join([*unclear, missing])))
@@ -904,7 +904,7 @@ def _text_to_print(text: str, written: str) -> str:
     return as_text(text[:start]) + written + as_text(text[end:])
 
 
-def has_answer(context: TurnContext, decided: Collection[str], paused: PausedRun | None) -> bool:
+def has_answer(context: TurnContext, decided: Collection[str], paused: RunCounts | None) -> bool:
     """Return whether a model has answered since the decision, so that no run waits to go on.
 
     `decided`: the ids of the actions that were decided. `paused`: the run that waited for them, None

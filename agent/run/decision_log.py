@@ -1,4 +1,4 @@
-"""Where decisions about calls are noted, so that the first one counts and no call runs twice."""
+"""Logs of the decisions about open calls, so that the first one counts and no call runs twice."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ MAX_DECISIONS = 10_000
 
 
 def decision_key(run_id: str, call: OpenCall) -> str:
-    """Return the key of the decision about an open call: the same in every process. It is its idempotency key."""
-    return hashlib.sha256(json.dumps([run_id, call.call_id, call.id]).encode()).hexdigest()[:32]
+    """Return the key of the decision about an open call, the same in every process.
+
+    It is also the idempotency key of the call.
+    """
+    names = json.dumps([run_id, call.call_id, call.id])
+    return hashlib.sha256(names.encode()).hexdigest()[:32]
 
 
 class MemoryDecisionLog:
@@ -46,12 +50,16 @@ class MemoryDecisionLog:
             self._outcomes[key] = outcome
 
 
-#: The log of this process, for agents without one of their own: two agents may be given the same paused run.
+#: The log of this process, for agents without one of their own. It is one log for all of them: two
+#: agents may be given the same paused run.
 OF_THIS_PROCESS = MemoryDecisionLog()
 
 
 class SQLiteDecisionLog:
-    """A DecisionLog in a file, for all processes of one machine. An entry is about 300 bytes and stays for good."""
+    """A DecisionLog in a file, for all processes of one machine.
+
+    An entry is about 300 bytes and stays for good.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self._path = str(path)
@@ -66,7 +74,8 @@ class SQLiteDecisionLog:
             added = file.execute("INSERT OR IGNORE INTO decisions VALUES (?, '', ?)", (key, time.time()))
             if added.rowcount:
                 return None
-            (outcome,) = file.execute("SELECT outcome FROM decisions WHERE key = ?", (key,)).fetchone()
+            rows = file.execute("SELECT outcome FROM decisions WHERE key = ?", (key,))
+            (outcome,) = rows.fetchone()
             return str(outcome)
 
     def end(self, key: str, outcome: str) -> None:

@@ -1,4 +1,7 @@
-"""A proposed call with other arguments: the one check for a change, by a form, in words or in code."""
+"""A proposed call with arguments that a person has changed.
+
+`edited_call` is the one check for all changes: by a form, field by field, by an Edit in code.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ PREVIEW_SECONDS = 10.0
 
 
 class EditRefused(Exception):
-    """Raised when a call cannot be changed so. The text tells a program or a model why.
+    """Raised when a change of a call is not possible. The text tells a program or a model why.
 
     `kind`: "not_editable" for an argument that must not be changed, "invalid" for a value that the
     tool does not take, "denied" by the policy, "refused" if the preview found nothing to ask, and
-    "no_preview" if the preview failed. `names`: the arguments that are meant, as far as known.
+    "no_preview" if the preview failed. `names`: the arguments at fault, as far as they are known.
     `result`: what the preview returned instead of a question.
     """
 
@@ -40,14 +43,25 @@ class EditRefused(Exception):
 
 
 class EditedCall:
-    """A call after a person's change, as it is asked about anew: its arguments and its preview."""
+    """A call after a person's change: its arguments, and the preview of the new question about it.
 
-    def __init__(self, tool: Tool, editable: Sequence[str], args: Mapping[str, Any], text: str, digest: str) -> None:
+    `editable`: the arguments that may be changed once more. `values_digest`: of the values that the
+    preview has compared, "" for none.
+    """
+
+    def __init__(
+        self,
+        tool: Tool,
+        editable: Sequence[str],
+        args: Mapping[str, Any],
+        preview: str,
+        values_digest: str,
+    ) -> None:
         self.tool = tool
         self.editable = tuple(editable)
         self.args = dict(args)
-        self.preview = text
-        self.values_digest = digest
+        self.preview = preview
+        self.values_digest = values_digest
 
 
 async def edited_call(
@@ -58,11 +72,12 @@ async def edited_call(
     *,
     sealed: Sequence[str] | None = None,
 ) -> EditedCall:
-    """Return the call with these changes, judged as a new call is: by schema, policy and preview.
+    """Return the call with these changes, checked like a new call: by schema, policy and preview.
 
-    `sealed`: the names that the question offered to change; None if there was no such offer. What
-    the tool and the policy let a person change by now counts as well. Without changes the call is
-    only judged again. Raises EditRefused.
+    `args`: the arguments before. `changes`: the new values by name. `sealed`: the names that the
+    question offered to change, None for any. Of these names only those count that the tool or the
+    policy still lets a person change. Without changes the call is only checked again. Raises
+    EditRefused.
     """
     editable = editable_names(tool, config.tool_policy)
     if sealed is not None:
@@ -82,10 +97,15 @@ async def edited_call(
     decision = effective_decision(tool, changed, config.tool_policy)
     if decision.decision == "deny":
         raise EditRefused("denied", f"{tool.name!r} is denied: {decision.reason}", list(changes))
-    return await _draft(tool, editable, changed, config)
+    return await _with_preview(tool, editable, changed, config)
 
 
-async def _draft(tool: Tool, editable: Sequence[str], args: Mapping[str, Any], config: AgentConfig) -> EditedCall:
+async def _with_preview(
+    tool: Tool,
+    editable: Sequence[str],
+    args: Mapping[str, Any],
+    config: AgentConfig,
+) -> EditedCall:
     """Return the call with its preview. Raises EditRefused."""
     limits = (PREVIEW_SECONDS, config.tool_timeout_seconds, tool.metadata.timeout)
     seconds = min(limit for limit in limits if limit is not None)

@@ -1,4 +1,7 @@
-"""InnerAgent: an agent as a tool of another one, whose open calls wait on the outer run."""
+"""InnerAgent: an agent that another agent, the outer one, uses as a tool.
+
+Where calls of the inner run wait for a decision, the outer run waits with them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ from sayso.pending.executors import PendingConfirmation
 
 
 class RunInside(Protocol):
-    """Runs an agent inside a tool of another one: for a request, or with decisions about a paused run."""
+    """Runs an agent inside a tool of another one: `Agent._run_inside`.
+
+    It answers a request, or goes on with a paused run and the decisions about its calls.
+    """
 
     async def __call__(
         self,
@@ -31,20 +37,28 @@ class RunInside(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InnerPause:
-    """What the tool returns while the inner run waits: the run, and the previews of its calls."""
+    """What the tool returns while the inner run waits for a decision.
+
+    `snapshot` is the inner run, and `text` has the previews of its open calls.
+    """
 
     snapshot: RunSnapshot
     text: str
 
 
 class InnerAgent:
-    """An agent as a tool. `name` is the tool's. Lives as long as the tool.
+    """An agent behind a tool of another one. Lives as long as the tool.
 
-    `own_tools` returns the tools of the agent, and `policy` what decides about their calls.
+    `name` is the name of the tool. `own_tools` returns the tools of the agent itself, and `policy`
+    decides about their calls.
     """
 
     def __init__(
-        self, name: str, run_inside: RunInside, own_tools: Callable[[], Sequence[Tool]], policy: ToolPolicy | None
+        self,
+        name: str,
+        run_inside: RunInside,
+        own_tools: Callable[[], Sequence[Tool]],
+        policy: ToolPolicy | None,
     ) -> None:
         self._name = name
         self._run_inside = run_inside
@@ -52,17 +66,25 @@ class InnerAgent:
         self.policy = policy
 
     async def ask(self, request: str) -> str | InnerPause | PendingConfirmation:
-        """Return the agent's answer, or that a call of its run waits. Raises ToolError if there is no answer."""
+        """Return the agent's answer, or what its run waits for.
+
+        An InnerPause waits for a decision of the program, a PendingConfirmation for the person on
+        the channel. Raises ToolError if there is no answer.
+        """
         result = await self._run_inside(request, None, {}, None)
-        if result.stop_reason == "pending" and result.paused is None:  # the person on the channel is asked
+        is_for_channel = result.stop_reason == "pending" and result.paused is None
+        if is_for_channel:
             _collect_proposals(result)
             return PendingConfirmation(action=self._name, preview=result.content)
         return answer_or_pause(result)
 
     async def go_on(
-        self, snapshot: RunSnapshot, decisions: Mapping[str, Decision], decision_log: DecisionLog
+        self,
+        snapshot: RunSnapshot,
+        decisions: Mapping[str, Decision],
+        decision_log: DecisionLog,
     ) -> AgentResult:
-        """Go on with a paused run. The decisions are noted in the log of the outer agent."""
+        """Go on with a paused run of this agent. `decision_log` is that of the outer agent."""
         return await self._run_inside("", snapshot, decisions, decision_log)
 
 
@@ -71,12 +93,16 @@ def _collect_proposals(result: AgentResult) -> None:
     context = call_context()
     if context.run is None or context.proposals is None:
         return
-    ids = {link.id for message in result.messages for link in message.actions}
-    context.proposals += [each for each in context.run.proposed if each.action.pending_action_id in ids]
+    ids: set[str] = set()
+    for message in result.messages:
+        ids.update(link.id for link in message.actions)
+    for proposed in context.run.proposed:
+        if proposed.action.pending_action_id in ids:
+            context.proposals.append(proposed)
 
 
 def answer_or_pause(result: AgentResult) -> str | InnerPause:
-    """Return what the outer run is given of an inner one. Raises ToolError if there is no answer."""
+    """Return what the outer run reads of an inner one. Raises ToolError if there is no answer."""
     if result.open_calls and result.paused is not None:
         return InnerPause(result.paused, result.content)
     if result.stop_reason in ("provider_error", "error"):
@@ -85,22 +111,32 @@ def answer_or_pause(result: AgentResult) -> str | InnerPause:
 
 
 def inner_tools(tools: Iterable[Tool]) -> list[tuple[Tool, ToolPolicy | None]]:
-    """Return the tools of the agents that are among these tools, at any depth, with the policy of their agent."""
-    found: list[tuple[Tool, ToolPolicy | None]] = []
-    seen: set[int] = set()
-    waiting = [agent for agent in map(inner_agent_of, tools) if agent is not None]
-    while waiting:
-        agent = waiting.pop(0)
-        if id(agent) in seen:  # an agent may ask itself
+    """Return the tools of all agents behind these tools, each with the policy of its agent.
+
+    The agents behind the tools of those agents count as well, at any depth.
+    """
+    pairs: list[tuple[Tool, ToolPolicy | None]] = []
+    visited: set[int] = set()
+    agents = _agents_behind(tools)
+    while agents:
+        agent = agents.pop(0)
+        if id(agent) in visited:  # an agent may ask itself
             continue
-        seen.add(id(agent))
+        visited.add(id(agent))
         own = agent.own_tools()
-        found += [(tool, agent.policy) for tool in own]
-        waiting += [inner for inner in map(inner_agent_of, own) if inner is not None]
-    return found
+        pairs += [(tool, agent.policy) for tool in own]
+        agents += _agents_behind(own)
+    return pairs
+
+
+def _agents_behind(tools: Iterable[Tool]) -> list[InnerAgent]:
+    agents = map(inner_agent_of, tools)
+    return [agent for agent in agents if agent is not None]
 
 
 def inner_agent_of(tool: Tool | None) -> InnerAgent | None:
-    """Return the agent that a tool asks; None if it is no such tool."""
-    owner = getattr(tool.function, "__self__", None) if tool is not None else None
+    """Return the agent that a tool asks; None if the tool asks no agent."""
+    if tool is None:
+        return None
+    owner = getattr(tool.function, "__self__", None)
     return owner if isinstance(owner, InnerAgent) else None

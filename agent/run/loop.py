@@ -31,7 +31,7 @@ from sayso.agent.run.long_results import (
 )
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.model_call import ModelCaller, budget_end, is_budget_spent
-from sayso.agent.run.pause import forget_ended_pause, note_paused_run
+from sayso.agent.run.pause import forget_ended_pause, note_run_counts
 from sayso.agent.run.resume import DecisionRunner
 from sayso.agent.run.shown_tools import ShownTools, note_names, noted_names
 from sayso.agent.run.state import JournaledAnswer, ModelAnswer, NoJournal, OpenRound, RunEnd, RunRequest, RunState
@@ -116,7 +116,7 @@ class AgentLoop:
     def _create_state(self, request: RunRequest) -> RunState:
         """Return the state of a new run. Raises ValueError and TypeError for an invalid response format."""
         config, response_format = self._config, request.response_format
-        paused = request.paused
+        counts = request.counts
         schema_instruction = ""
         if response_format is not None:
             schema_instruction = build_schema_instruction(schema_from_response_format(response_format))
@@ -126,7 +126,7 @@ class AgentLoop:
             metadata=config.trace_metadata,
             asynchronous=request.asynchronous,
             tool_result_chars=config.trace_tool_result_chars,
-            run_id=paused.run_id if paused else "",
+            run_id=counts.run_id if counts else "",
         )
         # The run of a user has the knowledge of its scope; all others have the agent's own.
         is_own = not request.scope and (request.is_of_batch or request.memory is None)
@@ -138,8 +138,8 @@ class AgentLoop:
             schema_instruction=schema_instruction,
             compressor=Compressor(self._provider, config) if config.tool.compress_results else None,
             on_text=None if response_format is not None or is_checked else request.on_text,
-            iterations=paused.iterations if paused else 0,
-            usage=paused.usage if paused else NO_USAGE,
+            iterations=counts.iterations if counts else 0,
+            usage=counts.usage if counts else NO_USAGE,
         )
         if request.snapshot is not None:
             run.restore(request.snapshot)
@@ -371,7 +371,9 @@ class AgentLoop:
         names_called = [call.tool_name for call in run.tool_calls[-1:]]
         await run.events.tell("tool_loop_detected", watch.kind, {"verdict": verdict, "tools": names_called})
         run.events.note("loop_detected", summary=f"{verdict}: {', '.join(names_called)}")
-        return RunEnd(stop_text("loop_detected"), stop_reason="loop") if verdict == "stop" else None
+        if verdict != "stop":
+            return None
+        return RunEnd(stop_text("loop_detected"), stop_reason="loop")
 
     async def _finish(self, run: RunState, end: RunEnd, session: Session | None) -> AgentResult:
         """Close the transcript, store it in the memory, report the end to observers, and return the result."""
@@ -387,7 +389,8 @@ class AgentLoop:
         await self._store_in_memory(run, end)
         if session is not None and run.memory is not None:
             await session.save(run.memory, run.events)
-        run.is_end_reported, result = True, run.result(end, paused)
+        run.is_end_reported = True
+        result = run.result(end, paused)
         await run.events.tell("run_end", result)
         return result
 
@@ -421,7 +424,7 @@ class AgentLoop:
         if memory is not None:
             note_names(memory, run.shown_tools)
             if run.open_actions:
-                note_paused_run(memory, run.paused)
+                note_run_counts(memory, run.counts)
             else:
                 forget_ended_pause(memory)
 
@@ -430,8 +433,11 @@ def _paused(run: RunState, end: RunEnd) -> RunSnapshot | None:
     """Return the run as its program can go on with it; None if it is over."""
     if run.open_calls or run.inner:
         return run.snapshot
+    if run.request.snapshot is None:
+        return None
+    # The calls were decided, and the model has not read it yet.
     is_unanswered = end.stop_reason in ("provider_error", "cancelled", "budget")
-    return run.snapshot if is_unanswered and run.request.snapshot is not None else None
+    return run.snapshot if is_unanswered else None
 
 
 def _too_many_steps(run: RunState) -> RunEnd:

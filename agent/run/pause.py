@@ -1,4 +1,8 @@
-"""PausedRun: a run that waits for a person's decision on a call, as the memory of the conversation keeps it."""
+"""What the memory of a conversation keeps of a run that waits for a person's decision about a call.
+
+These are the open calls in the history, which are results without content, and the RunCounts in the
+notes. A program without a channel keeps the whole run in their place, as a `RunSnapshot`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,10 @@ from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats, has_valid_types
 from sayso.agent.tools.screening import inert_json
 
-#: The key of a paused run in the notes of a memory.
+#: The key of the RunCounts in the notes of a memory.
 PAUSED_RUN = "paused_run"
-#: What a model reads as the result of a call that waits for a decision, where it is asked meanwhile.
-#: It is written into each request, and stored nowhere.
+#: What a model reads as the result of a call that waits, if it is asked before the decision. It is
+#: written into each request, and stored nowhere.
 WAITING = json.dumps(
     {
         "outcome": "waiting",
@@ -26,11 +30,12 @@ DECIDED_MESSAGE = "(A call that waited was decided. Its result above says what c
 
 
 @dataclass(frozen=True, slots=True)
-class PausedRun:
-    """What a run goes on counting after a decision: it keeps its id, its iterations and its usage.
+class RunCounts:
+    """What a run goes on counting after a decision: its id, its iterations and its usage.
 
     The calls that wait are in the history of the conversation: each is a result without content,
-    linked to its pending action. `actions` are the ids of these actions.
+    linked to its pending action. `actions` are the ids of these actions. A RunSnapshot is the other
+    form of a paused run: it holds the messages and calls, too.
     """
 
     run_id: str
@@ -39,7 +44,7 @@ class PausedRun:
     actions: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the paused run as JSON-ready data."""
+        """Return the counts as JSON-ready data."""
         return {
             "run_id": self.run_id,
             "iterations": self.iterations,
@@ -48,8 +53,11 @@ class PausedRun:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> PausedRun:
-        """Return the paused run that `to_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+    def from_dict(cls, data: Mapping[str, Any]) -> RunCounts:
+        """Return the counts that `to_dict` wrote.
+
+        Raises KeyError, TypeError or ValueError for anything else.
+        """
         usage = UsageStats(**data["usage"])
         if not has_valid_types(usage):
             raise TypeError("the usage of a paused run has a field of the wrong type")
@@ -59,32 +67,39 @@ class PausedRun:
         return cls(str(data["run_id"]), iterations, usage, tuple(map(str, data["actions"])))
 
 
-def paused_run_of(memory: ConversationMemory, action_ids: Iterable[str]) -> PausedRun | None:
-    """Return the run that waits for one of these actions; None if the conversation does not know it."""
+def run_counts_of(memory: ConversationMemory, action_ids: Iterable[str]) -> RunCounts | None:
+    """Return the counts of the run that waits for one of these actions.
+
+    None if the conversation does not know that run.
+    """
     data = memory.notes.get(PAUSED_RUN)
     if not isinstance(data, Mapping):
         return None
     try:
-        paused = PausedRun.from_dict(data)
+        counts = RunCounts.from_dict(data)
     except (KeyError, TypeError, ValueError):  # the run goes on all the same, and counts anew
         return None
-    return paused if set(paused.actions) & set(action_ids) else None
+    waits_for_them = not set(counts.actions).isdisjoint(action_ids)
+    return counts if waits_for_them else None
 
 
-def note_paused_run(memory: ConversationMemory, paused: PausedRun) -> None:
-    """Keep a paused run with its conversation."""
-    memory.notes[PAUSED_RUN] = paused.to_dict()
+def note_run_counts(memory: ConversationMemory, counts: RunCounts) -> None:
+    """Keep the counts of a paused run with its conversation."""
+    memory.notes[PAUSED_RUN] = counts.to_dict()
 
 
 def rename_actions(memory: ConversationMemory, new_ids: Mapping[str, str]) -> None:
-    """Let the paused run wait for other actions, which took the place of those that it waited for."""
+    """Replace actions that the paused run waits for. `new_ids`: the new ids by the earlier ones."""
     data = memory.notes.get(PAUSED_RUN)
     if isinstance(data, dict):
         data["actions"] = [new_ids.get(id_, id_) for id_ in data.get("actions", ())]
 
 
 def forget_ended_pause(memory: ConversationMemory) -> None:
-    """Forget the paused run and the reasoning of its answers, unless a call still waits for a decision."""
+    """Forget the counts of the paused run, and the reasoning of its answers.
+
+    While a call still waits for a decision, nothing is forgotten.
+    """
     if open_actions(memory.get_history()):
         return
     memory.notes.pop(PAUSED_RUN, None)
@@ -93,11 +108,17 @@ def forget_ended_pause(memory: ConversationMemory) -> None:
 
 def open_actions(messages: Iterable[Message]) -> tuple[str, ...]:
     """Return the ids of the actions that wait for a decision, of all results in these messages."""
-    return tuple(link.id for message in messages for link in message.actions if not link.outcome)
+    ids: list[str] = []
+    for message in messages:
+        ids += [link.id for link in message.actions if not link.outcome]
+    return tuple(ids)
 
 
 def waiting_id(run_id: str, call_id: str) -> str:
-    """Return what links the result of a call to the call, while it waits for a program's decision."""
+    """Return the id in the link of a result whose call waits for a program's decision.
+
+    A channel has the id of a pending action in its place.
+    """
     return f"{run_id}:{call_id}"
 
 
@@ -126,11 +147,20 @@ def _calls_with_results(messages: Iterable[Message]) -> Iterator[tuple[ToolCall,
 
 
 def with_waiting_results(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages as a model reads them: a call that waits for a decision says so in its result."""
-    return [replace(message, content=_waiting(message)) if _is_open_call(message) else message for message in messages]
+    """Return the messages as a model reads them.
+
+    A call that waits for a decision says so in its result.
+    """
+    shown = []
+    for message in messages:
+        if _is_open_call(message):
+            shown.append(replace(message, content=_waiting_result(message)))
+        else:
+            shown.append(message)
+    return shown
 
 
-def _waiting(message: Message) -> str:
+def _waiting_result(message: Message) -> str:
     """Return what a model reads of an open call, with the arguments that its person has changed."""
     changed = [inert_json(link.arguments) for link in message.actions if link.arguments is not None]
     if not changed:

@@ -1,4 +1,7 @@
-"""Decisions about the open calls of a paused run, carried out before its model is asked again."""
+"""DecisionRunner: carries out the decisions about a paused run's calls, before its model goes on.
+
+`carry_out` is the whole course: first what the memory has, then the edits, then each yes and no.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,11 @@ _NOTHING_DONE = ("not_found", "ambiguous")
 
 @dataclass(slots=True)
 class Ending:
-    """How a call ended by a decision. `text` is what the tool gave. `final_text` ends the run, if there is one."""
+    """How a call ended by a decision. A DecisionLog keeps it as JSON.
+
+    `text` is what the tool gave, or why it gave nothing. `at`: when it ended, in Unix seconds. If
+    there is a `final_text`, the run ends with it, as the tool is a terminal one.
+    """
 
     outcome: ActionOutcome
     text: str = ""
@@ -89,9 +96,9 @@ class Ending:
 
 
 class DecidedBefore(EffectRefused):
-    """Raised where a call must not begin, because it was decided before, here or elsewhere.
+    """Raised where a call must not begin, because it was decided before, in any process.
 
-    `ending` is how it ended then.
+    `ending` is how the call ended then.
     """
 
     def __init__(self, ending: Ending) -> None:
@@ -100,13 +107,19 @@ class DecidedBefore(EffectRefused):
 
 
 class DecisionRunner:
-    """Carries out the decisions that a run begins with, in the order of the calls. Lives as long as that run.
+    """Carries out the decisions that a run begins with, in the order of the calls.
 
-    Each outcome is written into the run and its memory before the next call starts, so that a model
-    that fails, or a run that is stopped, never costs one.
+    Lives as long as that run. It writes each outcome into the run and its memory before the next
+    call starts, so that no outcome is lost if the model fails or the run is stopped.
     """
 
-    def __init__(self, run: RunState, tools: Mapping[str, Tool], config: AgentConfig, caller: ToolCaller) -> None:
+    def __init__(
+        self,
+        run: RunState,
+        tools: Mapping[str, Tool],
+        config: AgentConfig,
+        caller: ToolCaller,
+    ) -> None:
         self._run = run
         self._decisions = run.request.decisions
         self._tools = tools
@@ -116,7 +129,10 @@ class DecisionRunner:
         self._final_texts: list[str] = []
 
     async def carry_out(self) -> RunEnd | None:
-        """Return how the run ends, or None if its model is asked next. Raises DecisionError before anything runs."""
+        """Return how the run ends, or None if its model is asked next.
+
+        Raises DecisionError before any call runs.
+        """
         run = self._run
         self._adopt_known_outcomes()
         await self._change_calls()
@@ -127,22 +143,29 @@ class DecisionRunner:
             elif call_id in run.inner:
                 await self._decide_inner(call_id)
 
-        if not run.request.messages and (run.open_calls or run.inner):
-            return RunEnd("\n\n".join(call.preview for call in run.snapshot.open_calls), stop_reason="pending")
-        if self._final_texts and not run.request.messages:
-            return RunEnd(self._final_texts[0], stop_reason="terminal")
+        if not run.request.messages:  # else the model answers them now
+            if run.open_calls or run.inner:
+                previews = [call.preview for call in run.snapshot.open_calls]
+                return RunEnd("\n\n".join(previews), stop_reason="pending")
+            if self._final_texts:
+                return RunEnd(self._final_texts[0], stop_reason="terminal")
         self._set_history()
         return None
 
     def _adopt_known_outcomes(self) -> None:
-        """Take over what the memory knows: a call whose outcome it has was decided before, and is not run again."""
+        """Take over the outcomes that the memory has.
+
+        A call with an outcome there was decided before, and does not run again.
+        """
         run = self._run
         if run.memory is None:
             return
-        links = {link.id: message for message in run.memory.get_history() for link in message.actions}
+        results: dict[str, Message] = {}
+        for message in run.memory.get_history():
+            results.update({link.id: message for link in message.actions})
         own = {call.call_id: call for call in run.open_calls}
         for call_id in [*own, *run.inner]:
-            known = links.get(waiting_id(run.events.run_id, call_id))
+            known = results.get(waiting_id(run.events.run_id, call_id))
             if known is None:
                 continue
             run.remembers_earlier = True
@@ -153,33 +176,42 @@ class DecisionRunner:
                 run.decided.append(_decided_before(own[call_id], known))
 
     async def _change_calls(self) -> None:
-        """Replace each call that an Edit changes by a new proposal. No call has run yet when this raises."""
+        """Replace each call that an Edit changes by a new proposal.
+
+        Raises DecisionError, before any call has run.
+        """
         run = self._run
         for call_id in run.inner:
             if self._inner_decisions(call_id):
-                self._inner_tool(call_id)  # raises if it is gone
+                self._inner_tool(call_id)  # raises DecisionError if the tool is gone
         changed: dict[int, OpenCall] = {}
         for at, call in enumerate(run.open_calls):
             decision = self._decisions.get(call.id)
             if isinstance(decision, Edit):
                 changed[at] = await self._changed(call, decision)
         for call_id, snapshot in run.inner.items():
-            edits = {id_: each for id_, each in self._inner_decisions(call_id).items() if isinstance(each, Edit)}
+            decisions = self._inner_decisions(call_id)
+            edits = {id_: each for id_, each in decisions.items() if isinstance(each, Edit)}
             if edits:
                 result = await self._ask_inner(call_id, snapshot, edits)
                 run.inner[call_id] = result.paused or snapshot
         await self._replace_calls(changed)
 
     async def _replace_calls(self, changed: Mapping[int, OpenCall]) -> None:
-        """Put the changed calls in the place of the earlier ones, of which none can be approved any more."""
+        """Put the changed calls in the place of the earlier ones.
+
+        No earlier one can be approved from then on. `changed` has the new calls by their places
+        among the open calls.
+        """
         run = self._run
-        for at, call in [(at, run.open_calls[at]) for at in changed]:
+        pairs = [(run.open_calls[at], new) for at, new in changed.items()]
+        for call, new in pairs:
             replaced = Ending("replaced", at=time.time(), args_digest=call.args_digest)
             ending = await self._not_run(call, replaced)
             if ending.outcome != "replaced":  # it ran, or was denied: that counts
                 self._write(call, Approve(), ending)
                 continue
-            run.open_calls[run.open_calls.index(call)] = changed[at]
+            run.open_calls[run.open_calls.index(call)] = new
 
     async def _changed(self, call: OpenCall, edit: Edit) -> OpenCall:
         """Return the new proposal of a changed call. Raises DecisionError."""
@@ -188,10 +220,19 @@ class DecisionRunner:
         if tool is None:
             raise DecisionError(f"{what} cannot be made: {GONE}")
         try:
-            edited = await edited_call(tool, call.arguments, edit.arguments, self._config, sealed=call.editable)
+            edited = await edited_call(
+                tool,
+                call.arguments,
+                edit.arguments,
+                self._config,
+                sealed=call.editable,
+            )
         except EditRefused as exc:
-            why = str(exc) if exc.result is None else result_text(serialize(exc.result))
+            why = str(exc)
+            if exc.result is not None:
+                why = result_text(serialize(exc.result))
             raise DecisionError(f"{what} cannot be made: {why}") from exc
+        # The first change of "call_1" is "call_1~2", the next one "call_1~3".
         number = call.id.removeprefix(call.call_id).removeprefix("~") or "1"
         return OpenCall(
             id=f"{call.call_id}~{int(number) + 1}",
@@ -207,7 +248,10 @@ class DecisionRunner:
         )
 
     async def _decide(self, call: OpenCall) -> None:
-        """Carry out the decision about a call, and write what came of it. Without one the call stays open."""
+        """Carry out the decision about a call, and write its outcome.
+
+        Without a decision the call stays open.
+        """
         match self._decisions.get(call.id):
             case Deny() as decision:
                 denied = Ending("denied", at=time.time(), args_digest=call.args_digest)
@@ -217,37 +261,54 @@ class DecisionRunner:
                 self._write(call, decision, await self._approved(call, decision))
 
     async def _with_checked_words(self, decision: Deny) -> Deny:
-        """Return a no with its reason as the input guardrails pass it. A reason that they block is withheld."""
+        """Return a no with its reason as the input guardrails pass it.
+
+        A reason that they block is withheld.
+        """
         guardrails = self._config.guardrails
         if guardrails is None or not decision.message:
             return decision
         try:
-            message = await apply_guardrails(guardrails, "input", decision.message, self._run.events)
+            message = await apply_guardrails(
+                guardrails,
+                "input",
+                decision.message,
+                self._run.events,
+            )
         except GuardrailBlocked:
             message = WITHHELD
         return replace(decision, message=message)
 
     def _write(self, call: OpenCall, decision: Approve | Deny, ending: Ending) -> None:
-        """Write what became of a call into the run, its memory and its result."""
+        """Write the outcome of a call into the run, its memory and its result."""
         value = json_or_text(ending.text) if ending.text else None
+        is_done = ending.outcome == "done"
         entry = outcome_entry(
             ending.outcome,
-            result=value if ending.outcome == "done" else None,
-            error=value if ending.outcome != "done" else None,
+            result=value if is_done else None,
+            error=None if is_done else value,
             words=decision.message if isinstance(decision, Deny) else "",
             decided_by=decision.decided_by,
             at=ending.at,
             arguments=call.arguments if call.changes_of else None,
         )
         content = storable(json.dumps(entry, ensure_ascii=False))
-        self._close_call(call.call_id, self._result(call.call_id, content, ending.outcome, ending.at))
+        result = self._result(call.call_id, content, ending.outcome, ending.at)
+        self._close_call(call.call_id, result)
         if ending.final_text is not None:
             self._final_texts.append(ending.final_text)
-        decided = DecidedCall(call.id, call.tool_name, call.arguments, ending.outcome, ending.text, decision.decided_by)
+        decided = DecidedCall(
+            id=call.id,
+            tool_name=call.tool_name,
+            arguments=call.arguments,
+            outcome=ending.outcome,
+            text=ending.text,
+            decided_by=decision.decided_by,
+        )
         self._run.decided.append(decided)
 
     def _result(self, call_id: str, content: str, outcome: ActionOutcome, at: float) -> Message:
-        """Return the result of a call as the run has it from now on."""
+        """Return the message of the run with the result of this call, now that it has one."""
         (message,) = (each for each in self._run.earlier if each.tool_call_id == call_id)
         link = ActionLink(
             waiting_id(self._run.events.run_id, call_id),
@@ -267,7 +328,10 @@ class DecisionRunner:
             run.memory.replace_results({result.actions[0].id: result})
 
     async def _not_run(self, call: OpenCall, ending: Ending) -> Ending:
-        """Return how a call ends that is not run now: as an earlier decision says, or else as `ending`."""
+        """Note that a call does not run, and return how it ends.
+
+        An earlier decision about it counts; without one it ends as `ending`.
+        """
         key = self._key(call)
         try:
             await self._begin(key, call)
@@ -281,13 +345,16 @@ class DecisionRunner:
         request = await self._request(call)
         if isinstance(request, Ending):
             return await self._not_run(call, request)
-        key, tool = self._key(call), request.tool
+        key = self._key(call)
+        tool = request.tool
         effect = EffectStart(partial(self._begin, key, call, tool))
         try:
             if not tool.marks_effect:
                 await effect.begin()
             ending = await self._run_call(request, call, decision, effect, key)
-            if not effect.close() and ending.outcome == "done":  # a tool that did not say where its effect begins
+            has_begun = effect.close()
+            if not has_begun and ending.outcome == "done":
+                # The tool did not say where its effect begins.
                 await self._begin(key, call, tool)
         except DecidedBefore as exc:
             if exc.ending.outcome != "unknown":
@@ -308,11 +375,20 @@ class DecisionRunner:
         return decision_key(self._run.events.run_id, call)
 
     async def _begin(self, key: str, call: OpenCall, tool: Tool | None = None) -> None:
-        """Note that a decision is carried out. Raises DecidedBefore if there was one, and it is not repeated."""
+        """Note that the decision about a call is carried out now.
+
+        Raises DecidedBefore if the call was decided before. Only a `tool` that is repeatable begins
+        again where an earlier attempt has no end.
+        """
         before = await call_in_thread(self._log.begin, key)
-        if before is None or (before == "" and tool is not None and tool.repeatable):
+        if before is None:
             return
-        ending = Ending.from_json(before) if before else Ending("unknown", at=time.time())
+        if before:
+            ending = Ending.from_json(before)
+        elif tool is not None and tool.repeatable:
+            return
+        else:
+            ending = Ending("unknown", at=time.time())
         if ending.args_digest not in ("", call.args_digest):
             ending = Ending("failed", OTHER_ARGUMENTS.format(outcome=ending.outcome), at=ending.at)
         raise DecidedBefore(ending)
@@ -324,9 +400,10 @@ class DecisionRunner:
             log.warning("agent.call_not_noted", extra={"key": key, "reason": type(exc).__name__})
 
     async def _reconciled(self, call: OpenCall, decision: Approve, tool: Tool, key: str) -> Ending:
-        """Return how a call ended that was begun before: done, if its reconciler says so.
+        """Return how a call ended that was begun before.
 
-        If that says no, the call may run at this moment, in another thread or process.
+        It is "done" if its reconciler says so, and else "unknown".
+        The reconciler's no proves nothing: the call may run at this moment in another process.
         """
         record = PendingAction(
             user_id=decision.decided_by,
@@ -347,12 +424,16 @@ class DecisionRunner:
         return Ending("done", text, at=time.time(), args_digest=call.args_digest)
 
     async def _request(self, call: OpenCall) -> ToolRequest | Ending:
-        """Return the call as it may run now, or why it may not: its yes is for what was shown."""
+        """Return the call as it may run now, or why it may not.
+
+        A yes counts for exactly what the person was shown: the same tool, arguments and question.
+        """
         tool = self._tools.get(call.tool_name)
         if tool is None:
             return _refused(GONE)
         arguments = dict(call.arguments)
-        request = await check_call(ToolCall(call.tool_name, arguments, call.call_id), self._tools, self._config)
+        tool_call = ToolCall(call.tool_name, arguments, call.call_id)
+        request = await check_call(tool_call, self._tools, self._config)
         if isinstance(request, CallOutcome):
             return _refused(CHANGED)
         if request.decision.decision == "deny":
@@ -370,38 +451,52 @@ class DecisionRunner:
         return replace(request, decision=PolicyDecision("allow", "it was approved"))
 
     async def _run_call(
-        self, request: ToolRequest, call: OpenCall, decision: Approve, effect: EffectStart, key: str
+        self,
+        request: ToolRequest,
+        call: OpenCall,
+        decision: Approve,
+        effect: EffectStart,
+        key: str,
     ) -> Ending:
         """Run the call by its yes, and return how it ended. Raises DecidedBefore."""
         files: list[Artifact] = []
         choices: list[str] = []
         suspicions: list[str] = []
         with _by_yes(call, decision, key), own_context(ToolEnvironment) as own:
-            own.artifacts, own.choices, own.suspicions = files, choices, suspicions
-            own.idempotency_key, own.effect = key, effect
+            own.artifacts = files
+            own.choices = choices
+            own.suspicions = suspicions
+            own.idempotency_key = key
+            own.effect = effect
             tool_run = await self._caller.run(request, suspicions)
-        if tool_run.error is not None and isinstance(original_error(tool_run.error), DecidedBefore):
-            raise original_error(tool_run.error)
+        if tool_run.error is not None:
+            error = original_error(tool_run.error)
+            if isinstance(error, DecidedBefore):
+                raise error
         self._run.artifacts += files
         self._run.choices = tuple(choices) or self._run.choices
         outcome = tool_run.outcome
         at = time.time()
         if outcome.unclear:
             self._run.unclear.append(request.call)
-            error = json_or_text(outcome.content)
-            text = str(error.get("error", "")) if isinstance(error, dict) else ""
+            content = json_or_text(outcome.content)
+            text = str(content.get("error", "")) if isinstance(content, dict) else ""
             return Ending("unknown", text, at=at)
         if not outcome.has_result or _says_nothing_done(tool_run.raw):
-            return Ending("failed", outcome.content.removeprefix("Error: "), at=at, args_digest=call.args_digest)
+            text = outcome.content.removeprefix("Error: ")
+            return Ending("failed", text, at=at, args_digest=call.args_digest)
         final_text = outcome.final_text if outcome.ends == "terminal" else None
         return Ending("done", outcome.content, at, final_text, call.args_digest)
 
     async def _decide_inner(self, call_id: str) -> None:
-        """Hand the decisions about the calls of an inner run on to it. Its answer becomes the result of the call."""
-        run, snapshot = self._run, self._run.inner[call_id]
-        decisions = {
-            id_: decision for id_, decision in self._inner_decisions(call_id).items() if not isinstance(decision, Edit)
-        }
+        """Go on with an inner run, with the decisions about its calls.
+
+        The answer of the inner run becomes the result of the call.
+        """
+        run = self._run
+        snapshot = run.inner[call_id]
+        all_decisions = self._inner_decisions(call_id)
+        decisions = {id_: each for id_, each in all_decisions.items() if not isinstance(each, Edit)}
         if not decisions:
             return
         result = await self._ask_inner(call_id, snapshot, decisions)
@@ -410,8 +505,8 @@ class DecisionRunner:
         try:
             answer = answer_or_pause(result)
         except ToolError as exc:
-            ends = "; ".join(f"{each.tool_name} {each.outcome}: {each.text}" for each in result.decided)
-            answer = f"Error: {exc}. Decided before: {ends}"
+            ends = [f"{each.tool_name} {each.outcome}: {each.text}" for each in result.decided]
+            answer = f"Error: {exc}. Decided before: {'; '.join(ends)}"
         if isinstance(answer, InnerPause):
             run.inner[call_id] = answer.snapshot
             return
@@ -419,11 +514,16 @@ class DecisionRunner:
         self._close_call(call_id, self._result(call_id, content, "done", time.time()))
 
     def _inner_decisions(self, call_id: str) -> dict[str, Decision]:
-        """Return the decisions about the calls of an inner run, by the ids that it has for them."""
+        """Return the decisions about the calls of an inner run, by the ids of the inner run."""
         ids = {inner_id(call_id, each.id): each.id for each in self._run.inner[call_id].open_calls}
         return {ids[id_]: decision for id_, decision in self._decisions.items() if id_ in ids}
 
-    async def _ask_inner(self, call_id: str, snapshot: RunSnapshot, decisions: Mapping[str, Decision]) -> AgentResult:
+    async def _ask_inner(
+        self,
+        call_id: str,
+        snapshot: RunSnapshot,
+        decisions: Mapping[str, Decision],
+    ) -> AgentResult:
         _, agent = self._inner_tool(call_id)
         return await agent.go_on(snapshot, decisions, self._log)
 
@@ -437,7 +537,10 @@ class DecisionRunner:
         return tool, agent
 
     def _set_history(self) -> None:
-        """Set what the model reads before the new messages. It ends with what is to be answered."""
+        """Set what the model reads before the new messages.
+
+        The last message is one that the model can answer.
+        """
         run = self._run
         if run.remembers_earlier and run.memory is not None:
             run.history = with_waiting_results(run.memory.shown())
@@ -453,9 +556,16 @@ def _decided_before(call: OpenCall, result: Message) -> DecidedCall:
     entry = json_or_text(result.content)
     fields: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
     text = fields.get("result", fields.get("error", ""))
-    written = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
-    outcome = result.actions[0].outcome or "unknown"
-    return DecidedCall(call.id, call.tool_name, call.arguments, outcome, written, str(fields.get("decided_by", "")))
+    if not isinstance(text, str):
+        text = json.dumps(text, ensure_ascii=False)
+    return DecidedCall(
+        id=call.id,
+        tool_name=call.tool_name,
+        arguments=call.arguments,
+        outcome=result.actions[0].outcome or "unknown",
+        text=text,
+        decided_by=str(fields.get("decided_by", "")),
+    )
 
 
 def _refused(error: str) -> Ending:
@@ -464,11 +574,18 @@ def _refused(error: str) -> Ending:
 
 
 def _by_yes(call: OpenCall, decision: Approve, key: str) -> AbstractContextManager[Any]:
-    """Tell the tool by whose yes it runs, unless it runs inside another run that has one."""
+    """Tell the tool who has confirmed it. Inside a channel's run that run has told it already."""
     if call_context().run is not None:
         return nullcontext()
     confirmed = Confirmation(key, call.preview, decision.decided_by, time.time())
-    by_yes = ChannelRun(decision.decided_by, None, None, ttl_seconds=0.0, parser_version="", confirmed=confirmed)
+    by_yes = ChannelRun(
+        decision.decided_by,
+        None,
+        None,
+        ttl_seconds=0.0,
+        parser_version="",
+        confirmed=confirmed,
+    )
     return context_field("run", by_yes)
 
 

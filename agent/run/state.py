@@ -39,7 +39,7 @@ from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import AgentResult, StopReason
 from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.memory import RunMemory
-from sayso.agent.run.pause import PausedRun, open_actions, waiting_id, with_waiting_results
+from sayso.agent.run.pause import RunCounts, open_actions, waiting_id, with_waiting_results
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.context import Artifact, TimerChange, tool_environment
@@ -265,8 +265,9 @@ class RunRequest:
 
     `scope` names whose memories the run may read and write. "" means the scope of the run whose tool started this one,
     or else the agent's own. With `asynchronous`, async observers are told of the run.
-    `paused`: the run that goes on. Then there may be no messages. Its calls have their results in the memory, unless
-    there is a `snapshot` of the run: then `decisions` about its open calls are carried out first, by their ids.
+    `counts`: those of the run that goes on, None for a new run. A run that goes on may have no messages. Its calls have
+    their results in the memory, unless there is a `snapshot` of the run: then `decisions` about its open calls are
+    carried out first, by their ids.
     """
 
     messages: tuple[Message, ...]
@@ -280,7 +281,7 @@ class RunRequest:
     asynchronous: bool = True
     #: Whether the run is one of a batch: it has a memory of its own, but the agent's knowledge.
     is_of_batch: bool = False
-    paused: PausedRun | None = None
+    counts: RunCounts | None = None
     snapshot: RunSnapshot | None = None
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     #: Whether the run is that of an agent which is a tool of another one.
@@ -421,7 +422,8 @@ class RunState:
             given = self.messages[: len(self.request.messages)]
             own = len(self.messages) + len(self.rejected)
             if not given:  # a run that goes on: they stand where its earlier requests had them
-                given, own = framed, len(framed)
+                given = framed
+                own = len(framed)
             users = [at for at, message in enumerate(given) if message.role is Role.USER]
             place = len(framed) - own + (users[-1] if users else 0)
             framed.insert(place, Message(Role.SYSTEM, self.related_facts))
@@ -436,7 +438,7 @@ class RunState:
         if memory is None:
             return
         self.history = with_waiting_results(memory.shown())
-        if self.request.paused is None:  # the reasoning in it belongs to another run
+        if self.request.counts is None:  # the reasoning in it belongs to another run
             self.history = [_without_details(message) for message in self.history]
 
     def close(self, content: str) -> None:
@@ -447,9 +449,10 @@ class RunState:
         for message in self.request.messages[len(self.messages) :]:
             is_blocked = message.role is Role.USER
             self.messages.append(Message(Role.USER, WITHHELD) if is_blocked else message)
-        is_open = bool(self.open_actions) if not self.messages else bool(open_actions(self.messages))
-        if is_open:
-            self.messages = [replace(each, pictures=()) if each.pictures else each for each in self.messages]
+        # Without messages of its own the run has only what it had before the pause.
+        waiting = open_actions(self.messages) if self.messages else self.open_actions
+        if waiting:
+            self.messages = [replace(each, pictures=()) for each in self.messages]
             return
         self.messages.append(Message(Role.ASSISTANT, content))
         self.messages = [_without_details(each) for each in self.messages]
@@ -460,10 +463,14 @@ class RunState:
         return open_actions([*self.earlier, *self.messages])
 
     @property
-    def paused(self) -> PausedRun:
+    def counts(self) -> RunCounts:
         """Return what the run goes on counting after the decision."""
-        usage = self.events.side_usage + self.usage
-        return PausedRun(self.events.run_id, self.iterations, usage, self.open_actions)
+        return RunCounts(
+            run_id=self.events.run_id,
+            iterations=self.iterations,
+            usage=self.events.side_usage + self.usage,
+            actions=self.open_actions,
+        )
 
     def close_round(self, outcomes: Sequence[CallOutcome], *, note: str = "") -> None:
         """Add the calls of one answer and their results to the transcript. The note is appended to the last result."""
@@ -502,17 +509,21 @@ class RunState:
         self.earlier = list(snapshot.messages)
         self.open_calls = list(snapshot.calls)
         self.inner = dict(snapshot.inner)
-        self.tool_calls = [call for message in self.earlier for call in message.tool_calls]
+        self.tool_calls = []
+        for message in self.earlier:
+            self.tool_calls += message.tool_calls
         self.unclear = [each.call for each in unclear_calls(self.earlier)]
 
     @property
     def snapshot(self) -> RunSnapshot:
         """Return the run as a program keeps it. Read it before `close` adds the reply."""
+        counts = self.counts
+        messages = [*self.earlier, *self.messages]
         return RunSnapshot(
-            run_id=self.events.run_id,
-            iterations=self.iterations,
-            usage=self.events.side_usage + self.usage,
-            messages=tuple(replace(each, pictures=()) for each in [*self.earlier, *self.messages]),
+            run_id=counts.run_id,
+            iterations=counts.iterations,
+            usage=counts.usage,
+            messages=tuple(replace(each, pictures=()) for each in messages),
             calls=tuple(self.open_calls),
             inner=dict(self.inner),
         )
@@ -550,18 +561,18 @@ def _without_details(message: Message) -> Message:
 
 
 def going_on(
-    request: RunRequest, paused: RunSnapshot | PausedRun | None, decisions: Mapping[str, Decision] | None
+    request: RunRequest, paused: RunSnapshot | RunCounts | None, decisions: Mapping[str, Decision] | None
 ) -> RunRequest:
     """Return the request as one that goes on with a paused run. Raises DecisionError and TypeError."""
     if isinstance(paused, RunSnapshot):
         check_decisions(paused.open_calls, decisions or {})
-        counts = PausedRun(paused.run_id, paused.iterations, paused.usage)
-        return replace(request, paused=counts, snapshot=paused, decisions=dict(decisions or {}))
-    if paused is not None and not isinstance(paused, PausedRun):
+        counts = RunCounts(paused.run_id, paused.iterations, paused.usage)
+        return replace(request, counts=counts, snapshot=paused, decisions=dict(decisions or {}))
+    if paused is not None and not isinstance(paused, RunCounts):
         raise TypeError(f"paused={paused!r} is no paused run: read stored data with RunSnapshot.from_dict(data)")
     if decisions:
         raise DecisionError(f"decisions about {sorted(decisions)} need the run that waits: give paused=result.paused")
-    return replace(request, paused=paused)
+    return replace(request, counts=paused)
 
 
 def to_messages(messages: str | Sequence[Message], *, may_be_empty: bool = False) -> tuple[Message, ...]:

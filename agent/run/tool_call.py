@@ -218,16 +218,19 @@ class ToolCaller:
 
     async def _apply_policy(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
         """Run the tool, propose the call or ask for approval, as the policy decided."""
-        tool, decision, config = request.tool, request.decision, self._config
+        tool = request.tool
+        decision = request.decision
+        config = self._config
         if decision.decision == "deny":
             raise ToolCallRefused(f"{tool.name!r} is denied: {decision.reason}")
         if decision.decision == "allow":
             return await self._run_or_reuse(request, chunks)
         if in_channel_run():
             draft = await self.draft(request)
-            # The doors of a channel change only calls of its own agent's tools.
-            names = () if self._run.request.is_inner else editable_names(tool, config.tool_policy)
-            form = edit_fields(tool, names, draft.args)
+            editable: Sequence[str] = ()
+            if not self._run.request.is_inner:  # a channel changes only calls of its own agent's tools
+                editable = editable_names(tool, config.tool_policy)
+            form = edit_fields(tool, editable, draft.args)
             return ToolRun(await _proposal_outcome(request, draft.propose(decision.reason, form)))
         if request.may_pause:
             return ToolRun(await self._open_call(request))
@@ -248,7 +251,8 @@ class ToolCaller:
 
     async def _open_call(self, request: ToolRequest) -> CallOutcome:
         """Return the outcome of a call that waits for a decision, or why there is nothing to decide."""
-        call, tool = request.call, request.tool
+        call = request.call
+        tool = request.tool
         draft = await self.draft(request)
         if isinstance(draft.preview, ToolResult):
             return await _proposal_outcome(request, draft.preview)
@@ -272,9 +276,11 @@ class ToolCaller:
         open_calls = [outcome.open_call for outcome in in_answer if outcome.open_call is not None]
         digests = [each.args_digest for each in open_calls if each.tool_name == tool.name]
         transcript = [*run.history, *run.messages]
-        if open_call.args_digest in [*digests, *_digests(tool, waiting_calls(transcript))]:
+        digests += _digests(tool, waiting_calls(transcript))
+        if open_call.args_digest in digests:
             raise ToolCallRefused(f"the same call of {tool.name!r} waits for a decision already")
-        if open_call.args_digest in [*_digests(tool, denied_calls(transcript)), *self._denied_now(tool)]:
+        denied = [*_digests(tool, denied_calls(transcript)), *self._denied_now(tool)]
+        if open_call.args_digest in denied:
             raise ToolCallRefused(f"the user has just said no to the same call of {tool.name!r}: wait until they ask")
 
     def _denied_now(self, tool: Tool) -> list[str]:
@@ -285,8 +291,8 @@ class ToolCaller:
         run = self._run
         if [message.content for message in run.request.messages] != [DECIDED_MESSAGE]:
             return []
-        denied = [each for each in run.decided if each.outcome == "denied" and each.tool_name == tool.name]
-        return [compute_args_digest(each.arguments) for each in denied]
+        denied = [each for each in run.decided if each.outcome == "denied"]
+        return [compute_args_digest(each.arguments) for each in denied if each.tool_name == tool.name]
 
     async def draft(self, request: ToolRequest) -> ProposalDraft:
         """Return the preview of a call. Raises ToolError."""
@@ -412,7 +418,9 @@ def _proposal_in(tool: Tool, value: Any) -> Any:
 
 def _has_no_effect(tool: Tool) -> bool:
     """Return whether the call that runs now has certainly had no effect. Then its effect begins no more."""
-    effect = call_context().effect if tool.marks_effect else None
+    if not tool.marks_effect:
+        return False
+    effect = call_context().effect
     return effect is not None and not effect.close()
 
 

@@ -18,7 +18,7 @@ from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.agent.config import AgentConfig
 from sayso.agent.messages import ActionLink, Message, Role, ToolCall
 from sayso.agent.result import AgentResult
-from sayso.agent.run.pause import PausedRun, forget_ended_pause, note_paused_run
+from sayso.agent.run.pause import RunCounts, forget_ended_pause, note_run_counts
 from sayso.channels.base import DeliveryUncertain, RateLimit, RateLimited, Refused
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
@@ -101,7 +101,7 @@ class Proposer:
                 for call in calls
             ]
             memory.add_many([Message(Role.ASSISTANT, tool_calls=calls), *results])
-            note_paused_run(memory, PausedRun("run", 1, actions=tuple(call.id for call in calls)))
+            note_run_counts(memory, RunCounts("run", 1, actions=tuple(call.id for call in calls)))
         else:
             forget_ended_pause(memory)
         return AgentResult("I see.")
