@@ -168,7 +168,8 @@ class Buyer(TelegramPerson):
             arrived = self._await_rest(seen)
             request.texts += [each["text"] for each in arrived]
             seen += len(arrived)
-            question = arrived[-1] if arrived and arrived[-1]["buttons"] else None
+            # The answer to a further tap on an earlier question may stand below a new question.
+            question = next((each for each in reversed(arrived) if each["buttons"]), None)
             if question is None or request.yeses > 6:
                 return request
             request.yeses += 1
