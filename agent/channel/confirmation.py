@@ -176,8 +176,13 @@ class ConfirmationHandler:
         new: it is left out where a message costs money, and the history does not know of the tap.
         """
         outcome = await self.outcome_text(context.turn.scope, stored)
+        is_late_yes = stored.state == "expired" and press.intent == "confirm" and context.waiting is None
+        if is_late_yes and self._goes_on(context, stored):
+            return await self._answer_late_yes(context, stored, outcome)
         text = outcome
-        if stored.state == "done" and not await self._store.settlement.was_undone(context.turn.scope, stored):
+        if press.intent == "confirm" and outcome.startswith(_texts_of(stored).dropped(stored.action.preview)):
+            text = _texts_of(stored).cancelled(stored.action.preview)  # this tap does say yes, too late
+        elif stored.state == "done" and not await self._store.settlement.was_undone(context.turn.scope, stored):
             text = _texts_of(stored).already_done(stored.action.preview)
         elif len(outcome) > MAX_OUTCOME_CHARS:
             text = brief(outcome)

@@ -155,6 +155,31 @@ def test_late_yes_lets_the_model_propose_again(make_continuing):
     assert bot.deleted == ["A"]
 
 
+def test_late_tap_lets_the_model_propose_again(make_continuing):
+    """Also where a worker has noted the end of the question meanwhile."""
+    bot = make_continuing(ScriptedProvider([calls("A"), calls("A"), "fine"], strict=True))
+    bot.say("delete A")
+    confirm = bot.buttons[0].data
+    bot.rig.pass_time(61)
+    bot.rig.overdue()
+    bot.work()
+    bot.say(tap=confirm)
+    assert (bot.deleted, len(bot.provider.requests)) == ([], 2)
+    bot.say("yes")
+    assert bot.deleted == ["A"]
+
+
+def test_late_tap_on_a_dropped_question_is_not_told_that_it_was_no_yes(make_continuing):
+    """Another message ended the question. The tap is a yes, and comes too late."""
+    bot = make_continuing(ScriptedProvider([calls("A"), "We open at nine."], strict=True))
+    bot.say("delete A")
+    confirm = bot.buttons[0].data
+    bot.say("when do you open?")
+    bot.say(tap=confirm)
+    assert ENGLISH.cancelled("Delete A") in new_texts(bot)[-1]
+    assert bot.deleted == []
+
+
 def test_model_that_is_away_costs_nothing_but_the_rest(make_continuing):
     """The outcome is told, then why the rest is missing; the effect is not repeated."""
     bot = make_continuing(ScriptedProvider([calls("A"), ProviderError("down")]))
