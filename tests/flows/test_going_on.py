@@ -66,7 +66,7 @@ agent:
   base_url: {model}/v1
   max_retries: 0
 tools: [tests.flows.deaths]
-workers: {{concurrency: {places}, turn_timeout: 10}}
+workers: {{concurrency: {places}, turn_timeout: 6}}
 limits: {{per_minute: 60000, in_one_go: 60000}}  # a quiet machine is faster than people
 channels:
   shop:

@@ -20,7 +20,7 @@ from tests.model.scenes import PEOPLE
 
 #: The number of schedules from the environment. Without it, the same schedules run each time.
 ASKED = os.environ.get("SAYSO_MODEL_EXAMPLES", "")
-EXAMPLES = int(ASKED or 120)
+EXAMPLES = int(ASKED or 100)
 #: Seeds within which a broken rule must be caught, and schedules tried with each: another seed finds more than a long
 #: run with the same one.
 MUTANT_SEEDS, MUTANT_EXAMPLES = 40, 100
