@@ -1,8 +1,8 @@
 """Decisions about calls that wait for a person, and the paused run that a program keeps until then.
 
 An OpenCall is what a person is asked. A Decision is the answer: Approve, Deny or Edit. A
-RunSnapshot is the run that waits, as JSON for a database. `outcome_entry` is what the model reads,
-from a program as from a channel.
+RunSnapshot is the run that waits, as JSON for a database. `outcome_entry` is what the model reads
+of a decision, whether a program or a channel has carried it out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""ChangeHandler: a person changes what an open question asks, and is asked anew.
+"""ChangeHandler: lets a person change what an open question asks, and asks anew.
 
-A change is a new proposal with a preview and a yes of its own. It comes as a filled-in form, or
-field by field in the conversation.
+A change is a new proposal with a preview and a yes of its own. It comes as a filled-in form, as
+values that the person writes one after another, or as other words ("yes, but 2 kg") from which the
+model makes the new proposal.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from sayso.pending.turns import ABOUT, Transition, TurnChange
 
 log = logging.getLogger(__name__)
 
-#: The note in a history that says which field is asked for. It ends with its question.
+#: The key of the note in a memory that says which field is asked for. The note ends with its
+#: question.
 NOTE = "change"
 #: Characters of a value in a question, where it stands beside the value before.
 MAX_SHOWN_CHARS = 100
@@ -44,19 +46,22 @@ MAX_SHOWN_CHARS = 100
 MAX_SHOWN_CHANGES = 10
 #: Stands for a value that is empty.
 _EMPTY = "\u2013"
-#: What keeps a value, as people type it.
+#: What people type to keep a value.
 _KEEPS = ("-", "\u2013", "\u2014")
 #: Most choices of a field that are shown as buttons, beside the one that keeps the value.
 _MOST_CHOICES = 9
 
 
 class _Refused(Exception):
-    """Raised when a change is not made. Its text is for the person: Markdown."""
+    """Raised when a change is refused. Its text is for the person, as Markdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A changed question: the actions before, the new proposal, and what differs as text."""
+    """A change of a question: the actions before, the new proposal, and what differs as text.
+
+    `before` has the steps of a plan, or the one action.
+    """
 
     before: Sequence[PendingAction]
     proposal: Proposal
@@ -64,13 +69,13 @@ class _Change:
 
     @property
     def successors(self) -> dict[str, PendingAction]:
-        """Return the new actions by the ids of those that they take the place of."""
+        """Return the new actions by the ids of the earlier ones."""
         actions = self.proposal.steps or (self.proposal.head,)
         return {old.pending_action_id: new for old, new in zip(self.before, actions, strict=True)}
 
     @property
     def predecessors(self) -> dict[str, PendingAction]:
-        """Return the actions before by the ids of the new ones."""
+        """Return the earlier actions by the ids of the new ones."""
         actions = self.proposal.steps or (self.proposal.head,)
         return {new.pending_action_id: old for old, new in zip(self.before, actions, strict=True)}
 
@@ -80,7 +85,8 @@ class _Difference:
     """One argument that differs from the question before.
 
     `step`: its step in a plan, 0 outside of plans. `is_known`: the person may change it, or one of
-    the previews shows it. A tool may keep any other out of its preview on purpose, and so do we.
+    the previews shows it. A tool may keep any other argument out of its preview on purpose, so the
+    new question does not name it either.
     """
 
     step: int
@@ -92,29 +98,35 @@ class _Difference:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Which field of which question is asked for, and the answers so far. Part of the history."""
+    """How far a person has got with the fields of a question. Kept in the notes of the memory.
+
+    `pid`: the action of the question. `place`: the field that is asked for now, from 0. `values`:
+    what the person has typed so far, by the names of the fields.
+    """
 
     pid: str
     place: int
     values: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the progress as it is stored."""
+        """Return the progress as JSON-ready data."""
         return {"pid": self.pid, "place": self.place, "values": dict(self.values)}
 
     def next(self, name: str, text: str | None) -> _Progress:
-        """Return the progress after an answer; None keeps the value."""
-        values = self.values if text is None else {**self.values, name: text}
+        """Return the progress after an answer. None as `text` keeps the value."""
+        values = dict(self.values)
+        if text is not None:
+            values[name] = text
         return _Progress(self.pid, self.place + 1, values)
 
     @property
     def field_id(self) -> str:
-        """Return the id in the button tokens of this field, so that those of another do nothing."""
+        """Return the id in the tokens of this field's buttons. Other buttons do nothing."""
         return hashlib.sha256(f"change {self.pid} {self.place}".encode()).hexdigest()[:22]
 
 
 class ChangeHandler:
-    """Changes the pending actions of one channel. Lives as long as its agent and store."""
+    """Changes the open questions of one channel. Lives as long as its agent and store."""
 
     def __init__(
         self,
@@ -131,8 +143,13 @@ class ChangeHandler:
         self._prompts = prompts
         self._outcomes = outcomes
 
-    async def take_form(self, context: TurnContext, stored: StoredAction, values: Mapping[str, str]) -> TurnAnswer:
-        """Answer a form of an open question with the new question, or with why there is none."""
+    async def take_form(
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        values: Mapping[str, str],
+    ) -> TurnAnswer:
+        """Answer a filled-in form with the new question, or with the reason why there is none."""
         context.memory.notes.pop(NOTE, None)
         texts = texts_for(stored.action.language)
         form = stored.action.edit_form
@@ -143,7 +160,8 @@ class ChangeHandler:
             log.warning("pending.not_editable", extra=ids)
             return self.repeat_unchanged(context, stored, texts.change_denied())
         if answer.problems:
-            return self.repeat_unchanged(context, stored, _problems_text(texts, form, answer.problems))
+            problems = _problems_text(texts, form, answer.problems)
+            return self.repeat_unchanged(context, stored, problems)
         if not answer.changes:
             return self.repeat_unchanged(context, stored)
         try:
@@ -152,8 +170,13 @@ class ChangeHandler:
             return self.repeat_unchanged(context, stored, str(exc))
         return await self._ask_anew(context, stored, change)
 
-    def repeat_unchanged(self, context: TurnContext, stored: StoredAction, problem: str = "") -> TurnAnswer:
-        """Return the open question again, below the reason why nothing was changed."""
+    def repeat_unchanged(
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        problem: str = "",
+    ) -> TurnAnswer:
+        """Return the open question once more, below the reason why nothing was changed."""
         action = stored.action
         texts = texts_for(action.language)
         text = "\n\n".join(filter(None, [problem, texts.unchanged(action.preview, action.code)]))
@@ -163,7 +186,10 @@ class ChangeHandler:
         return TurnAnswer(TurnChange(replies=((reply, f"{ABOUT}{stored.pid}"),)))
 
     async def _changed_proposal(
-        self, context: TurnContext, stored: StoredAction, changes: Mapping[str, Any]
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        changes: Mapping[str, Any],
     ) -> _Change:
         """Return the new proposal, and the text that says what differs. Raises _Refused."""
         before = stored.action
@@ -190,12 +216,16 @@ class ChangeHandler:
         return _Change(actions, replace(proposal, head=head), what_changed)
 
     async def _actions(self, context: TurnContext, stored: StoredAction) -> list[PendingAction]:
-        """Return the steps of a plan, or the action. Raises _Refused if a stored step was changed."""
+        """Return the steps of a plan, or the one action.
+
+        Raises _Refused if a record of a step was changed in the store.
+        """
         if stored.action.kind != PLAN_KIND:
             return [stored.action]
         scope = context.turn.scope
         steps = await self._store.repository.read(scope.conversation.id, step_ids(stored.action))
-        genuine = [step.action for step in steps if step and step.is_genuine(self._store.signer, scope)]
+        known = [step for step in steps if step]
+        genuine = [step.action for step in known if step.is_genuine(self._store.signer, scope)]
         if len(genuine) < len(steps):
             raise _Refused(texts_for(stored.action.language).tampered())
         return genuine
@@ -207,7 +237,10 @@ class ChangeHandler:
         changes: Mapping[str, Any],
         sealed: Sequence[str],
     ) -> PendingAction:
-        """Return the new proposal of one call, which gets its own id. Raises _Refused."""
+        """Return the action of one call with these changes, and with an id of its own.
+
+        Raises _Refused.
+        """
         texts = texts_for(action.language)
         fresh = replace(
             action,
@@ -252,11 +285,25 @@ class ChangeHandler:
         stored: StoredAction,
         change: _Change,
     ) -> TurnAnswer:
-        """Return the new question. The earlier action ends in the same commit, so no yes runs it."""
-        question, actions = await self._prompts.ask(context, change.proposal, "", changed=change.text)
+        """Return the new question.
+
+        The earlier action ends in the same commit, so no later yes runs it.
+        """
+        question, actions = await self._prompts.ask(
+            context,
+            change.proposal,
+            "",
+            changed=change.text,
+        )
         await self._prompts.note_question(context.turn, question[1])
         outcome = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
-        transition = Transition(stored.pid, WAITING_STATES, "superseded", outcome, context.turn.event_id)
+        transition = Transition(
+            stored.pid,
+            WAITING_STATES,
+            "superseded",
+            outcome,
+            context.turn.event_id,
+        )
         self._outcomes.link_to_change(context, change.successors)
         closed: tuple[tuple[Reply, str], ...] = ()
         if context.lease:
@@ -269,8 +316,8 @@ class ChangeHandler:
     async def begin(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         """Ask for the first field.
 
-        The question stays open to its buttons and to a yes that quotes it, and for longer than for a
-        yes, because values take longer to type.
+        The question stays open to its buttons and to a yes that quotes it. Its time limit gets longer,
+        because values take longer to type than a yes.
         """
         opened = await self._store.repository.open_form(context.turn.conversation.id, stored.pid)
         if opened is not None:
@@ -280,8 +327,8 @@ class ChangeHandler:
     async def take_message(self, context: TurnContext, live: StoredAction) -> TurnAnswer | None:
         """Take a message as the value of the field that is asked for, or as the wish to change.
 
-        The wish is the label of the button. A message that quotes the question answers the
-        question. None: the message is about something else.
+        A person says the wish with the label of the button. A message that quotes the question is
+        no value: it answers the question. Return None if the message is about something else.
         """
         turn = context.turn
         quotes_question = bool(turn.replied_to) and turn.replied_to in live.prompts
@@ -295,31 +342,39 @@ class ChangeHandler:
         return None
 
     def was_asking(self, context: TurnContext, live: StoredAction) -> bool:
-        """Return whether a field of this question was asked for, and end that: the time is over."""
+        """Return whether a field of this question was asked for. It is not, from then on."""
         progress = self._progress(context, live)
         context.memory.notes.pop(NOTE, None)
         return progress is not None
 
-    async def _take_value(self, context: TurnContext, live: StoredAction, progress: _Progress) -> TurnAnswer:
-        """Take a message as the value of a field, or as the word that keeps it or leaves all."""
+    async def _take_value(
+        self,
+        context: TurnContext,
+        live: StoredAction,
+        progress: _Progress,
+    ) -> TurnAnswer:
+        """Take a message as the value of a field, or as a word that keeps it or ends the change."""
         texts = texts_for(live.action.language)
         field = live.action.edit_form.fields[progress.place]
         text = context.turn.text.strip()
         answer = read_answer(self._parser, text, live.action.language).intent
         if text in _KEEPS or _is_word(text, texts.keep_label):
-            return await self._go_on(context, live, progress, None)
+            return await self._take_answer(context, live, progress, None)
         if _is_word(text, texts.leave_word) or (answer == "cancel" and field.type != "boolean"):
             context.memory.notes.pop(NOTE, None)
             return self.repeat_unchanged(context, live)
         if field.type == "boolean" and answer in ("confirm", "cancel"):
             text = "true" if answer == "confirm" else "false"
-        return await self._go_on(context, live, progress, text)
+        return await self._take_answer(context, live, progress, text)
 
-    async def take_tap(self, context: TurnContext, press: ButtonPress) -> TurnAnswer | None:
-        """Take a tap on a button below a field; None if another field is asked for, or none."""
-        live, choice = context.live, press.choice
-        if live is None or choice is None or live.state != "shown":
+    async def take_tap(self, context: TurnContext, press: ButtonPress | None) -> TurnAnswer | None:
+        """Take a tap on a button below a field. Return None unless this field is asked for now."""
+        live = context.live
+        if live is None or live.state != "shown":
             return None
+        if press is None or press.choice is None:
+            return None
+        choice = press.choice
         if live.action.is_expired(context.received_at):
             return None
         progress = self._progress(context, live)
@@ -328,19 +383,30 @@ class ChangeHandler:
         options = _options(live.action.edit_form.fields[progress.place])
         if choice > len(options):
             return None
-        return await self._go_on(context, live, progress, options[choice - 1] if choice else None)
+        text = None  # the button 0 keeps the value
+        if choice:
+            text = options[choice - 1]
+        return await self._take_answer(context, live, progress, text)
 
-    async def _go_on(
-        self, context: TurnContext, live: StoredAction, progress: _Progress, text: str | None
+    async def _take_answer(
+        self,
+        context: TurnContext,
+        live: StoredAction,
+        progress: _Progress,
+        text: str | None,
     ) -> TurnAnswer:
-        """Ask for the next field, or again for one with a problem. After the last one, change."""
+        """Take the answer for one field, and ask for the next field. After the last one, change.
+
+        A value with a problem is asked for again. None keeps the value.
+        """
         fields = live.action.edit_form.fields
         field = fields[progress.place]
         if text is not None:
             try:
                 field.read(text)
             except UnreadableValue as exc:
-                problem = texts_for(live.action.language).field_problem(_readable(field, exc.problem))
+                texts = texts_for(live.action.language)
+                problem = texts.field_problem(_readable(field, exc.problem))
                 return self._ask_field(context, live, progress, problem)
         progress = progress.next(field.name, text)
         if progress.place < len(fields):
@@ -348,7 +414,11 @@ class ChangeHandler:
         return await self.take_form(context, live, progress.values)
 
     def _ask_field(
-        self, context: TurnContext, live: StoredAction, progress: _Progress, problem: str = ""
+        self,
+        context: TurnContext,
+        live: StoredAction,
+        progress: _Progress,
+        problem: str = "",
     ) -> TurnAnswer:
         """Return the request for one field, below the problem of the last answer."""
         context.memory.notes[NOTE] = progress.to_dict()
@@ -363,20 +433,23 @@ class ChangeHandler:
         value = literal(shown.get(field.text, field.text)) or _EMPTY
         options = _options(field)
         labels = [texts.keep_label, *(shown.get(option, option) for option in options)]
-        signer, scope = self._store.signer, context.turn.scope
-        buttons = tuple(
-            Button(text, signer.choice_token(progress.field_id, number, scope)) for number, text in enumerate(labels)
-        )
+        buttons = []
+        for number, text in enumerate(labels):
+            token = self._store.signer.choice_token(progress.field_id, number, context.turn.scope)
+            buttons.append(Button(text, token))
         choices = ""
         if field.type == "choice":
             choices = texts.field_problem(FieldProblem("choice", ", ".join(field.choice_texts)))
         text = "\n\n".join(filter(None, [problem, texts.ask_field(label, value), choices]))
         left = max(1.0, live.action.expires_at - context.received_at)
-        reply = Reply(text, buttons, answer_seconds=left, asks_value=True)
+        reply = Reply(text, tuple(buttons), answer_seconds=left, asks_value=True)
         return TurnAnswer(TurnChange(replies=((reply, ""),)))
 
     def _progress(self, context: TurnContext, live: StoredAction) -> _Progress | None:
-        """Return which field of this question is asked for. What belongs to another is forgotten."""
+        """Return which field of this question is asked for, None for none.
+
+        The progress with another question is forgotten.
+        """
         note = context.memory.notes.get(NOTE) or {}
         try:
             progress = _Progress(note["pid"], int(note["place"]), dict(note["values"]))
@@ -388,10 +461,11 @@ class ChangeHandler:
         return progress
 
     async def mark_changes(self, context: TurnContext, proposal: Proposal) -> tuple[Proposal, str]:
-        """Return the proposal with the one that it changes, and the text that says what differs.
+        """Return a model's proposal as a change of the open question, and what differs as text.
 
-        The model has proposed it after the person answered an open question with other words, such
-        as "yes, but 2 kg". It changes that question if it has the same tools in the same order.
+        The model has proposed it after the person answered that question with other words, such as
+        "yes, but 2 kg". It changes the question if it has the same tools in the same order. Any
+        other proposal is returned unchanged, with "" as the text.
         """
         live = context.live
         if live is None or live.is_changed or live.state not in WAITING_STATES:
@@ -408,12 +482,13 @@ class ChangeHandler:
         differences = _differences(before, actions, live.action.editable)
         if not differences:
             return proposal, ""
-        changed = _what_changed(texts_for(proposal.head.language), differences)
-        return replace(proposal, head=replace(proposal.head, changes_of=live.pid)), changed
+        head = replace(proposal.head, changes_of=live.pid)
+        text = _what_changed(texts_for(proposal.head.language), differences)
+        return replace(proposal, head=head), text
 
 
 def _fields_of(call: EditedCall) -> dict[str, Any]:
-    """Return the fields of the action of a changed call. Raises TypeError and ValueError."""
+    """Return the fields of the action for a changed call. Raises TypeError and ValueError."""
     tool = call.tool
     return {
         **exact_args(call.args),
@@ -427,33 +502,50 @@ def _fields_of(call: EditedCall) -> dict[str, Any]:
 
 
 def _of_step(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of one step of a plan, by the names of its arguments."""
+    """Return the values of one step of a plan, by the names of its arguments.
+
+    In `values` they have the number of the step before their names, as in "2.quantity".
+    """
     start = f"{number}."
-    return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
+    own = {}
+    for name, value in values.items():
+        if name.startswith(start):
+            own[name.removeprefix(start)] = value
+    return own
 
 
 def _other_code(before: str) -> str:
-    """Return a code for the new question that the earlier one does not have; "" for none."""
+    """Return a code of four digits for the new question, another one than before. "" stays ""."""
     if not before:
         return ""
     return f"{(int(before) + 1 + randbelow(9_999)) % 10_000:04}"
 
 
 def _differences(
-    before: Sequence[PendingAction], after: Sequence[PendingAction], editable: Sequence[str]
+    before: Sequence[PendingAction],
+    after: Sequence[PendingAction],
+    editable: Sequence[str],
 ) -> list[_Difference]:
     """Return the arguments that differ. Those named in `editable` come first."""
-    found = []
+    differences = []
     for number, (old, new) in enumerate(zip(before, after, strict=True), start=1):
         offered = _of_step(number, dict.fromkeys(editable)) or dict.fromkeys(editable)
         offered_names = [name for name in offered if name in new.args]
         for name in dict.fromkeys([*offered_names, *old.args, *new.args]):
-            value, other = old.args.get(name), new.args.get(name)
-            if value == other and type(value) is type(other):
+            old_value = old.args.get(name)
+            new_value = new.args.get(name)
+            if old_value == new_value and type(old_value) is type(new_value):
                 continue
-            is_known = name in offered or _is_in(old.preview, value) or _is_in(new.preview, other)
-            found.append(_Difference(number if len(after) > 1 else 0, name, value, other, is_known))
-    return found
+            is_shown = _is_in(old.preview, old_value) or _is_in(new.preview, new_value)
+            difference = _Difference(
+                step=number if len(after) > 1 else 0,
+                name=name,
+                before=old_value,
+                after=new_value,
+                is_known=name in offered or is_shown,
+            )
+            differences.append(difference)
+    return differences
 
 
 def _what_changed(texts: Texts, differences: Sequence[_Difference]) -> str:
@@ -468,8 +560,11 @@ def _what_changed(texts: Texts, differences: Sequence[_Difference]) -> str:
         parts.append(f"{label}: ~~{_shown(texts, each.before)}~~ → {_shown(texts, each.after)}")
     if not parts:
         return ""
-    more = [f"+{len(parts) - MAX_SHOWN_CHANGES}"] if len(parts) > MAX_SHOWN_CHANGES else []
-    return texts.what_changed("; ".join([*parts[:MAX_SHOWN_CHANGES], *more]))
+    shown = parts[:MAX_SHOWN_CHANGES]
+    left_out = len(parts) - len(shown)
+    if left_out:
+        shown.append(f"+{left_out}")
+    return texts.what_changed("; ".join(shown))
 
 
 def _is_in(preview: str, value: Any) -> bool:
@@ -482,20 +577,23 @@ def _shown(texts: Texts, value: Any) -> str:
     """Return a value as it stands in a question, cut if it is long, as Markdown."""
     if isinstance(value, bool):
         return literal(texts.confirm_label if value else texts.cancel_label)
-    text = serialize(value) if isinstance(value, dict | list) else value_text(value)
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         text = ", ".join(value)
+    elif isinstance(value, dict | list):
+        text = serialize(value)
+    else:
+        text = value_text(value)
     if len(text) > MAX_SHOWN_CHARS:
         text = f"{text[:MAX_SHOWN_CHARS]}…"
     return literal(text) or _EMPTY
 
 
 def _options(field: FormField) -> tuple[str, ...]:
-    """Return the values of a field that get a button."""
+    """Return the values of a field that get a button. Too many choices get none."""
     if field.type == "boolean":
         return ("true", "false")
-    options = field.choice_texts
-    return options if len(options) <= _MOST_CHOICES else ()
+    choices = field.choice_texts
+    return choices if len(choices) <= _MOST_CHOICES else ()
 
 
 def _is_word(text: str, word: str) -> bool:
@@ -503,14 +601,18 @@ def _is_word(text: str, word: str) -> bool:
 
 
 def _readable(field: FormField, problem: FieldProblem) -> FieldProblem:
-    """Return the problem of a field in words: a yes or no has no list of choices."""
-    return FieldProblem("refused") if field.type == "boolean" else problem
+    """Return the problem as people read it: a yes or no has no list of choices."""
+    if field.type == "boolean":
+        return FieldProblem("refused")
+    return problem
 
 
 def _problems_text(texts: Texts, form: EditForm, problems: Mapping[str, FieldProblem]) -> str:
     """Return what is wrong with each field, a line for each."""
     labels = {field.name: field.label for field in form.fields}
-    lines = [f"{literal(labels[name])}: {texts.field_problem(problem)}" for name, problem in problems.items()]
+    lines = []
+    for name, problem in problems.items():
+        lines.append(f"{literal(labels[name])}: {texts.field_problem(problem)}")
     return "\n".join(lines)
 
 
@@ -520,6 +622,8 @@ def _refusal_text(texts: Texts, error: EditRefused) -> str:
         return as_markdown(result_text(serialize(error.result)))
     if error.kind in ("denied", "not_editable"):
         return texts.change_denied()
+    problem = texts.field_problem(FieldProblem("refused"))
     names = [literal(name_in_words(name)) for name in error.names]
-    start = f"{', '.join(names)}: " if names else ""
-    return f"{start}{texts.field_problem(FieldProblem('refused'))}"
+    if not names:
+        return problem
+    return f"{', '.join(names)}: {problem}"

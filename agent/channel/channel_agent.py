@@ -293,19 +293,20 @@ class ChannelAgent:
         """Let the agent go on after the decision about an action, whose outcome is the result of its call.
 
         If a model has answered another message since, it has read the outcome, and there is nothing
-        to go on with. Answers without a model, such as that to a second tap, change nothing: a line
-        that the request goes on then stands behind them. The outcome is told first where the deciding
-        turn did not tell it.
+        to go on with. Answers without a model, such as that to a second tap, change nothing. After
+        them the history gets a message which says that the request goes on. Where the deciding turn
+        did not tell the outcome, it is told first.
         """
-        turn, decided = context.turn, context.tapped
+        turn = context.turn
+        decided = context.tapped
         outcome = ""
         effects: tuple[Effect, ...] = ()
         if turn.tells_outcome:
             outcome, effects = await self._confirmation.outcome_to_tell(context, decided)
         answer = TurnAnswer(TurnChange(ended="answered_before"))
         ids = action_ids(decided) if decided else frozenset()
-        paused = run_counts_of(context.memory, ids)
-        is_answered = has_answer(context, ids, paused)
+        counts = run_counts_of(context.memory, ids)
+        is_answered = has_answer(context, ids, counts)
         if not (is_answered or turn.asks_model):
             add_exchange(context, context.texts.stopped())
             answer = answer.changed(ended="stopped")
@@ -316,7 +317,7 @@ class ChannelAgent:
                 context.run.denied.extend(await self._confirmation.refused_by_no(turn.scope, decided))
             if context.memory.get_history()[-1].role is Role.ASSISTANT:
                 context.remember([user_message(turn)])
-            answer = await self._run_agent(context, paused=paused or RunCounts(random_id(), 0))
+            answer = await self._run_agent(context, paused=counts or RunCounts(random_id(), 0))
         answer = self._prompts.with_outcome(context, answer, outcome, effects).about(decided)
         return with_answer_followed(answer, decided)
 
@@ -525,9 +526,12 @@ class ChannelAgent:
             outcome, effects = await self._confirmation.outcome_to_tell(context, context.tapped)
         unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
         missing = "" if is_stopped else texts.rest_missing()
-        ids = action_ids(context.tapped) if context.tapped else frozenset()
+        ids: Collection[str] = ()
+        if context.tapped:
+            ids = action_ids(context.tapped)
         if not has_answer(context, ids, run_counts_of(context.memory, ids)):
-            add_exchange(context, _join([*unclear, missing or texts.stopped()]), run.messages)
+            text = _join([*unclear, missing or texts.stopped()])
+            add_exchange(context, text, run.messages)
             self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
         answer = TurnAnswer(text_change(_join([*unclear, missing])))
         return self._prompts.with_outcome(context, answer, outcome, effects).change
@@ -620,8 +624,10 @@ class ChannelAgent:
         if live and last_question not in (None, live.pid):
             live = replace(live, followed_at=1)
         parts = split_button_token(turn.tap.data) if turn.tap else None
-        named = turn.continues or (parts[0] if parts else "")
-        (tapped,) = await self.store.repository.read(conversation, (named,)) if named else (None,)
+        named_id = turn.continues or (parts[0] if parts else "")
+        tapped = None
+        if named_id:
+            (tapped,) = await self.store.repository.read(conversation, (named_id,))
         key = f"{conversation}:{user}"
         with self._memories_lock:
             memory = self._memories.pop(key, None) or memory_from_json("", self.agent.memory)
@@ -904,11 +910,11 @@ def _text_to_print(text: str, written: str) -> str:
     return as_text(text[:start]) + written + as_text(text[end:])
 
 
-def has_answer(context: TurnContext, decided: Collection[str], paused: RunCounts | None) -> bool:
+def has_answer(context: TurnContext, decided: Collection[str], counts: RunCounts | None) -> bool:
     """Return whether a model has answered since the decision, so that no run waits to go on.
 
-    `decided`: the ids of the actions that were decided. `paused`: the run that waited for them, None
-    once another run has ended. A question about another action is an answer, too.
+    `decided`: the ids of the actions that were decided. `counts`: of the run that waited for them,
+    None once another run has ended. A question about another action is an answer, too.
     """
     history = context.memory.get_history()
     if not history:
@@ -916,7 +922,7 @@ def has_answer(context: TurnContext, decided: Collection[str], paused: RunCounts
     results = takewhile(lambda message: message.role is Role.TOOL, reversed(history))
     if not set(open_actions(results)).issubset(decided):
         return True
-    return history[-1].role is Role.ASSISTANT and paused is None
+    return history[-1].role is Role.ASSISTANT and counts is None
 
 
 def _join(paragraphs: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from sayso.agent.channel.context import (
     fixed_answer,
     user_message,
 )
-from sayso.agent.channel.outcomes import OutcomeHistory, action_ids
+from sayso.agent.channel.outcomes import OutcomeHistory, action_ids, links_in_history
 from sayso.agent.channel.prompts import ConfirmPrompts, outcome_line
 from sayso.agent.channel.tool_executors import tools_of
 from sayso.agent.channel.turn_journal import InterruptedRun
@@ -201,11 +201,12 @@ class ConfirmationHandler:
 
     async def handle_tap(self, context: TurnContext) -> TurnAnswer:
         """Handle a tap. A button decides only about its own action, and only for its own user."""
-        turn, target = context.turn, context.tapped or context.live
+        turn = context.turn
+        target = context.tapped or context.live
         press = self._read_press(turn)
-        of_field = await self._changes.take_tap(context, press) if press else None
-        if of_field:
-            return of_field
+        field_answer = await self._changes.take_tap(context, press)
+        if field_answer:
+            return field_answer
         if press and target is None and context.lost_at:
             return self.answer_lost_question(context)
         if press is None or target is None or target.pid != press.pending_action_id:
@@ -227,7 +228,9 @@ class ConfirmationHandler:
 
     def _read_press(self, turn: Turn) -> ButtonPress | None:
         """Return what the turn's button says, None for one that was not issued for this person and place."""
-        press = self._store.signer.read_button(turn.tap.data, turn.scope) if turn.tap else None
+        if turn.tap is None:
+            return None
+        press = self._store.signer.read_button(turn.tap.data, turn.scope)
         if press and turn.kind == "form" and press.intent != "change":  # no other button opens a form
             return None
         return press
@@ -442,9 +445,12 @@ class ConfirmationHandler:
     async def drop_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Drop the pending action because of an unrelated message (seed), say so, and answer the message."""
         transition = ended_transition(context, live, _dropped_text(live))
-        is_dropped = transition.to == "cancelled"  # else its time was over before
-        self._outcomes.write_outcome(context, live, "replaced" if is_dropped else "expired")
-        preface = self.as_line(live, "cancelled", transition.outcome_text) if is_dropped else ""
+        if transition.to == "cancelled":
+            self._outcomes.write_outcome(context, live, "replaced")
+            preface = self.as_line(live, "cancelled", transition.outcome_text)
+        else:  # its time was over before
+            self._outcomes.write_outcome(context, live, "expired")
+            preface = ""
         answer = (await self._run(context, preface)).changed(transition=transition)
         return await self.with_closed_prompt(context, answer, live, transition.to, transition.outcome_text)
 
@@ -774,7 +780,7 @@ class ConfirmationHandler:
         if after_of(stored.action, self._after) == "say":
             return False
         ids = action_ids(stored)
-        return any(link.id in ids for message in context.memory.get_history() for link in message.actions)
+        return any(link.id in ids for link in links_in_history(context))
 
     def _hand_on(
         self, context: TurnContext, stored: StoredAction, outcome: str, files: Sequence[Media] = ()
@@ -790,7 +796,10 @@ class ConfirmationHandler:
             context.remember([user_message(context.turn)])
         tells_later = self._is_one_message and context.is_last_turn and not files
         continuation = continuation_turn(context.turn, stored.pid, tells_outcome=tells_later)
-        line = self.as_line(stored, "cancelled" if stored.state in WAITING_STATES else stored.state, outcome)
+        state = stored.state
+        if state in WAITING_STATES:  # the record before the no
+            state = "cancelled"
+        line = self.as_line(stored, state, outcome)
         replies = [(Reply(line), ""), *((Reply(media=media), "") for media in files)]
         if tells_later:
             replies = []

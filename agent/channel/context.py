@@ -145,9 +145,14 @@ def fixed_answer(context: TurnContext, text: str, files: Sequence[Media] = (), *
 
 
 def add_exchange(context: TurnContext, answer: str, between: Sequence[Message] = ()) -> None:
-    """Add what the user wrote or tapped to the history, the messages in between, and the answer."""
-    asked = () if context.turn.kind == "continuation" else (user_message(context.turn),)
-    context.remember([*asked, *between, Message(Role.ASSISTANT, answer)])
+    """Add what the user wrote or tapped to the history, the messages in between, and the answer.
+
+    A continuation has no message of a user.
+    """
+    messages = [*between, Message(Role.ASSISTANT, answer)]
+    if context.turn.kind != "continuation":
+        messages.insert(0, user_message(context.turn))
+    context.remember(messages)
 
 
 def user_message(turn: Turn) -> Message:

@@ -156,7 +156,7 @@ class OutcomeHistory:
         answer = _own_words(stored, outcome_text, report, asked)
 
         ids = action_ids(stored)
-        is_linked = any(link.id in ids for link in _links(context))
+        is_linked = any(link.id in ids for link in links_in_history(context))
         raw = _raw_text(stored)
         if report or is_plan or is_undo(action) or is_linked or not raw:
             return answer
@@ -276,7 +276,9 @@ class OutcomeHistory:
             return entry
 
         # A plan is refused as a whole. Only the step that caused it gets the reason.
-        plan = records.get(stored.action.plan) if link.outcome == "replaced" else None
+        plan = None
+        if link.outcome == "replaced":
+            plan = records.get(stored.action.plan)
         if plan is not None and _refusal_in(plan.outcome_text, stored):
             entry["error"] = await self._for_model(message.tool_name, plan.outcome_text)
             return entry
@@ -350,7 +352,7 @@ def action_ids(stored: StoredAction) -> frozenset[str]:
     return frozenset(ids)
 
 
-def _links(context: TurnContext) -> Iterator[ActionLink]:
+def links_in_history(context: TurnContext) -> Iterator[ActionLink]:
     """Return the links of all results in the history."""
     return chain.from_iterable(message.actions for message in context.memory.get_history())
 

@@ -326,7 +326,9 @@ def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: s
             return texts.change_label
         case "cancelled" | "superseded" | "expired":
             return ""
-    return texts.undo_label if is_undo(stored.action) else texts.confirm_label
+    if is_undo(stored.action):
+        return texts.undo_label
+    return texts.confirm_label
 
 
 def prompt_id(turn: Turn, stored: StoredAction) -> str:
@@ -416,7 +418,9 @@ def _earlier_run(texts: Texts, action: PendingAction, recent: Sequence[StoredAct
     ran_at = may_have_run_at(action.reason)
     if ran_at is None:
         return ""
-    return texts.maybe_done() if now - ran_at > KEEP_RECENT_MS / 1000 else texts.maybe_done_before(ran_at)
+    if now - ran_at > KEEP_RECENT_MS / 1000:
+        return texts.maybe_done()
+    return texts.maybe_done_before(ran_at)
 
 
 def _is_same_effect(earlier: PendingAction, action: PendingAction) -> bool:

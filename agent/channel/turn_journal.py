@@ -162,7 +162,8 @@ class TurnJournal:
     async def _write(self) -> None:
         """Write the entries that are not saved yet. Two threads may write the same ones: they are stored once."""
         with self._entries_lock:
-            first, entries = self._saved_count, tuple(self._unsaved)
+            first = self._saved_count
+            entries = tuple(self._unsaved)
         if not entries:
             return
         await self._store.journal(self._lease, self._queued.seq, first, entries)

@@ -380,7 +380,10 @@ class AgentLoop:
         # A vendor's error text is for operators and stays out of the transcript.
         is_error = end.stop_reason == "provider_error"
         paused = _paused(run, end)
-        run.close((end.refusal or stop_text("model_away")) if is_error else end.content)
+        closing = end.content
+        if is_error:
+            closing = end.refusal or stop_text("model_away")
+        run.close(closing)
         if run.request.on_text is not None and (end.stop_reason != "answer" or run.on_text is None):
             text = end.content
             if end.stop_reason == "terminal":  # the result of a tool, as the model would read it
@@ -397,8 +400,8 @@ class AgentLoop:
     async def _store_in_memory(self, run: RunState, end: RunEnd) -> None:
         """Learn from the run, then add all its messages to the memory at once."""
         config, memory, run_memory = self._config, run.memory, run.run_memory
-        own_messages = run.messages if run.remembers_earlier else [*run.earlier, *run.messages]
-        messages = shorten_for_history(own_messages)
+        earlier = [] if run.remembers_earlier else run.earlier
+        messages = shorten_for_history([*earlier, *run.messages])
         takes_time = (
             config.summarize_on_trim or config.entity_memory is not None or run.events.has_observer_of("memory_trim")
         )

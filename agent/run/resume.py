@@ -480,7 +480,9 @@ class DecisionRunner:
         if outcome.unclear:
             self._run.unclear.append(request.call)
             content = json_or_text(outcome.content)
-            text = str(content.get("error", "")) if isinstance(content, dict) else ""
+            text = ""
+            if isinstance(content, dict):
+                text = str(content.get("error", ""))
             return Ending("unknown", text, at=at)
         if not outcome.has_result or _says_nothing_done(tool_run.raw):
             text = outcome.content.removeprefix("Error: ")

@@ -449,8 +449,9 @@ class RunState:
         for message in self.request.messages[len(self.messages) :]:
             is_blocked = message.role is Role.USER
             self.messages.append(Message(Role.USER, WITHHELD) if is_blocked else message)
-        # Without messages of its own the run has only what it had before the pause.
-        waiting = open_actions(self.messages) if self.messages else self.open_actions
+        waiting = self.open_actions
+        if self.messages:  # new messages may be answered while an earlier call waits
+            waiting = open_actions(self.messages)
         if waiting:
             self.messages = [replace(each, pictures=()) for each in self.messages]
             return

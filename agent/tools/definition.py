@@ -211,6 +211,9 @@ class ToolDefinition:
         function = self.function
         is_async = bool(self.is_async) or self.metadata.is_async or returns_awaitable(function)
         tags = self.metadata.tags | ({ToolTag.READ_ONLY} if self.read_only else frozenset())
+        editable = self.editable
+        if isinstance(editable, str):
+            editable = (editable,)
         self._set(
             _original=self,
             injected_kwargs=InjectedArguments(self.injected_kwargs),
@@ -218,7 +221,7 @@ class ToolDefinition:
             metadata=replace(self.metadata, is_async=is_async, tags=tags),
             read_only=ToolTag.READ_ONLY in tags,
             proposes=names_stash_pending(function) if self.proposes is None else self.proposes,
-            editable=(self.editable,) if isinstance(self.editable, str) else tuple(self.editable),
+            editable=tuple(editable),
         )
         if is_json_schema(self.parameters):
             try:

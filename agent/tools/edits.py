@@ -1,4 +1,4 @@
-"""What a person may change of a proposed call: the fields of the form, and the changed arguments."""
+"""The form by which a person changes a proposed call: its fields, and the arguments after it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ def _field(name: str, schema: Mapping[str, Any], value: Any, *, is_required: boo
     if kind in ("integer", "number"):
         bounds = {"minimum": _bound(part, "inimum", 1), "maximum": _bound(part, "aximum", -1)}
     inner = part.get("items", part)
-    longest = inner.get("maxLength", MAX_VALUE_CHARS)
+    longest = inner.get("maxLength")
+    if not isinstance(longest, int) or longest > MAX_VALUE_CHARS:
+        longest = MAX_VALUE_CHARS
     return FormField(
         name=name,
         label=label,
@@ -99,7 +101,7 @@ def _field(name: str, schema: Mapping[str, Any], value: Any, *, is_required: boo
         description=str(schema.get("description", ""))[:MAX_DESCRIPTION_CHARS],
         choices=tuple(choices) if kind == "choice" else (),
         required=is_required and not is_nullable,
-        max_chars=min(longest, MAX_VALUE_CHARS) if isinstance(longest, int) else MAX_VALUE_CHARS,
+        max_chars=longest,
         as_text=kind == "number" and part.get("type") == "string",
         **bounds,
     )
@@ -109,7 +111,8 @@ def _without_null(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     """Return the schema of a value that is not null, and whether null is allowed."""
     parts = [part for part in schema.get("anyOf", ()) if part.get("type") != "null"]
     if len(parts) == 1:
-        return {**parts[0], **{key: value for key, value in schema.items() if key != "anyOf"}}, True
+        around = {key: value for key, value in schema.items() if key != "anyOf"}
+        return {**parts[0], **around}, True
     kinds = schema.get("type")
     if isinstance(kinds, list | tuple):
         others = [kind for kind in kinds if kind != "null"]
@@ -139,11 +142,18 @@ def _field_type(part: Mapping[str, Any], choices: Sequence[Any]) -> FieldType | 
 
 
 def _bound(part: Mapping[str, Any], ending: str, step: int) -> float | None:
-    """Return an inclusive bound. An exclusive one of a number stays: its tool checks it again."""
+    """Return a bound of a number as an inclusive one, None if there is none.
+
+    `ending`: of "minimum" or "maximum", without the first letter. `step`: from an exclusive bound of
+    an integer to the nearest value inside. An exclusive bound of any other number is returned as if
+    it was inclusive: the tool checks the value again.
+    """
     inclusive = part.get(f"m{ending}")
     exclusive = part.get(f"exclusiveM{ending}")
     if isinstance(inclusive, int | float):
         return inclusive
     if not isinstance(exclusive, int | float):
         return None
-    return exclusive + step if part.get("type") == "integer" else exclusive
+    if part.get("type") == "integer":
+        return exclusive + step
+    return exclusive
