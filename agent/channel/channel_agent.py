@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -89,6 +90,9 @@ log = logging.getLogger(__name__)
 
 #: Characters of a text about an earlier action that stand in a question, above its preview.
 MAX_PREFACE_CHARS = 1000
+#: How long an outcome waits for what the model says of it where both are one message, in seconds. Then the person gets
+#: the outcome, and that the rest is missing.
+OUTCOME_SECONDS = 30.0
 #: Number of scopes whose history is kept without a mailbox.
 MAX_MEMORIES = 5000
 
@@ -295,7 +299,8 @@ class ChannelAgent:
         If a model has answered another message since, it has read the outcome, and there is nothing
         to go on with. Answers without a model, such as that to a second tap, change nothing. After
         them the history gets a message which says that the request goes on. Where the deciding turn
-        did not tell the outcome, it is told first.
+        did not tell the outcome, it is told first; it waits for the model for OUTCOME_SECONDS. Raises
+        TimeoutError after that.
         """
         turn = context.turn
         decided = context.tapped
@@ -317,7 +322,9 @@ class ChannelAgent:
                 context.run.denied.extend(await self._confirmation.refused_by_no(turn.scope, decided))
             if context.memory.get_history()[-1].role is Role.ASSISTANT:
                 context.remember([user_message(turn)])
-            answer = await self._run_agent(context, paused=counts or RunCounts(random_id(), 0))
+            limit = OUTCOME_SECONDS if turn.tells_outcome else None
+            async with asyncio.timeout(limit):  # the worker then gives the turn up, which tells the outcome
+                answer = await self._run_agent(context, paused=counts or RunCounts(random_id(), 0))
         answer = self._prompts.with_outcome(context, answer, outcome, effects).about(decided)
         return with_answer_followed(answer, decided)
 

@@ -794,7 +794,7 @@ class ConfirmationHandler:
         history = context.memory.get_history()
         if history[-1].role is not Role.TOOL:
             context.remember([user_message(context.turn)])
-        tells_later = self._is_one_message and context.is_last_turn and not files
+        tells_later = self._is_one_message and context.lease is not None and context.is_last_turn and not files
         continuation = continuation_turn(context.turn, stored.pid, tells_outcome=tells_later)
         state = stored.state
         if state in WAITING_STATES:  # the record before the no

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from sayso.agent import (
     ToolCall,
     tool,
 )
+from sayso.agent.channel import channel_agent
 from sayso.channels import tracing
 from sayso.channels.metrics import REGISTRY
 from sayso.workers.processor import MAX_ATTEMPTS
@@ -283,6 +285,21 @@ def test_outcome_and_the_rest_are_one_message_where_messages_cost_money(make_con
     bot.say("delete A")
     bot.say("yes")
     assert new_texts(bot) == [f"{DONE}\n\nAnything else?"]
+
+
+def test_model_that_hangs_keeps_no_outcome_from_its_person(make_continuing, monkeypatch):
+    """Where both are one message, the outcome waits for the model for a bounded time."""
+    monkeypatch.setattr(channel_agent, "OUTCOME_SECONDS", 0.01)
+    model = ScriptedProvider([calls("A")])
+    bot = make_continuing(model, one_message=True)
+    bot.say("delete A")
+
+    async def hang(**_: object):
+        await asyncio.Event().wait()
+
+    model.acomplete = hang
+    bot.say("yes")
+    assert new_texts(bot) == [f"{DONE}\n\n{ENGLISH.rest_missing()}"]
 
 
 def test_stop_during_the_effect_leaves_the_outcome(make_continuing):
