@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from sayso.channels.forms import fits_in_record
 from sayso.channels.i18n.texts import texts_for
-from sayso.channels.markdown.literal import Markdown, as_markdown
+from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.types import Scope, one_line, random_id
 from sayso.pending.action import (
     MAX_NAME_CHARS,
@@ -528,27 +528,23 @@ def is_undo(action: PendingAction) -> bool:
     return any(kind.startswith(UNDO_PREFIX) for kind in kinds)
 
 
-def undone_result(undo: PendingAction) -> str:
-    """Return what the action reported that an undo takes back, as Markdown; "" if it reported nothing."""
-    result = str(undo.args.get("result", ""))
-    if undo.args.get("is_markdown"):
-        return Markdown(result)
-    return as_markdown(result)
-
-
 def undo_id(pid: str) -> str:
     """Return the id of the action that undoes the action `pid`. An action has one, so that it can be found."""
     return hashlib.sha256(f"undo {pid}".encode()).hexdigest()[:22]
 
 
-def undo_proposal(effects: Sequence[Effect], seconds: float) -> Proposal:
-    """Return the proposal that undoes these effects, the last one first. It can be confirmed for `seconds`."""
-    undo_actions = []
+def undo_proposal(effects: Sequence[Effect], seconds: float, told: str = "") -> Proposal:
+    """Return the proposal that undoes these effects, the last one first. It can be confirmed for `seconds`.
+
+    `told`: the outcome above its button, as Markdown, which stays there once it is decided; "" if the button has a
+    message of its own.
+    """
+    undo_actions: list[PendingAction] = []
     for effect in reversed(effects):
         action = effect.action
         args: dict[str, Any] = {"of": action.pending_action_id, "args": action.args, "result": effect.result}
-        if isinstance(effect.result, Markdown):
-            args["is_markdown"] = True
+        if told and not undo_actions:
+            args["told"] = told
         undo_action = PendingAction(
             user_id=action.user_id,
             kind=UNDO_PREFIX + action.kind,

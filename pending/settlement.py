@@ -40,7 +40,6 @@ from sayso.pending.proposals import (
     is_undo,
     step_ids,
     undo_id,
-    undone_result,
 )
 from sayso.pending.repository import (
     CHANGED,
@@ -255,10 +254,13 @@ class Settlement:
             states[pid] = "undone" if is_certain else "unknown"
         return states
 
-    async def undone_results(self, scope: Scope, stored: StoredAction) -> str:
-        """Return the results of the effects that an undo takes back, in their order; "" after tampering."""
+    async def told_outcome(self, scope: Scope, stored: StoredAction) -> str:
+        """Return the outcome that stands above the button of an undo, as Markdown.
+
+        It is "" if the button has a message of its own, and after tampering.
+        """
         parts = await self._genuine_parts(scope, stored)
-        return "\n".join(undone_result(part.action) for part in reversed(parts)).strip()
+        return next((str(part.action.args["told"]) for part in parts if "told" in part.action.args), "")
 
     async def _genuine_parts(self, scope: Scope, stored: StoredAction) -> list[StoredAction]:
         """Return the steps of a plan, or any other action itself; nothing if a record was tampered with."""

@@ -177,9 +177,7 @@ class ConfirmPrompts:
         kept_text = brief(stored.action.preview)
         undoes = is_undo(stored.action)
         if undoes:
-            undone = await self._store.settlement.undone_results(turn.scope, stored)
-            if 0 < len(undone) <= MAX_KEPT_CHARS:
-                kept_text = without_signs(undone)
+            kept_text = await self._store.settlement.told_outcome(turn.scope, stored) or kept_text
         texts = texts_for(stored.action.language)
         decision = _decision(texts, stored, state, outcome)
         asked = tuple(_question_buttons(stored.action).values())
@@ -200,14 +198,15 @@ class ConfirmPrompts:
         if not limits:
             return answer
         seconds = min(limit for limit, _ in limits)
-        undo = undo_proposal([effect for _, effect in limits], seconds)
-        scope, texts, pid = context.turn.scope, texts_for(undo.head.language), undo.head.pending_action_id
         (outcome, _), *files = answer.change.replies
-        button = Button(texts.undo_label, self._store.signer.button_token(pid, "confirm", scope))
         is_long = len(outcome.text) > MAX_KEPT_CHARS
+        told = "" if is_long else outcome.text
+        undo = undo_proposal([effect for _, effect in limits], seconds, told)
+        scope, texts, pid = context.turn.scope, texts_for(undo.head.language), undo.head.pending_action_id
+        button = Button(texts.undo_label, self._store.signer.button_token(pid, "confirm", scope))
         above = ((outcome, ""),) if is_long else ()
-        paragraphs = [*([] if is_long else [outcome.text]), texts.undo_offer(seconds)]
-        offer = Reply("\n\n".join(paragraphs), (button,), answer_seconds=seconds)
+        text = f"{told}\n\n{texts.undo_offer(seconds)}".strip()
+        offer = Reply(text, (button,), answer_seconds=seconds)
         new_actions = undo.new_actions(self._store.signer, scope.id, live=False)
         return answer.changed(replies=(*above, (offer, pid), *files), new_actions=new_actions)
 

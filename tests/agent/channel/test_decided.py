@@ -277,6 +277,27 @@ def test_undo_keeps_the_reported_outcome(make_bot):
     assert asking.decided[-1] == [("✓ Undo", "", "")]
 
 
+def test_undo_keeps_the_line_of_an_outcome_that_a_model_follows(make_bot):
+    """What was done and then undone stands together, with the sign of the outcome."""
+    asking = Asking(make_bot("A", lines=["All done."], undo=lambda name: f"restored {name}"))
+    asking.bot.agent._confirmation._after = "continue"
+    asking.bot.say("yes")
+    (offer,) = [each.reply for each in asking.bot.channel.sent if "undo this" in each.reply.text]
+    note_prompt(asking.bot.rig, offer.buttons[0].data[1:23], "offer")
+    asking.prompt = "offer"
+    asking.tap(offer.buttons[0].data)
+    assert asking.edits[-1] == ("offer", "✅ Done: Delete A\ndeleted A\n\n✅ Undo")
+
+
+def test_undo_of_a_plan_keeps_the_report_of_all_steps(make_bot):
+    """Steps that have no undo stay in the message: they were done, too."""
+    asking = Asking(make_bot("A B", undo=lambda name: f"restored {name}"))
+    asking.bot.say("yes")
+    asking.prompt = asking.remember()
+    asking.tap(asking.bot.buttons[0].data)
+    assert asking.edits[-1][1] == "Steps done: 2 of 2.\n1. deleted A\n2. deleted B\n\n✅ Undo"
+
+
 def test_late_undo_keeps_the_reported_outcome(make_bot):
     """Only the button is removed."""
     asking = Asking(make_bot("A", undo=lambda name: f"restored {name}"))
