@@ -203,6 +203,8 @@ class _Call:
             return after, ExplainedReason(f"after: {pattern}", self.where("policy", "after", pattern))
         if self.tool.after:
             return after, ExplainedReason("the tool's author: after")
+        if self.tool.terminal:
+            return after, ExplainedReason("the tool's author: terminal")
         if self.channel.after is not None:
             return after, ExplainedReason("the channel's after", self.where("after"))
         return after, ExplainedReason("the default of its model")

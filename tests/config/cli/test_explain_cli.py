@@ -53,7 +53,7 @@ def archive(name: str) -> str:
     return "archived"
 
 
-@tool(requires_approval=True)
+@tool(requires_approval=True, terminal=True)
 def fetch(path: Annotated[str, AfterValidator(unquote)]) -> str:
     """Fetch it."""
     return ""
@@ -146,6 +146,12 @@ def test_question_is_shown_as_its_user_would_read_it(ask, folder):
         "It asks first.",
     ]
     assert result.exit_code == 0
+
+
+def test_terminal_tool_is_named_as_why_its_result_is_the_reply(ask, folder):
+    """The person reads its result, also after a yes, whatever the channel has."""
+    why = "after the outcome: the bot's own text is all: the tool's author: terminal"
+    assert why in lines(ask("fetch", "path=a", channel="open"), folder)
 
 
 def test_tool_that_asks_by_itself_is_reported_as_asking():
