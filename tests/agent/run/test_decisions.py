@@ -793,6 +793,35 @@ def test_reconciler_tells_that_an_interrupted_call_was_done(ran, tmp_path):
     assert (decided.outcome, decided.text, len(ran)) == ("done", "Refund R-17 booked.", 1)
 
 
+def test_reconciler_that_finds_no_effect_leaves_the_call_unknown(ran, tmp_path):
+    """Another process may run it at this moment, so nothing is certain, and nothing runs again."""
+
+    @tool(requires_approval=True, reconcile=lambda record: False)
+    def refund(order: int) -> str:
+        """Refund an order."""
+        ran.append(order)
+        return "ok"
+
+    stored = SQLiteDecisionLog(tmp_path / "log.db")
+    stored.end = lambda key, outcome: None  # as if the process died
+    agent, _ = agent_of([refund], [REFUND, "Done.", "Unclear."], decision_log=stored)
+    paused = agent.run("go").paused
+    agent.run(paused=paused, decisions={"c1": Approve()})
+    (decided,) = agent.run(paused=paused, decisions={"c1": Approve()}).decided
+    assert (decided.outcome, ran) == ("unknown", [17])
+
+
+def test_edit_changes_only_what_was_offered_with_the_call(refund, ran):
+    """A policy that names more since then counts for calls that are made since then."""
+    agent, _ = agent_of([refund], [REFUND])
+    paused = agent.run("refund order 17").paused
+    wider = ToolPolicy(review=["*"], editable={"refund": ["euros", "order"]})
+    other, _ = agent_of([refund], [], tool_policy=wider)
+    with pytest.raises(DecisionError, match="'order'"):
+        other.run(paused=paused, decisions={"c1": Edit({"order": 18})})
+    assert ran == []
+
+
 def test_preview_that_takes_too_long_at_the_yes_runs_nothing(ran):
     """The run goes on, and the model reads why."""
     may_end, is_slow = threading.Event(), threading.Event()
