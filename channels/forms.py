@@ -145,8 +145,8 @@ class FormField:
         return text
 
     def _number(self, text: str) -> int | float | str:
-        is_number = _INTEGER.fullmatch(text) if self.type == "integer" else _NUMBER.fullmatch(text)
-        if not is_number or len(text) > MAX_NUMBER_CHARS or _AMBIGUOUS.fullmatch(text):
+        form = _INTEGER if self.type == "integer" else _NUMBER
+        if not form.fullmatch(text) or len(text) > MAX_NUMBER_CHARS or _AMBIGUOUS.fullmatch(text):
             raise UnreadableValue(FieldProblem("integer" if self.type == "integer" else "number"))
         try:
             number = Decimal(text.replace(",", "."))
@@ -158,7 +158,9 @@ class FormField:
             raise UnreadableValue(FieldProblem("too_large", value_text(self.maximum)))
         if self.as_text:
             return format(number, "f")
-        return int(number) if self.type == "integer" else _as_json_number(number)
+        if self.type == "integer":
+            return int(number)
+        return _as_json_number(number)
 
     def _choice(self, text: str) -> Any:
         for choice in self.choices:
@@ -180,7 +182,9 @@ class FormField:
         """Return the field ready for JSON, without what is as usual."""
         entries = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
         stored = {name: value for name, (value, default) in entries.items() if value != default}
-        return {**stored, "choices": list(self.choices)} if self.choices else stored
+        if self.choices:
+            stored["choices"] = list(self.choices)
+        return stored
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> FormField:

@@ -112,7 +112,9 @@ class Executors:
             else:
                 run = own(action) if own is not None else None
                 executor = ActionExecutor(run) if run is not None else None
-            return executor._replace(marks_effect=True) if executor and marks_effect else executor
+            if executor is not None and marks_effect:
+                return executor._replace(marks_effect=True)
+            return executor
         except Exception:  # a factory is user code, and nothing has happened yet
             log.exception("pending.factory_failed", extra={"kind": action.kind, "pending": action.pending_action_id})
             return None

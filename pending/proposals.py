@@ -299,11 +299,14 @@ def confirmed_run(
 
 def current_context() -> ToolContext:
     """Return the context of the current run as a tool receives it."""
-    run, effect = call_context().run, _effect_start()
+    run = call_context().run
+    effect = _effect_start()
     if run is None:
         return ToolContext().begins_at(effect)
     phone = next((match[1] for each in (run.user_id, *run.aliases) if (match := _PHONE.fullmatch(each))), "")
-    person = Person(run.user_id, run.user_name, run.role(), phone) if run.user_id else None
+    person = None
+    if run.user_id:
+        person = Person(run.user_id, run.user_name, run.role(), phone)
     context = ToolContext(person, run.channel_id or "", run.conversation_id or "", run.language, run.confirmed)
     return context.begins_at(effect)
 

@@ -365,7 +365,9 @@ class Settlement:
 
     def _seconds_until(self, deadline: float | None) -> float:
         """Return the seconds that an executor may take. `deadline` is that of its plan, None without one."""
-        return self._timeout_seconds if deadline is None else max(0.0, deadline - time.monotonic())
+        if deadline is None:
+            return self._timeout_seconds
+        return max(0.0, deadline - time.monotonic())
 
     async def _run(
         self,

@@ -144,8 +144,10 @@ class SettledAnswer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as the scripts store it."""
-        answer = {"intent": self.intent, "pid": self.pending_action_id, "language": self.language}
-        return {**answer, "words_follow": True} if self.words_follow else dict(answer)
+        answer: dict[str, Any] = {"intent": self.intent, "pid": self.pending_action_id, "language": self.language}
+        if self.words_follow:
+            answer["words_follow"] = True
+        return answer
 
     @classmethod
     def from_json(cls, text: str) -> SettledAnswer | None:

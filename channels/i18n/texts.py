@@ -25,7 +25,8 @@ ZONE_VARIABLE = "SAYSO_TIMEZONE"
 #: every platform.
 MAX_REPEATED_CHARS = 300
 #: Lines and characters of a result in an outcome that a model follows.
-MAX_BRIEF_LINES, MAX_BRIEF_CHARS = 3, 200
+MAX_BRIEF_LINES = 3
+MAX_BRIEF_CHARS = 200
 #: A result with at most so many characters is no sentence in any language: "ok", "no", "17".
 MAX_BARE_CHARS = 3
 #: Question marks at the end of a text, and what may stand behind one: emphasis of Markdown.

@@ -148,7 +148,9 @@ def _describe_channel(settings: Settings, name: str, deps: AgentDeps, opened: Op
     return ChannelDescription(
         name, channel.platform, channel.polls, channel.confirm_ttl, describe_access(channel),
         describe_agent(settings, name), outcomes,
-        "of these its selector shows some" if channel.selector else narrowed_by, after, channel.other_message == "keep",
+        "of these its selector shows some" if channel.selector else narrowed_by,
+        after,
+        channel.other_message == "keep",
     )  # fmt: skip
 
 

@@ -225,7 +225,9 @@ class AuditBody:
         All others may hold what no preview shows. A plan has those of its steps, after their numbers.
         """
         entries = _fields(self.record).get("form")
-        return {str(entry.get("name")): entry.get("value") for entry in entries} if isinstance(entries, list) else {}
+        if not isinstance(entries, list):
+            return {}
+        return {str(entry.get("name")): entry.get("value") for entry in entries}
 
     @property
     def is_step(self) -> bool:
