@@ -194,7 +194,12 @@ class ConsoleChannel:
         return pieces_of(reply)
 
     async def show_typing(self, turn: Turn) -> float:
-        """Show the message or tap in other tabs and after a reload, and the typing indicator. Never raises."""
+        """Show the message or tap in other tabs and after a reload, and the typing indicator. Never raises.
+
+        A turn in which the agent goes on has nothing that its person wrote or tapped.
+        """
+        if turn.kind == "continuation":
+            return 0.0
         conversation_id = turn.conversation.id
         # The page recognizes its own messages and taps by the event id.
         entry: FeedEntry = {"type": "user", "event": turn.message_id, "text": turn.text}
@@ -222,11 +227,16 @@ class ConsoleChannel:
     async def show_steps(self, turn: Turn, steps: Sequence[ToolStep], shown: str = "") -> str:
         """Show the tool calls of a turn. They replace the entry `shown` in the feed.
 
-        Raises Unreachable.
+        Those of a turn in which the agent goes on stand below the outcome, apart from the call that was
+        confirmed. Raises Unreachable.
         """
         if not self.settings.steps:
             return ""
-        event = turn.tap.callback_id if turn.tap else turn.message_id
+        event = turn.message_id
+        if turn.kind == "continuation":
+            event = turn.event_id
+        elif turn.tap:
+            event = turn.tap.callback_id
         rows = []
         for step in steps:
             seconds = round(step.seconds, 3)

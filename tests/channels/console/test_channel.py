@@ -299,6 +299,25 @@ def test_typing_after_a_tap_adds_the_tapped_button(channel: ConsoleChannel, conv
     assert channel.feed.read(conversation.id, "", 0)[0][1] == {"type": "tap", "event": "e1", "data": "c:1"}
 
 
+def test_turn_in_which_the_agent_goes_on_shows_no_message_of_its_person(
+    channel: ConsoleChannel, conversation: Conversation
+):
+    """The person wrote nothing more: an empty bubble would stand below the outcome of their tap."""
+    going_on = Turn("after:a1", conversation, "u1", message_id="1-0", kind="continuation", continues="a1")
+    asyncio.run(channel.show_typing(going_on))
+    assert channel.feed.read(conversation.id, "", 0) == []
+
+
+def test_tool_calls_after_a_decision_are_an_entry_of_their_own(channel: ConsoleChannel, conversation: Conversation):
+    """They stand below the outcome, and the call that was confirmed stays above it."""
+    decided = Turn("u1:m1", conversation, "u1", text="yes", message_id="m1")
+    going_on = Turn("after:a1", conversation, "u1", message_id="m1", kind="continuation", continues="a1")
+    asyncio.run(channel.show_steps(decided, [ToolStep("refund", "done")]))
+    asyncio.run(channel.show_steps(going_on, [ToolStep("mail", "waits")]))
+    events = [entry["event"] for _, entry in channel.feed.read(conversation.id, "", 0)]
+    assert events == ["m1", "after:a1"]
+
+
 def test_drafts_displace_no_entry_of_the_feed(channel: ConsoleChannel, conversation: Conversation):
     """The feed holds the last draft of a growing answer, and none beside the answer."""
     turn, shown = Turn("u1:e1", conversation, "u1", text="hi"), ""
