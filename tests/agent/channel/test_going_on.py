@@ -17,6 +17,7 @@ from sayso.agent import (
     AgentConfig,
     BelievingModel,
     ChannelAgent,
+    Message,
     ProviderError,
     Role,
     ScriptedProvider,
@@ -24,6 +25,7 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.channel import channel_agent
+from sayso.agent.messages import AnswerDetails
 from sayso.channels import tracing
 from sayso.channels.metrics import REGISTRY
 from sayso.workers.processor import MAX_ATTEMPTS
@@ -52,12 +54,17 @@ def calls(*names: str) -> list[ToolCall]:
 def make_continuing(make_bot):
     """Return a function that makes a bot whose agent goes on after decisions, on this model."""
 
-    def make(model, *, after="continue", one_message=False, tool_after="", iterations=6) -> Bot:
+    def make(model, *, after="continue", one_message=False, tool_after="", iterations=6, other_message="drop") -> Bot:
         bot = make_bot(**({"after": tool_after} if tool_after else {}))
         bot.provider = model
         agent = Agent(bot.agent.agent.tools, model, AgentConfig(max_retries=0, max_iterations=iterations))
         bot.agent = ChannelAgent(
-            agent, bot.rig.store, journals=bot.rig.journals, after=after, is_one_message=one_message
+            agent,
+            bot.rig.store,
+            journals=bot.rig.journals,
+            after=after,
+            is_one_message=one_message,
+            other_message=other_message,
         )
         bot.processor.agents["chat"] = bot.agent
         return bot
@@ -117,6 +124,23 @@ def test_run_keeps_its_id_its_iterations_and_its_usage(make_continuing):
     assert [result.iterations for result in results] == [1, 2, 3]
     assert [result.usage.total_tokens for result in results] == [2, 4, 6]
     assert len({result.trace.run_id for result in results}) == 1
+
+
+def test_run_goes_on_counting_and_reasoning_after_another_message(make_continuing):
+    """The model's reasoning belongs to its run: the message between is answered without it."""
+    thought = {"content": [{"type": "thinking", "thinking": "A it is"}]}
+    first = Message(Role.ASSISTANT, "", tool_calls=tuple(calls("A")), details=AnswerDetails(reasoning=thought))
+    model = ScriptedProvider([first, "Sunny.", calls("B"), "never"])
+    bot = make_continuing(model, iterations=2, other_message="keep")
+    bot.say("delete A, then B")
+    confirm, _ = bot.buttons
+    bot.say("how is the weather?")
+    bot.say(tap=confirm.data)
+    between, after = model.requests[1:3]
+    assert [each.details for each in between.messages if each.tool_calls] == [None]
+    assert [each.details.reasoning for each in after.messages if each.tool_calls] == [thought]
+    bot.say("yes")
+    assert (bot.deleted, bot.channel.texts[-1]) == (["A", "B"], ENGLISH.too_many_steps())
 
 
 def test_iterations_run_out_over_the_pause(make_continuing):
