@@ -182,6 +182,8 @@ class ChannelRun:
     after: Callable[[str], After | Literal[""]] = field(default=lambda _: "", repr=False)
     #: Returns what another message does to a question of a tool, by the tool's name; "" where only the channel says.
     other_message: Callable[[str], OtherMessage | Literal[""]] = field(default=lambda _: "", repr=False)
+    #: Returns the tool that a yes to a call of this name runs, None if there is none.
+    tool_of_yes: Callable[[str], Any] = field(default=lambda _: None, repr=False)
     #: The yes by which an action runs now. Nothing can be proposed meanwhile.
     confirmed: Confirmation | None = None
     #: The proposals in the order of their positions.

@@ -389,6 +389,7 @@ class ChannelAgent:
             role=partial(role_of_user, self.agent.selector),
             after=self._after_tool,
             other_message=self._other_message_of_tool,
+            tool_of_yes=lambda name: self._tool_and_policy(name)[0],
         )
 
     def _other_message_of_tool(self, name: str) -> OtherMessage | Literal[""]:

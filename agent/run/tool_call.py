@@ -226,6 +226,7 @@ class ToolCaller:
         if decision.decision == "allow":
             return await self._run_or_reuse(request, chunks)
         if in_channel_run():
+            self._refuse_other_tool(tool)
             draft = await self.draft(request)
             editable: Sequence[str] = ()
             if not self._run.request.is_inner:  # a channel changes only calls of its own agent's tools
@@ -293,6 +294,22 @@ class ToolCaller:
             return []
         denied = [each for each in run.decided if each.outcome == "denied"]
         return [compute_args_digest(each.arguments) for each in denied if each.tool_name == tool.name]
+
+    def _refuse_other_tool(self, tool: Tool) -> None:
+        """Raise ToolCallRefused for a tool of an inner agent if a yes would run another one of its name.
+
+        An action is stored with the name of its tool. Two agents may have tools of one name that look
+        the same to a person, such as refunds of two accounts.
+        """
+        channel_run = call_context().run
+        if channel_run is None or not self._run.request.is_inner:
+            return
+        found = channel_run.tool_of_yes(tool.name)
+        if found is None or found is tool:
+            return
+        own_code = (tool.function, tool.config_injector, tool.injected_kwargs)
+        if own_code != (found.function, found.config_injector, found.injected_kwargs):
+            raise ToolCallRefused(f"another agent here has a tool {tool.name!r} too: a yes could run that one")
 
     async def draft(self, request: ToolRequest) -> ProposalDraft:
         """Return the preview of a call. Raises ToolError."""

@@ -186,3 +186,23 @@ def test_inner_tool_says_what_follows_its_outcome(refund, ran):
     bot, *_ = channel_bot(says, [ASK], ToolPolicy(allow=["*"], after={"refund": "continue"}))
     bot.ask_channel("ana", "please refund 17")
     assert bot.store.get("ana").after == "continue"
+
+
+def test_yes_never_runs_the_tool_of_another_agent(ran):
+    """Two clerks refund from accounts of their own, and their tools look the same to a person."""
+
+    def clerk_of(account):
+        @tool(requires_approval=True, preview="Refund order {order}")
+        def refund(order: int) -> str:
+            """Refund an order."""
+            ran.append((account, order))
+            return "ok"
+
+        return Agent([refund], ScriptedProvider([REFUND, "No refund."]), AgentConfig(name=account))
+
+    ask = ToolCall("us", {"request": "refund 17"}, "c1")
+    outer = Agent([clerk_of("eu").as_tool(), clerk_of("us").as_tool()], ScriptedProvider([ask, "I cannot."]))
+    bot = ChannelAgent(outer, InMemoryPendingStore())
+    assert bot.ask_channel("ana", "refund 17 in the US").content == "I cannot."
+    bot.ask_channel("ana", "yes")
+    assert ran == []
