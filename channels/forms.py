@@ -47,7 +47,7 @@ _MOMENTS: Mapping[str, tuple[ProblemKind, type[date] | type[time]]] = {
     "time": ("time", time),
     "datetime": ("datetime", datetime),
 }
-#: One form of a whole number. `int` also takes "1_000".
+#: A whole number as people write it. `int` also takes "1_000".
 _INTEGER = re.compile(r"[+-]?\d+")
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)")
 #: A comma that may part thousands or begin a fraction: 1,000.
@@ -55,7 +55,10 @@ _AMBIGUOUS = re.compile(r"[+-]?\d{1,3},\d{3}")
 
 
 class FieldProblem(NamedTuple):
-    """Why a value cannot be taken. `detail`: the bound or the choices that the text names, "" for none."""
+    """Why a value cannot be taken.
+
+    `detail`: the bound or the choices that the text names, "" for none.
+    """
 
     kind: ProblemKind
     detail: str = ""
@@ -113,9 +116,9 @@ class FormField:
         return self.type == "lines"
 
     def read(self, text: str) -> Any:
-        """Return the value that a person typed, as JSON holds it; None for an empty one that is not required.
+        """Return the value that a person typed, as JSON holds it.
 
-        Raises UnreadableValue.
+        Return None for an empty value that is not required. Raises UnreadableValue.
         """
         text = storable(text).strip()
         if not text:
@@ -136,7 +139,8 @@ class FormField:
             case "date" | "time" | "datetime":
                 return self._moment(text)
             case "lines":
-                return [self._short_enough(line.strip()) for line in text.splitlines() if line.strip()]
+                lines = [line.strip() for line in text.splitlines()]
+                return [self._short_enough(line) for line in lines if line]
         return self._short_enough(text)
 
     def _short_enough(self, text: str) -> str:
@@ -179,9 +183,12 @@ class FormField:
             raise UnreadableValue(FieldProblem(kind)) from exc
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the field ready for JSON, without what is as usual."""
-        entries = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
-        stored = {name: value for name, (value, default) in entries.items() if value != default}
+        """Return the field ready for JSON, without the entries that have their defaults."""
+        stored = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value != each.default:
+                stored[each.name] = value
         if self.choices:
             stored["choices"] = list(self.choices)
         return stored
@@ -198,7 +205,11 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class FormAnswer:
-    """What a form says: the values that differ from the present ones, by name, and the problems of others."""
+    """What a person has filled in, by the names of the fields.
+
+    `changes` are the values that differ from the present ones, and `problems` say why others cannot
+    be taken.
+    """
 
     changes: dict[str, Any]
     problems: dict[str, FieldProblem]
@@ -219,9 +230,10 @@ class EditForm:
     seconds_left: float = 0.0
 
     def read(self, values: Mapping[str, str]) -> FormAnswer:
-        """Return what was filled in. A field that is not in `values` stays as it is.
+        """Return what was filled in. A field that is not in `values` keeps its value.
 
-        Raises KeyError for a name that the form does not have: the form was forged, or is another one.
+        Raises KeyError for a name that the form does not have: the form was forged, or is another
+        one.
         """
         known = {each.name: each for each in self.fields}
         changes: dict[str, Any] = {}

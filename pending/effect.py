@@ -1,4 +1,7 @@
-"""EffectStart: where the effect of one call begins. What comes before is preparation, which may run again."""
+"""EffectStart: the moment at which the effect of one call begins.
+
+All that a tool does before it is preparation, which may run again.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,23 @@ from typing import Any
 from sayso.pending.concurrency import is_in_loop, run_without_loop
 from sayso.pending.turns import LeaseLost, StaleTurn
 
-#: Stores that an effect begins. Safe to repeat. Raises LeaseLost or StaleTurn if the call belongs to another worker.
+#: Stores that an effect begins. Safe to repeat. Raises LeaseLost or StaleTurn if the call belongs
+#: to another worker.
 EffectNote = Callable[[], Coroutine[Any, Any, None]]
 
 
 class EffectRefused(Exception):
-    """Raised where an effect must not begin: another worker has the call by now, or its time is up.
+    """Raised where an effect must not begin: another worker has the call, or its time is up.
 
-    Nothing was done. The worker that has the call runs it from its beginning.
+    Nothing was done. If another worker has the call, that worker runs it from its beginning.
     """
 
 
 class EffectStart:
     """The moment at which the effect of one call begins. Lives as long as one attempt at the call.
 
-    `note` stores the moment before the effect: from then on no worker runs the call again. The tool may
-    tell it from any thread, while the caller of the tool ends the attempt with `close`.
+    `note` is called before the effect: once it has returned, no worker runs the call again. The
+    tool calls `begin` from any thread, and the caller of the tool ends the attempt with `close`.
     """
 
     def __init__(self, note: EffectNote) -> None:
@@ -42,21 +46,23 @@ class EffectStart:
     async def begin(self) -> None:
         """Begin the effect. It begins once: a second call does nothing.
 
-        Raises EffectRefused if it must not begin, and what `note` raises if the store does not answer.
+        Raises EffectRefused if it must not begin, and what `note` raises if the store does not
+        answer.
         """
-        if self._needs_note():
-            try:
-                await self._note()
-            except (LeaseLost, StaleTurn) as exc:
-                raise _taken_over() from exc
-            self._enter()
+        if not self._needs_note():
+            return
+        try:
+            await self._note()
+        except (LeaseLost, StaleTurn) as exc:
+            raise _taken_over() from exc
+        self._enter()
 
     def begin_now(self) -> None:
         """Begin the effect as `begin` does, and block this thread meanwhile."""
         run_without_loop(self.begin())
 
     def close(self) -> bool:
-        """Let the effect begin no more, because the attempt has ended. Return whether it had begun."""
+        """End the attempt, so that its effect cannot begin later. Return whether it had begun."""
         with self._lock:
             self._is_closed = True
             return self._has_begun
@@ -76,7 +82,7 @@ class EffectStart:
 
 
 class EffectBlock:
-    """The block of code that holds an effect: `with context.effect():` or `async with context.effect():`."""
+    """The block of code that holds an effect: `with context.effect():`, also as `async with`."""
 
     __slots__ = ("_start",)
 
@@ -87,7 +93,12 @@ class EffectBlock:
         if self._start is not None:
             self._start.begin_now()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         """End the block. An error of the effect passes."""
 
     async def __aenter__(self) -> None:
@@ -95,17 +106,25 @@ class EffectBlock:
             await self._start.begin()
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         """End the block. An error of the effect passes."""
 
 
 def begin_effect(start: EffectStart | None) -> Awaitable[None]:
-    """Begin an effect. In a thread without an event loop it has begun when this returns; else await the result."""
-    if start is not None and is_in_loop():
+    """Begin an effect. None as `start` does nothing.
+
+    In a thread with an event loop the result must be awaited. In any other thread the effect has
+    begun when this returns.
+    """
+    if start is None:
+        return _nothing()
+    if is_in_loop():
         return start.begin()
-    if start is not None:
-        start.begin_now()
+    start.begin_now()
     return _nothing()
 
 

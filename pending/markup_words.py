@@ -1,4 +1,4 @@
-"""HTML and XML of an API as text for people: what a page says, and the elements of a document as fields."""
+"""HTML and XML as text for people: the lines of a page, and the fields of a document."""
 
 from __future__ import annotations
 
@@ -46,11 +46,16 @@ class _Element(NamedTuple):
         words = " ".join("".join(self.texts).split())
         if not self.fields:
             return words
-        return {**({"value": words} if words else {}), **self.fields}
+        if not words:
+            return dict(self.fields)
+        return {"value": words, **self.fields}
 
 
 def is_markup(text: str) -> bool:
-    """Return whether a text is a page of HTML or a document of XML, rather than a text that names a tag."""
+    """Return whether a text is a page of HTML or a document of XML.
+
+    A text that only names a tag is neither.
+    """
     if _DECLARATION.match(text):
         return True
     first = _FIRST_ELEMENT.match(text)
@@ -70,21 +75,25 @@ def is_page(text: str) -> bool:
 
 
 def page_lines(text: str) -> list[str]:
-    """Return the lines of a page of HTML that people see, without repetitions such as its title above its heading."""
+    """Return the lines of a page of HTML that people see.
+
+    No line is repeated, such as the title of the page in its heading.
+    """
     lines: list[list[str]] = [[]]
     for part in _parts(text[:MAX_MARKUP_CHARS]):
         name = _name_of(part.tag)
         if name and name.lower() not in _INSIDE_LINES:
             lines.append([])
         lines[-1].append(unescape(part.text))
-    told = dict.fromkeys(" ".join("".join(pieces).split()) for pieces in lines)
-    return [line for line in told if line]
+    texts = [" ".join("".join(pieces).split()) for pieces in lines]
+    return [text for text in dict.fromkeys(texts) if text]
 
 
 def document_value(text: str) -> dict[str, Any]:
-    """Return a document of XML as a JSON value: attributes and elements are fields, elements of one name a list.
+    """Return a document of XML as a JSON value.
 
-    Names lose their namespaces. Elements that are nested too deep count as texts of the one around them.
+    Attributes and elements are fields. Several elements of one name are a list. Names lose their
+    namespaces. Of elements that are nested too deep only the texts are read.
     """
     root = _Element("", {}, [])
     path = [root]
@@ -120,7 +129,8 @@ def _parts(text: str) -> Iterator[_Part]:
             position = end + 3
         elif text.startswith("<![CDATA[", start):
             end = text.find("]]>", start)
-            yield _Part(text=text[start + 9 : end if end >= 0 else len(text)].replace("&", "&amp;"))
+            inside = text[start + 9 :] if end < 0 else text[start + 9 : end]
+            yield _Part(text=inside.replace("&", "&amp;"))
             position = end + 3
         else:
             end = text.find(">", start)
@@ -143,8 +153,11 @@ def _name_of(tag: str) -> str:
 
 
 def _attributes(tag: str) -> dict[str, Any]:
-    pairs = _ATTRIBUTE.findall(tag)
-    return {name.rpartition(":")[2]: unescape(value[1:-1]) for name, value in pairs if not name.startswith("xmlns")}
+    attributes: dict[str, Any] = {}
+    for name, value in _ATTRIBUTE.findall(tag):
+        if not name.startswith("xmlns"):
+            attributes[name.rpartition(":")[2]] = unescape(value[1:-1])
+    return attributes
 
 
 def _add(fields: dict[str, Any], name: str, value: Any) -> None:

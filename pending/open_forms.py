@@ -11,24 +11,24 @@ from sayso.pending.repository import ActionRepository, StoredAction
 
 
 class OpenForms:
-    """The forms of all open questions, for a web process. Holds nothing between two calls."""
+    """Finds the forms of open questions, for a web process. Holds nothing between two calls."""
 
     def __init__(self, repository: ActionRepository, signer: ActionSigner) -> None:
         self._repository = repository
         self._signer = signer
 
     def asks_for_form(self, turn: Turn) -> bool:
-        """Return whether a turn is a tap on the button of a question that opens its form. No I/O.
+        """Return whether a turn is a tap on the button that opens the form of a question.
 
-        A token that was issued for another person or another conversation opens none.
+        A token that was issued for another person or conversation opens no form. There is no I/O.
         """
         return self._press_of(turn) is not None
 
     async def open(self, turn: Turn) -> EditForm | None:
-        """Return the form of the question for a tap on its button, None if it cannot be changed now.
+        """Open the form of a question for a tap on its button, None if it cannot be changed now.
 
-        From then on the question stays open for FORM_MS at least: filling in a form takes longer than
-        a yes. Raises redis.RedisError.
+        From then on the question stays open for FORM_MS at least, as filling in a form takes longer
+        than a yes. Raises redis.RedisError.
         """
         press = self._press_of(turn)
         if press is None:
@@ -38,7 +38,7 @@ class OpenForms:
         return self._form_of(stored, turn)
 
     async def find(self, turn: Turn) -> EditForm | None:
-        """Return the form of the question for what was filled in, None if it cannot be changed now.
+        """Return the form of a question for a filled-in form, None if it cannot be changed now.
 
         Raises redis.RedisError.
         """
@@ -50,7 +50,7 @@ class OpenForms:
         return self._form_of(stored, turn)
 
     def _form_of(self, stored: StoredAction | None, turn: Turn) -> EditForm | None:
-        """Return the form of an open question. One with another record than was signed has none."""
+        """Return the form of an open question, None if its record is not the signed one."""
         if stored is None or stored.state != "shown" or stored.is_over:
             return None
         if not stored.is_genuine(self._signer, turn.scope):
@@ -61,5 +61,7 @@ class OpenForms:
         return replace(form, seconds_left=max(0.0, stored.expires_at - stored.looked_at))
 
     def _press_of(self, turn: Turn) -> ButtonPress | None:
-        press = self._signer.read_button(turn.tap.data, turn.scope) if turn.tap else None
+        if turn.tap is None:
+            return None
+        press = self._signer.read_button(turn.tap.data, turn.scope)
         return press if press and press.intent == "change" else None

@@ -1,4 +1,4 @@
-"""Results and errors of tools as text for people: JSON, HTML and XML in words, other text as it is."""
+"""Results and errors of tools as text for people. JSON, HTML and XML are put in words."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ MAX_PAGE_LINES = 40
 MAX_QUOTED_PAGE_CHARS = 200
 #: Characters of a literal of Python that is read.
 MAX_LITERAL_CHARS = 20_000
-#: How many brackets of a text are tried that begin no JSON. An error of `json` counts the lines before it, which
-#: takes time in proportion to the text.
+#: How many brackets of a text are tried that begin no JSON. An error of `json` counts the lines
+#: before it, which takes time in proportion to the text.
 MAX_NO_JSON = 1000
-#: Characters of a text that are looked at for those that no text has, and the share of them that makes it no text.
+#: Characters at the beginning of a result that are searched for those that no text has.
 BINARY_CHARS = 2000
+#: The share of such characters from which on a result is binary data.
 BINARY_SHARE = 0.1
 
 #: Stands for the rest of a text that was cut off.
@@ -32,7 +33,8 @@ _CUT = "[…]"
 _CUT_MARK = re.compile(
     r"\s*\[\.\.\. \d+ of \d+ characters are shown:.*| \[cut, was \d+ characters\]\Z| \[…\]\Z", re.DOTALL
 )
-#: What may stand before the JSON of an answer: a byte order mark, and what keeps a browser from running it.
+#: What may stand before the JSON of an answer: a byte order mark, and what keeps a browser from
+#: running it.
 _BEFORE_JSON = re.compile(r"\A\ufeff?\s*(?:\)\]\}',?\s*)?")
 #: The first or last line of a block of code. The first one may name a language.
 _FENCE = re.compile(r"^```[ \t]*(\w*)[ \t]*$", re.MULTILINE)
@@ -40,9 +42,10 @@ _FENCE = re.compile(r"^```[ \t]*(\w*)[ \t]*$", re.MULTILINE)
 _BASE64 = re.compile(r"(?:data:[\w/+.-]{1,100};base64,)?[A-Za-z0-9+/_-]{2000,}={0,2}")
 #: Characters that no text has.
 _NO_TEXT = re.compile("[\x00-\x08\x0e-\x1a\ufffd]")
-#: The beginning of a JSON object, or of a list of objects: on a line of its own, perhaps behind a label; or behind any
-#: other text.
+#: The beginning of a JSON object, or of a list of objects, on a line of its own, perhaps behind a
+#: label.
 _IN_LINE = re.compile(r"^(?P<label>[^\n{}\[\]\"]{1,80}:)?[ \t]*(?=[{\[])", re.MULTILINE)
+#: The same behind any other text.
 _BEHIND_TEXT = re.compile(r'(?=\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")(?P<label>)')
 _decode = json.JSONDecoder(parse_float=str).raw_decode
 #: Results that say no more than that an effect took place, as JSON.
@@ -52,16 +55,18 @@ _ONLY_DONE = frozenset(("true", "null", '""', "[]", "{}"))
 def effect_in_words(text: str) -> str:
     """Return the result of an effect as text for people, like `result_in_words`.
 
-    "" if it says no more than that the effect took place. Alone, "nothing" would read as if nothing was done.
+    Return "" for a result which says no more than that the effect took place.
     """
     if text.strip() in _ONLY_DONE:
         return ""
     words = result_in_words(text)
-    return "" if words == "nothing" != text else words
+    # "nothing" stands for an empty value, and would read as if nothing was done.
+    is_empty_value = words == "nothing" and text != "nothing"
+    return "" if is_empty_value else words
 
 
 def result_in_words(text: str) -> str:
-    """Return a result as text for people: JSON, HTML and XML in words, other text as it is."""
+    """Return a result as text for people: JSON, HTML and XML in words, other text unchanged."""
     bare = _BEFORE_JSON.sub("", text)
     try:
         value = decoded(decode(bare))
@@ -73,11 +78,13 @@ def result_in_words(text: str) -> str:
         return _text_in_words(value, value)
     if not isinstance(value, dict):
         return in_line(value)
-    kind, entity, query = (value.get(key) for key in ("kind", "entity", "query"))  # of a typed result: see ToolResult
+    kind = value.get("kind")  # of a typed result: see ToolResult
+    entity = str(value.get("entity") or "")
+    query = str(value.get("query") or "")
     if kind == "ambiguous":
-        return Ambiguous(str(entity or ""), str(query or ""), list(value.get("matches") or [])).in_words
+        return Ambiguous(entity, query, list(value.get("matches") or [])).in_words
     if kind == "not_found":
-        return NotFound(str(entity or ""), str(query or "")).in_words
+        return NotFound(entity, query).in_words
     for key in ("preview", "message"):
         if kind and isinstance(value.get(key), str):
             return str(value[key])
@@ -87,9 +94,10 @@ def result_in_words(text: str) -> str:
 
 
 def words_for_person(error: BaseException) -> str:
-    """Return what an executor's error says to the user; "" for an unexpected error, whose text stays private.
+    """Return what an executor's error says to the user.
 
-    EffectFailed says its own text. Errors of other packages (`agent.ToolError`) have an attribute of this name.
+    Return "" for an unexpected error: its text stays private. EffectFailed says its own text.
+    Errors of other packages (`agent.ToolError`) have an attribute of this name.
     """
     if isinstance(error, EffectFailed):
         return readable_text(error) or ""
@@ -104,7 +112,10 @@ def words_for_person(error: BaseException) -> str:
 
 
 def _text_in_words(text: str, bare: str) -> str:
-    """Return a text that is no JSON as a whole. `bare` is the text without what may stand before JSON."""
+    """Return a text that is no JSON as a whole, for people.
+
+    `bare` is the text without what may stand before JSON.
+    """
     beginning = text[:BINARY_CHARS]
     if len(_NO_TEXT.findall(beginning)) > BINARY_SHARE * len(beginning):
         return _left_out(len(text.encode()))
@@ -133,7 +144,10 @@ def _text_in_words(text: str, bare: str) -> str:
 
 
 def _rows(text: str) -> list[Any]:
-    """Return the JSON objects of a text that has one in each line, as logs have; an empty list for other text."""
+    """Return the JSON objects of a text that has one in each line, as logs have.
+
+    Return an empty list for any other text.
+    """
     lines = [line for line in text.splitlines() if line.strip()]
     try:
         rows = [decode(line) for line in lines]
@@ -154,21 +168,25 @@ def _markup_in_words(text: str) -> str:
 
 
 def _almost_json_in_words(text: str) -> str:
-    """Return an object or list that Python has printed, or whose end is cut off, in words; "" for other text."""
+    """Return an object or list that Python has printed, or whose end is cut off, in words.
+
+    Return "" for any other text.
+    """
     for read, ending in ((_python_literal, ""), (decode_cut, f"\n{_CUT}")):
         try:
             value = read(text)
         except (ValueError, RecursionError):
             continue
-        if isinstance(value, dict) and value:
-            return in_lines(value) + ending
-        if isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        if value and _is_object(value):
             return in_lines(value) + ending
     return ""
 
 
 def _python_literal(text: str) -> Any:
-    """Return the JSON value of an object or list as Python prints it. Raises ValueError for other text."""
+    """Return the JSON value of an object or list as Python prints it.
+
+    Raises ValueError for any other text.
+    """
     if len(text) > MAX_LITERAL_CHARS:
         raise ValueError(f"{len(text):,} characters are more than are read")
     try:
@@ -189,7 +207,7 @@ def _code_blocks(text: str) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
 
 
 def _code_in_words(block: str, first: re.Match[str], last: re.Match[str]) -> str:
-    """Return a block of code that is called JSON in words, any other as it is: it may be an example."""
+    """Return a block of JSON in words. Any other block is unchanged: it may be an example."""
     if first[1].lower() != "json":
         return block
     try:
@@ -200,10 +218,15 @@ def _code_in_words(block: str, first: re.Match[str], last: re.Match[str]) -> str
 
 
 def _base64_left_out(found: re.Match[str]) -> str:
-    """Return the note in place of base64, or the text where it is a long row of one kind of characters."""
+    """Return the note that stands in place of base64.
+
+    A long row of one kind of characters is no base64, and is returned unchanged.
+    """
     data = found[0].rpartition(",")[2]
     is_base64 = all(re.search(kind, data) for kind in ("[A-Z]", "[a-z]", "[0-9]"))
-    return _left_out(len(data) * 3 // 4) if is_base64 else found[0]
+    if not is_base64:
+        return found[0]
+    return _left_out(len(data) * 3 // 4)
 
 
 def _left_out(size: int) -> str:
@@ -213,10 +236,12 @@ def _left_out(size: int) -> str:
 def json_in_words(text: str, *, is_quoted: bool = False) -> str:
     """Return a text with the JSON objects that end their lines in words, for people.
 
-    They stand on lines of their own, perhaps behind a label such as "Created:". With `is_quoted` the text is an error
-    that quotes an answer of another system: then an object may stand behind any text, and one that is cut off is left
-    out. What was read in vain is not read again from a bracket inside it, and the rest of a text with many such
-    brackets stays as it is: the work grows with the text, not with its square.
+    They stand on lines of their own, perhaps behind a label such as "Created:". With `is_quoted`
+    the text is an error that quotes an answer of another system: then an object may stand behind any
+    text, and one that is cut off is left out.
+
+    A part that is no JSON is not read again from a bracket inside it. After MAX_NO_JSON such parts
+    the rest of the text is unchanged. So the work grows with the text, not with its square.
     """
     pieces: list[str] = []
     done = 0
@@ -226,14 +251,16 @@ def json_in_words(text: str, *, is_quoted: bool = False) -> str:
         if found.end() < max(done, tried):  # it is a part of the object before
             continue
         try:
-            values, end = _decode_row(text, found.end()) if not is_quoted else _decode_one(text, found.end())
+            decode_at = _decode_one if is_quoted else _decode_row
+            values, end = decode_at(text, found.end())
         except (ValueError, RecursionError) as exc:
             if is_quoted:
                 return "".join([*pieces, text[done : found.end()], _CUT])
             failures += 1
             if failures == MAX_NO_JSON:
                 break
-            # Deep nesting and numbers of thousands of digits do not say where they are: then the rest stays as it is.
+            # Errors of deep nesting and of very long numbers do not say where they are. Then the
+            # rest of the text is unchanged.
             tried = getattr(exc, "pos", len(text))
             continue
         if all(map(_is_object, values)) and (is_quoted or _ends_line(text, end)):
@@ -250,7 +277,10 @@ def _decode_one(text: str, at: int) -> tuple[list[Any], int]:
 
 
 def _decode_row(text: str, at: int) -> tuple[list[Any], int]:
-    """Return the JSON values that directly follow each other, and where they end. Raises as `_decode_one`."""
+    """Return the JSON values that directly follow each other, and where the last one ends.
+
+    Raises ValueError and RecursionError.
+    """
     values, end = _decode_one(text, at)
     while text[end : end + 1] in ("{", "["):
         value, end = _decode(text, end)
@@ -260,7 +290,9 @@ def _decode_row(text: str, at: int) -> tuple[list[Any], int]:
 
 def _is_object(value: Any) -> bool:
     """Return whether a value is a JSON object or a list with one."""
-    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(each, dict) for each in value))
+    if isinstance(value, list):
+        return any(isinstance(each, dict) for each in value)
+    return isinstance(value, dict)
 
 
 def _ends_line(text: str, at: int) -> bool:

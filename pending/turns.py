@@ -144,7 +144,11 @@ class SettledAnswer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as the scripts store it."""
-        answer: dict[str, Any] = {"intent": self.intent, "pid": self.pending_action_id, "language": self.language}
+        answer: dict[str, Any] = {
+            "intent": self.intent,
+            "pid": self.pending_action_id,
+            "language": self.language,
+        }
         if self.words_follow:
             answer["words_follow"] = True
         return answer

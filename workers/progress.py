@@ -207,7 +207,9 @@ class DraftMessage:
 
     async def _show_now(self) -> float | None:
         """Show the draft as it is now. Return the seconds until the next time, None for never again."""
-        text = without_signs(self._text) if self._text.strip() else self._notice_text
+        text = self._notice_text
+        if self._text.strip():
+            text = without_signs(self._text)
         if text in ("", self._shown_text):
             return self._gap
         pause = None

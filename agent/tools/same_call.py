@@ -32,7 +32,10 @@ def is_same_question(tool: Tool, draft: ProposalDraft, preview: str, values_dige
 
 
 def is_same_call(tool: Tool, recorded: dict[str, Any]) -> bool:
-    """Return whether the tool would run with exactly the recorded arguments. The order of a set does not matter."""
+    """Return whether the tool would run with exactly the recorded arguments.
+
+    The order of a set does not matter.
+    """
     written = tool.validate_json(recorded)
     if canonical_json(written) == canonical_json(recorded):
         return True
@@ -50,7 +53,10 @@ def is_same_call(tool: Tool, recorded: dict[str, Any]) -> bool:
 
 
 def _has_any_order(value: Any) -> bool:
-    """Return whether a value may be shown in another order from its record: it holds a set or an object."""
+    """Return whether a value may be shown in another order from its record.
+
+    That is so if it holds a set or an object.
+    """
     if isinstance(value, dict):
         return len(value) > 1 or any(map(_has_any_order, value.values()))
     if isinstance(value, list | tuple):

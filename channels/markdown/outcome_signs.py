@@ -1,8 +1,9 @@
 """The signs at the beginning of the bot's own lines about an action, which no other text may have.
 
-What became of an action stands in a line that begins with one of these signs. A model may write such
-a line too, because it believes so or because a web page or a tool's result told it to. So each of
-these signs, and each that passes for one, becomes plain characters in all that models and tools write.
+The outcome of an action stands in a line that begins with one of these signs. A model may write
+such a line too, by mistake or because a web page or the result of a tool told it to. So in all that
+models and tools write, each of these signs becomes plain characters, and so does each sign that
+looks like one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ EXPIRED = "⌛"
 #: It failed, was refused, or is unknown.
 WARNING = "⚠️"
 
-#: What stands in place of a sign, for each sign and those that look like it. None of it is Markdown.
+#: What stands in place of each sign, and of those that look like it. None of it is Markdown.
 _PLAIN = {
     **dict.fromkeys("✅✔✓☑🗸🗹", "(+)"),
     **dict.fromkeys("❌❎✖✗✘☒🗙🗴🗵🗶🗷", "(-)"),
@@ -33,7 +34,7 @@ _SIGN = re.compile(rf"(?:[{''.join(_PLAIN)}]|&(?:#\d{{1,7}}|#[xX][0-9a-fA-F]{{1,
 
 
 def without_signs(md: str) -> str:
-    """Return Markdown with plain characters in place of the signs of outcomes: "(+) Paid" for "✅ Paid"."""
+    """Return Markdown with plain characters in place of these signs: "(+) Paid" for "✅ Paid"."""
     return as_kind_of(md, _SIGN.sub(_plain, md))
 
 

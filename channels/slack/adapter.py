@@ -145,7 +145,8 @@ class SlackChannel:
 
     async def open_form(self, turn: Turn, find: FindForm) -> WebhookResponse | None:
         """Open the modal that a tap asks for. Return None if Slack shows none."""
-        return WebhookResponse() if await self._forms.open(turn, find) else None
+        is_shown = await self._forms.open(turn, find)
+        return WebhookResponse() if is_shown else None
 
     def form_errors(self, errors: Mapping[str, str]) -> WebhookResponse:
         """Return the answer to a submission that shows each error beside its field."""

@@ -28,17 +28,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What Slack takes: characters of a title and of a button of the modal, of a label and of a hint,
-#: of an option's text and value, of an input, and of the metadata; blocks of a modal; options of a
-#: menu.
-TITLE_LIMIT, LABEL_LIMIT = 24, 2000
-OPTION_TEXT_LIMIT, OPTION_VALUE_LIMIT = 75, 150
-INPUT_LIMIT, METADATA_LIMIT = 3000, 3000
-BLOCK_LIMIT, OPTION_LIMIT, ID_LIMIT = 100, 100, 255
-#: How long the record of a question is awaited before a modal opens that says so, in seconds.
-#: Slack's trigger works for three seconds after the tap.
+#: The most characters that Slack takes: of the title and of a button of a modal.
+TITLE_LIMIT = 24
+#: Of the label and of the hint of a field.
+LABEL_LIMIT = 2000
+#: Of the text of an option, and of its value.
+OPTION_TEXT_LIMIT = 75
+OPTION_VALUE_LIMIT = 150
+#: Of a text that stands in a field.
+INPUT_LIMIT = 3000
+#: Of the metadata of a modal, and of the id of a block.
+METADATA_LIMIT = 3000
+ID_LIMIT = 255
+#: The most blocks of a modal, and options of a menu.
+BLOCK_LIMIT = 100
+OPTION_LIMIT = 100
+#: How long the record of a question may take to be read, in seconds. After that a modal opens which
+#: says that the form is still loading: Slack's trigger works for three seconds after the tap.
 READ_SECONDS = 1.0
-#: How long it is awaited after that.
+#: How long reading the record may take after that, in seconds.
 FILL_SECONDS = 30.0
 #: Blocks beside the fields: what was asked, and that nothing is done yet.
 _OTHER_BLOCKS = 2
@@ -49,14 +57,22 @@ Block = dict[str, Any]
 
 
 def place_of(turn: Turn) -> FormPlace:
-    """Return where the form belongs that a tap asks for."""
+    """Return the place of the form that a tap asks for."""
     team, chat = split_place(turn.conversation.chat)
-    token = turn.tap.data if turn.tap else ""
-    return FormPlace(team, chat, turn.conversation.thread, turn.message_id, token)
+    return FormPlace(
+        team=team,
+        chat=chat,
+        thread=turn.conversation.thread,
+        message=turn.message_id,
+        token=turn.tap.data if turn.tap else "",
+    )
 
 
 class SlackForms:
-    """Opens the forms of one channel, on a loop of the web process. Lives as long as it."""
+    """Opens the forms of one channel, on a loop of the web process.
+
+    Lives as long as that channel.
+    """
 
     def __init__(
         self,
@@ -71,7 +87,7 @@ class SlackForms:
         self._channel = channel
         self._client_of = client_of
         self._texts = texts_for(language)
-        #: The forms whose questions are still read.
+        #: The tasks that fill open modals. The loop itself keeps no reference to a task.
         self._filling: set[asyncio.Task[None]] = set()
 
     async def open(self, turn: Turn, find: FindForm) -> bool:
@@ -108,8 +124,10 @@ class SlackForms:
         task.add_done_callback(self._filling.discard)
 
     def _note_failure(self, turn: Turn, error: Exception) -> None:
-        # The words of a broken connection to Redis may hold its address.
-        reason = str(error) if isinstance(error, SendError) else type(error).__name__
+        # The text of a broken connection to Redis may hold its address.
+        reason = type(error).__name__
+        if isinstance(error, SendError):
+            reason = str(error)
         extra = {"channel": self._channel, "event": turn.event_hash, "reason": reason}
         log.warning("form.not_opened", extra=extra)
 
@@ -120,26 +138,26 @@ class SlackForms:
         reading: asyncio.Future[EditForm | None],
         turn: Turn,
     ) -> None:
-        """Show the form in an open modal, or that there is none."""
-        closed = self._texts.form_failed()
+        """Show the form in an open modal, or why there is none."""
+        problem = self._texts.form_failed()
         view = None
         try:
             form = await asyncio.wait_for(reading, FILL_SECONDS)
             view = _view_of(form, turn)
             if form is None:
-                closed = self._texts.stale()
+                problem = self._texts.stale()
         except (TimeoutError, RedisError, OtherVersion) as exc:
             self._note_failure(turn, exc)
         try:
             with translated(turn.conversation.chat):
-                new = view or notice_view(closed, self._texts)
+                new = view or notice_view(problem, self._texts)
                 await client.views_update(view_id=shown["id"], hash=shown["hash"], view=new)
         except SendError as exc:  # such as a modal that the person has closed
             self._note_failure(turn, exc)
 
 
 def _take_error(reading: asyncio.Future[EditForm | None]) -> None:
-    """Take the error of a question that is not needed any more: asyncio would log it."""
+    """Mark the error of a reading as retrieved: otherwise asyncio logs it."""
     if not reading.cancelled():
         reading.exception()
 
@@ -164,10 +182,11 @@ def _view_of(form: EditForm | None, turn: Turn) -> Block | None:
 def form_view(form: EditForm, texts: Texts, place: FormPlace) -> Block | None:
     """Return the modal of a form, None if a modal of Slack cannot show it whole."""
     blocks = [_input_of(field, texts) for field in form.fields]
-    metadata = place.to_metadata()
-    fits = 0 < len(blocks) <= BLOCK_LIMIT - _OTHER_BLOCKS and len(metadata) <= METADATA_LIMIT
     inputs = [block for block in blocks if block]
-    if not fits or len(inputs) < len(blocks):
+    if not inputs or len(inputs) < len(blocks):
+        return None
+    metadata = place.to_metadata()
+    if len(inputs) > BLOCK_LIMIT - _OTHER_BLOCKS or len(metadata) > METADATA_LIMIT:
         return None
     asked = slack_mrkdwn(brief(form.preview))
     section = {"type": "section", "text": {"type": "mrkdwn", "text": asked, "verbatim": True}}
@@ -293,9 +312,11 @@ def _instant_picker(text: str) -> Block | None:
     zone = at.utcoffset()
     if zone is None or at.second or at.microsecond:
         return None
-    # What is picked gets the zone of the present value.
+    # What is picked gets the zone of the present value: see `submissions`.
     element: Block = {"type": "datetimepicker", "action_id": f"{zone.total_seconds():.0f}"}
-    return {**element, "initial_date_time": round(at.timestamp())} if text else element
+    if text:
+        element["initial_date_time"] = round(at.timestamp())
+    return element
 
 
 def _text_input(field: FormField) -> Block | None:

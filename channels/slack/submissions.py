@@ -1,4 +1,4 @@
-"""What a submitted form of a question says: which question it changes, and the values in it."""
+"""Reads a submitted form of Slack: which question it changes, and the values in it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class FormPlace:
 def entered_values(view: Mapping[str, Any]) -> dict[str, str]:
     """Return what a person has changed in a form, by the name of the field.
 
-    Untouched fields are left out: Slack sends the form back with what was entered, so that both
-    can be compared.
+    Untouched fields are left out. Slack sends the whole modal back beside the values entered, so
+    the values before are known here.
     """
     values = (view.get("state") or {}).get("values") or {}
     changed = {}
@@ -82,7 +82,10 @@ def _text_of(element: Mapping[str, Any], when: str) -> str:
             return str(element.get(f"{when}_time") or "")
         case "datetimepicker":
             at = element.get(f"{when}_date_time")
+            # The id is the offset of the time zone, in seconds.
             zone = timezone(timedelta(seconds=int(element["action_id"])))
-            return datetime.fromtimestamp(at, zone).isoformat() if at else ""
+            if not at:
+                return ""
+            return datetime.fromtimestamp(at, zone).isoformat()
     value = element.get("initial_value" if when == "initial" else "value")
     return str(value or "")

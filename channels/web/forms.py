@@ -1,6 +1,6 @@
-"""WebForms: opens the form of a question, and checks a filled-in one, before anything is stored.
+"""WebForms: opens the form of a question, and checks a filled-in form, before anything is stored.
 
-The web process does both itself: Slack gives it three seconds, in which all workers may be busy.
+The web process does both itself: Slack waits three seconds, in which all workers may be busy.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ T = TypeVar("T")
 
 
 class WebForms:
-    """The forms of all channels. One per process; used from any thread.
+    """Opens and checks the forms of all channels. One per web process; used from any thread.
 
-    What it cannot do in time it leaves to the workers: the turn is stored like any other one.
+    Where the time is too short, the turn is stored like any other one, and a worker answers it.
     """
 
     def __init__(
@@ -54,9 +54,11 @@ class WebForms:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def answered(self, channel: Channel, received: Received) -> Received:
-        """Open the form that a tap asks for, or check a filled-in one. Return what to store."""
-        turn = received.turns[0] if len(received.turns) == 1 else None
-        if turn is None or turn.tap is None or not isinstance(channel, ShowsForms):
+        """Open the form that a tap asks for, or check a filled-in form. Return what to store."""
+        if len(received.turns) != 1 or not isinstance(channel, ShowsForms):
+            return received
+        turn = received.turns[0]
+        if turn.tap is None:
             return received
         if turn.kind == "form":
             return self._checked(channel, received, turn)

@@ -137,10 +137,14 @@ def template_fields(reply: Reply, settings: WhatsAppSettings) -> dict[str, str]:
     styles = [button.style for button in reply.buttons[:2]]
     # The template has no third button: what can be changed is said in words there.
     is_question = styles == ["danger", "default"]
+    ids: tuple[str, ...] = ()
     if is_question and settings.confirm_template:
-        sid, md, ids = settings.confirm_template, reply.text, tuple(button.data for button in reply.buttons[:2])
+        sid = settings.confirm_template
+        md = reply.text
+        ids = tuple(button.data for button in reply.buttons[:2])
     elif settings.template:
-        sid, md, ids = settings.template, text_of(reply), ()
+        sid = settings.template
+        md = text_of(reply)
     else:
         raise WindowClosed("more than 24 hours since the person last wrote, and no template is configured")
     text = " ".join(whatsapp_text(md).split())  # WhatsApp takes no line ends and wide gaps there

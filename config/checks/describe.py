@@ -144,14 +144,23 @@ def _describe_channel(settings: Settings, name: str, deps: AgentDeps, opened: Op
         own_after = effective_after(tool.name, tool, config.tool_policy) or after
         if own_after != after and (tool.proposes or decision == "review"):
             outcomes[tool.name] += f", then {AFTER_TEXTS[own_after]}"
-    narrowed_by = "of these each role may use some" if channel.access and channel.access.roles else ""
+    narrowed_by = ""
+    if channel.selector:
+        narrowed_by = "of these its selector shows some"
+    elif channel.access and channel.access.roles:
+        narrowed_by = "of these each role may use some"
     return ChannelDescription(
-        name, channel.platform, channel.polls, channel.confirm_ttl, describe_access(channel),
-        describe_agent(settings, name), outcomes,
-        "of these its selector shows some" if channel.selector else narrowed_by,
-        after,
-        channel.other_message == "keep",
-    )  # fmt: skip
+        name=name,
+        platform=channel.platform,
+        is_polled=channel.polls,
+        confirm_seconds=channel.confirm_ttl,
+        access=describe_access(channel),
+        agent=describe_agent(settings, name),
+        tools=outcomes,
+        narrowed_by=narrowed_by,
+        after=after,
+        keeps_questions=channel.other_message == "keep",
+    )
 
 
 def describe_access(channel: AnyChannel) -> str:

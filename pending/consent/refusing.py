@@ -1,8 +1,8 @@
-"""Answers with more words: "no, wrong order" and "no, make it 20" deny, "yes, but blue" asks for a change.
+"""Answers with more words: "no, wrong order" denies, and "yes, but blue" asks for a change.
 
-A no with more words begins with a word that is a no and nothing else, and a break behind it, or with one
-of the usual forms without a break ("no because"). Nothing behind it may take the no back: "no, go
-ahead". A yes with more words is never a yes.
+A no with more words begins with a word that is a no and nothing else, and a break behind it, or
+with one of the usual forms without a break ("no because"). Nothing behind it may take the no back:
+"no, go ahead". A yes with more words is never a yes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _YES_EMOJI = frozenset("👍👌🤝🙌👏✅✔☑💯")
 def is_no_with_more(parser: ConfirmParser, message: str, language: str) -> bool:
     """Return whether a message denies what a question in this language asks, and says more.
 
-    A plain no is none: `read_answer` reads it. In doubt the message is none either.
+    For a plain no this is False: `read_answer` reads it. In doubt it is False, too.
     """
     if not isinstance(parser, RegexConfirmParser):
         return False
@@ -52,9 +52,9 @@ def is_no_with_more(parser: ConfirmParser, message: str, language: str) -> bool:
 
 
 def is_yes_with_change(parser: ConfirmParser, message: str, language: str) -> bool:
-    """Return whether a message wants what a question in this language asks, but otherwise: "yes, but blue".
+    """Return whether a message wants something else than a question asks: "yes, but blue".
 
-    It decides nothing, and is a new request.
+    `language` is that of the question. Such a message decides nothing, and is a new request.
     """
     if not isinstance(parser, RegexConfirmParser) or len(message) > MAX_DECISION_CHARS:
         return False
@@ -92,7 +92,7 @@ def _denies(parser: RegexConfirmParser, message: str) -> bool:
 
 
 def _behind_no(parser: RegexConfirmParser, message: str) -> str | None:
-    """Return what stands behind the no at the beginning of a message; None if it begins with none."""
+    """Return what stands behind the no that a message begins with; None if there is no such no."""
     for found in _BREAK.finditer(message, 0, MAX_DECISION_CHARS):  # "sorry, no, wrong order" has two
         if parser.is_refusal(plain_words(message[: found.start()])):
             return message[found.end() :]
@@ -110,7 +110,8 @@ def _takes_back(parser: RegexConfirmParser, rest: str) -> bool:
     phrases = parser.refusal_phrases
     text = _loose(rest)
     if is_syllabic(text):
-        if any(each.replace(" ", "") in text for each in phrases.takes_back if is_syllabic(each)):
+        solid = [each.replace(" ", "") for each in phrases.takes_back if is_syllabic(each)]
+        if any(each in text for each in solid):
             return True
     elif any(f" {each} " in f" {text} " for each in phrases.takes_back):
         return True
@@ -149,7 +150,17 @@ def _longest_start(text: str, phrases: frozenset[str]) -> str:
 
 
 def _loose(text: str) -> str:
-    """Return a text of any script as small letters, digits and single spaces, spelled as the phrases are."""
+    """Return a text of any script as small letters, digits and single spaces.
+
+    It is spelled as the phrases are.
+    """
     spelled = unicodedata.normalize("NFC", text).casefold().translate(TYPED)
-    kept = (char if char == "'" or unicodedata.category(char)[0] in "LMN" else " " for char in spelled)
-    return " ".join("".join(kept).split())
+    letters = "".join(map(_letter_or_space, spelled))
+    return " ".join(letters.split())
+
+
+def _letter_or_space(char: str) -> str:
+    """Return a letter, mark, digit or apostrophe, and a space for any other character."""
+    if char == "'" or unicodedata.category(char)[0] in "LMN":
+        return char
+    return " "

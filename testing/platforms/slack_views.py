@@ -17,8 +17,9 @@ from slack_sdk.models.views import View
 TRIGGER_SECONDS = 3.0
 #: The most bytes of a view as JSON.
 MAX_VIEW_BYTES = 250_000
-#: The most characters of an option: of its text and of its value.
-OPTION_TEXT_LIMIT, OPTION_VALUE_LIMIT = 75, 150
+#: The most characters of the text of an option, and of its value.
+OPTION_TEXT_LIMIT = 75
+OPTION_VALUE_LIMIT = 150
 #: The most characters of a text that stands in a field or that a person enters there.
 INPUT_LIMIT = 3000
 #: The most characters of the text in an empty field.
@@ -184,9 +185,11 @@ def view_problem(view: object) -> str:
     ids = [block.get("block_id") for block in inputs]
     are_unique = len(set(ids)) == len(ids)
     are_sized = all(isinstance(each, str) and 0 < len(each) <= 255 for each in ids)
-    needs_submit = bool(inputs) and not view.get("submit")
-    is_well = is_known and are_unique and are_sized and not needs_submit
-    return "" if is_well and all(map(_is_valid_element, inputs)) else "invalid_arguments"
+    lacks_submit = bool(inputs) and not view.get("submit")
+    is_valid = is_known and are_unique and are_sized and not lacks_submit
+    if is_valid and all(map(_is_valid_element, inputs)):
+        return ""
+    return "invalid_arguments"
 
 
 def _is_valid_element(block: SlackView) -> bool:
@@ -224,8 +227,9 @@ def _is_number(element: SlackView, text: object) -> bool:
 
 
 def _entered(block: SlackView, given: str | None) -> SlackView:
-    """Return what a payload says of one element. Raises NotEntered."""
-    element, name = block["element"], block["block_id"]
+    """Return the state of one element in a payload. Raises NotEntered."""
+    element = block["element"]
+    name = block["block_id"]
     value = _state_of(element, given)
     is_empty = all(not each for key, each in value.items() if key != "type")
     if is_empty and not block.get("optional"):
@@ -263,9 +267,13 @@ def _state_of(element: SlackView, given: str | None) -> SlackView:
             name = kind.removesuffix("picker")
             return {"type": kind, f"selected_{name}": given or element.get(f"initial_{name}")}
         case "datetimepicker":
-            at = element.get("initial_date_time") if given is None else int(given)
+            at = element.get("initial_date_time")
+            if given is not None:
+                at = int(given)
             return {"type": kind, "selected_date_time": at}
-    text = element.get("initial_value") if given is None else given
+    text = element.get("initial_value")
+    if given is not None:
+        text = given
     return {"type": kind, "value": text or None}
 
 
