@@ -459,25 +459,22 @@ class ConfirmationHandler:
 
         The model reads the words, and cannot propose the same again in this turn.
         """
-        transition = await self._denied_in_words(context, live)
+        words = await self._checked_words(context.turn)
+        self._outcomes.write_outcome(context, live, "denied", words=words)
+        transition = denied_transition(live, context.turn)
         outcome = transition.outcome_text
         context.run.denied += await self.actions_of(context.turn.scope, live)
         answer = await self._run(context, self.as_line(live, "cancelled", outcome))
         answer = answer.changed(transition=transition)
         return await self.with_closed_prompt(context, answer, live, "cancelled", outcome)
 
-    async def _denied_in_words(self, context: TurnContext, live: StoredAction) -> Transition:
-        """Write a no with more words into the history, and return the transition that cancels the action.
-
-        The model reads the words as the guardrails pass them, as it reads the message itself.
-        """
-        words = context.turn.text
+    async def _checked_words(self, turn: Turn) -> str:
+        """Return the words of a no as the guardrails pass them: so the model reads the message itself, too."""
         guardrails = self._agent.config.guardrails
-        if guardrails is not None:
-            checked = await guardrails.acheck_input(words)
-            words = checked.content if checked.passed else WITHHELD
-        self._outcomes.write_outcome(context, live, "denied", words=words)
-        return Transition(live.pid, WAITING_STATES, "cancelled", _cancelled_text(live), context.turn.event_id)
+        if guardrails is None:
+            return turn.text
+        checked = await guardrails.acheck_input(turn.text)
+        return checked.content if checked.passed else WITHHELD
 
     async def actions_of(self, scope: Scope, stored: StoredAction) -> list[PendingAction]:
         """Return an action, or the steps of a plan."""
@@ -589,8 +586,9 @@ class ConfirmationHandler:
 
         is_open = live is not None and live.state in WAITING_STATES
         if live and is_open and (is_choice or not turn.tap) and not self.survives_failure(context, live):
-            if self._refuses_in_words(context, live):
-                transition = await self._denied_in_words(context, live)
+            if self._refuses_in_words(context, live):  # no guardrail is asked: one may be why the turn failed
+                transition = denied_transition(live, turn)
+                self._outcomes.write_outcome(context, live, "denied")
             else:
                 transition = dropped_transition(live, turn)
                 self._outcomes.write_outcome(context, live, "replaced")
@@ -1007,6 +1005,11 @@ def ended_transition(context: TurnContext, live: StoredAction, outcome: str) -> 
         return Transition(live.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
     expired = f"{_texts_of(live).expired(live.action.preview)}{_ran_beside(live)}"
     return Transition(live.pid, WAITING_STATES, "expired", expired, context.turn.event_id)
+
+
+def denied_transition(live: StoredAction, turn: Turn) -> Transition:
+    """Return the transition of an action to which its person says no."""
+    return Transition(live.pid, WAITING_STATES, "cancelled", _cancelled_text(live), turn.event_id)
 
 
 def dropped_transition(live: StoredAction, turn: Turn) -> Transition:

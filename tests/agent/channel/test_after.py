@@ -74,3 +74,18 @@ def test_terminal_tool_ends_the_request_with_its_result():
     bot.ask_channel("ana", "please", conversation_id="room")
     assert bot.ask_channel("ana", "yes", conversation_id="room").content.endswith("order 17")
     assert len(model.requests) == 1
+
+
+def test_terminal_tool_beside_a_question_ends_nothing_after_the_decision():
+    """Its result was told above the question. The model has not read the outcome, and goes on with it."""
+
+    @tool(terminal=True, read_only=True)
+    def show(order: int) -> str:
+        """Show an order."""
+        return f"order {order}"
+
+    both = [ToolCall("refund", {"order": 17}, "r"), ToolCall("show", {"order": 17}, "s")]
+    model = ScriptedProvider([both, "All done."], strict=True)
+    bot = ChannelAgent(Agent([replace(refund, after="continue"), show], model))
+    assert bot.ask_channel("ana", "refund 17 and show it").content.startswith("order 17\n\n")
+    assert bot.ask_channel("ana", "yes").content.endswith("All done.")
