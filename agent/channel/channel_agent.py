@@ -255,6 +255,8 @@ class ChannelAgent:
                 return (await self._confirmation.handle_tap(context)).about(context.tapped)
             if context.turn.kind == "anonymous":
                 return fixed_answer(context, context.texts.anonymous())
+            if self._commands and context.turn.is_stop:  # a worker answers it before it gets here
+                return await self._stop(context)
             starts_with_slash = context.turn.text.lstrip().startswith("/")
             if self._commands and starts_with_slash and (name := self._commands.find(context.turn)):
                 return await self._commands.answer(name, context)
@@ -267,6 +269,12 @@ class ChannelAgent:
                 ended = await self._confirmation.answer_ended(context, live, intent=intent)
                 return ended.about(live)
             return await self._answer_without_question(context)
+
+    async def _stop(self, context: TurnContext) -> TurnAnswer:
+        """Drop the open question at /stop. Without a worker nothing else can be under way."""
+        if context.waiting is None:
+            return TurnAnswer(text_change(context.texts.nothing_to_stop()))
+        return TurnAnswer(await self._confirmation.settle_failed_turn(context, "", InterruptedRun(), for_history=""))
 
     async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn without a pending action here. A yes may be meant for another thread of the chat."""

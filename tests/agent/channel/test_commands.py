@@ -1,4 +1,4 @@
-"""Commands: every channel answers them without the model; only /reset changes an open question, by cancelling it."""
+"""Commands: every channel answers them without the model; only /reset and /stop end an open question."""
 
 from __future__ import annotations
 
@@ -266,3 +266,12 @@ def test_commands_are_answered_in_every_language(language):
     room = Room(language=language)
     assert room.say("/help").startswith(texts_for(language).help_intro())
     assert texts_for(language).needs_yes() in room.say("/tools")
+
+
+def test_stop_without_a_worker_drops_the_question():
+    """A terminal lists the command, too. No model is asked, and a later yes runs nothing."""
+    agent = ChannelAgent(Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}), "hello"])))
+    agent.ask_channel("ana", "delete A")
+    assert "nothing was done: “Delete A”" in agent.ask_channel("ana", "/stop").content
+    assert agent.ask_channel("ana", "yes").content == "hello"
+    assert agent.ask_channel("ana", "/stop").content == texts_for("en").nothing_to_stop()
