@@ -52,7 +52,7 @@ _PHONE = re.compile(r"(?:whatsapp:)?(\+[0-9]{6,15})")
 
 @dataclass(frozen=True, slots=True)
 class ShownTool:
-    """The tool that the agent asks about, as it is shown: fields of a PendingAction of the same names."""
+    """What is known of the tool when its question is shown. A PendingAction has the same fields."""
 
     tool_digest: str
     values_digest: str = ""

@@ -348,7 +348,7 @@ class TurnChange:
 
 
 def _continuation_to_dict(turn: Turn) -> dict[str, str]:
-    """Return a continuation as the scripts read it, also as it is once its person has said /stop."""
+    """Return a continuation as the scripts read it. `stopped` takes its place after a /stop."""
     stopped = replace(turn, asks_model=False)
     return {"pid": turn.continues, "turn": turn.to_json(), "stopped": stopped.to_json()}
 

@@ -459,7 +459,7 @@ class ChannelAgent:
         beside_texts = [as_markdown(result_text(unfenced(each))) for each in beside if each != WITHOUT_VALUE]
         reports = _join([*unclear, *results, *beside_texts])
         prompt = ""
-        if proposal:  # its preview stays as it is, so it is looked for before signs are replaced
+        if proposal:  # the signs in its preview stay, so the prompt is made before signs are replaced
             prompt = without_signs(as_markdown(proposal.prompt_in(content)))
         if not context.returns_text:  # a caller of `ask_channel` gets what the model wrote
             content = without_signs(content)

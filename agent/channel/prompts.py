@@ -202,7 +202,9 @@ class ConfirmPrompts:
         is_long = len(outcome.text) > MAX_KEPT_CHARS
         told = "" if is_long else outcome.text
         undo = undo_proposal([effect for _, effect in limits], seconds, told)
-        scope, texts, pid = context.turn.scope, texts_for(undo.head.language), undo.head.pending_action_id
+        scope = context.turn.scope
+        texts = texts_for(undo.head.language)
+        pid = undo.head.pending_action_id
         button = Button(texts.undo_label, self._store.signer.button_token(pid, "confirm", scope))
         above = ((outcome, ""),) if is_long else ()
         text = f"{told}\n\n{texts.undo_offer(seconds)}".strip()

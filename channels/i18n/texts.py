@@ -94,9 +94,10 @@ def _with(key: str, name: str) -> Callable[[Texts, str], str]:
 
 
 def _with_text(key: str, name: str) -> Callable[[Texts, str], str]:
-    """Return a method for a text with one value, its argument: text that is shown as it is, unless it is `Markdown`.
+    """Return a method for a text with one value, which is its argument.
 
-    Signs of outcomes in it are plain characters, because a model may have written it.
+    The value is plain text, unless it is of the type `Markdown`. Signs of outcomes in it become plain
+    characters, because a model may have written it.
     """
     return lambda texts, value: texts.say(key, **{name: without_signs(as_markdown(value))})
 
@@ -105,8 +106,8 @@ class Texts:
     """The texts of one language, for the life of the process.
 
     All texts are Markdown. Previews are Markdown already, and inserted unchanged; texts about a question that was shown
-    before repeat only its beginning. Results, reminders, names and labels are text that is shown as it is, unless they
-    are of the type `Markdown`.
+    before repeat only its beginning. Results, reminders, names and labels are plain text, unless they are of the type
+    `Markdown`.
     """
 
     def __init__(self, language: str, templates: dict[str, Any]) -> None:
