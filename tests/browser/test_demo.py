@@ -106,6 +106,7 @@ def test_question_shows_its_outcome_and_answer_is_shown_while_it_streams(process
     process.script(
         {"text": "Hello."},
         {"calls": [{"name": "delete_invoice", "arguments": {"invoice_id": "INV-42"}, "id": "a"}]},
+        {"text": "Anything else?"},
         {"text": STORY, "pause": 0.25},
     )
     with tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder:
@@ -118,8 +119,9 @@ def test_question_shows_its_outcome_and_answer_is_shown_while_it_streams(process
             expect(said).to_have_count(1)
             say(page, "get rid of 42")
             page.locator(".buttons .danger").click()
-            expect(said).to_have_count(3)
-            expect(said.last).to_contain_text("Invoice INV-42 is deleted.")
+            expect(said).to_have_count(4)
+            expect(said.nth(2)).to_contain_text("Invoice INV-42 is deleted.")
+            expect(said.last).to_contain_text("Anything else?")
             question = said.nth(1)
             for _ in range(2):
                 expect(question).to_contain_text("✅ Yes")  # the outcome is a message of its own, below
