@@ -163,13 +163,13 @@ class DecisionRunner:
         results: dict[str, Message] = {}
         for message in run.memory.get_history():
             results.update({link.id: message for link in message.actions})
+        # Each paused run has such a link, also once all its calls were decided and only the model is missing.
+        for message in run.earlier:
+            run.remembers_earlier |= any(link.id in results for link in message.actions)
         own = {call.call_id: call for call in run.open_calls}
         for call_id in [*own, *run.inner]:
             known = results.get(waiting_id(run.events.run_id, call_id))
-            if known is None:
-                continue
-            run.remembers_earlier = True
-            if open_actions([known]):
+            if known is None or open_actions([known]):
                 continue
             self._close_call(call_id, known)
             if call_id in own:

@@ -398,6 +398,17 @@ def test_effect_is_told_when_the_model_fails_afterwards(refund, ran):
     assert json.loads(results(model.requests[2])[0])["outcome"] == "done"
 
 
+def test_memory_has_each_call_once_when_the_model_is_asked_again(refund):
+    """It has all of the run already, and no call waits any more."""
+    memory = ConversationMemory()
+    agent, model = agent_of([refund], [REFUND, ProviderError("away"), "Refunded."])
+    paused = agent.run("refund order 17", memory=memory).paused
+    paused = agent.run(paused=paused, decisions={"c1": Approve()}, memory=memory).paused
+    assert agent.run(paused=as_stored(paused), memory=memory).content == "Refunded."
+    assert len(results(model.requests[-1])) == 1
+    assert [call.id for message in memory.get_history() for call in message.tool_calls] == ["c1"]
+
+
 def test_same_decisions_given_twice_run_the_call_once(refund, ran):
     """The paused run of before gets the outcome of the first time."""
     agent, _ = agent_of([refund], [REFUND, "Done.", "Done already."])
