@@ -135,7 +135,7 @@ def test_question_shows_its_outcome_and_answer_is_shown_while_it_streams(process
             expect(draft).to_contain_text(f"{begun} word")
             expect(said.last).to_have_text(re.compile(f"{STORY}\\s*[\\d:]+"), timeout=20_000)
             expect(draft).to_have_count(0)
-            expect(said).to_have_count(4)
+            expect(said).to_have_count(5)
 
 
 def test_only_the_chat_scrolls_whatever_it_shows(process: Server) -> None:
