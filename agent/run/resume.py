@@ -63,6 +63,8 @@ CHANGED = "it has changed since the user was asked, so nothing was done: propose
 GONE = "the tool is not available any more, so nothing was done"
 #: The error of a call whose id was decided before, with other arguments.
 OTHER_ARGUMENTS = "it did not run: the same call was decided before with other arguments ({outcome})"
+#: Why nothing is known of a call of an agent whose answer the outer run has already.
+ENDED = "it was decided before, and its agent has answered: see the result of the outer call"
 #: The results of tools that say that nothing was done.
 _NOTHING_DONE = ("not_found", "ambiguous")
 
@@ -171,9 +173,20 @@ class DecisionRunner:
             known = results.get(waiting_id(run.events.run_id, call_id))
             if known is None or open_actions([known]):
                 continue
-            self._close_call(call_id, known)
             if call_id in own:
                 run.decided.append(_decided_before(own[call_id], known))
+            else:
+                self._tell_of_ended_agent(call_id)
+            self._close_call(call_id, known)
+
+    def _tell_of_ended_agent(self, call_id: str) -> None:
+        """Say of each decision about a call of an inner run that it came after the end of that run."""
+        for call in self._run.inner[call_id].open_calls:
+            id_ = inner_id(call_id, call.id)
+            decision = self._decisions.get(id_)
+            if decision is not None:
+                decided = DecidedCall(id_, call.tool_name, call.arguments, "unknown", ENDED, decision.decided_by)
+                self._run.decided.append(decided)
 
     async def _change_calls(self) -> None:
         """Replace each call that an Edit changes by a new proposal.

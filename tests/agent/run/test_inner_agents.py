@@ -12,6 +12,7 @@ from sayso.agent import (
     Agent,
     AgentConfig,
     ChannelAgent,
+    ConversationMemory,
     MemoryDecisionLog,
     ProviderError,
     Role,
@@ -206,3 +207,15 @@ def test_yes_never_runs_the_tool_of_another_agent(ran):
     assert bot.ask_channel("ana", "refund 17 in the US").content == "I cannot."
     bot.ask_channel("ana", "yes")
     assert ran == []
+
+
+def test_decision_that_comes_after_the_answer_of_the_inner_agent_is_told(refund, ran):
+    """It changes nothing, and its program reads that the call was decided before."""
+    outer, _, _ = pair(refund, [REFUND, "Refunded."], [ASK, "Done.", "Too late."])
+    memory = ConversationMemory()
+    paused = outer.run("refund 17", memory=memory).paused
+    (call,) = paused.open_calls
+    outer.run(paused=paused, decisions={call.id: Approve()}, memory=memory)
+    late = outer.run(paused=paused, decisions={call.id: Deny()}, memory=memory)
+    assert [(each.id, each.outcome) for each in late.decided] == [(call.id, "unknown")]
+    assert ran == [17]
