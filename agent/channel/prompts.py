@@ -222,16 +222,16 @@ class ConfirmPrompts:
         if not outcome:
             return answer
         change = answer.change
+        above = self.offer_undo(context, TurnAnswer(TurnChange(replies=((Reply(outcome), ""),))), effects).change
+        replies = (*above.replies, *change.replies)
         first = change.replies[0][0] if change.replies else Reply()
         if first.text and not (first.media or change.new_actions):
-            joined = replace(first, text=f"{outcome}\n\n{first.text}")
-            answer = answer.changed(replies=((joined, ""), *change.replies[1:]))
-            return self.offer_undo(context, answer, effects)
-        above = self.offer_undo(context, TurnAnswer(TurnChange(replies=((Reply(outcome), ""),))), effects).change
-        return answer.changed(
-            replies=(*above.replies, *change.replies),
-            new_actions=(*above.new_actions, *change.new_actions),
-        )
+            *before, (last, pid) = above.replies
+            # What can be undone stands beside the outcome, not below the words of a model.
+            kept = last if last.buttons else first
+            joined = replace(kept, text=f"{last.text}\n\n{first.text}")
+            replies = (*before, (joined, pid), *change.replies[1:])
+        return answer.changed(replies=replies, new_actions=(*above.new_actions, *change.new_actions))
 
     async def note_question(self, turn: Turn, pid: str) -> None:
         """Note a question that is asked in a thread, so that the other threads of the chat know of it."""

@@ -311,6 +311,17 @@ def test_outcome_and_the_rest_are_one_message_where_messages_cost_money(make_con
     assert new_texts(bot) == [f"{DONE}\n\nAnything else?"]
 
 
+def test_offer_to_undo_stands_above_what_the_model_says(make_bot):
+    """Below it, "this" could mean what the model speaks of."""
+    bot = make_bot("A", lines=["Anything else?"], undo=lambda name: f"restored {name}")
+    bot.agent._confirmation._after = "continue"
+    bot.agent._confirmation._is_one_message = True
+    bot.say("delete A")
+    bot.say("yes")
+    assert new_texts(bot) == [f"{DONE}\n\nYou can undo this for 5 minutes.\n\nAnything else?"]
+    assert [button.label for button in bot.buttons] == ["Undo"]
+
+
 def test_model_that_hangs_keeps_no_outcome_from_its_person(make_continuing, monkeypatch):
     """Where both are one message, the outcome waits for the model for a bounded time."""
     monkeypatch.setattr(channel_agent, "OUTCOME_SECONDS", 0.01)
