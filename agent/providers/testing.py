@@ -139,7 +139,7 @@ class BelievingModel:
         lines: list[str] = []
         steps, since = self._latest_wish(messages)
         for step in steps:
-            results = [(call, _latest_result(call, since)) for call in step]
+            results = [(call, latest_result(call, since)) for call in step]
             missing = [call for call, (outcome, _) in results if outcome in ("", "pending")]
             if missing:
                 numbered = enumerate(missing, 1)
@@ -169,7 +169,7 @@ def _steps(wish: Wish) -> list[list[ToolCall]]:
     return [[step] if isinstance(step, ToolCall) else list(step) for step in wish]
 
 
-def _latest_result(call: ToolCall, messages: Sequence[Message]) -> tuple[str, str]:
+def latest_result(call: ToolCall, messages: Sequence[Message]) -> tuple[str, str]:
     """Return the outcome of the latest such call and its text; an outcome of "" if there was none."""
     results = {message.tool_call_id: message.content for message in messages if message.role is Role.TOOL}
     for message in reversed(messages):

@@ -38,7 +38,7 @@ def simulate(
     PROFILE says how many users there are and what breaks. It is a YAML file, `matrix` for all rows of the page
     "Test a bot" of the documentation, or one of: quick, nothing, load, idle, workers, redis, storage, apart, machines,
     web, outage, spool, memory, disk, ahead, behind, pauses, replies, restarts, platforms, repeats, deliveries, yes,
-    strangers, everything.
+    requests, strangers, everything.
 
     With --config it runs your bot, with its platforms replaced. --data names a folder to keep; without it the folder is
     temporary. Exits with 1 when a promise was broken, and keeps the folder; also when faults cost more than they may.

@@ -17,6 +17,7 @@ from sayso.testing.simulation.outcomes import (
     open_seconds,
     says_cancelled,
     says_expired,
+    steps_told,
 )
 from sayso.testing.simulation.tools import EffectEntry
 from sayso.testing.simulation.users import ASKED_INSTEAD, PATIENCE, Act, ChatMessage, SimulatedUser, by_bill
@@ -38,7 +39,8 @@ class SimulationResult:
 
     `answered` holds, for each first answer, when the act was sent and when the answer came. `picked_up` holds the
     seconds from a webhook's 200 to the first sign of life, for acts that did not wait for another one. `undone` counts
-    actions that were agreed to in time and not done. `marked` counts replies that say that they may be repeats, whether
+    actions that were agreed to in time and not done. `requests` counts requests of several steps that went on after an
+    outcome. `marked` counts replies that say that they may be repeats, whether
     or not they are, and files that are asked about instead of being sent again. `dropped` counts taps of strangers that
     got no answer and were beyond the limit for taps on others' buttons.
     """
@@ -46,6 +48,7 @@ class SimulationResult:
     turns: int = 0
     replies: int = 0
     confirmed: int = 0
+    requests: int = 0
     endings: Counter[str] = field(default_factory=Counter)
     undone: int = 0
     dropped: int = 0
@@ -92,7 +95,7 @@ def judge_simulation(people: Iterable[SimulatedUser], entries: Iterable[EffectEn
             person.inbox.signs,
             droppable,
         ).judge()
-        asked_bills |= {act.bill for act in person.acts if act.verb == "ask"}
+        asked_bills |= {act.bill for act in person.acts if act.asks}
     for bill in sorted(set(effects) - asked_bills):
         if any(entry.step == "effect" for entry in effects[bill]):
             result.findings.append(BrokenPromise("unwanted", "", 0, f"{bill} took effect, and nobody had asked for it"))
@@ -176,16 +179,19 @@ class _ConversationJudge:
         """Return questions and decisions, each with its first answer."""
         messages, decisions = by_bill(self.messages), decisions_by_bill(self.acts)
         for act in self.acts:
-            if act.verb == "ask":
+            if act.asks:
                 yield from self._judge_bill(act, decisions[act.bill], messages.get(act.bill, []))
+        for request in requests_of(self.acts):
+            self._judge_request(request, decisions, messages)
 
     def _judge_bill(
         self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]
     ) -> Iterator[tuple[Act, ChatMessage]]:
         questions = _of_kind(messages, "question")
-        if not questions:
-            self._fault("lost", ask.number, f"the question about {ask.bill} was never asked")
-        yield from ((ask, message) for message in questions[:1])
+        if ask.verb == "ask":  # whether a further step must be asked about depends on the one before
+            if not questions:
+                self._fault("lost", ask.number, f"the question about {ask.bill} was never asked")
+            yield from ((ask, message) for message in questions[:1])
         self._count_repeats(ask.number, questions)
         self._count_repeats(ask.number, _of_kind(messages, "correction"))
         answers = answers_to_decisions(messages)
@@ -198,6 +204,43 @@ class _ConversationJudge:
             self._fault("lost", ask.number, text)
         self._check_small_talk(ask, decisions, answers)
         yield from pair_answers(decisions, answers)
+
+    def _judge_request(
+        self,
+        steps: Sequence[Act],
+        decisions: Mapping[str, Sequence[Act]],
+        messages: Mapping[str, Sequence[ChatMessage]],
+    ) -> None:
+        """Check a request of several steps: each outcome is followed by the next question, or by the rest.
+
+        The rest is the line that names all steps, or one that says why it is missing.
+        """
+        rests = [each for step in steps for each in _of_kind(messages.get(step.bill, []), "rest")]
+        self._count_repeats(steps[0].number, rests)
+        for rest in rests:
+            self._check_rest(steps, rest)
+        self.result.requests += _ended_at(messages.get(steps[0].bill, [])) < inf
+        followed_by = [*steps[1:], None]
+        for step, following in zip(steps, followed_by, strict=True):
+            ended_at = _ended_at(messages.get(step.bill, []))
+            asked = _of_kind(messages.get(following.bill, []), "question") if following else []
+            # Where each message costs money, the continuation tells the outcome. A second yes that arrives before it is
+            # answered first.
+            own = [act for act in decisions.get(step.bill, []) if not act.stranger]
+            if asked and ended_at > asked[0].at and len(own) < 2:
+                self._fault("out of order", step.number, f"{asked[0].bill} was asked about before {step.bill} ended")
+            if ended_at < inf and not any(each.at >= ended_at for each in (*asked, *rests)):
+                self._fault("untold", step.number, f"{step.bill} ended, and nothing tells the rest of the request")
+
+    def _check_rest(self, steps: Sequence[Act], rest: ChatMessage) -> None:
+        """The line that ends a request names all steps, and says of each what is true."""
+        told = steps_told(rest.statement.text)
+        if told and list(told) != [step.bill for step in steps]:
+            self._fault("untrue", steps[0].number, f"{rest.statement.text!r} does not name the steps of the request")
+        for bill, outcome in told.items():
+            is_done = any(entry.step == "effect" and entry.at <= rest.at for entry in self.effects.get(bill, ()))
+            if outcome != "unknown" and is_done != (outcome == "done"):
+                self._fault("untrue", steps[0].number, f"{bill} was told to be {outcome}")
 
     def _without_dropped_taps(self, decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> Sequence[Act]:
         """Return the decisions without the taps of strangers that got no answer and were beyond their limit."""
@@ -312,6 +355,15 @@ def decisions_by_bill(acts: Iterable[Act]) -> dict[str, list[Act]]:
     return decisions
 
 
+def requests_of(acts: Iterable[Act]) -> list[list[Act]]:
+    """Return the requests of several steps, each with its steps in order."""
+    requests: dict[str, list[Act]] = defaultdict(list)
+    for act in acts:
+        if act.request:
+            requests[act.request].append(act)
+    return [steps for steps in requests.values() if len(steps) > 1]
+
+
 def droppable_taps(acts: Iterable[Act], longest_delay: float) -> set[int]:
     """Return the numbers of the taps of strangers that the limit for taps on others' buttons may drop.
 
@@ -352,7 +404,7 @@ def answers_to_decisions(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
     return [
         message
         for message in messages
-        if message.statement.kind not in ("question", "correction")
+        if message.statement.kind not in ("question", "correction", "rest")
         and not (message.turns or message.statement.in_passing)
     ]
 
@@ -431,6 +483,17 @@ def _promise_of_fault(fault: str) -> str:
     if fault.endswith(" effects") or fault.startswith("begun"):
         return "doubled"
     return "unmarked" if fault.startswith("answered") else "untrue"
+
+
+def _ended_at(messages: Iterable[ChatMessage]) -> float:
+    """Return when the outcome was told with which a request goes on or ends; infinity if it was not."""
+    return min((message.at for message in messages if _ends_step(message)), default=inf)
+
+
+def _ends_step(message: ChatMessage) -> bool:
+    statement = message.statement
+    is_ended = says_cancelled(statement.text) or says_expired(statement.text)
+    return statement.kind in ("done", "failed", "unknown") or (statement.kind == "nothing" and is_ended)
 
 
 def _of_kind(messages: Iterable[ChatMessage], *kinds: MessageKind) -> list[ChatMessage]:

@@ -12,15 +12,17 @@ from typing import Literal
 from sayso.channels.i18n.catalogue import catalogue
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.outcome_signs import without_own_sign
+from sayso.testing.simulation.model import REST
 from sayso.testing.simulation.tools import EffectEntry
 
 #: What one message says about a bill. `foreign`: the button belongs to another person; `nothing`: nothing was done;
-#: `aside`: a yes or no without an open question; `odd`: nothing that we know.
+#: `aside`: a yes or no without an open question; `rest`: what became of a request of several steps, or that its rest is
+#: missing; `odd`: nothing that we know.
 MessageKind = Literal[
-    "question", "early", "done", "failed", "unknown", "correction", "foreign", "nothing", "aside", "odd"
+    "question", "early", "done", "failed", "unknown", "correction", "foreign", "nothing", "aside", "rest", "odd"
 ]
 #: Messages that do not say how the matter stands.
-NO_OUTCOME: tuple[MessageKind, ...] = ("question", "early", "foreign", "aside")
+NO_OUTCOME: tuple[MessageKind, ...] = ("question", "early", "foreign", "aside", "rest")
 #: What a person knows in the end. `asked again`: the decision was too early, and the person did not decide again.
 BillOutcome = Literal["done", "failed", "unknown", "corrected", "not started", "asked again", "untold"]
 
@@ -63,7 +65,7 @@ _NEVER = re.compile(r"(?!)")
 _EXPIRED = re.compile(f"{text_pattern('expired')}|{text_pattern('expired_unanswered')}")
 _CANCELLED = _beginning("cancelled")
 #: What our own tools say when they are done, as a regular expression with {bill} for the bill.
-DONE = r"^(Paid|Booked|Charged|Refunded) {bill}\.$"
+DONE = r"^(Paid|Booked|Charged|Refunded|Settled) {bill}\.$"
 _OPEN_FOR = re.compile(text_pattern("question", duration=r"(\d+) (second|minute|hour)s?"))
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 #: At most six digits: the reference of an error may be a `b` and seven.
@@ -72,6 +74,19 @@ _BILL = re.compile(r"\bb\d{1,6}\b")
 _DROPPED = re.compile(
     "(" + text_pattern("dropped", preview=text_pattern("quote", text=r".*?\bb\d+\b")) + r")\n\n(?=[^\0]*\bb\d+\b)"
 )
+_REST_LINE = re.compile(REST)
+#: Texts that say why the rest of a request is missing.
+_REASONS = (
+    "rest_missing",
+    "model_lost",
+    "lost_busy",
+    "lost_refused",
+    "lost_too_long",
+    "interrupted_before",
+    "too_long",
+)
+#: The end of a message that tells the rest of a request, perhaps below an outcome or the answer to something else.
+_REST = re.compile(rf"(?:^|\n\n)({REST}|{'|'.join(map(text_pattern, _REASONS))})\Z")
 _MARK = re.compile(rf"^{re.escape(_ENGLISH.repeated('').strip())}\s*")
 
 
@@ -116,10 +131,29 @@ class ChatReader:
         self._done = re.compile(done.replace("{bill}", r"\bb\d+\b"))
 
     def read(self, text: str) -> list[tuple[str, BillStatement]]:
-        """Return the bills of a message ("" for none so far) and what it says about each."""
+        """Return the bills of a message ("" for none so far) and what it says about each.
+
+        The rest of a request that stands below something else comes first.
+        """
+        plain = text.replace("*", "")
+        mark = _MARK.match(plain)
+        unmarked = _MARK.sub("", plain)
+        rest = _REST.search(unmarked)
+        if rest is None:
+            return self._read_message(text)
+        bill = rest[2] or self._asked
+        statement = BillStatement("rest", rest[1], marked=mark is not None)
+        above = unmarked[: rest.start()].strip()
+        if not above:
+            return [(bill, statement)]
+        told = (mark[0] if mark else "") + above
+        return [(bill, replace(statement, in_passing=True)), *self._read_message(told)]
+
+    def _read_message(self, text: str) -> list[tuple[str, BillStatement]]:
+        """Return what a message without the rest of a request says."""
         dropped = _DROPPED.search(text.replace("*", ""))
         if dropped is None:
-            return [self._read_part(text)]
+            return [self._read_part(part) for part in _outcome_and_question(text)]
         mark = dropped.string[: dropped.start()]
         bill, aside = self._read_part(mark + dropped[1])
         return [(bill, replace(aside, in_passing=True)), self._read_part(mark + dropped.string[dropped.end() :])]
@@ -138,6 +172,26 @@ class ChatReader:
             self._asked = bill
             self._questioned.add(bill)
         return bill, statement
+
+
+def _outcome_and_question(text: str) -> list[str]:
+    """Return the parts of a message: an outcome and the question about the next step, or the text as one part."""
+    plain = text.replace("*", "")
+    paragraphs = _MARK.sub("", plain).split("\n\n")
+    named = [set(_BILL.findall(paragraph)) for paragraph in paragraphs]
+    at = next((at for at in range(1, len(named)) if named[at] and named[at] != named[0]), 0)
+    outcome, question = "\n\n".join(paragraphs[:at]), "\n\n".join(paragraphs[at:])
+    is_both = read_statement(outcome).kind in ("done", "failed", "unknown", "nothing")
+    if not (at and is_both and read_statement(question).kind == "question"):
+        return [text]
+    mark = _MARK.match(plain)
+    return [(mark[0] if mark else "") + part for part in (outcome, question)]
+
+
+def steps_told(text: str) -> dict[str, str]:
+    """Return what the line that ends a request says of each step; nothing for a line that says why it is missing."""
+    line = _REST_LINE.search(text)
+    return dict(step.split() for step in line[2].split(", ")) if line else {}
 
 
 def open_seconds(question: str) -> float:
@@ -185,7 +239,7 @@ def judge_bill(statements: Sequence[BillStatement], entries: Sequence[EffectEntr
         *_contradictions(kinds),
         *(f"told {statement.text!r}" for statement in answers if statement.kind == "odd"),
     ]
-    fresh = least_answers(statement for statement in answers if statement.kind != "correction")
+    fresh = least_answers(statement for statement in answers if statement.kind not in ("correction", "rest"))
     if fresh > acts:
         faults.append(f"answered {fresh} times to {acts} acts")
     asked_again = not kinds and not effects and bool(answers) and answers[-1].kind == "early"

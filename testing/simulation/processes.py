@@ -399,7 +399,15 @@ class Machine:
         common = ["--config", str(self._data / "sayso.yaml"), "--data", str(folder or self._data)]
         commands = {
             "web": [*python, "sayso", "web", *common, "--port", address.rpartition(":")[2]],
-            "worker": [*python, "sayso", "worker", *common, "--processes", str(count)],
+            "worker": [
+                *python,
+                "sayso.testing.simulation.model",
+                "sayso",
+                "worker",
+                *common,
+                "--processes",
+                str(count),
+            ],
             "proxy": [*python, "sayso.testing.simulation.proxy", *self._proxy_arguments()],
         }
         return Child(name, commands[name], self._environ(), log=self._log)

@@ -6,7 +6,7 @@ profiles.yaml and stories.yaml have the ready ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -29,9 +29,13 @@ NOT_IN_MATRIX, MATRIX = ("quick",), "matrix"
 #: The full size of every profile that does not say otherwise.
 FULL_SIZE: Mapping[str, Any] = {"turns": 20_000, "conversations": 500, "workers": 4}
 #: The kinds of a step; stories.yaml explains each.
-Verb = Literal["say", "send", "want", "ask", "agree", "refuse"]
+Verb = Literal["say", "send", "want", "ask", "next", "agree", "refuse"]
 #: The text of a decision that is tapped instead of typed.
 BUTTON = "button"
+#: What a story may wait for after a step of a request: the question about the next one, or the line that ends it.
+QUESTION, REST = "question", "rest"
+#: The places of bills in the text of a request: one for each step.
+_BILL_PLACE = re.compile(r"\{bill\d?\}")
 _VERBS: tuple[Verb, ...] = get_args(Verb)
 _NEEDS: dict[Verb, str] = {"say": "{turn}", "send": "{turn}", "want": "{turn}", "ask": "{bill}"}
 #: Measurements that are only meaningful with the size of the run.
@@ -225,6 +229,11 @@ class StoryStep:
         return self.verb in ("agree", "refuse")
 
     @property
+    def further_bills(self) -> int:
+        """The number of steps of a request behind its first one."""
+        return max(0, len(_BILL_PLACE.findall(self.text)) - 1)
+
+    @property
     def tapped(self) -> bool:
         """Whether the step is a tap."""
         return self.decides and self.text == BUTTON
@@ -287,9 +296,22 @@ def _story(file: Path, name: str, definition: Any) -> Story:
         raise InvalidStories(f"{place}: weight is {weight!r}: write a number, 0 for never by itself")
     steps = tuple(_step(place, step) for step in definition["steps"])
     for number, step in enumerate(steps):
-        if step.decides and not any(before.verb == "ask" for before in steps[:number]):
+        if (step.decides or step.verb == "next") and not any(before.verb == "ask" for before in steps[:number]):
             raise InvalidStories(f"{place}: {step.verb!r} comes before any `ask`: nothing was asked yet")
+    _check_further_steps(place, steps)
     return Story(str(name), weight, steps)
+
+
+def _check_further_steps(place: str, steps: Sequence[StoryStep]) -> None:
+    """Raise InvalidStories if a story waits for more questions than its request has further bills."""
+    left = 0
+    for step in steps:
+        if step.verb == "ask":
+            left = step.further_bills
+        if step.verb == "next" and step.text == QUESTION:
+            left -= 1
+        if left < 0:
+            raise InvalidStories(f"{place}: the request has no further step: name {{bill2}} in its `ask`")
 
 
 def _step(place: str, definition: Any) -> StoryStep:
@@ -301,6 +323,8 @@ def _step(place: str, definition: Any) -> StoryStep:
         raise InvalidStories(f"{place}: {verb} is {text!r}: put the text in quotes")
     if _NEEDS.get(verb, "") not in text:
         raise InvalidStories(f"{place}: {verb} {text!r} must hold {_NEEDS[verb]}, or its answer cannot be told apart")
+    if verb == "next" and text not in (QUESTION, REST):
+        raise InvalidStories(f"{place}: next is {text!r}: write {QUESTION} or {REST}")
     if not isinstance(times, int) or not 1 <= times <= 10:
         raise InvalidStories(f"{place}: times is {times!r}: write a number from 1 to 10")
     late = definition.get("late", False)

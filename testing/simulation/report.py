@@ -289,6 +289,7 @@ class SimulationReport:
             f"done to it: {done}; replies of Redis lost: {self.lost_replies}",
             f"webhooks: {_http(self.http)}; of these repeated: {self.deliveries_repeated}",
             f"decisions ended: {endings or 'none'}; agreed to in time, and nothing done: {result.undone}",
+            f"requests of several steps that went on: {result.requests}",
             f"replies that say they may be repeats: {result.marked}",
         ]
         if result.dropped:

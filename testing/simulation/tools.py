@@ -111,6 +111,13 @@ def charge(bill: str) -> str:
     return f"Charged {bill}."
 
 
+@tool(requires_approval=True, preview="Settle {bill}", after="continue")
+def settle(bill: str) -> str:
+    """Settle a bill as one step of a request; run twice, it is settled twice."""
+    _take_effect(bill)
+    return f"Settled {bill}."
+
+
 def is_refunded(record: PendingAction) -> bool:
     """Return whether an interrupted refund took effect."""
     return any(entry.step == "effect" and entry.bill == record.args["bill"] for entry in effects().read())

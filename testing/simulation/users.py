@@ -25,7 +25,7 @@ from sayso.testing.simulation.outcomes import (
     text_pattern,
 )
 from sayso.testing.simulation.processes import Machine
-from sayso.testing.simulation.profile import BUTTON, Profile, Repertoire, Story, StoryStep, Verb
+from sayso.testing.simulation.profile import BUTTON, QUESTION, REST, Profile, Repertoire, Story, StoryStep, Verb
 from sayso.testing.simulation.webhooks import SignWebhook, WebhookClient, WebhookDelivery, webhook_clients
 
 #: Pause between two polls of the platforms, in seconds.
@@ -185,6 +185,9 @@ def _numbers(pattern: re.Pattern[str], text: str) -> frozenset[int]:
 class Act:
     """One act of a person: its number, what it was, and the bill of a decision.
 
+    A `next` is no act: it stands for a further step of a request, which is asked about by itself. `request` is the bill
+    of the first step.
+
     `stranger` is the number of the other group member who did it, 0 for the conversation's own person.
     """
 
@@ -196,6 +199,12 @@ class Act:
     stranger: int = 0
     tapped: bool = False
     late: bool = False
+    request: str = ""
+
+    @property
+    def asks(self) -> bool:
+        """Whether a question about its bill may come."""
+        return self.verb in ("ask", "next")
 
     @property
     def agrees(self) -> bool:
@@ -258,6 +267,7 @@ class SimulatedUser:
     async def play(self, story: Story) -> None:
         """Play one story. It ends early if a question does not come."""
         bill, waiting = "", []
+        further: list[str] = []
         for before, step in zip((None, *story.steps), story.steps, strict=False):
             async with asyncio.TaskGroup() as at_once:
                 if before and before.verb == "ask":
@@ -265,8 +275,14 @@ class SimulatedUser:
                 if step.decides:
                     await self._decide(step, bill)
                 elif step.verb == "ask":
-                    bill = (await self._act(step)).bill
+                    bill, *further = await self._ask(step)
                     if not await self._waits_for(partial(_has_message_about, bill)):
+                        return
+                elif step.text == REST:
+                    await self._waits_for(partial(_has_rest, self._request_of(bill)))
+                elif step.text == QUESTION and step.verb == "next":
+                    bill, *further = further
+                    if not await self._is_asked_next(bill):
                         return
                 else:
                     waiting += [await self._act(step) for _ in range(step.times)]
@@ -274,6 +290,24 @@ class SimulatedUser:
         await self._waits_for(
             lambda messages: wanted <= {turn for message in messages for turn in (*message.turns, *message.files)}
         )
+
+    async def _ask(self, step: StoryStep) -> list[str]:
+        """Make a request. Return the bills of all its steps."""
+        numbers = [await self.budget.take() for _ in range(step.further_bills)]
+        further = [f"b{number}" for number in numbers]
+        request = (await self._act(step, further=further)).bill
+        return [request, *further]
+
+    def _request_of(self, bill: str) -> list[str]:
+        """Return the bills of the request that this bill is a step of."""
+        request = next(act.request for act in self.acts if act.asks and act.bill == bill)
+        return [act.bill for act in self.acts if act.asks and act.request == request]
+
+    async def _is_asked_next(self, bill: str) -> bool:
+        """Wait for the question about a further step. Return False if the request ended before it."""
+        request = self._request_of(bill)
+        await self._waits_for(lambda messages: _has_message_about(bill, messages) or _has_rest(request, messages))
+        return _has_message_about(bill, self.inbox.messages)
 
     async def _decide(self, step: StoryStep, bill: str) -> None:
         """Decide; decide again if the answer is that it was too early."""
@@ -300,15 +334,30 @@ class SimulatedUser:
     async def _waits_for(self, seen: Callable[[Sequence[ChatMessage]], bool]) -> bool:
         return await self.inbox.until(seen, PATIENCE)
 
-    async def _act(self, step: StoryStep, bill: str = "", stranger: int = 0) -> Act:
+    async def _act(self, step: StoryStep, bill: str = "", stranger: int = 0, further: Sequence[str] = ()) -> Act:
+        """Do one act. `further` are the bills of a request behind its first one."""
         number, button = await self.budget.take(), self._button(step, bill)
-        bill = f"b{number}" if step.verb == "ask" else bill
-        act = Act(number, step.verb, bill, time.monotonic(), stranger=stranger, tapped=bool(button), late=step.late)
+        request = ""
+        if step.verb == "ask":
+            bill = f"b{number}"
+            request = bill
+        act = Act(
+            number,
+            step.verb,
+            bill,
+            time.monotonic(),
+            stranger=stranger,
+            tapped=bool(button),
+            late=step.late,
+            request=request,
+        )
         self.acts.append(act)
+        for each in further:
+            self.acts.append(Act(int(each[1:]), "next", each, act.sent_at, request=request))
         if button:
             self.inbox.tapped[number] = bill
         client = self.strangers[stranger - 1] if stranger else self.client
-        act.taken_at = await self.delivery.deliver(self.url, _signed_webhook(client, step, act, button))
+        act.taken_at = await self.delivery.deliver(self.url, _signed_webhook(client, step, act, button, further))
         return act
 
     def _button(self, step: StoryStep, bill: str) -> str:
@@ -319,14 +368,17 @@ class SimulatedUser:
         return buttons[-1][0 if step.verb == "agree" else 1] if buttons else ""
 
 
-def _signed_webhook(client: WebhookClient, step: StoryStep, act: Act, button: str) -> SignWebhook:
+def _signed_webhook(
+    client: WebhookClient, step: StoryStep, act: Act, button: str, further: Sequence[str] = ()
+) -> SignWebhook:
     """Return the function that signs the webhook of an act. Its content is fixed here: a repeat says the same."""
     number = act.number
     if button:
         return lambda: client.tap(number, button)
     # Without a button, the question asks for a typed answer.
     typed = {"agree": "yes", "refuse": "no"}[step.verb] if step.tapped else step.text
-    text = typed.format(turn=f"t{number}", bill=act.bill)
+    more_bills = {f"bill{place}": bill for place, bill in enumerate(further, 2)}
+    text = typed.format(turn=f"t{number}", bill=act.bill, **more_bills)
     if step.verb == "send":
         return lambda: client.photo(number, text)
     return lambda: client.text(number, text)
@@ -338,6 +390,11 @@ def _has_outcome(messages: Sequence[ChatMessage]) -> bool:
 
 def _has_message_about(bill: str, messages: Sequence[ChatMessage]) -> bool:
     return bool(about(messages, bill))
+
+
+def _has_rest(request: Sequence[str], messages: Sequence[ChatMessage]) -> bool:
+    """Return whether a message tells the rest of a request, or why it is missing."""
+    return any(message.statement.kind == "rest" and message.bill in request for message in messages)
 
 
 def _is_answered(bill: str, acts: int, messages: Sequence[ChatMessage]) -> bool:

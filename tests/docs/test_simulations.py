@@ -23,6 +23,14 @@ def test_the_stories_of_the_page_can_be_played(tmp_path: Path) -> None:
     assert told.done == "^Discarded {bill}"
 
 
+def test_the_request_of_the_page_can_be_played(tmp_path: Path) -> None:
+    """The YAML of several steps, as shown."""
+    file = tmp_path / "stories.yaml"
+    file.write_text(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])
+    (story,) = load_stories(file).stories
+    assert [step.verb for step in story.steps] == ["ask", "agree", "next", "refuse", "next"]
+
+
 def test_the_tool_of_the_page_is_one() -> None:
     """The Python, as shown."""
     names: dict[str, Any] = {}
@@ -33,7 +41,7 @@ def test_the_tool_of_the_page_is_one() -> None:
 def test_the_profile_of_the_page_is_one(tmp_path: Path) -> None:
     """The YAML, as shown."""
     file = tmp_path / "profile.yaml"
-    file.write_text(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])
+    file.write_text(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[2])
     (profile,) = load_profiles(str(file))
     assert (profile.outage_seconds, profile.stories) == (30.0, tmp_path / "stories.yaml")
 
