@@ -182,7 +182,7 @@ class _ConversationJudge:
             if act.asks:
                 yield from self._judge_bill(act, decisions[act.bill], messages.get(act.bill, []))
         for request in requests_of(self.acts):
-            self._judge_request(request, decisions, messages)
+            self._judge_request(request, messages)
 
     def _judge_bill(
         self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]
@@ -205,12 +205,7 @@ class _ConversationJudge:
         self._check_small_talk(ask, decisions, answers)
         yield from pair_answers(decisions, answers)
 
-    def _judge_request(
-        self,
-        steps: Sequence[Act],
-        decisions: Mapping[str, Sequence[Act]],
-        messages: Mapping[str, Sequence[ChatMessage]],
-    ) -> None:
+    def _judge_request(self, steps: Sequence[Act], messages: Mapping[str, Sequence[ChatMessage]]) -> None:
         """Check a request of several steps: each outcome is followed by the next question, or by the rest.
 
         The rest is the line that names all steps, or one that says why it is missing.
@@ -224,10 +219,7 @@ class _ConversationJudge:
         for step, following in zip(steps, followed_by, strict=True):
             ended_at = _ended_at(messages.get(step.bill, []))
             asked = _of_kind(messages.get(following.bill, []), "question") if following else []
-            # Where each message costs money, the continuation tells the outcome. A second yes that arrives before it is
-            # answered first.
-            own = [act for act in decisions.get(step.bill, []) if not act.stranger]
-            if asked and ended_at > asked[0].at and len(own) < 2:
+            if asked and ended_at > asked[0].at:
                 self._fault("out of order", step.number, f"{asked[0].bill} was asked about before {step.bill} ended")
             if ended_at < inf and not any(each.at >= ended_at for each in (*asked, *rests)):
                 self._fault("untold", step.number, f"{step.bill} ended, and nothing tells the rest of the request")

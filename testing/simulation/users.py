@@ -9,7 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Any, Self
@@ -25,7 +25,7 @@ from sayso.testing.simulation.outcomes import (
     text_pattern,
 )
 from sayso.testing.simulation.processes import Machine
-from sayso.testing.simulation.profile import BUTTON, QUESTION, REST, Profile, Repertoire, Story, StoryStep, Verb
+from sayso.testing.simulation.profile import BUTTON, REST, Profile, Repertoire, Story, StoryStep, Verb
 from sayso.testing.simulation.webhooks import SignWebhook, WebhookClient, WebhookDelivery, webhook_clients
 
 #: Pause between two polls of the platforms, in seconds.
@@ -270,7 +270,8 @@ class SimulatedUser:
         further: list[str] = []
         for before, step in zip((None, *story.steps), story.steps, strict=False):
             async with asyncio.TaskGroup() as at_once:
-                if before and before.verb == "ask":
+                # Answers to strangers name no bill: after the next question the judge would take them for its answers.
+                if before and before.verb == "ask" and not further:
                     at_once.create_task(self._strangers_answer(bill))
                 if step.decides:
                     await self._decide(step, bill)
@@ -278,9 +279,9 @@ class SimulatedUser:
                     bill, *further = await self._ask(step)
                     if not await self._waits_for(partial(_has_message_about, bill)):
                         return
-                elif step.text == REST:
+                elif step.verb == "next" and step.text == REST:
                     await self._waits_for(partial(_has_rest, self._request_of(bill)))
-                elif step.text == QUESTION and step.verb == "next":
+                elif step.verb == "next":
                     bill, *further = further
                     if not await self._is_asked_next(bill):
                         return
@@ -322,6 +323,8 @@ class SimulatedUser:
             answers = about(self.inbox.messages, bill)
             if _has_outcome(answers) or not any(answer.statement.kind == "early" for answer in answers):
                 return
+            if len(self._request_of(bill)) > 1:  # another typed yes might meet the question about the next step
+                step = replace(step, text=BUTTON)
 
     async def _strangers_answer(self, bill: str) -> None:
         """Have every stranger say yes to the question: one half taps, the other types."""
