@@ -21,6 +21,8 @@ from sayso.agent.channel.confirmation import ConfirmationHandler, dropped_transi
 from sayso.agent.channel.context import (
     NO_ANSWER,
     TAPPED,
+    TOLD_OUTCOME,
+    UNTOLD_OUTCOME,
     TurnAnswer,
     TurnContext,
     TurnFiles,
@@ -232,11 +234,36 @@ class ChannelAgent:
 
     async def _answer(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. A reply that would be many messages becomes its beginning and a file."""
+        untold = context.memory.notes.pop(UNTOLD_OUTCOME, "")
         answer = await self._answer_in_full(context)
+        if untold and context.turn.kind != "continuation":
+            answer = await self._with_untold_outcome(context, answer, untold)
         if context.returns_text:  # a file would not reach the caller
             return answer
         change = await self._long_replies.bounded(context.turn, context.texts, answer.change)
         return replace(answer, change=change)
+
+    async def _with_untold_outcome(
+        self, context: TurnContext, answer: TurnAnswer, pending_action_id: str
+    ) -> TurnAnswer:
+        """Return the answer below an outcome that waits for its continuation, which tells it no more.
+
+        The turn came in while the action was carried out, so it is answered before the continuation.
+        """
+        conversation = context.turn.conversation.id
+        (stored,) = await self.store.repository.read(conversation, (pending_action_id,))
+        decided = stored.verified(self.store.signer, context.turn.scope) if stored else None
+        outcome, effects = await self._confirmation.outcome_to_tell(context, decided)
+        context.memory.notes[TOLD_OUTCOME] = pending_action_id
+        return self._prompts.with_outcome(context, answer, outcome, effects)
+
+    async def _waiting_outcome(self, context: TurnContext) -> tuple[str, tuple[Effect, ...]]:
+        """Return the outcome that a continuation has to tell, "" if it was told, and what took effect."""
+        turn = context.turn
+        told = context.memory.notes.pop(TOLD_OUTCOME, "")
+        if not turn.tells_outcome or told == turn.continues:
+            return "", ()
+        return await self._confirmation.outcome_to_tell(context, context.tapped)
 
     async def _answer_in_full(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. Tools know who the user is, and can read the files that the user sent."""
@@ -312,10 +339,7 @@ class ChannelAgent:
         """
         turn = context.turn
         decided = context.tapped
-        outcome = ""
-        effects: tuple[Effect, ...] = ()
-        if turn.tells_outcome:
-            outcome, effects = await self._confirmation.outcome_to_tell(context, decided)
+        outcome, effects = await self._waiting_outcome(context)
         answer = TurnAnswer(TurnChange(ended="answered_before"))
         ids = action_ids(decided) if decided else frozenset()
         counts = run_counts_of(context.memory, ids)
@@ -330,7 +354,7 @@ class ChannelAgent:
                 context.run.denied.extend(await self._confirmation.refused_by_no(turn.scope, decided))
             if context.memory.get_history()[-1].role is Role.ASSISTANT:
                 context.remember([user_message(turn)])
-            limit = OUTCOME_SECONDS if turn.tells_outcome else None
+            limit = OUTCOME_SECONDS if outcome else None
             async with asyncio.timeout(limit):  # the worker then gives the turn up, which tells the outcome
                 answer = await self._run_agent(context, paused=counts or RunCounts(random_id(), 0))
         answer = self._prompts.with_outcome(context, answer, outcome, effects).about(decided)
@@ -536,10 +560,7 @@ class ChannelAgent:
         they stopped it, and the outcome if the deciding turn did not tell it.
         """
         texts = context.texts
-        outcome = ""
-        effects: tuple[Effect, ...] = ()
-        if context.turn.tells_outcome:
-            outcome, effects = await self._confirmation.outcome_to_tell(context, context.tapped)
+        outcome, effects = await self._waiting_outcome(context)
         unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
         missing = "" if is_stopped else texts.rest_missing()
         ids: Collection[str] = ()

@@ -9,6 +9,7 @@ from sayso.agent.agent import Agent
 from sayso.agent.channel.changes import ChangeHandler
 from sayso.agent.channel.context import (
     NO_ANSWER,
+    UNTOLD_OUTCOME,
     TurnAnswer,
     TurnContext,
     TurnFiles,
@@ -636,6 +637,7 @@ class ConfirmationHandler:
             add_exchange(context, await self._outcomes.history_text(context, stored, outcome))
         if continuation:  # the outcome is told now: another turn may fail as well
             continuation = replace(continuation, tells_outcome=False)
+            context.memory.notes.pop(UNTOLD_OUTCOME, None)
         closed = await self._prompts.close(turn, stored, state, outcome)
         told = Reply(self.as_line(stored, state, outcome))
         return TurnChange(replies=(*closed, (told, "")), transition=transition, continuation=continuation)
@@ -801,6 +803,7 @@ class ConfirmationHandler:
         replies = [(Reply(line), ""), *((Reply(media=media), "") for media in files)]
         if tells_later:
             replies = []
+            context.memory.notes[UNTOLD_OUTCOME] = stored.pid
         return TurnAnswer(TurnChange(replies=tuple(replies), continuation=continuation))
 
     async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:

@@ -47,6 +47,11 @@ MAX_NOTES = 20
 #: Our own lines stand in brackets; brackets inside them are replaced by look-alikes.
 _BRACKETS = str.maketrans("[]", "\u27e6\u27e7")
 
+#: The keys of a history's notes: the action whose outcome its continuation has to tell, and the one whose outcome
+#: was told meanwhile by the answer to another message.
+UNTOLD_OUTCOME = "untold_outcome"
+TOLD_OUTCOME = "told_outcome"
+
 #: The history's entry for a tap.
 TAPPED = "(tapped a button)"
 

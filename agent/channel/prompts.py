@@ -217,7 +217,7 @@ class ConfirmPrompts:
     ) -> TurnAnswer:
         """Return the answer of the model below the outcome that it follows, with an undo button for the effects.
 
-        They are one text, unless the answer has buttons or begins with a file.
+        They are one text, unless the answer has buttons, or begins with a file or an edit.
         """
         if not outcome:
             return answer
@@ -225,7 +225,7 @@ class ConfirmPrompts:
         above = self.offer_undo(context, TurnAnswer(TurnChange(replies=((Reply(outcome), ""),))), effects).change
         replies = (*above.replies, *change.replies)
         first = change.replies[0][0] if change.replies else Reply()
-        if first.text and not (first.media or change.new_actions):
+        if first.text and not (first.media or first.edits or change.new_actions):
             *before, (last, pid) = above.replies
             # What can be undone stands beside the outcome, not below the words of a model.
             kept = last if last.buttons else first

@@ -52,7 +52,7 @@ def test_yes_runs_the_models_tool_call_once_and_the_model_goes_on(asked: System,
     assert asked.effects("delete", "INV-42") == 0
     person.say("yes")
     (rest,) = person.hears()
-    outcome, words, _ = rest["text"].split("\n\n")
+    outcome, _, words = rest["text"].split("\n\n")
     assert outcome.startswith("✅ Done: Delete invoice INV-42 (")
     assert outcome.endswith("\nInvoice INV-42 is deleted.")
     assert words == "Shall I look for others?"

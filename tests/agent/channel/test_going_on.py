@@ -322,6 +322,18 @@ def test_offer_to_undo_stands_above_what_the_model_says(make_bot):
     assert [button.label for button in bot.buttons] == ["Undo"]
 
 
+@pytest.mark.parametrize("message", ["yes", "thanks a lot", "/help"])
+def test_outcome_comes_first_where_another_message_came_during_the_effect(make_continuing, message):
+    """The message is answered before the continuation, which tells the outcome no second time."""
+    bot = make_continuing(ScriptedProvider([calls("A"), calls("B"), "fine", "more"]), one_message=True)
+    bot.say("delete A")
+    bot.hear("yes")
+    bot.before("finish", lambda: bot.hear(message))
+    bot.work()
+    assert new_texts(bot)[0].startswith(DONE)
+    assert "\n".join(new_texts(bot)).count(DONE) == 1
+
+
 def test_model_that_hangs_keeps_no_outcome_from_its_person(make_continuing, monkeypatch):
     """Where both are one message, the outcome waits for the model for a bounded time."""
     monkeypatch.setattr(channel_agent, "OUTCOME_SECONDS", 0.01)

@@ -294,12 +294,13 @@ def test_model_that_is_away_costs_no_message_more(running):
     assert chat.refunded == ["5"]
 
 
-def test_undo_button_stands_below_the_words_of_the_model(running):
-    """Outcome, words and button are one message."""
+def test_offer_to_undo_stands_beside_the_outcome_in_one_message(running):
+    """Outcome, offer, words and button are one message; the model's words come last."""
     chat = ContinuingChat(*running, refund_of("5"), "Anything else", undo=lambda order: "taken back")
     chat.say(ASK, "yes")
     assert [button["label"] for button in chat.platforms.sent[-1]["buttons"]] == ["Undo"]
-    assert chat.texts[1].startswith(f"{outcome_of('5')}\n\nAnything else\n\nYou can undo")
+    assert chat.texts[1].startswith(f"{outcome_of('5')}\n\nYou can undo")
+    assert chat.texts[1].endswith("\n\nAnything else")
     assert len(chat.texts) == 2
 
 
