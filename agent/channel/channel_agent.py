@@ -252,7 +252,9 @@ class ChannelAgent:
         """
         conversation = context.turn.conversation.id
         (stored,) = await self.store.repository.read(conversation, (pending_action_id,))
-        decided = stored.verified(self.store.signer, context.turn.scope) if stored else None
+        decided = None
+        if stored:
+            decided = stored.verified(self.store.signer, context.turn.scope)
         outcome, effects = await self._confirmation.outcome_to_tell(context, decided)
         context.memory.notes[TOLD_OUTCOME] = pending_action_id
         return self._prompts.with_outcome(context, answer, outcome, effects)

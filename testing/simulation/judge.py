@@ -210,7 +210,9 @@ class _ConversationJudge:
 
         The rest is the line that names all steps, or one that says why it is missing.
         """
-        rests = [each for step in steps for each in _of_kind(messages.get(step.bill, []), "rest")]
+        rests: list[ChatMessage] = []
+        for step in steps:
+            rests += _of_kind(messages.get(step.bill, []), "rest")
         self._count_repeats(steps[0].number, rests)
         for rest in rests:
             self._check_rest(steps, rest)
@@ -218,7 +220,9 @@ class _ConversationJudge:
         followed_by = [*steps[1:], None]
         for step, following in zip(steps, followed_by, strict=True):
             ended_at = _ended_at(messages.get(step.bill, []))
-            asked = _of_kind(messages.get(following.bill, []), "question") if following else []
+            asked: Sequence[ChatMessage] = []
+            if following:
+                asked = _of_kind(messages.get(following.bill, []), "question")
             if asked and ended_at > asked[0].at:
                 self._fault("out of order", step.number, f"{asked[0].bill} was asked about before {step.bill} ended")
             if ended_at < inf and not any(each.at >= ended_at for each in (*asked, *rests)):

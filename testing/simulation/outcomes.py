@@ -180,7 +180,8 @@ def _outcome_and_question(text: str) -> list[str]:
     paragraphs = _MARK.sub("", plain).split("\n\n")
     named = [set(_BILL.findall(paragraph)) for paragraph in paragraphs]
     at = next((at for at in range(1, len(named)) if named[at] and named[at] != named[0]), 0)
-    outcome, question = "\n\n".join(paragraphs[:at]), "\n\n".join(paragraphs[at:])
+    outcome = "\n\n".join(paragraphs[:at])
+    question = "\n\n".join(paragraphs[at:])
     is_both = read_statement(outcome).kind in ("done", "failed", "unknown", "nothing")
     if not (at and is_both and read_statement(question).kind == "question"):
         return [text]
@@ -191,7 +192,9 @@ def _outcome_and_question(text: str) -> list[str]:
 def steps_told(text: str) -> dict[str, str]:
     """Return what the line that ends a request says of each step; nothing for a line that says why it is missing."""
     line = _REST_LINE.search(text)
-    return dict(step.split() for step in line[2].split(", ")) if line else {}
+    if line is None:
+        return {}
+    return dict(step.split() for step in line[2].split(", "))
 
 
 def open_seconds(question: str) -> float:

@@ -33,7 +33,8 @@ Verb = Literal["say", "send", "want", "ask", "next", "agree", "refuse"]
 #: The text of a decision that is tapped instead of typed.
 BUTTON = "button"
 #: What a story may wait for after a step of a request: the question about the next one, or the line that ends it.
-QUESTION, REST = "question", "rest"
+QUESTION = "question"
+REST = "rest"
 #: The places of bills in the text of a request: one for each step.
 _BILL_PLACE = re.compile(r"\{bill\d?\}")
 _VERBS: tuple[Verb, ...] = get_args(Verb)
