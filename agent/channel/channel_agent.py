@@ -9,10 +9,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain, takewhile
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.changes import ChangeHandler
@@ -70,7 +71,7 @@ from sayso.channels.markdown.outcome_signs import without_signs
 from sayso.channels.records import versioned
 from sayso.channels.types import Reply, Turn, random_id, storable
 from sayso.pending.action import After, OtherMessage, is_choice_token, split_button_token
-from sayso.pending.concurrency import run_sync
+from sayso.pending.concurrency import has_no_loop, run_sync
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
 from sayso.pending.context import own_context
 from sayso.pending.executors import Ambiguous, NotFound
@@ -356,8 +357,10 @@ class ChannelAgent:
                 context.run.denied.extend(await self._confirmation.refused_by_no(turn.scope, decided))
             if context.memory.get_history()[-1].role is Role.ASSISTANT:
                 context.remember([user_message(turn)])
-            limit = OUTCOME_SECONDS if outcome else None
-            async with asyncio.timeout(limit):  # the worker then gives the turn up, which tells the outcome
+            limit: AbstractAsyncContextManager[Any] = nullcontext()
+            if outcome and not has_no_loop.get():  # at its end the worker gives the turn up, and tells the outcome
+                limit = asyncio.timeout(OUTCOME_SECONDS)
+            async with limit:
                 answer = await self._run_agent(context, paused=counts or RunCounts(random_id(), 0))
         answer = self._prompts.with_outcome(context, answer, outcome, effects).about(decided)
         return with_answer_followed(answer, decided)
