@@ -258,28 +258,30 @@ def test_redis_killed_while_the_agent_goes_on_loses_nothing(shop: Shop, model: S
     assert model.refused == []
 
 
-@pytest.mark.skipif(not KILLS, reason="asked for by SAYSO_KILLS_AFTER")
-@pytest.mark.timeout(600 + 10 * KILLS)
-def test_nothing_is_lost_doubled_or_untold_in_many_deaths_at_random(shop: Shop, model: StrictModel) -> None:
-    """Workers die at any point of any turn."""
-    requests: list[Request] = []
-    began = time.monotonic()
+if KILLS:  # asked for by `make kills-after`
 
-    def come(number: int) -> None:
-        buyer, chance = Buyer(shop, 6000 + number), random.Random(number)
-        count = 0
-        while len(happened(shop.data)) < KILLS:
-            count += 1
-            requests.append(buyer.ask(f"b{number}x{count}", chance))
-            if number == 0:
-                say(f"{time.monotonic() - began:5.0f} s, {len(happened(shop.data))} deaths, {len(requests)} requests")
+    @pytest.mark.timeout(600 + 10 * KILLS)
+    def test_nothing_is_lost_doubled_or_untold_in_many_deaths_at_random(shop: Shop, model: StrictModel) -> None:
+        """Workers die at any point of any turn."""
+        requests: list[Request] = []
+        began = time.monotonic()
 
-    with ThreadPoolExecutor(PEOPLE) as pool:
-        list(pool.map(come, range(PEOPLE)))
-    effects = effects_of(shop)
-    say(report(requests, effects, happened(shop.data)))
-    assert [f"{fault}: {request}" for request in requests for fault in request.faults(effects)] == []
-    assert model.refused == []
+        def come(number: int) -> None:
+            buyer, chance = Buyer(shop, 6000 + number), random.Random(number)
+            count = 0
+            while len(happened(shop.data)) < KILLS:
+                count += 1
+                requests.append(buyer.ask(f"b{number}x{count}", chance))
+                if number == 0:
+                    deaths = len(happened(shop.data))
+                    say(f"{time.monotonic() - began:5.0f} s, {deaths} deaths, {len(requests)} requests")
+
+        with ThreadPoolExecutor(PEOPLE) as pool:
+            list(pool.map(come, range(PEOPLE)))
+        effects = effects_of(shop)
+        say(report(requests, effects, happened(shop.data)))
+        assert [f"{fault}: {request}" for request in requests for fault in request.faults(effects)] == []
+        assert model.refused == []
 
 
 def report(requests: list[Request], effects: Counter[tuple[str, str]], deaths: list[str]) -> str:
