@@ -25,7 +25,7 @@ from sayso.testing.ports import ReservedPort
 
 #: How long a bot may take to be ready, in seconds.
 READY_SECONDS = 300.0
-#: The distributions of each system, of which the versions are published.
+#: The packages of each system. Their versions stand beside the published results.
 DISTRIBUTIONS = {
     "LangGraph": ("langgraph", "langchain", "langgraph-checkpoint-sqlite", "langchain-openai"),
     "pydantic-ai + DBOS": ("pydantic-ai-slim", "dbos"),

@@ -455,7 +455,7 @@ def test_fields_can_be_answered_longer_than_a_question(shop):
 
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_fields_end_with_their_question(shop, has_ended):
-    """Who answers too late is told so once; then the model answers again."""
+    """The first late answer gets the text that the time is over; the model answers the next message."""
     bot = shop([FIRST], lines=["Hello."])
     bot.say("order apples")
     bot.say("change")

@@ -178,7 +178,7 @@ def test_tool_that_kills_each_worker_in_its_preparation_is_given_up(make_story):
 
 
 def test_effect_that_redis_cannot_note_does_not_happen(make_story):
-    """The tool fails before it, and the person is told so once Redis answers."""
+    """The tool fails before its effect, and the person hears of the failure when Redis answers again."""
     story = make_story([wire], WIRE_A)
     story.ask()
     story.hear("yes")

@@ -198,7 +198,7 @@ def test_stop_behind_another_message_ends_a_kept_question_once(make_keeper):
 
 
 def test_message_that_cannot_be_answered_leaves_the_question_open(make_keeper):
-    """The model is away: the person is told so, and the button still works."""
+    """The person hears that the model is away, and the button still works."""
     bot = make_keeper("A")
     bot.say("delete A")
     bot.say("what is the weather in Rome?")

@@ -420,7 +420,7 @@ def test_same_decisions_given_twice_run_the_call_once(refund, ran):
 
 
 def test_another_process_learns_of_a_started_call_from_the_file(refund, ran, tmp_path):
-    """A process that died during the call leaves it unknown: it is told so, and not repeated."""
+    """A process died during the call. The model reads "unknown", and the call does not run again."""
     stored = SQLiteDecisionLog(tmp_path / "log.db")
     agent, _ = agent_of([refund], [REFUND, "Done."], decision_log=stored)
     paused = agent.run("refund order 17").paused

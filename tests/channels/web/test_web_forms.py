@@ -82,7 +82,7 @@ def test_channel_without_forms_gets_turns(turn: Turn):
 
 
 def test_other_taps_and_messages_are_turns():
-    """Also several at once, of which one asks for a form."""
+    """Also where several turns come in one request, and one of them asks for a form."""
     other = Turn("e3", HERE, "ana", tap=Tap("yes"))
     text = Turn("e4", HERE, "ana", text="yes")
     assert answered(other).turns == (other,)
