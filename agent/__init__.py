@@ -2,8 +2,25 @@
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.agent.config import AgentConfig, Cache, CachedResult, CacheStats, DecisionLog, ResultCache, ToolConfig
-from sayso.agent.decisions import Approve, DecidedCall, Decision, DecisionError, Deny, Edit, OpenCall, RunSnapshot
+from sayso.agent.config import (
+    AgentConfig,
+    Cache,
+    CachedResult,
+    CacheStats,
+    DecisionLog,
+    ResultCache,
+    ToolConfig,
+)
+from sayso.agent.decisions import (
+    Approve,
+    DecidedCall,
+    Decision,
+    DecisionError,
+    Deny,
+    Edit,
+    OpenCall,
+    RunSnapshot,
+)
 from sayso.agent.guards.budget import Budget, BudgetLimits, MemoryBudget, RedisBudget
 from sayso.agent.guards.guardrails import (
     Guardrail,
@@ -21,8 +38,17 @@ from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.entities import Entity, EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory, Triple
 from sayso.agent.memory.knowledge import KnowledgeMemory
-from sayso.agent.memory.session_backends import JsonFileSessionStore, RedisSessionStore, SQLiteSessionStore
-from sayso.agent.memory.sessions import InMemorySessionStore, SessionError, SessionMetadata, SessionStore
+from sayso.agent.memory.session_backends import (
+    JsonFileSessionStore,
+    RedisSessionStore,
+    SQLiteSessionStore,
+)
+from sayso.agent.memory.sessions import (
+    InMemorySessionStore,
+    SessionError,
+    SessionMetadata,
+    SessionStore,
+)
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats
 from sayso.agent.observability.builtin import LoggingObserver
 from sayso.agent.observability.observer import AgentObserver, AsyncAgentObserver
@@ -38,8 +64,19 @@ from sayso.agent.providers.base import (
 )
 from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.offline import OfflineProvider
-from sayso.agent.providers.testing import BelievingModel, InvalidHistory, LocalProvider, ScriptedProvider, check_history
-from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, OllamaProvider, OpenAIProvider
+from sayso.agent.providers.testing import (
+    BelievingModel,
+    InvalidHistory,
+    LocalProvider,
+    ScriptedProvider,
+    check_history,
+)
+from sayso.agent.providers.vendors import (
+    AnthropicProvider,
+    GeminiProvider,
+    OllamaProvider,
+    OpenAIProvider,
+)
 from sayso.agent.result import AgentResult, StreamChunk
 from sayso.agent.run.cache import CacheKeyBuilder, InMemoryCache, RedisCache
 from sayso.agent.run.cancellation import CancellationToken
@@ -76,7 +113,12 @@ from sayso.agent.tools.loading import ToolLoader
 from sayso.agent.tools.parameter import ToolParameter
 from sayso.agent.tools.registry import ToolRegistry
 from sayso.agent.tools.tool import Tool, tool
-from sayso.agent.toolsets.base import MockToolProvider, PythonToolProvider, ToolProviderProtocol, provided
+from sayso.agent.toolsets.base import (
+    MockToolProvider,
+    PythonToolProvider,
+    ToolProviderProtocol,
+    provided,
+)
 from sayso.agent.toolsets.embedding import EmbeddingSelector
 from sayso.agent.toolsets.mcp import McpToolProvider
 from sayso.agent.toolsets.openapi import OpenApiToolProvider

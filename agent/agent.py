@@ -27,9 +27,21 @@ from sayso.agent.run.inner_agent import InnerAgent
 from sayso.agent.run.loop import AgentLoop
 from sayso.agent.run.model_call import ModelCaller, Sleep
 from sayso.agent.run.pause import RunCounts
-from sayso.agent.run.state import Journal, NoJournal, RunRequest, RunTextListener, going_on, to_messages
+from sayso.agent.run.state import (
+    Journal,
+    NoJournal,
+    RunRequest,
+    RunTextListener,
+    going_on,
+    to_messages,
+)
 from sayso.agent.run.structured import ResponseFormat
-from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider, ToolCallParser, needs_text_tools
+from sayso.agent.run.text_tools import (
+    PromptBuilder,
+    TextToolProvider,
+    ToolCallParser,
+    needs_text_tools,
+)
 from sayso.agent.tools.registry import ToolRegistry, Toolset
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
@@ -45,10 +57,13 @@ StreamHandler = Callable[[str], Any]
 
 
 class Agent:
-    """Tools, a provider and settings. Keeps no state of runs, so one agent serves many runs at the same time.
+    """Tools, a provider and settings.
 
-    With a registry, or anything else with `all()`, the tools are read again at each step. `usage` and `analytics` add
-    up all runs. A provider without tool calls is used through text, with `prompt_builder` and `parser`.
+    Keeps no state of runs, so one agent serves many runs at the same time.
+
+    With a registry, or anything else with `all()`, the tools are read again at each step. `usage`
+    and `analytics` add up all runs. A provider without tool calls is used through text, with
+    `prompt_builder` and `parser`.
 
     A `memory` given here is shared by all runs; one given to `arun` is used by that run only.
     """
@@ -72,22 +87,38 @@ class Agent:
         self.analytics = AgentAnalytics() if self.config.enable_analytics else None
         toolset: Toolset = tools if isinstance(tools, Toolset) else ToolRegistry(tools)
         self._toolset = (
-            _ToolsetWithMemory(toolset, self.config.knowledge_memory) if self.config.knowledge_memory else toolset
+            _ToolsetWithMemory(toolset, self.config.knowledge_memory)
+            if self.config.knowledge_memory
+            else toolset
         )
         if self.config.tool_policy is not None:
             check_injected(self.config.tool_policy, self._toolset.all())
         self._prompt_builder = prompt_builder
-        hooks = [hooks_observer(self.config.hooks)] if self.config.hooks else []
-        self._observers = (*self.config.observers, *hooks, *([VerboseObserver()] if self.config.verbose else []))
+        if self.config.hooks:
+            hooks = [hooks_observer(self.config.hooks)]
+        else:
+            hooks = []
+        self._observers = (
+            *self.config.observers,
+            *hooks,
+            *([VerboseObserver()] if self.config.verbose else []),
+        )
         self._sleep = sleep
-        store, session_id = self.config.session_store, self.config.session_id
-        self._session = Session(store, session_id) if store is not None and session_id is not None else None
+        store = self.config.session_store
+        session_id = self.config.session_id
+        self._session = (
+            Session(store, session_id) if store is not None and session_id is not None else None
+        )
         self._loop = self._create_loop(provider or OfflineProvider(), selector, memory)
 
     def _create_loop(
         self, provider: Provider, selector: ToolSelector | None, memory: ConversationMemory | None
     ) -> AgentLoop:
-        self._provider, self._selector, config = provider, selector, self.config.for_provider(provider)
+        self._provider, self._selector, config = (
+            provider,
+            selector,
+            self.config.for_provider(provider),
+        )
         called = provider
         if isinstance(provider, OfflineProvider):
             called = provider.with_hidden_tools(self._hidden_tools)
@@ -183,7 +214,9 @@ class Agent:
         return self.analytics
 
     def reset(self) -> None:
-        """Delete the agent's own conversation with its summary and its session. Usage and analytics are kept.
+        """Delete the agent's own conversation with its summary and its session.
+
+        Usage and analytics are kept.
 
         Raises SessionError.
         """
@@ -208,19 +241,21 @@ class Agent:
     ) -> AgentResult:
         """Answer the messages. The memory is updated only when the run is complete.
 
-        `stream_handler` receives the text while it arrives. With a `response_format`, `parsed` has the answer in that
-        form. `scope` names whose knowledge may be read and written; inside a tool, it is the scope of the run that
-        called the tool. With a `journal`, the run continues where an earlier attempt was interrupted.
+        `stream_handler` receives the text while it arrives. With a `response_format`, `parsed` has
+        the answer in that form. `scope` names whose knowledge may be read and written; inside a
+        tool, it is the scope of the run that called the tool. With a `journal`, the run continues
+        where an earlier attempt was interrupted.
 
-        With `paused`, the `paused` of an earlier result, that run goes on: first the `decisions` about its open calls
-        are carried out, by the id of the call; then the model reads them, and new messages if there are any. A call
-        without a decision stays open and does not run. `ChannelAgent` gives RunCounts: the calls of that run have their
-        results in the memory.
+        With `paused`, the `paused` of an earlier result, that run goes on: first the `decisions`
+        about its open calls are carried out, by the id of the call; then the model reads them, and
+        new messages if there are any. A call without a decision stays open and does not run.
+        `ChannelAgent` gives RunCounts: the calls of that run have their results in the memory.
 
-        Failures of tools, models, observers and caches are never raised. Raises ValueError or TypeError for invalid
-        arguments, SessionError for a session that cannot be read, the errors of `stream_handler` and of the journal
-        (LeaseLost) and of `decision_log`, and CancelledError. Raises DecisionError, a ValueError, for decisions that
-        do not fit the open calls: then nothing has run. A run that raises adds nothing to the memory but the outcomes
+        Failures of tools, models, observers and caches are never raised. Raises ValueError or
+        TypeError for invalid arguments, SessionError for a session that cannot be read, the errors
+        of `stream_handler` and of the journal (LeaseLost) and of `decision_log`, and
+        CancelledError. Raises DecisionError, a ValueError, for decisions that do not fit the open
+        calls: then nothing has run. A run that raises adds nothing to the memory but the outcomes
         of calls that were decided.
         """
         request = RunRequest(
@@ -248,10 +283,12 @@ class Agent:
         paused: RunSnapshot | None = None,
         decisions: Mapping[str, Decision] | None = None,
     ) -> AgentResult:
-        """`arun` for sync code, also from inside a running event loop. Only sync observers are called (seed).
+        """`arun` for sync code, also from inside a running event loop.
 
-        A sync tool runs in the caller's thread, unless it runs in parallel with others or can be interrupted by a time
-        limit or a cancellation token.
+        Only sync observers are called (seed).
+
+        A sync tool runs in the caller's thread, unless it runs in parallel with others or can be
+        interrupted by a time limit or a cancellation token.
         """
         request = RunRequest(
             to_messages(messages, may_be_empty=paused is not None),
@@ -279,7 +316,10 @@ class Agent:
         paused: RunSnapshot | None = None,
         decisions: Mapping[str, Decision] | None = None,
     ) -> AsyncGenerator[StreamChunk | AgentResult, None]:
-        """`arun` that yields the text while it arrives, then the result. Closing the generator cancels the run."""
+        """`arun` that yields the text while it arrives, then the result.
+
+        Closing the generator cancels the run.
+        """
         pieces: asyncio.Queue[StreamChunk | None] = asyncio.Queue()
         request = RunRequest(
             to_messages(messages, may_be_empty=paused is not None),
@@ -307,9 +347,9 @@ class Agent:
     def as_tool(self, name: str = "", description: str = "") -> Tool[..., Any]:
         """Return this agent as a tool of another one. Its parameter is the `request` in words.
 
-        Without a `name` the tool has that of the agent. Calls of this agent that need an approval wait on the run of
-        the other one, if that pauses for approvals. Each request is a conversation of its own. Raises
-        ToolValidationError.
+        Without a `name` the tool has that of the agent. Calls of this agent that need an approval
+        wait on the run of the other one, if that pauses for approvals. Each request is a
+        conversation of its own. Raises ToolValidationError.
         """
         name = name or self.name
         inner = InnerAgent(name, self._run_inside, self._toolset.all, self.config.tool_policy)
@@ -356,11 +396,13 @@ class Agent:
         response_format: ResponseFormat | None = None,
         on_progress: OnProgress | None = None,
     ) -> list[AgentResult]:
-        """Answer each prompt independently, up to `max_concurrency` in parallel. Results are in prompt order.
+        """Answer each prompt independently, up to `max_concurrency` in parallel.
 
-        Each run reads the agent's own conversation and adds nothing to it; entities and facts are learned as usual. A
-        run that raises has its error as content and the stop reason "error" (seed). Raises ValueError for a
-        `max_concurrency` below 1.
+        Results are in prompt order.
+
+        Each run reads the agent's own conversation and adds nothing to it; entities and facts are
+        learned as usual. A run that raises has its error as content and the stop reason "error"
+        (seed). Raises ValueError for a `max_concurrency` below 1.
         """
         return await self._run_batch(prompts, max_concurrency, response_format, on_progress)
 
@@ -372,7 +414,11 @@ class Agent:
         on_progress: OnProgress | None = None,
     ) -> list[AgentResult]:
         """`abatch` for sync code."""
-        return run_sync(self._run_batch(prompts, max_concurrency, response_format, on_progress, asynchronous=False))
+        return run_sync(
+            self._run_batch(
+                prompts, max_concurrency, response_format, on_progress, asynchronous=False
+            )
+        )
 
     async def _run_batch(
         self,
@@ -385,14 +431,19 @@ class Agent:
     ) -> list[AgentResult]:
         if max_concurrency < 1:
             raise ValueError(f"max_concurrency={max_concurrency!r} runs nothing: use 1 or more")
-        loop, events, began = self._loop, RunEvents(self._observers, asynchronous=asynchronous), perf_counter()
+        loop = self._loop
+        events = RunEvents(self._observers, asynchronous=asynchronous)
+        began = perf_counter()
         await events.tell("batch_start", len(prompts))
-        slots, finished = asyncio.Semaphore(max_concurrency), 0
+        slots = asyncio.Semaphore(max_concurrency)
+        finished = 0
 
         async def answer(prompt: str | Sequence[Message]) -> AgentResult:
             nonlocal finished
             async with slots:
-                result = await _answer_of_batch(loop, prompt, response_format, asynchronous=asynchronous)
+                result = await _answer_of_batch(
+                    loop, prompt, response_format, asynchronous=asynchronous
+                )
             finished += 1
             if on_progress is not None:
                 on_progress(finished, len(prompts))
@@ -410,13 +461,27 @@ class Agent:
 
 
 async def _answer_of_batch(
-    loop: AgentLoop, prompt: str | Sequence[Message], response_format: ResponseFormat | None, *, asynchronous: bool
+    loop: AgentLoop,
+    prompt: str | Sequence[Message],
+    response_format: ResponseFormat | None,
+    *,
+    asynchronous: bool,
 ) -> AgentResult:
-    """Answer one prompt. It reads the agent's own memory and does not change it; its failure affects no other."""
-    memory = loop.memory.branch() if loop.memory is not None else ConversationMemory()
+    """Answer one prompt.
+
+    It reads the agent's own memory and does not change it; its failure affects no other.
+    """
+    if loop.memory is not None:
+        memory = loop.memory.branch()
+    else:
+        memory = ConversationMemory()
     try:
         request = RunRequest(
-            to_messages(prompt), response_format, memory=memory, asynchronous=asynchronous, is_of_batch=True
+            to_messages(prompt),
+            response_format,
+            memory=memory,
+            asynchronous=asynchronous,
+            is_of_batch=True,
         )
         return await loop.answer(request)
     except Exception as exc:  # becomes the result of this prompt
@@ -426,8 +491,8 @@ async def _answer_of_batch(
 class _HandlerAdapter:
     """Passes the text of a reply to a stream handler.
 
-    When an answer breaks off and starts again, the handler's `anew` method is called if it has one. Otherwise the new
-    text begins on a new line.
+    When an answer breaks off and starts again, the handler's `anew` method is called if it has one.
+    Otherwise the new text begins on a new line.
     """
 
     def __init__(self, handler: StreamHandler) -> None:
@@ -466,7 +531,9 @@ class _ChunkQueue:
 
 
 class _ToolsetWithMemory:
-    """A toolset with the `remember` tool added (seed: Cross-Session Knowledge Memory), unless it has one."""
+    """A toolset with the `remember` tool added (seed: Cross-Session Knowledge Memory),
+    unless it has one.
+    """
 
     def __init__(self, toolset: Toolset, knowledge: KnowledgeMemory) -> None:
         self._toolset = toolset
@@ -475,4 +542,6 @@ class _ToolsetWithMemory:
     def all(self) -> list[Tool]:
         """Return the current tools."""
         tools = self._toolset.all()
-        return tools if any(tool.name == self._remember.name for tool in tools) else [*tools, self._remember]
+        if any(tool.name == self._remember.name for tool in tools):
+            return tools
+        return [*tools, self._remember]

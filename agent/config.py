@@ -30,17 +30,19 @@ ModelSelector = Callable[[int, Sequence[ToolCall], AgentUsage], str]
 
 
 class UnchosenModel(str):
-    """The name of a default model. It equals a plain `str`; only its type shows that it was not chosen."""
+    """The name of a default model.
+
+    It equals a plain `str`; only its type shows that it was not chosen.
+    """
 
     __slots__ = ()
 
 
-#: The model where none was chosen (seed: AgentConfig). A provider with a `default_model` is asked for that instead.
+#: The model where none was chosen (seed: AgentConfig). A provider with a
+#: `default_model` is asked for that instead.
 DEFAULT_MODEL = UnchosenModel("gpt-5-mini")
 
-DEFAULT_SYSTEM_PROMPT = (
-    "You are a helpful assistant. Use the tools for facts and actions; never claim to have done what no tool did."
-)
+DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant. Use the tools for facts and actions; never claim to have done what no tool did."
 
 #: Tokens of one tool's result that the model reads in the turn of the call.
 DEFAULT_RESULT_TOKENS = 8000
@@ -51,7 +53,10 @@ CacheEntry = tuple[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """How a cache was used since it was created or cleared. An eviction removes an entry to make room."""
+    """How a cache was used since it was created or cleared.
+
+    An eviction removes an entry to make room.
+    """
 
     hits: int = 0
     misses: int = 0
@@ -65,7 +70,9 @@ class CacheStats:
     @property
     def hit_rate(self) -> float:
         """Return the share of hits, from 0 to 1; 0 before the first request."""
-        return self.hits / self.total_requests if self.total_requests else 0.0
+        if self.total_requests:
+            return self.hits / self.total_requests
+        return 0.0
 
     def __str__(self) -> str:
         counts = f"hits={self.hits}, misses={self.misses}, evictions={self.evictions}"
@@ -74,13 +81,19 @@ class CacheStats:
 
 @runtime_checkable
 class Cache(Protocol):
-    """Cache of model answers. Called from the event loop, by all runs and threads at the same time."""
+    """Cache of model answers.
+
+    Called from the event loop, by all runs and threads at the same time.
+    """
 
     def get(self, key: str) -> CacheEntry | None:
         """Return the entry of a key, or None if there is none or it has expired."""
 
     def set(self, key: str, value: CacheEntry, ttl: float | None = None) -> None:
-        """Store an entry for `ttl` seconds; None: the cache's default. With 0 or less, nothing is stored."""
+        """Store an entry for `ttl` seconds; None: the cache's default.
+
+        With 0 or less, nothing is stored.
+        """
 
     def delete(self, key: str) -> bool:
         """Delete an entry. Return whether it existed."""
@@ -97,7 +110,8 @@ class Cache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CachedResult:
-    """A tool's raw result and, if it was compressed, its summary with the mark that says so (seed: Cache integration).
+    """A tool's raw result and, if it was compressed, its summary with the mark that says so (seed:
+    Cache integration).
 
     Neither is screened or shortened yet; that happens each time the result is shown to a model.
     """
@@ -108,7 +122,10 @@ class CachedResult:
 
 
 class ResultCache(Protocol):
-    """Cache of tool results. Called from the event loop, by all runs at the same time. It may drop any entry."""
+    """Cache of tool results.
+
+    Called from the event loop, by all runs at the same time. It may drop any entry.
+    """
 
     def get(self, key: str) -> CachedResult | None:
         """Return the result of a key, or None if there is none or it has expired."""
@@ -126,7 +143,8 @@ class DecisionLog(Protocol):
     def begin(self, key: str) -> str | None:
         """Note a decision before it is carried out, in one atomic step. Return None the first time.
 
-        Later return the text that `end` was given, or "" if there is none: how the call ended is unknown.
+        Later return the text that `end` was given, or "" if there is none:
+        how the call ended is unknown.
         """
 
     def end(self, key: str, outcome: str) -> None:
@@ -137,9 +155,9 @@ class DecisionLog(Protocol):
 class ToolConfig:
     """How tool results are compressed and cached (seed: Tool Result Compression).
 
-    With `compress_results`, a result of more than `compress_threshold` characters is summarized before the model reads
-    it, by `compress_model` of `compress_provider` (default: the agent's own). `cache` stores results of `cacheable`
-    tools; without a cache, none are stored.
+    With `compress_results`, a result of more than `compress_threshold` characters is summarized
+    before the model reads it, by `compress_model` of `compress_provider` (default: the agent's
+    own). `cache` stores results of `cacheable` tools; without a cache, none are stored.
     """
 
     compress_results: bool = False
@@ -155,26 +173,31 @@ class ToolConfig:
                 "the agent's own model is rarely known to another provider"
             )
         if self.compress_threshold < 1:
-            raise ValueError(f"compress_threshold={self.compress_threshold!r} leaves nothing to read: use 1 or more")
+            raise ValueError(
+                f"compress_threshold={self.compress_threshold!r} leaves nothing to read: use 1 or more"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """The settings of one agent, immutable (seed: AgentConfig Dataclass). Times are in seconds, costs in US dollars.
+    """The settings of one agent, immutable (seed: AgentConfig Dataclass).
 
-    `prices` adds models that no price list has: the price of a million prompt tokens and a million completion tokens,
-    and, if they differ, of a million tokens read from and written to the vendor's prompt cache.
-    A `temperature` of None is not sent to the vendor.
-    `context_tokens` is the context window of the model (None: as the vendor states it). `result_tokens` is how much of
-    one tool's result the model reads in the turn of the call, at most a quarter of the window. The rest it can read
-    with the tool `read_result`; later turns have the beginning and the end.
+    Times are in seconds, costs in US dollars.
+
+    `prices` adds models that no price list has: the price of a million prompt tokens and a million
+    completion tokens, and, if they differ, of a million tokens read from and written to the
+    vendor's prompt cache. A `temperature` of None is not sent to the vendor. `context_tokens` is
+    the context window of the model (None: as the vendor states it). `result_tokens` is how much of
+    one tool's result the model reads in the turn of the call, at most a quarter of the window. The
+    rest it can read with the tool `read_result`; later turns have the beginning and the end.
     `max_total_tokens` and `max_cost_usd` limit one run; a `budget` limits a conversation and a day.
-    `system_prompt` may be a function. It is called for each model call with the ToolContext of the current user. A text
-    that differs from call to call keeps all that follows it out of the vendor's cache.
-    With `pause_for_approval` a run ends with `stop_reason` "pending" at a call that needs an approval, and goes on with
-    `run(paused=..., decisions=...)`. `decision_log` notes each decision before it takes effect (None: in this process).
-    `conversation_secret` makes the keys that tell vendors which requests belong to one conversation; processes that
-    share conversations need the same (default: made of SAYSO_SECRET_KEYS of the environment).
+    `system_prompt` may be a function. It is called for each model call with the ToolContext of the
+    current user. A text that differs from call to call keeps all that follows it out of the
+    vendor's cache. With `pause_for_approval` a run ends with `stop_reason` "pending" at a call that
+    needs an approval, and goes on with `run(paused=..., decisions=...)`. `decision_log` notes each
+    decision before it takes effect (None: in this process). `conversation_secret` makes the keys
+    that tell vendors which requests belong to one conversation; processes that share conversations
+    need the same (default: made of SAYSO_SECRET_KEYS of the environment).
     """
 
     name: str = "agent"
@@ -244,7 +267,8 @@ class AgentConfig:
     conversation_secret: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
-        RunBudget(self.max_total_tokens, self.max_cost_usd)  # raises for a bad limit now rather than during a run
+        # Raises for a bad limit now rather than during a run.
+        RunBudget(self.max_total_tokens, self.max_cost_usd)
         for name, least in _MINIMUM.items():
             value = getattr(self, name)
             if value is not None and value < least:
@@ -261,13 +285,19 @@ class AgentConfig:
         if (self.session_store is None) != (self.session_id is None):
             raise ValueError("session_store and session_id belong together: give both or neither")
         if self.pause_for_approval and self.confirm_action is not None:
-            raise ValueError("confirm_action decides during a run, and pause_for_approval ends it: give one of them")
+            raise ValueError(
+                "confirm_action decides during a run, and pause_for_approval ends it: give one of them"
+            )
         if self.hooks is not None:
             warn_of_hooks(stacklevel=4)
 
     def for_provider(self, provider: Provider) -> AgentConfig:
-        """Return these settings for runs with a provider: `model` is "" where its own default model is meant."""
-        if not isinstance(self.model, UnchosenModel) or not getattr(provider, "default_model", None):
+        """Return these settings for runs with a provider:
+        `model` is "" where its own default model is meant.
+        """
+        if not isinstance(self.model, UnchosenModel) or not getattr(
+            provider, "default_model", None
+        ):
             return self
         return replace(self, model="", hooks=None)  # the warning of hooks was given
 
@@ -275,7 +305,9 @@ class AgentConfig:
     def run_budget(self) -> RunBudget | None:
         """Return what one run may spend; None without a limit."""
         is_limited = self.max_total_tokens is not None or self.max_cost_usd is not None
-        return RunBudget(self.max_total_tokens, self.max_cost_usd) if is_limited else None
+        if is_limited:
+            return RunBudget(self.max_total_tokens, self.max_cost_usd)
+        return None
 
 
 #: The smallest valid value of each setting.

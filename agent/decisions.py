@@ -30,7 +30,9 @@ OUTCOME_NOTES: Mapping[ActionOutcome, str] = {
     "undone": "It was done, and undone later.",
 }
 #: Begins the note of a call that was asked about with other arguments than the model gave.
-CHANGED_ARGUMENTS = "The user changed the arguments before answering: these count, not those of the call."
+CHANGED_ARGUMENTS = (
+    "The user changed the arguments before answering: these count, not those of the call."
+)
 #: The version of the JSON of a snapshot. Others are refused.
 SNAPSHOT_VERSION = 1
 #: The most characters that a model reads of the words beside a decision.
@@ -231,7 +233,9 @@ class RunSnapshot:
             )
         version = data.get("version")
         if version != SNAPSHOT_VERSION:
-            raise ValueError(f"a paused run of version {version!r} cannot be read here: this is {SNAPSHOT_VERSION}")
+            raise ValueError(
+                f"a paused run of version {version!r} cannot be read here: this is {SNAPSHOT_VERSION}"
+            )
         run_id = data["run_id"]
         iterations = data["iterations"]
         usage = UsageStats(**data["usage"])
@@ -271,7 +275,9 @@ def check_decisions(open_calls: Sequence[OpenCall], decisions: Mapping[str, Deci
     """Raise DecisionError for a decision that does not fit a call that waits."""
     known = {call.id: call for call in open_calls}
     if not isinstance(decisions, Mapping):
-        raise DecisionError(f"decisions={decisions!r}: give an object with a decision for each id of {sorted(known)}")
+        raise DecisionError(
+            f"decisions={decisions!r}: give an object with a decision for each id of {sorted(known)}"
+        )
     for id_, decision in decisions.items():
         call = known.get(id_)
         if call is None:
@@ -289,7 +295,9 @@ def _check_decision(call: OpenCall, decision: Decision) -> None:
     for each in fields(decision):
         value = getattr(decision, each.name)
         if each.name != "arguments" and not isinstance(value, str):
-            raise DecisionError(f"the decision about {call.id!r} has {each.name}={value!r}: give a text")
+            raise DecisionError(
+                f"the decision about {call.id!r} has {each.name}={value!r}: give a text"
+            )
     match decision:
         case Approve(args_digest=digest) if digest not in ("", call.args_digest):
             raise DecisionError(
@@ -297,7 +305,9 @@ def _check_decision(call: OpenCall, decision: Decision) -> None:
                 f"and the call has {call.args_digest!r}: show the person the call that waits now"
             )
         case Edit(arguments=arguments) if not isinstance(arguments, Mapping) or not arguments:
-            raise DecisionError(f"the edit of {call.id!r} changes {arguments!r}: give an object with arguments")
+            raise DecisionError(
+                f"the edit of {call.id!r} changes {arguments!r}: give an object with arguments"
+            )
 
 
 def outcome_entry(

@@ -1,4 +1,6 @@
-"""Optional libraries: import those of an extra, or say what is missing or broken and which command mends it."""
+"""Optional libraries: import those of an extra, or say what is missing or
+broken and which command mends it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ _OWN_EXTRA = re.compile(r"sayso\[(?P<extra>[\w-]+)\]")
 
 
 class LibraryError(ImportError):
-    """Raised when a library of an extra is missing or cannot be imported. The message names the cure."""
+    """Raised when a library of an extra is missing or cannot be imported.
+
+    The message names the cure.
+    """
 
 
 def import_libraries(extra: str, *modules: str) -> None:
@@ -23,7 +28,9 @@ def import_libraries(extra: str, *modules: str) -> None:
     for module in modules:
         try:
             import_module(module)
-        except Exception as exc:  # a broken library raises anything: ImportError, OSError, AttributeError
+        except (
+            Exception
+        ) as exc:  # a broken library raises anything: ImportError, OSError, AttributeError
             raise LibraryError(_why_not_imported(exc, extra)) from exc
 
 
@@ -72,21 +79,26 @@ def is_installed(module: str) -> bool:
     """Return whether a module can be imported. Imports none but its parent package."""
     try:
         return find_spec(module) is not None
-    except (ModuleNotFoundError, ValueError):  # the parent package is missing; sys.modules holds None for the module
+    except (
+        ModuleNotFoundError,
+        ValueError,
+    ):  # the parent package is missing; sys.modules holds None for the module
         return False
 
 
 def install_command(extra: str) -> str:
     """Return the command that installs the libraries of an extra, such as `pip install 'mcp>=2.3'`.
 
-    It names the libraries themselves, because `sayso[mcp]` cannot be installed from a package index where Sayso came
-    from a file or a checkout.
+    It names the libraries themselves, because `sayso[mcp]` cannot be installed from a package index
+    where Sayso came from a file or a checkout.
     """
     try:
         listed = requires("sayso") or []
     except PackageNotFoundError:  # run from a checkout that is not installed
         return f"pip install '.[{extra}]'"
-    return " ".join(["pip install", *(f"'{each}'" for each in sorted(set(_libraries(extra, listed))))])
+    return " ".join(
+        ["pip install", *(f"'{each}'" for each in sorted(set(_libraries(extra, listed))))]
+    )
 
 
 def _libraries(extra: str, listed: list[str]) -> Iterator[str]:

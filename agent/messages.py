@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 
 from sayso.channels.types import Media
 
-#: Name of the only argument of a call whose arguments were not a JSON object. Such a call is refused.
+#: Name of the only argument of a call whose arguments were not a JSON object.
+#: Such a call is refused.
 NOT_JSON = "arguments that are not a JSON object"
 
 
@@ -40,7 +41,9 @@ class ToolCall:
         call = cls(**data)
         _require_texts(call.tool_name, call.id)
         if not isinstance(call.parameters, dict):
-            raise TypeError(f"a call of {call.tool_name!r} has {type(call.parameters).__name__!r} for its parameters")
+            raise TypeError(
+                f"a call of {call.tool_name!r} has {type(call.parameters).__name__!r} for its parameters"
+            )
         return call
 
 
@@ -57,26 +60,32 @@ class KeptText:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> KeptText:
-        """Return the reference that `to_dict` wrote. Raises KeyError, ValueError or TypeError for anything else."""
+        """Return the reference that `to_dict` wrote.
+
+        Raises KeyError, ValueError or TypeError for anything else.
+        """
         return cls(str(data["ref"]), int(data["chars"]))
 
 
-#: What became of a call that was only proposed. "denied": the user said no. "expired": no answer came
-#: in time. "replaced": another message or action took its place, so it was not carried out.
+#: What became of a call that was only proposed. "denied": the user said no. "expired": no answer
+#: came in time. "replaced": another message or action took its place, so it was not carried out.
 #: "unknown": it may have taken effect. "undone": it took effect and was undone.
 ActionOutcome = Literal["done", "failed", "denied", "expired", "replaced", "unknown", "undone"]
-#: The outcomes after which nothing more happens to an action. An unknown or failed one may turn out otherwise.
+#: The outcomes after which nothing more happens to an action.
+#: An unknown or failed one may turn out otherwise.
 FINAL_OUTCOMES: tuple[ActionOutcome, ...] = ("done", "denied", "expired", "replaced", "undone")
 
 
 @dataclass(frozen=True, slots=True)
 class ActionLink:
-    """The link from the result of a call to a pending action of the call, and what the result says of it.
+    """The link from the result of a call to a pending action of the call,
+    and what the result says of it.
 
-    `id` is that of the action, in a plan that of the call's own step. `outcome` is "" while the action
-    waits. `at` is when the outcome came about, in Unix seconds, 0.0 if that is not known. `undo` is
-    the id of the action that undid it, or tried to. `is_final`: the outcome cannot change any more,
-    except by an undo. `arguments`: those of the action if its person has changed those of the call.
+    `id` is that of the action, in a plan that of the call's own step. `outcome` is "" while the
+    action waits. `at` is when the outcome came about, in Unix seconds, 0.0 if that is not known.
+    `undo` is the id of the action that undid it, or tried to. `is_final`: the outcome cannot change
+    any more, except by an undo. `arguments`: those of the action if its person has changed those of
+    the call.
     """
 
     id: str
@@ -88,7 +97,13 @@ class ActionLink:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the link as JSON-ready data, without empty fields."""
-        fields = {"id": self.id, "outcome": self.outcome, "at": self.at, "undo": self.undo, "is_final": self.is_final}
+        fields = {
+            "id": self.id,
+            "outcome": self.outcome,
+            "at": self.at,
+            "undo": self.undo,
+            "is_final": self.is_final,
+        }
         data = {name: value for name, value in fields.items() if value}
         if self.arguments is not None:
             data["arguments"] = dict(self.arguments)
@@ -96,31 +111,40 @@ class ActionLink:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ActionLink:
-        """Return the link that `to_dict` wrote. Raises TypeError or ValueError for anything else."""
+        """Return the link that `to_dict` wrote.
+
+        Raises TypeError or ValueError for anything else.
+        """
         link = cls(**data)
         _require_texts(link.id, link.outcome, link.undo)
         if link.outcome and link.outcome not in get_args(ActionOutcome):
-            raise ValueError(f"{link.outcome!r} is no outcome; known: {sorted(get_args(ActionOutcome))}")
+            raise ValueError(
+                f"{link.outcome!r} is no outcome; known: {sorted(get_args(ActionOutcome))}"
+            )
         if not isinstance(link.arguments, dict | None):
             raise TypeError(f"the arguments of {link.id!r} are no object")
         return link
 
 
-#: Why a model stopped, in the terms of OpenTelemetry's conventions; "" where the vendor does not say.
+#: Why a model stopped, in the terms of OpenTelemetry's conventions;
+#: "" where the vendor does not say.
 FinishReason = Literal["", "stop", "length", "tool_call", "content_filter", "error"]
 
-#: What a failed model call means for the waiting user: no answer at all; a wrong key, an unknown model or a used-up
-#: quota, which only the operator can mend; too many requests at the vendor; the vendor rejects this request; the
-#: conversation is too long for the model; the answer ended too early.
+#: What a failed model call means for the waiting user: no answer at all; a wrong key, an unknown
+#: model or a used-up quota, which only the operator can mend; too many requests at the vendor; the
+#: vendor rejects this request; the conversation is too long for the model; the answer ended too
+#: early.
 FailureKind = Literal["away", "no_access", "busy", "refused", "too_long", "cut_off"]
 
 
 @dataclass(slots=True)
 class AnswerDetails:
-    """What a vendor reports about an answer besides text, calls and tokens. `response_id` is the vendor's id.
+    """What a vendor reports about an answer besides text, calls and tokens.
 
-    `reasoning` is the model's reasoning before its calls, as JSON that only its vendor understands. It is sent back to
-    the vendor for the rest of the run.
+    `response_id` is the vendor's id.
+
+    `reasoning` is the model's reasoning before its calls, as JSON that only its vendor understands.
+    It is sent back to the vendor for the rest of the run.
     """
 
     finish_reason: FinishReason = ""
@@ -130,14 +154,18 @@ class AnswerDetails:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image that a tool made for the model to look at: its bytes, or its place in the media store."""
+    """An image that a tool made for the model to look at: its bytes,
+    or its place in the media store.
+    """
 
     mime_type: str
     data: bytes = field(default=b"", repr=False)
     media: Media | None = None
 
 
-@dataclass(slots=True, unsafe_hash=True)  # a frozen one is created in three times the time, and a run creates many
+@dataclass(
+    slots=True, unsafe_hash=True
+)  # a frozen one is created in three times the time, and a run creates many
 class Message:
     """One entry of a transcript. The message of a tool has the id and name of the call it answers.
 
@@ -148,7 +176,8 @@ class Message:
     shown to the model until the run ends; transcripts do not store them. `actions` are the pending
     actions that the call proposed: once they have ended, `content` says how. `has_result` tells the
     result of a tool that ran to its end from an error and the like, within a run: texts could look
-    like both. `at`: when a call was made whose outcome is unknown, in Unix seconds; 0 for all others.
+    like both. `at`: when a call was made whose outcome is unknown, in Unix seconds; 0 for all
+    others.
     """
 
     role: Role
@@ -191,7 +220,10 @@ class Message:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Message:
-        """Return the message that `to_dict` wrote. Raises ValueError or TypeError for anything else."""
+        """Return the message that `to_dict` wrote.
+
+        Raises ValueError or TypeError for anything else.
+        """
         reasoning = data.get("reasoning", {})
         if not isinstance(reasoning, Mapping):
             raise TypeError(f"a message has {type(reasoning).__name__!r} for its reasoning")
@@ -208,12 +240,14 @@ class Message:
         return message
 
 
-@dataclass(slots=True, unsafe_hash=True)  # a frozen one is created in three times the time, and a run creates many
+@dataclass(
+    slots=True, unsafe_hash=True
+)  # a frozen one is created in three times the time, and a run creates many
 class UsageStats:
     """What model calls consumed. The sum of two has the model and provider of the later one.
 
-    `cache_read_tokens` and `cache_write_tokens` are the parts of `prompt_tokens` that the vendor read from and wrote to
-    its prompt cache.
+    `cache_read_tokens` and `cache_write_tokens` are the parts of `prompt_tokens` that the vendor
+    read from and wrote to its prompt cache.
     """
 
     prompt_tokens: int = 0
@@ -246,22 +280,31 @@ class UsageStats:
         )
 
 
-#: The largest number of tokens or dollars that is credible for one call. A float is exact up to here.
+#: The largest number of tokens or dollars that is credible for one call.
+#: A float is exact up to here.
 MAX_CREDIBLE = 2**53
 #: No usage at all, the start of most sums.
 NO_USAGE = UsageStats()
 
 
 def countable(usage: UsageStats) -> UsageStats:
-    """Return the usage with only credible numbers, so that one wrong number does not spoil every later sum.
+    """Return the usage with only credible numbers, so that one wrong
+    number does not spoil every later sum.
 
-    Negative and absurdly large numbers become 0, and the total is at least the sum of its parts. A usage with a field
-    of the wrong type counts as empty.
+    Negative and absurdly large numbers become 0, and the total is at least the sum of its parts. A
+    usage with a field of the wrong type counts as empty.
     """
     if not has_valid_types(usage):
         return UsageStats()
-    parts = usage.prompt_tokens, usage.completion_tokens, usage.cache_read_tokens, usage.cache_write_tokens
-    are_credible = min(parts) >= 0 and max(parts) <= MAX_CREDIBLE and 0 <= usage.cost_usd <= MAX_CREDIBLE
+    parts = (
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_tokens,
+    )
+    are_credible = (
+        min(parts) >= 0 and max(parts) <= MAX_CREDIBLE and 0 <= usage.cost_usd <= MAX_CREDIBLE
+    )
     if are_credible and parts[0] + parts[1] <= usage.total_tokens <= MAX_CREDIBLE:
         return usage
     prompt, completion, cache_read, cache_write, total = (
@@ -281,15 +324,20 @@ def countable(usage: UsageStats) -> UsageStats:
 def has_valid_types(usage: UsageStats) -> bool:
     """Return whether each field has its type. A cost may be an integer."""
     # Written out rather than looped: it runs for each answer.
-    prompt, completion, total = type(usage.prompt_tokens), type(usage.completion_tokens), type(usage.total_tokens)
-    cache_read, cache_write = type(usage.cache_read_tokens), type(usage.cache_write_tokens)
+    prompt = type(usage.prompt_tokens)
+    completion = type(usage.completion_tokens)
+    total = type(usage.total_tokens)
+    cache_read = type(usage.cache_read_tokens)
+    cache_write = type(usage.cache_write_tokens)
     has_counts = prompt is completion is total is cache_read is cache_write is int
     has_names = isinstance(usage.model, str) and isinstance(usage.provider, str)
     return has_counts and has_names and isinstance(usage.cost_usd, int | float)
 
 
 def without_notes(content: str) -> str:
-    """Return the user's own text of a message: without the leading lines in brackets, which the channel adds."""
+    """Return the user's own text of a message: without the leading lines in brackets,
+    which the channel adds.
+    """
     lines = content.split("\n")
     while lines and lines[0].startswith("[") and lines[0].endswith("]"):
         lines.pop(0)

@@ -6,15 +6,24 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from sayso.agent.decisions import DecidedCall, OpenCall, RunSnapshot
-from sayso.agent.messages import NO_USAGE, FailureKind, FinishReason, Message, Role, ToolCall, UsageStats
+from sayso.agent.messages import (
+    NO_USAGE,
+    FailureKind,
+    FinishReason,
+    Message,
+    Role,
+    ToolCall,
+    UsageStats,
+)
 from sayso.agent.observability.trace import AgentTrace
 from sayso.agent.tools.context import Artifact
 
-#: Why a run ended early: its budget is spent, a guardrail blocked it, it was cancelled, it repeated itself, or no model
-#: answered.
+#: Why a run ended early: its budget is spent, a guardrail blocked it, it was cancelled,
+#: it repeated itself, or no model answered.
 StopCause = Literal["budget_spent", "refused", "cancelled", "loop_detected", "model_away"]
 
-#: English texts for callers without a channel. Channels use the person's language (`sayso.channels.i18n.texts`).
+#: English texts for callers without a channel. Channels use the person's
+#: language (`sayso.channels.i18n.texts`).
 _STOP_TEXTS: dict[StopCause, str] = {
     "budget_spent": "I have used up my budget for now, so I stopped. Please try again later.",
     "refused": "I am not allowed to answer that. Please ask for something else.",
@@ -25,15 +34,21 @@ _STOP_TEXTS: dict[StopCause, str] = {
 
 
 def stop_text(cause: StopCause) -> str:
-    """Return the English text that the user reads when a run ends early. Raises ValueError for an unknown cause."""
+    """Return the English text that the user reads when a run ends early.
+
+    Raises ValueError for an unknown cause.
+    """
     if cause not in _STOP_TEXTS:
-        raise ValueError(f"a run does not end because of {cause!r}; known: {sorted(get_args(StopCause))}")
+        raise ValueError(
+            f"a run does not end because of {cause!r}; known: {sorted(get_args(StopCause))}"
+        )
     return _STOP_TEXTS[cause]
 
 
-#: Why a run ended. "answer": the model answered. "pending": a proposal waits for approval. "terminal": a terminal tool
-#: or the stop condition ended it. "routing": tools were chosen but not run (`routing_only`). "provider_error": the
-#: model could not be reached. "invalid_answer": no answer had the required form. "error": a run of a batch raised.
+#: Why a run ended. "answer": the model answered. "pending": a proposal waits for approval.
+#: "terminal": a terminal tool or the stop condition ended it. "routing": tools were chosen but not
+#: run (`routing_only`). "provider_error": the model could not be reached. "invalid_answer": no
+#: answer had the required form. "error": a run of a batch raised.
 StopReason = Literal[
     "answer", "pending", "terminal", "routing", "max_iterations", "guardrail", "budget", "cancelled", "loop",
     "provider_error", "invalid_answer", "error",
@@ -55,21 +70,22 @@ class StreamChunk:
 class AgentResult:
     """The reply of a run, and what was produced and spent for it.
 
-    `parsed` is the reply in the form of `response_format`; None without a format, and where the model never kept to it,
-    which `structured_error` then explains. `reasoning_history` has one text per iteration: what the model wrote beside
-    its tool calls, "" where it wrote or called nothing. `reasoning` is the last one that is not empty.
-    `provider_used` is the name of the provider that answered last.
-    `messages` is the transcript of this run alone, including the user's messages: the addition to the history.
-    `unclear` are the calls with an unknown outcome: a killed or stopped attempt had started them, the called service
-    never answered, or they took longer than their time limit.
-    `beside` are the replies of terminal tools in the same answer as a proposal.
-    `choices` are the answers that tools offered as buttons; the last offer counts.
-    `open_calls` wait for a decision, and `paused` is the run that goes on with it (`pause_for_approval`). `decided` is
-    what became of the calls that this run was given decisions about. A run that goes on has `paused` also where it
-    ended before the model could answer: then it goes on without decisions, and no call runs again.
-    `failure` tells why there was no answer when `stop_reason` is "provider_error". `failure_cause` tells operators the
-    status, code and model of a failure or of an empty answer. `refusal` is the model's own text when it refused.
-    `finish_reason` is why the model stopped, as far as the vendor reports it; "length" for an incomplete answer.
+    `parsed` is the reply in the form of `response_format`; None without a format, and where the
+    model never kept to it, which `structured_error` then explains. `reasoning_history` has one text
+    per iteration: what the model wrote beside its tool calls, "" where it wrote or called nothing.
+    `reasoning` is the last one that is not empty. `provider_used` is the name of the provider that
+    answered last. `messages` is the transcript of this run alone, including the user's messages:
+    the addition to the history. `unclear` are the calls with an unknown outcome: a killed or
+    stopped attempt had started them, the called service never answered, or they took longer than
+    their time limit. `beside` are the replies of terminal tools in the same answer as a proposal.
+    `choices` are the answers that tools offered as buttons; the last offer counts. `open_calls`
+    wait for a decision, and `paused` is the run that goes on with it (`pause_for_approval`).
+    `decided` is what became of the calls that this run was given decisions about. A run that goes
+    on has `paused` also where it ended before the model could answer: then it goes on without
+    decisions, and no call runs again. `failure` tells why there was no answer when `stop_reason` is
+    "provider_error". `failure_cause` tells operators the status, code and model of a failure or of
+    an empty answer. `refusal` is the model's own text when it refused. `finish_reason` is why the
+    model stopped, as far as the vendor reports it; "length" for an incomplete answer.
     """
 
     content: str
@@ -114,4 +130,6 @@ class AgentResult:
     @property
     def tool_args(self) -> dict[str, Any]:
         """Return the arguments of the last tool that was called or chosen; empty without one."""
-        return dict(self.tool_calls[-1].parameters) if self.tool_calls else {}
+        if self.tool_calls:
+            return dict(self.tool_calls[-1].parameters)
+        return {}

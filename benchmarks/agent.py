@@ -88,9 +88,15 @@ SLOW_CASES = {
 def measure(case: Case, rounds: int, runs: int) -> dict[str, dict[str, list[float]]]:
     """Return the seconds of a turn by API and contender: one number for each of the interleaved rounds."""
     doors = {name: make(case) for name, make in CONTENDERS.items()}
-    times = {"awaited": asyncio.run(_awaited(doors, rounds, runs)), "sync": _called(doors, rounds, runs)}
+    times = {
+        "awaited": asyncio.run(_awaited(doors, rounds, runs)),
+        "sync": _called(doors, rounds, runs),
+    }
     return {
-        door: {name: [seconds / runs / case.turns for seconds in each] for name, each in by_name.items()}
+        door: {
+            name: [seconds / runs / case.turns for seconds in each]
+            for name, each in by_name.items()
+        }
         for door, by_name in times.items()
     }
 
@@ -127,7 +133,10 @@ def rows(title: str, times: Mapping[str, float], unit: str, per_second: float) -
 
     ours, bare = times[OURS], times[FLOOR]
     return [
-        *(Row(f"{title}, {name}", said(OURS), said(name), times[name] / ours, 1, at_least=True) for name in PEERS),
+        *(
+            Row(f"{title}, {name}", said(OURS), said(name), times[name] / ours, 1, at_least=True)
+            for name in PEERS
+        ),
         Row(f"{title}, to the bare loop", said(OURS), said(FLOOR), ours / bare),
     ]
 
@@ -143,7 +152,10 @@ class Crowd:
 def crowd(name: str, number: int) -> Crowd:
     """Run the crowd in a separate process, for its memory; return the median of several."""
     found = [_child(name, number) for _ in range(CROWD_ROUNDS)]
-    return Crowd(statistics.median(each.seconds for each in found), statistics.median(each.kb for each in found))
+    return Crowd(
+        statistics.median(each.seconds for each in found),
+        statistics.median(each.kb for each in found),
+    )
 
 
 def _child(name: str, number: int) -> Crowd:
@@ -179,9 +191,21 @@ def crowd_rows(number: int) -> list[Row]:
     ours, goal = found[OURS], CROWD_GOAL if number == CROWDS[0] else 0
     title = f"{number:,} at once, a model of {MODEL_SECONDS:g} s"
     return [
-        Row(f"{title}: makespan", f"{ours.seconds:.2f} s", f"{MODEL_SECONDS:g} s", ours.seconds / MODEL_SECONDS, goal),
-        *(_beside(f"{title}: makespan, {name}", "s", ours.seconds, found[name].seconds) for name in (*PEERS, FLOOR)),
-        *(_beside(f"{title}: memory of a run, {name}", "kB", ours.kb, found[name].kb) for name in (*PEERS, FLOOR)),
+        Row(
+            f"{title}: makespan",
+            f"{ours.seconds:.2f} s",
+            f"{MODEL_SECONDS:g} s",
+            ours.seconds / MODEL_SECONDS,
+            goal,
+        ),
+        *(
+            _beside(f"{title}: makespan, {name}", "s", ours.seconds, found[name].seconds)
+            for name in (*PEERS, FLOOR)
+        ),
+        *(
+            _beside(f"{title}: memory of a run, {name}", "kB", ours.kb, found[name].kb)
+            for name in (*PEERS, FLOOR)
+        ),
     ]
 
 
@@ -195,7 +219,11 @@ def main() -> None:
     print(HEAD)
     for title, case in CASES.items():
         for door, times in measure(case, ROUNDS, RUNS // case.turns).items():
-            show(rows(f"{title}, {door}", {name: min(each) for name, each in times.items()}, "µs", 1e6))
+            show(
+                rows(
+                    f"{title}, {door}", {name: min(each) for name, each in times.items()}, "µs", 1e6
+                )
+            )
     for title, case in SLOW_CASES.items():
         for door, times in measure(case, SPANS, 1).items():
             medians = {name: statistics.median(each) for name, each in times.items()}

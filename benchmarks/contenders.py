@@ -15,7 +15,16 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from sayso.agent import Agent, AgentConfig, ConversationMemory, Message, Role, Tool, ToolCall, UsageStats
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    ConversationMemory,
+    Message,
+    Role,
+    Tool,
+    ToolCall,
+    UsageStats,
+)
 
 QUESTION, ANSWER, SYSTEM = "What is it?", "done", "You are a helpful assistant."
 ARGS = {"place": "Paris", "days": 3}
@@ -54,7 +63,9 @@ def sayso(case: Case) -> Doors:
             names = await case.thinks(request["messages"][-1].role is Role.TOOL)
             return _message(names), UsageStats(1, 1, 2)
 
-    agent = Agent([Tool.from_function(tool) for tool in case.tools], Stub(), AgentConfig(system_prompt=SYSTEM))
+    agent = Agent(
+        [Tool.from_function(tool) for tool in case.tools], Stub(), AgentConfig(system_prompt=SYSTEM)
+    )
 
     def memory() -> ConversationMemory | None:
         return ConversationMemory() if case.turns > 1 else None
@@ -89,7 +100,9 @@ def selectools(case: Case) -> Doors:
     def answer(names: tuple[str, ...]) -> Any:
         calls = [peer.ToolCall(tool_name=name, parameters=dict(ARGS), id=name) for name in names]
         content = "" if calls else ANSWER
-        return peer.Message(role=peer.Role.ASSISTANT, content=content, tool_calls=calls or None), peer.UsageStats(1, 1)
+        return peer.Message(
+            role=peer.Role.ASSISTANT, content=content, tool_calls=calls or None
+        ), peer.UsageStats(1, 1)
 
     tools = [peer.tool(description=tool.__doc__)(tool) for tool in case.tools or (weather,)]
     agent = peer.Agent(tools=tools, provider=Stub(), config=peer.AgentConfig(system_prompt=SYSTEM))
@@ -120,7 +133,9 @@ def pydantic_ai(case: Case) -> Doors:
     async def stub(messages: list[Any], _: object) -> ModelResponse:
         names = await case.thinks(isinstance(messages[-1].parts[-1], ToolReturnPart))
         calls = [ToolCallPart(name, dict(ARGS), tool_call_id=name) for name in names]
-        return ModelResponse(parts=calls or [TextPart(ANSWER)], usage=RequestUsage(input_tokens=1, output_tokens=1))
+        return ModelResponse(
+            parts=calls or [TextPart(ANSWER)], usage=RequestUsage(input_tokens=1, output_tokens=1)
+        )
 
     peer = Peer(FunctionModel(stub), tools=list(case.tools), instructions=SYSTEM)
 
@@ -165,7 +180,11 @@ def floor(case: Case) -> Doors:
             while history[-1].role is not Role.ASSISTANT:
                 names = await case.thinks(history[-1].role is Role.TOOL)
                 history.append(_message(names))
-                history += await asyncio.gather(*map(call, names)) if len(names) > 1 else [await call(n) for n in names]
+                history += (
+                    await asyncio.gather(*map(call, names))
+                    if len(names) > 1
+                    else [await call(n) for n in names]
+                )
         return history[-1].content
 
     return Doors(arun, lambda: loop.run_until_complete(arun()))

@@ -33,7 +33,32 @@ from tests.workers.sentinels import Node
 
 ROUNDS, CALLS = 25, 200
 #: Invoices that the examples' desk has.
-INVOICES = (1, 3, 4, 7, 8, 11, 12, 15, 18, 19, 22, 23, 26, 29, 31, 34, 35, 42, 45, 47, 51, 55, 58, 60)
+INVOICES = (
+    1,
+    3,
+    4,
+    7,
+    8,
+    11,
+    12,
+    15,
+    18,
+    19,
+    22,
+    23,
+    26,
+    29,
+    31,
+    34,
+    35,
+    42,
+    45,
+    47,
+    51,
+    55,
+    58,
+    60,
+)
 
 
 def main() -> None:
@@ -49,7 +74,14 @@ def main() -> None:
     print("| | without | redis_wait_replicas: 1 | ratio |\n|---|---|---|---|")
     for name, (without, waiting) in costs().items():
         print(f"| {name} | {without:.0f} us | {waiting:.0f} us | {waiting / without:.2f} |")
-    columns = ["redis_wait_replicas", "answered 200 at once", "lost", "doubled", "halted", "accepted again after"]
+    columns = [
+        "redis_wait_replicas",
+        "answered 200 at once",
+        "lost",
+        "doubled",
+        "halted",
+        "accepted again after",
+    ]
     for row in ("", " | ".join(columns), " | ".join(["---"] * len(columns))):
         print(f"| {row} |" if row else "")
     for replicas in (0, 1):
@@ -62,7 +94,15 @@ def main() -> None:
 
 
 def _effects() -> None:
-    columns = ["primary", "confirmed", "ran once", "never", "doubled", "not told", "accepted again after"]
+    columns = [
+        "primary",
+        "confirmed",
+        "ran once",
+        "never",
+        "doubled",
+        "not told",
+        "accepted again after",
+    ]
     for row in ("", " | ".join(columns), " | ".join(["---"] * len(columns))):
         print(f"| {row} |" if row else "")
     for name, number in (("killed", signal.SIGKILL), ("frozen, comes back", signal.SIGSTOP)):
@@ -80,14 +120,20 @@ def costs() -> dict[str, tuple[float, float]]:
         primary.start()
         replica.start("--replicaof", f"127.0.0.1 {primary.port}")
         try:
-            until(lambda: primary.client().info("replication").get("slave0", {}).get("state") == "online")
+            until(
+                lambda: (
+                    primary.client().info("replication").get("slave0", {}).get("state") == "online"
+                )
+            )
             return {"one caller": _compare(primary, _one), "16 at once": _compare(primary, _many)}
         finally:
             primary.stop()
             replica.stop()
 
 
-def _compare(primary: Node, measure: Callable[[RedisMailbox, LuaScripts, AutoPipeline], float]) -> tuple[float, float]:
+def _compare(
+    primary: Node, measure: Callable[[RedisMailbox, LuaScripts, AutoPipeline], float]
+) -> tuple[float, float]:
     taken: dict[int, list[float]] = {0: [], 1: []}
     for _ in range(ROUNDS):
         for replicas, seconds in taken.items():
@@ -96,7 +142,13 @@ def _compare(primary: Node, measure: Callable[[RedisMailbox, LuaScripts, AutoPip
                 connections.replicas = replicas
                 connections.pipeline = AutoPipeline(f"redis://127.0.0.1:{primary.port}/0")
                 scripts = LuaScripts(client, LUA)
-                seconds.append(measure(RedisMailbox(scripts, lambda _: texts_for("en")), scripts, connections.pipeline))
+                seconds.append(
+                    measure(
+                        RedisMailbox(scripts, lambda _: texts_for("en")),
+                        scripts,
+                        connections.pipeline,
+                    )
+                )
     return min(taken[0]) * 1e6, min(taken[1]) * 1e6
 
 
@@ -140,7 +192,9 @@ def lose_the_primary(system: SentinelSystem, number: int) -> tuple[int, int, int
     old = system.redis.primary()
     system.redis.cut_replication()
     with ThreadPoolExecutor(16) as threads:
-        answered = threads.map(lambda person: system.post(*person.text(1, "apples")).status_code, people)
+        answered = threads.map(
+            lambda person: system.post(*person.text(1, "apples")).status_code, people
+        )
     accepted = [person for person, status in zip(people, answered, strict=True) if status == 200]
     old.send(signal.SIGKILL)
     system.redis.mend_replication()
@@ -154,8 +208,16 @@ def lose_the_primary(system: SentinelSystem, number: int) -> tuple[int, int, int
         if person not in accepted:
             system.said(person, 1, "apples")
     time.sleep(15)
-    answers = [sum("apples" in entry["text"] for entry in system.ledger(person.chat)) for person in people]
-    return len(accepted), answers.count(0), sum(each > 1 for each in answers), str(halted), f"{seconds:.1f} s"
+    answers = [
+        sum("apples" in entry["text"] for entry in system.ledger(person.chat)) for person in people
+    ]
+    return (
+        len(accepted),
+        answers.count(0),
+        sum(each > 1 for each in answers),
+        str(halted),
+        f"{seconds:.1f} s",
+    )
 
 
 def confirm_through(system: SentinelSystem, number: int) -> tuple[int, int, int, int, int, str]:
@@ -165,7 +227,11 @@ def confirm_through(system: SentinelSystem, number: int) -> tuple[int, int, int,
     people = {invoice: TelegramPerson(system, 2000 + invoice) for invoice in INVOICES}
     for invoice, person in people.items():
         system.said(person, 1, f"delete invoice INV-{invoice}")
-    until(lambda: all(system.ledger(person.chat) for person in people.values()) and system.is_settled())
+    until(
+        lambda: (
+            all(system.ledger(person.chat) for person in people.values()) and system.is_settled()
+        )
+    )
     accepted: list[float] = []
 
     def confirm(person: TelegramPerson) -> None:
@@ -186,8 +252,18 @@ def confirm_through(system: SentinelSystem, number: int) -> tuple[int, int, int,
     gap = min((at for at in accepted if at > began + 0.2), default=began) - began
     time.sleep(20)
     ran = [system.effects("delete", f"INV-{invoice}") for invoice in people]
-    told = sum(any("deleted" in each["text"] for each in system.ledger(person.chat)) for person in people.values())
-    return len(ran), ran.count(1), ran.count(0), sum(n > 1 for n in ran), len(ran) - told, f"{gap:.1f} s"
+    told = sum(
+        any("deleted" in each["text"] for each in system.ledger(person.chat))
+        for person in people.values()
+    )
+    return (
+        len(ran),
+        ran.count(1),
+        ran.count(0),
+        sum(n > 1 for n in ran),
+        len(ran) - told,
+        f"{gap:.1f} s",
+    )
 
 
 if __name__ == "__main__":

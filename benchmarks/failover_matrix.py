@@ -143,7 +143,9 @@ class LinkedCluster(ClusterWithQueue):
 
     def __init__(self, folder: Path, options: Sequence[str]) -> None:
         super().__init__(folder, replicas=1)
-        self.linked = [LinkedClusterNode(folder, f"linked{number}", *options) for number in range(6)]
+        self.linked = [
+            LinkedClusterNode(folder, f"linked{number}", *options) for number in range(6)
+        ]
         self.masters, self.replicas = list(self.linked[:3]), list(self.linked[3:])
 
     @property
@@ -215,7 +217,9 @@ class Load:
         number = 0
         while not self._ending.is_set():
             number += 1
-            cycle = Cycle(person, f"d{person.name}x{number}", received_before=self._received(person))
+            cycle = Cycle(
+                person, f"d{person.name}x{number}", received_before=self._received(person)
+            )
             self.cycles.append(cycle)
             cycle.asked_at = self._say(person, f"/wipe_disk disk={cycle.disk}")
             if not self._hears(person, f"Wipe disk {cycle.disk}", cycle.received_before):
@@ -295,8 +299,12 @@ def judge(load: Load, topology: Topology, fault_at: float, *, halted: bool) -> V
             untold += not any(FORGOT in text or cycle.disk in text for text in after_yes)
         if cycle.confirmed_at and not (effects[cycle.disk] or is_asked_again):
             log.info("not run: %s", after_yes[:3])
-    answered = sorted(at for at, person in load.answered if topology.is_affected(_conversation(person)))
-    after = [at for at in answered if at > fault_at + 0.5]  # an answer that was on its way does not count
+    answered = sorted(
+        at for at, person in load.answered if topology.is_affected(_conversation(person))
+    )
+    after = [
+        at for at in answered if at > fault_at + 0.5
+    ]  # an answer that was on its way does not count
     around = [at for at in answered if at <= fault_at][-1:] + after
     return Verdict(
         turns=sum(bool(cycle.asked_at) + bool(cycle.confirmed_at) for cycle in load.cycles),
@@ -331,7 +339,9 @@ class Operator:
                 self.resumes += 1
 
 
-def run(topology: Topology, folder: Path, lines: str, *, fault: str, is_lossy: bool, people: int) -> Verdict:
+def run(
+    topology: Topology, folder: Path, lines: str, *, fault: str, is_lossy: bool, people: int
+) -> Verdict:
     """Run the system through one fault, and return the verdict."""
     with running(folder, topology, lines) as system:
         load, operator = Load(system, people), Operator(system, topology.url)
@@ -388,7 +398,9 @@ def report(verdict: Verdict, asked: argparse.Namespace, *, heading: bool) -> Non
 def main() -> None:
     """Run failovers, print a row of each, and fail if an action ran twice or a person was not told."""
     asked = _arguments()
-    logging.basicConfig(level=logging.INFO if asked.verbose else logging.WARNING, format="%(message)s")
+    logging.basicConfig(
+        level=logging.INFO if asked.verbose else logging.WARNING, format="%(message)s"
+    )
     logging.getLogger("httpx").setLevel(logging.WARNING)
     own = [(asked.topology, asked.fault, asked.link, asked.durability)]
     faults = 0
@@ -399,7 +411,14 @@ def main() -> None:
             lines, options = DURABILITIES[asked.durability]
             topology = TOPOLOGIES[asked.topology](Path(folder), options)
             is_lossy = asked.link == "lossy"
-            verdict = run(topology, Path(folder), lines, fault=asked.fault, is_lossy=is_lossy, people=asked.people)
+            verdict = run(
+                topology,
+                Path(folder),
+                lines,
+                fault=asked.fault,
+                is_lossy=is_lossy,
+                people=asked.people,
+            )
         report(verdict, asked, heading=number == 0)
         faults += verdict.faults
     sys.exit(bool(faults))
@@ -412,7 +431,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--link", choices=LINKS, default="sound")
     parser.add_argument("--durability", choices=list(DURABILITIES), default="none")
     parser.add_argument("--all", action="store_true", help="all cases, one after the other")
-    parser.add_argument("--verbose", action="store_true", help="print what people read whose action was not run")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print what people read whose action was not run"
+    )
     parser.add_argument("--people", type=int, default=16)
     return parser.parse_args()
 

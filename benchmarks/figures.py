@@ -94,38 +94,54 @@ def main() -> None:
 def sources() -> list[Source]:
     """Return all modules of the five packages."""
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    texts = [(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) for path in paths]
+    texts = [
+        (path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) for path in paths
+    ]
     return [Source(path, text, ast.parse(text)) for path, text in texts]
 
 
 def static_figures(modules: list[Source]) -> dict[str, str]:
     """Return the figures that need no run, by name."""
     lua = [path for package in PACKAGES for path in (ROOT / package).rglob("*.lua")]
-    lines = sum(module.text.count("\n") for module in modules) + sum(path.read_text().count("\n") for path in lua)
-    lengths = sorted(_length(function) for module in modules for function in _functions(module.tree))
+    lines = sum(module.text.count("\n") for module in modules) + sum(
+        path.read_text().count("\n") for path in lua
+    )
+    lengths = sorted(
+        _length(function) for module in modules for function in _functions(module.tree)
+    )
     ignores = re.compile(r"#\s*(?:type: ignore|noqa)")
     return {
         "modules": str(len(modules)),
         "lines, Lua included": f"{lines:,}",
-        "private helpers with one caller": f"{_single_caller_share(modules):.0%}".replace("%", " %"),
+        "private helpers with one caller": f"{_single_caller_share(modules):.0%}".replace(
+            "%", " %"
+        ),
         "lines of a function: median": f"{statistics.median(lengths):g}",
         "lines of a function: 90th percentile": str(lengths[int(len(lengths) * 0.9)]),
         "lines of a function: longest": str(lengths[-1]),
         "public names with two meanings": str(len(_ambiguous_names(modules))),
-        "context variables": str(sum(len(re.findall(r"= ContextVar\(", module.text)) for module in modules)),
+        "context variables": str(
+            sum(len(re.findall(r"= ContextVar\(", module.text)) for module in modules)
+        ),
         "type: ignore and noqa": str(sum(len(ignores.findall(module.text)) for module in modules)),
     }
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 def _length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Return the lines of a function without its decorators and its docstring."""
     whole = (function.end_lineno or function.lineno) - function.lineno + 1
     first = function.body[0]
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+    if (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    ):
         whole -= (first.end_lineno or first.lineno) - first.lineno + 1
     return whole
 
@@ -141,7 +157,13 @@ def _single_caller_share(modules: list[Source]) -> float:
     uses: Counter[str] = Counter()
     for module in modules:
         for node in ast.walk(module.tree):
-            name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+            name = (
+                node.id
+                if isinstance(node, ast.Name)
+                else node.attr
+                if isinstance(node, ast.Attribute)
+                else ""
+            )
             uses.update([name] if name in private else [])
     return sum(uses[name] == 1 for name in private) / len(private)
 
@@ -155,7 +177,11 @@ def _ambiguous_names(modules: list[Source]) -> list[str]:
                 places[node.name].add(module.path)
             elif isinstance(node, ast.Assign | ast.AnnAssign):
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-                if isinstance(target, ast.Name) and target.id[0].isupper() and not target.id.isupper():
+                if (
+                    isinstance(target, ast.Name)
+                    and target.id[0].isupper()
+                    and not target.id.isupper()
+                ):
                     places[target.id].add(module.path)
     return sorted(name for name, paths in places.items() if len(paths) > 1)
 
@@ -168,7 +194,9 @@ def turn_figures() -> dict[str, str]:
         redis.start()
         try:
             (folder / "sayso.yaml").write_text(BOT.format(url=platforms.telegram_url))
-            settings = load_settings(folder / "sayso.yaml", {"TOKEN": TELEGRAM_TOKEN, "SECRET": TELEGRAM_SECRET})
+            settings = load_settings(
+                folder / "sayso.yaml", {"TOKEN": TELEGRAM_TOKEN, "SECRET": TELEGRAM_SECRET}
+            )
             web = bootstrap(settings, data=folder / "data", redis_url=redis.url)
             worker = bootstrap(settings, data=folder / "data", redis_url=redis.url, is_worker=True)
             client, loop = build_app(web).test_client(), LoopThread()
@@ -190,7 +218,10 @@ def turn_figures() -> dict[str, str]:
             loop.close()
         finally:
             redis.stop()
-    return {"files touched by one turn": str(len(trace.files)), "moves between files in it": str(trace.moves)}
+    return {
+        "files touched by one turn": str(len(trace.files)),
+        "moves between files in it": str(trace.moves),
+    }
 
 
 async def _profile(trace: Trace) -> None:

@@ -78,7 +78,9 @@ def our_app(stack: Stack) -> Flask:
     for handler in logging.getLogger().handlers:
         assert isinstance(handler, logging.StreamHandler)
         handler.setStream(open(os.devnull, "w"))  # noqa: SIM115, PTH123  # for as long as the process lives
-    services = bootstrap(load_settings(stack.config), data=stack.folder, public_url=stack.public_url)
+    services = bootstrap(
+        load_settings(stack.config), data=stack.folder, public_url=stack.public_url
+    )
     return build_app(services)
 
 
@@ -134,7 +136,9 @@ def _environ(path: str, signed: SignedWebhook) -> Environ:
         "HTTP_ACCEPT_ENCODING": "gzip,deflate",
     }
     named = {name.upper().replace("-", "_"): value for name, value in headers.items()}
-    return environ | {name if name == "CONTENT_TYPE" else f"HTTP_{name}": value for name, value in named.items()}
+    return environ | {
+        name if name == "CONTENT_TYPE" else f"HTTP_{name}": value for name, value in named.items()
+    }
 
 
 def _exhaust(answer: Iterable[bytes]) -> None:
@@ -145,11 +149,15 @@ def _exhaust(answer: Iterable[bytes]) -> None:
 
 
 def _slack(number: int) -> SignedWebhook:
-    return slack_hook(SLACK_SIGNING_SECRET, event(f"D{number % 1000:06}", TEXT, number), time.time())
+    return slack_hook(
+        SLACK_SIGNING_SECRET, event(f"D{number % 1000:06}", TEXT, number), time.time()
+    )
 
 
 def _telegram(number: int) -> SignedWebhook:
-    return telegram_hook(TELEGRAM_SECRET, telegram_text(number, TEXT, user=5_000_000_000 + number % 1000))
+    return telegram_hook(
+        TELEGRAM_SECRET, telegram_text(number, TEXT, user=5_000_000_000 + number % 1000)
+    )
 
 
 def _whatsapp(number: int, public_url: str) -> SignedWebhook:

@@ -72,7 +72,9 @@ def read(load: Load, masters: Sequence[Node]) -> Reading:
     return Reading(
         time.monotonic(),
         processor_seconds(process.pid for process in [*web, *load.system.workers]),
-        tuple(processor_seconds([int(node.client().info("server")["process_id"])]) for node in masters),
+        tuple(
+            processor_seconds([int(node.client().info("server")["process_id"])]) for node in masters
+        ),
         tuple(map(_scripts, masters)),
         sum(bool(cycle.asked_at) + bool(cycle.confirmed_at) for cycle in load.cycles),
     )
@@ -95,7 +97,9 @@ def processor_seconds(pids: Iterable[int]) -> float:
 
 def _scripts(node: Node) -> int:
     stats = node.client().info("commandstats")
-    return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("evalsha", "eval"))
+    return sum(
+        int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("evalsha", "eval")
+    )
 
 
 def measure(masters: int, seconds: float, people: int) -> dict[str, str]:

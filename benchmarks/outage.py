@@ -59,7 +59,9 @@ def look_microseconds() -> float:
     """Return the best of five means."""
     with tempfile.TemporaryDirectory(prefix="sayso-outage-") as folder:
         file = SpoolFile(Path(folder))
-        return min(timeit.repeat(lambda: file.holds("chat:1"), number=LOOKS, repeat=5)) / LOOKS * 1e6
+        return (
+            min(timeit.repeat(lambda: file.holds("chat:1"), number=LOOKS, repeat=5)) / LOOKS * 1e6
+        )
 
 
 def _arguments() -> argparse.Namespace:

@@ -35,7 +35,9 @@ Case = Callable[[int], object]
 def cases(url: str) -> dict[str, Case]:
     """Return the candidates. Each takes the number of a message and stores the message durably, once."""
     client = connect(url)
-    mailbox = RedisMailbox(LuaScripts(client, LUA), lambda turn: texts_for(turn.language), WakeUps(client))
+    mailbox = RedisMailbox(
+        LuaScripts(client, LUA), lambda turn: texts_for(turn.language), WakeUps(client)
+    )
     bytes_client = Redis.from_url(url)
     queue = Queue("bench", connection=bytes_client, serializer=JSONSerializer)
     push = client.register_script(
@@ -43,7 +45,12 @@ def cases(url: str) -> dict[str, Case]:
     )
 
     def turn(number: int) -> Turn:
-        return Turn(f"event-{number}", Conversation("bench", f"chat-{number}"), "user", "delete invoice INV-42")
+        return Turn(
+            f"event-{number}",
+            Conversation("bench", f"chat-{number}"),
+            "user",
+            "delete invoice INV-42",
+        )
 
     def floor(number: int) -> object:
         return push(keys=[f"bench:seen:{number}", "bench:list"], args=[turn(number).to_json()])
@@ -56,7 +63,11 @@ def cases(url: str) -> dict[str, Case]:
             return queue.enqueue(PROCESS_CONVERSATION, turn(number).to_json(), result_ttl=0)
         return None
 
-    return {"one script: SET NX + RPUSH (floor)": floor, "accept": accept, "SET NX + RQ enqueue": enqueue}
+    return {
+        "one script: SET NX + RPUSH (floor)": floor,
+        "accept": accept,
+        "SET NX + RQ enqueue": enqueue,
+    }
 
 
 def main() -> None:

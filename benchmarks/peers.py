@@ -48,9 +48,13 @@ def peer_app(keep: Keep, public_url: str = "") -> Flask:
     @app.post("/hooks/desk")
     def slack() -> str:
         body, stamp = request.get_data(), request.headers["X-Slack-Request-Timestamp"]
-        digest = hmac.new(SLACK_SIGNING_SECRET.encode(), b"v0:%b:%b" % (stamp.encode(), body), hashlib.sha256)
+        digest = hmac.new(
+            SLACK_SIGNING_SECRET.encode(), b"v0:%b:%b" % (stamp.encode(), body), hashlib.sha256
+        )
         fresh = abs(time.time() - int(stamp)) < 300
-        if not fresh or not hmac.compare_digest("v0=" + digest.hexdigest(), request.headers["X-Slack-Signature"]):
+        if not fresh or not hmac.compare_digest(
+            "v0=" + digest.hexdigest(), request.headers["X-Slack-Signature"]
+        ):
             abort(403)
         said = json.loads(body)
         keep(said["event_id"], said["event"]["channel"], said["event"]["text"], body)
@@ -58,11 +62,18 @@ def peer_app(keep: Keep, public_url: str = "") -> Flask:
 
     @app.post("/hooks/ops-tg")
     def telegram() -> str:
-        if not hmac.compare_digest(request.headers["X-Telegram-Bot-Api-Secret-Token"], TELEGRAM_SECRET):
+        if not hmac.compare_digest(
+            request.headers["X-Telegram-Bot-Api-Secret-Token"], TELEGRAM_SECRET
+        ):
             abort(403)
         body = request.get_data()
         said = json.loads(body)
-        keep(str(said["update_id"]), str(said["message"]["chat"]["id"]), said["message"]["text"], body)
+        keep(
+            str(said["update_id"]),
+            str(said["message"]["chat"]["id"]),
+            said["message"]["text"],
+            body,
+        )
         return ""
 
     @app.post("/hooks/shop-wa")
@@ -71,7 +82,9 @@ def peer_app(keep: Keep, public_url: str = "") -> Flask:
         form = dict(parse_qsl(body.decode(), keep_blank_values=True))
         words = public_url + request.path + "".join(name + form[name] for name in sorted(form))
         digest = hmac.new(TWILIO_AUTH_TOKEN.encode(), words.encode(), hashlib.sha1).digest()
-        if not hmac.compare_digest(base64.b64encode(digest).decode(), request.headers["X-Twilio-Signature"]):
+        if not hmac.compare_digest(
+            base64.b64encode(digest).decode(), request.headers["X-Twilio-Signature"]
+        ):
             abort(403)
         keep(form["MessageSid"], form["From"], form["Body"], body)
         return ""
@@ -104,8 +117,12 @@ def answer(chat: str, text: str) -> None:
     command, _, seconds = text.partition(" ")
     if command == "/think":
         time.sleep(float(seconds))
-    body = json.dumps({"channel": chat, "text": text, "blocks": [_section(text)], "unfurl_links": False})
-    connection = _connections.setdefault(os.getpid(), HTTPConnection(urlsplit(os.environ["BENCH_PLATFORM"]).netloc))
+    body = json.dumps(
+        {"channel": chat, "text": text, "blocks": [_section(text)], "unfurl_links": False}
+    )
+    connection = _connections.setdefault(
+        os.getpid(), HTTPConnection(urlsplit(os.environ["BENCH_PLATFORM"]).netloc)
+    )
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {SLACK_BOT_TOKEN}"}
     connection.request("POST", "/api/chat.postMessage", body.encode(), headers)
     assert json.loads(connection.getresponse().read())["ok"]

@@ -99,7 +99,9 @@ class Floor:
 
     def time(self, operation: Callable[[str], object], *, arms: bool = True) -> float:
         """Return the seconds of the operation's first script."""
-        user = self._bench.arm() if arms else f"floor-{self._title}-stash-{next(self._bench.numbers)}"
+        user = (
+            self._bench.arm() if arms else f"floor-{self._title}-stash-{next(self._bench.numbers)}"
+        )
         self._scripts.arun = self._capture
         try:
             operation(user)
@@ -107,7 +109,9 @@ class Floor:
             name, conversation, args, *payloads = captured.args
         finally:
             self._scripts.arun = self._run
-        script, rest = self._scripts.call(name, shard_of(conversation), conversation, args, payloads)
+        script, rest = self._scripts.call(
+            name, shard_of(conversation), conversation, args, payloads
+        )
         started = time.perf_counter()
         self._client.evalsha(script.sha, *rest)
         return time.perf_counter() - started
@@ -158,7 +162,9 @@ def compare(url: str, armed: int, title: str) -> None:
 
 def report(medians: dict[str, float], title: str) -> None:
     """Print the table."""
-    print(f"\n{title + '; microseconds':<38}{'ours':>8}{'floor':>8}{'x floor':>9}{'peer':>8}{'faster':>9}")
+    print(
+        f"\n{title + '; microseconds':<38}{'ours':>8}{'floor':>8}{'x floor':>9}{'peer':>8}{'faster':>9}"
+    )
     for name in OPERATIONS:
         ours, floor = medians[f"{name}|ours"], medians[f"{name}|floor"]
         peer = medians.get(f"{name}|peer")

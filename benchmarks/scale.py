@@ -69,10 +69,15 @@ def main() -> None:
 async def measure() -> None:
     """Measure throughput first, then costs, then memory."""
     async with SlackLoad() as load:
-        print("| workers | turns/s, no latency | turns/s, tool of 20 ms |\n|---|---|---|", flush=True)
+        print(
+            "| workers | turns/s, no latency | turns/s, tool of 20 ms |\n|---|---|---|", flush=True
+        )
         for count in SIZES:
             await throughput(load, count)
-        with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), load.url) as stack:
+        with (
+            tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder,
+            Stack(Path(folder), load.url) as stack,
+        ):
             await costs(stack, load)
     with (
         tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder,
@@ -83,7 +88,10 @@ async def measure() -> None:
 
 async def throughput(load: SlackLoad, count: int) -> None:
     """Measure how fast these workers process a backlog, with a model of no latency and with a tool of 20 ms."""
-    with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), load.url) as stack:
+    with (
+        tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder,
+        Stack(Path(folder), load.url) as stack,
+    ):
         workers = [await asyncio.to_thread(stack.worker) for _ in range(count)]
         await asyncio.sleep(GROWN_SECONDS)
         plain = await _backlogs(stack, load, workers, TEXT)
@@ -91,11 +99,15 @@ async def throughput(load: SlackLoad, count: int) -> None:
     print(f"| {count} | {plain:.0f} | {waiting:.0f} |", flush=True)
 
 
-async def _backlogs(stack: Stack, load: SlackLoad, workers: list[subprocess.Popen[bytes]], text: str) -> float:
+async def _backlogs(
+    stack: Stack, load: SlackLoad, workers: list[subprocess.Popen[bytes]], text: str
+) -> float:
     return statistics.median([await _backlog(stack, load, workers, text) for _ in range(ROUNDS)])
 
 
-async def _backlog(stack: Stack, load: SlackLoad, workers: list[subprocess.Popen[bytes]], text: str) -> float:
+async def _backlog(
+    stack: Stack, load: SlackLoad, workers: list[subprocess.Popen[bytes]], text: str
+) -> float:
     """Return turns per second, from the moment the workers resume to the last reply."""
     mailbox = stack.mailbox()
     chats = [f"DB{next(_NUMBERS):07}" for _ in range(TURNS)]
@@ -111,7 +123,9 @@ async def _backlog(stack: Stack, load: SlackLoad, workers: list[subprocess.Popen
 
 async def costs(stack: Stack, load: SlackLoad) -> None:
     """Measure a turn with ever more stored conversations; each turn is the first of its chat in this process."""
-    web, worker = await asyncio.gather(asyncio.to_thread(stack.web), asyncio.to_thread(stack.worker))
+    web, worker = await asyncio.gather(
+        asyncio.to_thread(stack.web), asyncio.to_thread(stack.worker)
+    )
     head = "| conversations kept | web us | worker us | Redis us | of these in scripts | turns/s |"
     print(f"\n{head}\n|---|---|---|---|---|---|", flush=True)
     kept = 0
@@ -124,14 +138,19 @@ async def costs(stack: Stack, load: SlackLoad) -> None:
         print(f"| {count:,} | " + " | ".join(f"{value:.0f}" for value in middle) + " |", flush=True)
 
 
-async def _cost(stack: Stack, load: SlackLoad, web: subprocess.Popen[bytes], worker: subprocess.Popen[bytes]) -> Cost:
+async def _cost(
+    stack: Stack, load: SlackLoad, web: subprocess.Popen[bytes], worker: subprocess.Popen[bytes]
+) -> Cost:
     server = stack.redis.pid or 0
     before = [cpu_seconds(who) for who in (web, worker, server)]
     scripts, started = _script_seconds(stack.client), time.perf_counter()
     await _say(load, stack, TURNS)
     took = time.perf_counter() - started
     await asyncio.sleep(0.3)  # until the worker has written its records
-    spent = [(cpu_seconds(who) - was) / TURNS * 1e6 for who, was in zip((web, worker, server), before, strict=True)]
+    spent = [
+        (cpu_seconds(who) - was) / TURNS * 1e6
+        for who, was in zip((web, worker, server), before, strict=True)
+    ]
     in_scripts = (_script_seconds(stack.client) - scripts) / TURNS * 1e6
     return Cost(spent[0], spent[1], spent[2], in_scripts, TURNS / took)
 
@@ -217,7 +236,9 @@ def _conversation(number: int) -> Conversation:
 
 def _turn(number: int, nth: int) -> Turn:
     event = f"T0ACME:DK{number:07}:1795204800.{nth:06}"
-    return Turn(event, _conversation(number), f"UDK{number:07}", TEXT, message_id=f"1795204800.{nth:06}")
+    return Turn(
+        event, _conversation(number), f"UDK{number:07}", TEXT, message_id=f"1795204800.{nth:06}"
+    )
 
 
 def _used(client: Redis) -> int:

@@ -71,15 +71,21 @@ class Figures:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a row for each server that is installed."""
     options = argparse.ArgumentParser()
-    options.add_argument("--seconds", type=float, default=120.0, help="how long the slow sockets last")
+    options.add_argument(
+        "--seconds", type=float, default=120.0, help="how long the slow sockets last"
+    )
     options.add_argument("--slow", type=int, default=400)
     options.add_argument("--only", default="", help="servers whose name begins so")
-    options.add_argument("--sayso", default="", help="an installed `sayso`: measure the Procfile's web line with it")
+    options.add_argument(
+        "--sayso", default="", help="an installed `sayso`: measure the Procfile's web line with it"
+    )
     given = options.parse_args(argv)
     servers = {name: [sys.executable, "-P", "-m", *command] for name, command in SERVERS.items()}
     if given.sayso:
         servers = {"the Procfile's line": procfile(given.sayso)}
-    print(f"| server | CPU per webhook | with {given.slow} slow sockets: answered | failed | p50 ms | p99 ms |")
+    print(
+        f"| server | CPU per webhook | with {given.slow} slow sockets: answered | failed | p50 ms | p99 ms |"
+    )
     print("|---|---|---|---|---|---|")
     for name, command in servers.items():
         module = "gevent" if "gevent" in name else command[3] if command[1] == "-P" else "config"
@@ -89,8 +95,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def procfile(sayso: str) -> list[str]:
     """Return the command of the Procfile's web line, with this `sayso`."""
-    line = next(line for line in Path("Procfile").read_text().splitlines() if line.startswith("web: "))
-    return [sayso if word == "sayso" else word for word in line.replace("${PORT:-8000}", "PORT").split()[1:]]
+    line = next(
+        line for line in Path("Procfile").read_text().splitlines() if line.startswith("web: ")
+    )
+    return [
+        sayso if word == "sayso" else word
+        for word in line.replace("${PORT:-8000}", "PORT").split()[1:]
+    ]
 
 
 def row(name: str, command: Sequence[str], slow: int, seconds: float) -> str:
@@ -111,17 +122,28 @@ def row(name: str, command: Sequence[str], slow: int, seconds: float) -> str:
 @contextmanager
 def serving(command: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Run one server until the block ends; yield its port and process id."""
-    with tempfile.TemporaryDirectory() as folder, Stack(Path(folder), platform="http://127.0.0.1:9") as stack:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Stack(Path(folder), platform="http://127.0.0.1:9") as stack,
+    ):
         places = {"PORT": str(stack.port), "CONFIG": str(stack.config), "DATA": folder}
         filled = []
         for word in command:
             for place, value in places.items():
                 word = word.replace(place, value)  # noqa: PLW2901  # filled in place by place
             filled.append(word)
-        environ = {**os.environ, **ENVIRON, "REDIS_URL": stack.redis.url, "SAYSO_CONFIG": str(stack.config)}
+        environ = {
+            **os.environ,
+            **ENVIRON,
+            "REDIS_URL": stack.redis.url,
+            "SAYSO_CONFIG": str(stack.config),
+        }
         # An installed command finds the bot's tools, in benchmarks, and nothing else of the checkout.
         (Path(folder) / "benchmarks").symlink_to(Path(__file__).parent)
-        environ |= {"SAYSO_DATA": folder, "PYTHONPATH": str(Path.cwd()) if "-P" in filled else folder}
+        environ |= {
+            "SAYSO_DATA": folder,
+            "PYTHONPATH": str(Path.cwd()) if "-P" in filled else folder,
+        }
         with (Path(folder) / "server.log").open("wb") as log:
             process = subprocess.Popen(filled, env=environ, stdout=log, stderr=log, cwd=folder)
         try:
@@ -214,7 +236,9 @@ def opened(port: int, at: int) -> socket.socket:
 
 def cpu_seconds(pid: int) -> float:
     """Return the CPU seconds of a process and its descendants."""
-    below = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
+    below = subprocess.run(
+        ["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False
+    ).stdout.split()
     used = 0
     for each in [str(pid), *below]:
         fields = Path(f"/proc/{each}/stat").read_text().rsplit(")", 1)[1].split()

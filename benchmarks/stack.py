@@ -66,7 +66,9 @@ class Stack:
         self.peer_port = self._ports[1].number
         self.redis = EmbeddedRedis(self.folder)
         self.redis.start()
-        text = YAML.format(public_url=self.public_url, platform=self.platform, concurrency=self.concurrency)
+        text = YAML.format(
+            public_url=self.public_url, platform=self.platform, concurrency=self.concurrency
+        )
         self.config.write_text(text)
         return self
 
@@ -99,7 +101,9 @@ class Stack:
         """Return the mailbox in the stack's Redis; with `wakes`, accepted turns wake workers."""
         client = self.client
         wake_up = WakeUps(client, QUEUE) if wakes else no_wake_up
-        return RedisMailbox(LuaScripts(client, LUA, prefix=PREFIX), lambda turn: texts_for(turn.language), wake_up)
+        return RedisMailbox(
+            LuaScripts(client, LUA, prefix=PREFIX), lambda turn: texts_for(turn.language), wake_up
+        )
 
     def outbox(self) -> RedisOutbox:
         """Return the outbox in the stack's Redis."""
@@ -145,9 +149,16 @@ class Stack:
         return int(cast("int", self.client.zcard(f"{PREFIX}workers")))
 
     def _start(self, module: str, *args: str) -> subprocess.Popen[bytes]:
-        environ = {**os.environ, **ENVIRON, "REDIS_URL": self.redis.url, "BENCH_PLATFORM": self.platform}
+        environ = {
+            **os.environ,
+            **ENVIRON,
+            "REDIS_URL": self.redis.url,
+            "BENCH_PLATFORM": self.platform,
+        }
         with (self.folder / "processes.log").open("ab") as log:
-            process = subprocess.Popen([sys.executable, "-m", module, *args], env=environ, stdout=log, stderr=log)
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *args], env=environ, stdout=log, stderr=log
+            )
         self._processes.append(process)
         return process
 

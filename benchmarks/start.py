@@ -113,7 +113,10 @@ def measure(candidates: Mapping[str, str], folder: Path) -> dict[str, Cost]:
         "PYTHONPYCACHEPREFIX": str(folder / "compiled"),
     }
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    rounds = [{name: _start(code, environment) for name, code in candidates.items()} for _ in range(ROUNDS + 1)]
+    rounds = [
+        {name: _start(code, environment) for name, code in candidates.items()}
+        for _ in range(ROUNDS + 1)
+    ]
     return {name: _median([costs[name] for costs in rounds[1:]]) for name in candidates}
 
 
@@ -125,7 +128,9 @@ def _start(code: str, environment: Mapping[str, str]) -> Cost:
 
 
 def _median(costs: Sequence[Cost]) -> Cost:
-    return Cost(statistics.median(cost.ms for cost in costs), statistics.median(cost.mb for cost in costs))
+    return Cost(
+        statistics.median(cost.ms for cost in costs), statistics.median(cost.mb for cost in costs)
+    )
 
 
 def report(costs: Mapping[str, Cost]) -> None:
@@ -133,7 +138,9 @@ def report(costs: Mapping[str, Cost]) -> None:
     floor = costs[FLOOR]
     print(f"{'cold start':<20} {'ms':>6} {'x rq':>6} {'MB':>6} {'x rq':>6}")
     for name, cost in costs.items():
-        print(f"{name:<20} {cost.ms:>6.0f} {cost.ms / floor.ms:>6.2f} {cost.mb:>6.1f} {cost.mb / floor.mb:>6.2f}")
+        print(
+            f"{name:<20} {cost.ms:>6.0f} {cost.ms / floor.ms:>6.2f} {cost.mb:>6.1f} {cost.mb / floor.mb:>6.2f}"
+        )
 
 
 if __name__ == "__main__":

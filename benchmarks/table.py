@@ -23,8 +23,12 @@ class Row:
     def __str__(self) -> str:
         sign = "≥" if self.at_least else "≤"
         met = self.ratio >= self.goal if self.at_least else self.ratio <= self.goal
-        goal, verdict = (f"{sign} {self.goal:g}", "yes" if met else "**no**") if self.goal else ("", "")
-        return f"| {self.what} | {self.ours} | {self.beside} | {self.ratio:.2f} | {goal} | {verdict} |"
+        goal, verdict = (
+            (f"{sign} {self.goal:g}", "yes" if met else "**no**") if self.goal else ("", "")
+        )
+        return (
+            f"| {self.what} | {self.ours} | {self.beside} | {self.ratio:.2f} | {goal} | {verdict} |"
+        )
 
 
 HEAD = "| what | ours | beside it | ratio | goal | met |\n|---|---|---|---|---|---|"

@@ -31,7 +31,10 @@ Part = Callable[[], object]
 
 
 def get_weather(
-    location: str, days: int = 3, units: Literal["celsius", "fahrenheit"] = "celsius", detailed: bool = False
+    location: str,
+    days: int = 3,
+    units: Literal["celsius", "fahrenheit"] = "celsius",
+    detailed: bool = False,
 ) -> str:
     """Get the weather of a place.
 
@@ -54,7 +57,9 @@ class Line(TypedDict):
     count: Annotated[int, Field(ge=1)]
 
 
-def place_order(customer: str, lines: list[Line], note: str = "", express: bool = False) -> dict[str, Any]:
+def place_order(
+    customer: str, lines: list[Line], note: str = "", express: bool = False
+) -> dict[str, Any]:
     """Place an order.
 
     Args:
@@ -66,7 +71,11 @@ def place_order(customer: str, lines: list[Line], note: str = "", express: bool 
     return {"customer": customer, "lines": len(lines), "express": express}
 
 
-ORDER = {"customer": "ana", "lines": [{"sku": f"A-{n}", "count": n + 1} for n in range(5)], "express": True}
+ORDER = {
+    "customer": "ana",
+    "lines": [{"sku": f"A-{n}", "count": n + 1} for n in range(5)],
+    "express": True,
+}
 
 CASES: tuple[tuple[str, Callable[..., Any], dict[str, Any]], ...] = (
     ("four scalars", get_weather, WEATHER),
@@ -86,7 +95,11 @@ def ours(function: Callable[..., Any], args: dict[str, Any]) -> dict[str, Part]:
 
 def floor(function: Callable[..., Any], args: dict[str, Any]) -> dict[str, Part]:
     """Return the cheapest possible parts: pydantic's own."""
-    hints = {name: hint for name, hint in get_type_hints(function, include_extras=True).items() if name != "return"}
+    hints = {
+        name: hint
+        for name, hint in get_type_hints(function, include_extras=True).items()
+        if name != "return"
+    }
     kind = TypedDict("kind", hints, total=False)  # type: ignore[operator]  # made of the function's own hints
     kind.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
@@ -132,17 +145,39 @@ def measure(whose: dict[str, dict[str, Part]], part: str) -> dict[str, float]:
 
 def rows(title: str, function: Callable[..., Any], args: dict[str, Any]) -> list[Row]:
     """Return the table of one function."""
-    whose = {"ours": ours(function, args), "floor": floor(function, args)} | _peers(title, function, args)
+    whose = {"ours": ours(function, args), "floor": floor(function, args)} | _peers(
+        title, function, args
+    )
     call, check, schema = (measure(whose, part) for part in ("call", "validate", "schema"))
     return [
-        Row(f"{title}: a whole call, floor", _us(call["ours"]), _us(call["floor"]), call["ours"] / call["floor"], 3),
-        *(_faster(f"{title}: a whole call, {name}", call, name) for name in whose if name not in ("ours", "floor")),
-        *(_beside(f"{title}: the check alone, {name}", check, name) for name in check if name != "ours"),
-        *(_beside(f"{title}: the schema alone, {name}", schema, name) for name in schema if name != "ours"),
+        Row(
+            f"{title}: a whole call, floor",
+            _us(call["ours"]),
+            _us(call["floor"]),
+            call["ours"] / call["floor"],
+            3,
+        ),
+        *(
+            _faster(f"{title}: a whole call, {name}", call, name)
+            for name in whose
+            if name not in ("ours", "floor")
+        ),
+        *(
+            _beside(f"{title}: the check alone, {name}", check, name)
+            for name in check
+            if name != "ours"
+        ),
+        *(
+            _beside(f"{title}: the schema alone, {name}", schema, name)
+            for name in schema
+            if name != "ours"
+        ),
     ]
 
 
-def _peers(title: str, function: Callable[..., Any], args: dict[str, Any]) -> dict[str, dict[str, Part]]:
+def _peers(
+    title: str, function: Callable[..., Any], args: dict[str, Any]
+) -> dict[str, dict[str, Part]]:
     """Return the peers that can call this function at all."""
     able = {}
     for name, make in {"selectools": selectools, "toolregistry": toolregistry}.items():
@@ -160,7 +195,9 @@ def _beside(what: str, times: dict[str, float], name: str) -> Row:
 
 
 def _faster(what: str, times: dict[str, float], name: str) -> Row:
-    return Row(what, _us(times["ours"]), _us(times[name]), times[name] / times["ours"], 5, at_least=True)
+    return Row(
+        what, _us(times["ours"]), _us(times[name]), times[name] / times["ours"], 5, at_least=True
+    )
 
 
 def _timed(part: Part) -> float:

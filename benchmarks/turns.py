@@ -47,7 +47,10 @@ def main() -> None:
 async def measure() -> None:
     """Run all measurements."""
     async with SlackLoad() as load:
-        with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), load.url) as stack:
+        with (
+            tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder,
+            Stack(Path(folder), load.url) as stack,
+        ):
             show(await asyncio.to_thread(ingest, stack))
             stack.client.flushall()
             await live(stack, load)
@@ -64,7 +67,9 @@ async def live(stack: Stack, load: SlackLoad) -> None:
     crowds: dict[str, tuple[float, list[float]]] = {}
     for kind in ("simple", "fork"):
         peer = await asyncio.to_thread(stack.peer_worker, kind)
-        await asyncio.gather(*(load.say(port, "hello", line=9) for port in (stack.port, stack.peer_port)))
+        await asyncio.gather(
+            *(load.say(port, "hello", line=9) for port in (stack.port, stack.peer_port))
+        )
         for _ in range(ROUNDS):
             costs["ours"] += await _one_by_one(load, stack.port)
             costs[kind] += await _one_by_one(load, stack.peer_port)
@@ -134,9 +139,14 @@ async def parked(stack: Stack, load: SlackLoad) -> None:
 
 
 def _parked_rows(rounds: dict[str, list[tuple[float, float]]]) -> list[Row]:
-    seconds = {slow: statistics.median(makespan for makespan, _ in each) for slow, each in rounds.items()}
+    seconds = {
+        slow: statistics.median(makespan for makespan, _ in each) for slow, each in rounds.items()
+    }
     most = max(megabytes for each in rounds.values() for _, megabytes in each) / PARKED * 10
-    words, beside = f"{PARKED} turns of {PARKED_SECONDS:g} s in one process:", f"{PARKED_SECONDS:g} s"
+    words, beside = (
+        f"{PARKED} turns of {PARKED_SECONDS:g} s in one process:",
+        f"{PARKED_SECONDS:g} s",
+    )
     return [
         Row(f"{words} first lease to last reply, {FOLLOWED} chats with a second turn, all in order",
             f"{seconds['model']:.2f} s", beside, seconds["model"] / PARKED_SECONDS, 1.3),
@@ -182,8 +192,15 @@ async def _most_mb(worker: subprocess.Popen[bytes], load: SlackLoad, count: int)
 def _check_order(load: SlackLoad, chats: list[str], answer: str) -> None:
     first, then = [answer], [answer, f"You said: {LATER}"]
     expected = {chat: then if number < FOLLOWED else first for number, chat in enumerate(chats)}
-    heard = {chat: [text.partition("\n")[0] for _, text in answers] for chat, answers in load.answers.items()}
-    wrong = {chat: heard.get(chat) for chat in {**expected, **heard} if heard.get(chat) != expected.get(chat)}
+    heard = {
+        chat: [text.partition("\n")[0] for _, text in answers]
+        for chat, answers in load.answers.items()
+    }
+    wrong = {
+        chat: heard.get(chat)
+        for chat in {**expected, **heard}
+        if heard.get(chat) != expected.get(chat)
+    }
     assert not wrong, wrong
 
 

@@ -45,12 +45,18 @@ def app() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     return asgi
 
 
-def answer_of(behind: WSGIApplication, environ: WSGIEnvironment) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+def answer_of(
+    behind: WSGIApplication, environ: WSGIEnvironment
+) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
     """Return status, headers and body of the app's answer."""
     begun: list[Any] = []
     body = b"".join(behind(environ, lambda status, headers, *_: begun.append((status, headers))))  # type: ignore[arg-type, return-value]
     status, headers = begun[0]
-    return int(status[:3]), [(name.lower().encode(), value.encode()) for name, value in headers], body
+    return (
+        int(status[:3]),
+        [(name.lower().encode(), value.encode()) for name, value in headers],
+        body,
+    )
 
 
 def environ_of(scope: Scope, body: bytes) -> WSGIEnvironment:
@@ -64,5 +70,7 @@ def environ_of(scope: Scope, body: bytes) -> WSGIEnvironment:
     }  # fmt: skip
     for name, value in scope["headers"]:
         key = name.decode().upper().replace("-", "_")
-        environ[key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"] = value.decode()
+        environ[key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"] = (
+            value.decode()
+        )
     return environ

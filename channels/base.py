@@ -1,4 +1,5 @@
-"""What a platform implements: the Channel protocol, the errors that it may raise, and the base of its settings.
+"""What a platform implements: the Channel protocol, the errors that it may raise,
+and the base of its settings.
 
 ChannelError
 ├── Forbidden         a webhook whose signature or secret is wrong: answer 403
@@ -43,7 +44,15 @@ from typing import (
 )
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
 
 from sayso.channels.forms import EditForm
 from sayso.channels.i18n.catalogue import LANGUAGES
@@ -68,11 +77,11 @@ from sayso.channels.types import (
 if TYPE_CHECKING:
     from redis import Redis
 
-#: Stores all that a channel, named by its name, received. Raises Overloaded, StorageDown and redis.RedisError: the
-#: platform must send it again.
+#: Stores all that a channel, named by its name, received. Raises Overloaded, StorageDown and
+#: redis.RedisError: the platform must send it again.
 StoreReceived = Callable[[str, Received], None]
-#: Returns the form of the question whose button a turn names, None if its person cannot change it now. Raises
-#: redis.RedisError.
+#: Returns the form of the question whose button a turn names, None if its person cannot change
+#: it now. Raises redis.RedisError.
 FindForm = Callable[[Turn], Awaitable[EditForm | None]]
 
 
@@ -89,15 +98,24 @@ class BadHook(ChannelError):
 
 
 class FetchError(ChannelError):
-    """Raised when an inbound file cannot be downloaded. The message is safe to log: no token or address."""
+    """Raised when an inbound file cannot be downloaded.
+
+    The message is safe to log: no token or address.
+    """
 
 
 class WebhookConflict(ChannelError):
-    """Raised when a polled platform sends its updates to another receiver. The message names the cure."""
+    """Raised when a polled platform sends its updates to another receiver.
+
+    The message names the cure.
+    """
 
 
 class SendError(ChannelError):
-    """Raised unless a reply certainly arrived. The message is safe to log: no token, address or text."""
+    """Raised unless a reply certainly arrived.
+
+    The message is safe to log: no token, address or text.
+    """
 
 
 class RateLimited(SendError):
@@ -117,7 +135,9 @@ class Unreachable(SendError):
 
 
 class ChannelDown(SendError):
-    """Raised when the platform refuses this channel itself: its token is wrong or revoked, its account is closed."""
+    """Raised when the platform refuses this channel itself: its token is wrong or revoked,
+    its account is closed.
+    """
 
 
 class WindowClosed(SendError):
@@ -146,7 +166,9 @@ class Refused(SendError):
 
 
 class AddressClosed(Refused):
-    """Raised when the platform takes no message for this address: it is blocked, gone, or its window is closed."""
+    """Raised when the platform takes no message for this address: it is blocked, gone,
+    or its window is closed.
+    """
 
 
 class OptedOut(AddressClosed):
@@ -154,14 +176,17 @@ class OptedOut(AddressClosed):
 
 
 class AddressBarred(AddressClosed):
-    """Raised when people can write at this address and the bot cannot: it lacks the right, or the topic is closed.
+    """Raised when people can write at this address and the bot cannot: it lacks the right,
+    or the topic is closed.
 
     Their messages would cost a model's answer each, which no person could read.
     """
 
 
 class ChatBarred(AddressBarred):
-    """Raised when the bot can write nowhere in the chat, whatever the thread: it is no member, or lacks the right."""
+    """Raised when the bot can write nowhere in the chat, whatever the thread: it is no member,
+    or lacks the right.
+    """
 
 
 class NotStored(Exception):
@@ -173,7 +198,10 @@ class Overloaded(NotStored):
 
 
 class StorageDown(NotStored):
-    """Raised when the storage of turns, sessions or files cannot be used. The message is for the log only."""
+    """Raised when the storage of turns, sessions or files cannot be used.
+
+    The message is for the log only.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +238,18 @@ class Channel(Protocol):
         """Return how fast the platform accepts messages, in all and into this conversation."""
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Split a reply into platform messages, in order, each within the platform's limits. Loses no character.
+        """Split a reply into platform messages, in order, each within the platform's limits.
 
-        If the reply `edits` a message, its first piece does. An optional reply that the platform cannot show has none.
+        Loses no character.
+
+        If the reply `edits` a message, its first piece does. An optional reply that
+        the platform cannot show has none.
         """
 
     async def show_typing(self, turn: Turn) -> float:
-        """Show that the turn is being worked on: typing, or an acknowledged tap. Best effort; never raises.
+        """Show that the turn is being worked on: typing, or an acknowledged tap.
+
+        Best effort; never raises.
 
         Returns the seconds after which it must be shown again, 0 for never.
         """
@@ -224,15 +257,18 @@ class Channel(Protocol):
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
         """Show the unfinished answer to a turn, in place of the earlier draft with the id `shown`.
 
-        Returns the id of the message that shows it, which the answer must edit; "" if the draft disappears by itself.
-        Raises SendError.
+        Returns the id of the message that shows it, which the answer must edit; "" if the draft
+        disappears by itself. Raises SendError.
         """
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Download an inbound file into an open file. Raises FetchError."""
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Send one piece. Text that the platform refuses to format is sent again as plain text. Raises SendError."""
+        """Send one piece.
+
+        Text that the platform refuses to format is sent again as plain text. Raises SendError.
+        """
 
 
 class MediaStore(Protocol):
@@ -240,12 +276,14 @@ class MediaStore(Protocol):
 
     @property
     def spool_folder(self) -> Path | None:
-        """Where files wait on this machine until they are put, which may be missing; None: in the system's folder for
-        temporary files.
+        """Where files wait on this machine until they are put, which may be missing; None: in the
+        system's folder for temporary files.
         """
 
     def put(self, content: bytes | BinaryIO, *, mime_type: str, filename: str, owner: str) -> Media:
-        """Store bytes, or a file from its beginning, for `owner`. The content decides the media type.
+        """Store bytes, or a file from its beginning, for `owner`.
+
+        The content decides the media type.
 
         Raises TooLarge, NoRoom, OSError.
         """
@@ -265,15 +303,23 @@ class HasAliases(Protocol):
     """A channel on which a conversation may have two addresses."""
 
     async def place(self, conversation: Conversation) -> Conversation:
-        """Return the address under which the user writes; for most conversations the same one. Raises SendError."""
+        """Return the address under which the user writes; for most conversations the same one.
+
+        Raises SendError.
+        """
 
 
 @runtime_checkable
 class RemovesTyping(Protocol):
-    """A channel whose typing sign stays until it is removed. Elsewhere the sign ends with the reply or by itself."""
+    """A channel whose typing sign stays until it is removed.
+
+    Elsewhere the sign ends with the reply or by itself.
+    """
 
     async def remove_typing(self, turn: Turn, *, replied: bool) -> None:
-        """Remove what `show_typing` shows for the turn. Best effort; never raises. It is called once a turn is over.
+        """Remove what `show_typing` shows for the turn.
+
+        Best effort; never raises. It is called once a turn is over.
 
         `replied`: whether a new message follows in the conversation at once.
         """
@@ -320,7 +366,10 @@ class FormSource(Protocol):
     """The forms of open questions, as a web process reads them: without tools and without workers."""
 
     def asks_for_form(self, turn: Turn) -> bool:
-        """Return whether a turn is a tap on the button of a question that opens its form. No I/O."""
+        """Return whether a turn is a tap on the button of a question that opens its form.
+
+        No I/O.
+        """
 
     async def open(self, turn: Turn) -> EditForm | None:
         """Return the form of the question for a tap, None if its person cannot change it now.
@@ -343,13 +392,17 @@ class ShowsForms(Protocol):
     """
 
     async def open_form(self, turn: Turn, find: FindForm) -> WebhookResponse | None:
-        """Show the form that a tap asks for. Return the answer to its webhook, None if no form is shown.
+        """Show the form that a tap asks for.
+
+        Return the answer to its webhook, None if no form is shown.
 
         Never raises.
         """
 
     def form_errors(self, errors: Mapping[str, str]) -> WebhookResponse:
-        """Return the answer to a filled-in form that shows each error beside its field, named by its name."""
+        """Return the answer to a filled-in form that shows each error beside its field,
+        named by its name.
+        """
 
 
 @runtime_checkable
@@ -359,8 +412,9 @@ class KeepsFirstAddress(Protocol):
     def at_first_address(self, turn: Turn) -> Turn:
         """Return the turn under the address that its conversation began with.
 
-        Everything that is stored of a conversation stays under its first address: questions, which are sealed for it,
-        history, timers and replies. Reads and writes the shared cache, and raises what that raises.
+        Everything that is stored of a conversation stays under its first address: questions, which
+        are sealed for it, history, timers and replies. Reads and writes the shared cache, and
+        raises what that raises.
         """
 
 
@@ -393,7 +447,9 @@ def note_workspace(channel: object, received: Received) -> None:
 
 
 def note_moves(channel: object, received: Received) -> Received:
-    """Remember which chat got another id. Return what was received, address changes under first addresses.
+    """Remember which chat got another id.
+
+    Return what was received, address changes under first addresses.
 
     A report that names a delivery names the conversation with it.
     """
@@ -468,11 +524,16 @@ class QuoteSource(Protocol):
     """An adapter whose webhooks give only the id of a quoted message, without its text."""
 
     async def quoted(self, turn: Turn) -> str:
-        """Return the text of the message that the turn replies to. Raises FetchError if it cannot be found."""
+        """Return the text of the message that the turn replies to.
+
+        Raises FetchError if it cannot be found.
+        """
 
 
 class SharedCache(Protocol):
-    """A small cache that all processes share, for ids at a vendor that are costly to get and safe to lose."""
+    """A small cache that all processes share, for ids at a vendor that
+    are costly to get and safe to lose.
+    """
 
     def get(self, key: str) -> str | None:
         """Return the value of a key, or None."""
@@ -485,8 +546,8 @@ class SharedCache(Protocol):
 class AdapterDeps:
     """What an adapter may use besides its own settings.
 
-    `keys` sign cookies and links. Redis keys of the bot begin with `key_prefix`. `connect` opens a Redis client whose
-    answers may take that many seconds, for reads that block.
+    `keys` sign cookies and links. Redis keys of the bot begin with `key_prefix`. `connect` opens a
+    Redis client whose answers may take that many seconds, for reads that block.
     """
 
     cache: SharedCache
@@ -583,9 +644,12 @@ Language = Annotated[str, AfterValidator(_shipped)]
 
 
 class PlatformSettings(Section):
-    """The settings of a channel that a platform can read. Each platform has a subclass with its own keys.
+    """The settings of a channel that a platform can read.
 
-    The configuration adds the keys that are the same for all platforms, such as `tools` and `policy`.
+    Each platform has a subclass with its own keys.
+
+    The configuration adds the keys that are the same for all platforms,
+    such as `tools` and `policy`.
     """
 
     #: Whether user ids are phone numbers, with or without a prefix such as `whatsapp:`.
@@ -594,43 +658,50 @@ class PlatformSettings(Section):
     has_page: ClassVar[bool] = False
     #: Names that a channel of the platform cannot have.
     reserved_names: ClassVar[frozenset[str]] = frozenset()
-    #: Whether the platform takes money for each message. Then people get as few messages as possible: no notice that a
-    #: turn takes longer, and what fits into one message is one.
+    #: Whether the platform takes money for each message. Then people get as few messages as
+    #: possible: no notice that a turn takes longer, and what fits into one message is one.
     charges_per_message: ClassVar[bool] = False
     #: Whether the platform can drop the updates that wait there.
     can_drop_updates: ClassVar[bool] = False
 
     platform: str
-    """The platform: `whatsapp`, `telegram`, `slack`, `console`, or one that an installed distribution brings. Example:
-    `telegram`.
+    """The platform: `whatsapp`, `telegram`, `slack`, `console`, or one that an installed
+    distribution brings. Example: `telegram`.
     """
     languages: list[Language] = Field(default=list(LANGUAGES), min_length=1)
-    """The languages in which a yes or no is read. Name yours: some words mean yes in one language and something else in
-    another, and then decide nothing in either. Example: `[de, en]`.
+    """The languages in which a yes or no is read. Name yours: some words mean yes in one language
+    and something else in another, and then decide nothing in either. Example: `[de, en]`.
     """
     language: Annotated[Language | None, BeforeValidator(nothing_if_empty)] = None
-    """The language for people whose language is not known yet. Others are answered in the language that they write.
-    Without it: English, or the first of `languages`. Example: `de`.
+    """The language for people whose language is not known yet. Others are answered in the language
+    that they write. Without it: English, or the first of `languages`. Example: `de`.
     """
     commands: bool = True
-    """Whether /help, /tools, /status, /whoami and /reset are answered without the model. /stop always is. Example:
-    `false`.
+    """Whether /help, /tools, /status, /whoami and /reset are answered without the model.
+    /stop always is. Example: `false`.
     """
 
     @model_validator(mode="after")
     def _language_is_among_languages(self) -> Self:
         if self.language and self.language not in self.languages:
-            raise ValueError(f"language is {self.language!r}: it must be one of languages, {', '.join(self.languages)}")
+            raise ValueError(
+                f"language is {self.language!r}: it must be one of languages, {', '.join(self.languages)}"
+            )
         return self
 
     @property
     def speaks(self) -> str:
-        """The language for people whose language is unknown: `language`, else English, else the first."""
+        """The language for people whose language is unknown: `language`, else English,
+        else the first.
+        """
         return self.language or ("en" if "en" in self.languages else self.languages[0])
 
     @property
     def account_id(self) -> str:
-        """The id of the channel's account at the platform. It stays the same when a token is renewed."""
+        """The id of the channel's account at the platform.
+
+        It stays the same when a token is renewed.
+        """
         return ""
 
     @property
@@ -640,7 +711,10 @@ class PlatformSettings(Section):
 
     @property
     def update_source(self) -> str:
-        """The id of the queue that the channel polls, "" for none. Two channels must not poll the same queue."""
+        """The id of the queue that the channel polls, "" for none.
+
+        Two channels must not poll the same queue.
+        """
         return ""
 
     @property
@@ -683,5 +757,8 @@ class VendorSettings(PlatformSettings):
 
     @property
     def needs_public_url(self) -> bool:
-        """Whether a server outside this network must reach the bot. The one at `api_url` may be on this network."""
+        """Whether a server outside this network must reach the bot.
+
+        The one at `api_url` may be on this network.
+        """
         return not (self.polls or self.api_url)

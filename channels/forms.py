@@ -26,7 +26,9 @@ MAX_LINE_CHARS = 80
 #: Most characters of a number. A longer one is no amount.
 MAX_NUMBER_CHARS = 30
 #: How a field is filled in. `lines` is a list of texts, one on each line.
-FieldType = Literal["text", "lines", "integer", "number", "boolean", "choice", "date", "time", "datetime"]
+FieldType = Literal[
+    "text", "lines", "integer", "number", "boolean", "choice", "date", "time", "datetime"
+]
 #: Why a value cannot be taken, as `Texts.field_problem` says it.
 ProblemKind = Literal[
     "empty",
@@ -198,7 +200,9 @@ class FormField:
         """Read the result of `to_dict`. Raises TypeError for anything else."""
         field = cls(**data)
         texts = (field.name, field.label, field.description)
-        if field.type not in get_args(FieldType) or not all(isinstance(text, str) for text in texts):
+        if field.type not in get_args(FieldType) or not all(
+            isinstance(text, str) for text in texts
+        ):
             raise TypeError(f"{data!r} is no field of a form")
         return field
 
@@ -268,7 +272,9 @@ def value_text(value: Any) -> str:
 
 def _as_json_number(number: Decimal) -> int | float:
     is_whole = number == number.to_integral_value()
-    return int(number) if is_whole else float(number)
+    if is_whole:
+        return int(number)
+    return float(number)
 
 
 def fits_in_record(entries: Sequence[Mapping[str, Any]]) -> bool:

@@ -1,4 +1,6 @@
-"""HTTP for platforms: pooled client sessions, downloads that are guarded against SSRF and large files, and backoff."""
+"""HTTP for platforms: pooled client sessions, downloads that are guarded against
+SSRF and large files, and backoff.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,26 @@ if TYPE_CHECKING:
 TIMEOUT = 15.0
 #: How many bytes are collected before they are written to a file.
 WRITE_BYTES = 128 * 1024
-#: How many connections to one platform are open at once. Further calls wait for a free one, as long as a call may take.
+#: How many connections to one platform are open at once. Further calls wait for a free one,
+#: as long as a call may take.
 POOL_SIZE = 64
 #: Seconds to open a connection.
 CONNECT_SECONDS = 5.0
-#: Seconds to wait for the next bytes of an answer, and for a whole call, which may upload a large file.
-ANSWER_SECONDS, CALL_SECONDS = 10.0, 60.0
-#: How long an unused connection is kept, in seconds. Less than platforms keep theirs: if the platform closes a
-#: connection just when a request is sent on it, it is unknown whether the request was read.
+#: Seconds to wait for the next bytes of an answer, and for a whole call,
+#: which may upload a large file.
+ANSWER_SECONDS = 10.0
+CALL_SECONDS = 60.0
+#: How long an unused connection is kept, in seconds. Less than platforms keep theirs: if the
+#: platform closes a connection just when a request is sent on it, it is unknown whether the request
+#: was read.
 IDLE_SECONDS = 5.0
-#: Doublings after which a backoff is at its longest: a number of failures that grows for days would overflow.
+#: Doublings after which a backoff is at its longest: a number of failures
+#: that grows for days would overflow.
 _MAX_DOUBLINGS = 32
 
-#: The networks of IANA's registries of special-purpose addresses, globally reachable ones too: no website is there.
-#: A table of our own, since `ipaddress` has another one in each patch release of Python.
+#: The networks of IANA's registries of special-purpose addresses, globally reachable ones too: no
+#: website is there. A table of our own, since `ipaddress` has another one in each patch release of
+#: Python.
 _SPECIAL_IPV4 = tuple(
     map(
         ipaddress.IPv4Network,
@@ -50,19 +58,25 @@ _SPECIAL_IPV4 = tuple(
         ),
     )
 )  # fmt: skip
-#: All of the public internet in IPv6. Outside are loopback, IPv4-mapped and IPv4-compatible addresses, NAT64,
-#: discard-only, segment routing, unique local, link-local, site-local and multicast.
+#: All of the public internet in IPv6. Outside are loopback, IPv4-mapped and IPv4-compatible
+#: addresses, NAT64, discard-only, segment routing, unique local, link-local, site-local and
+#: multicast.
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-#: What is special in it: protocol assignments with Teredo, ORCHID and benchmarks; two for documentation; 6to4; AS112.
+#: What is special in it: protocol assignments with Teredo, ORCHID and benchmarks;
+#: two for documentation; 6to4; AS112.
 _SPECIAL_IPV6 = tuple(
-    map(ipaddress.IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20"))
+    map(
+        ipaddress.IPv6Network,
+        ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20"),
+    )
 )
-#: The upper half of an ISATAP interface id (RFC 5214). The lower half is the IPv4 address to which a
-#: tunnel leads.
+#: The upper half of an ISATAP interface id (RFC 5214). The lower half is the IPv4
+#: address to which a tunnel leads.
 _ISATAP = 0x00005EFE
 #: The bits of it that may be set: one tells a unique id from a local one, the other marks a group.
 _ISATAP_FLAGS = 0x03000000
-#: Charsets that are decoded. Python has codecs that are not charsets, and some that need quadratic time.
+#: Charsets that are decoded. Python has codecs that are not charsets,
+#: and some that need quadratic time.
 _CHARSET = re.compile(
     r"utf-?(?:8|16(?:[bl]e)?)|us-ascii|iso-8859-(?:[1-9]|1[013-6])|latin-?1|windows-125[0-8]|cp125[0-8]"
     r"|koi8-[ru]|shift_jis|euc-(?:jp|kr)|gb(?:2312|k|18030)|big5"
@@ -70,7 +84,8 @@ _CHARSET = re.compile(
 
 #: Returns the addresses of a host name and port. Raises OSError or ValueError.
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-#: Returns what is wrong with a URL apart from its scheme and host, to follow "the address "; "" if nothing is.
+#: Returns what is wrong with a URL apart from its scheme and host, to follow "the address ";
+#: "" if nothing is.
 UrlCheck = Callable[["httpx.URL"], str]
 T = TypeVar("T")
 
@@ -91,7 +106,8 @@ async def addresses_of(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class DownloadedFile:
-    """What is known of a downloaded file: its size in bytes, and the type and charset that its server claims.
+    """What is known of a downloaded file: its size in bytes,
+    and the type and charset that its server claims.
 
     `url` is where it was after all redirects. It may contain a token, so it is not shown in logs.
     """
@@ -106,8 +122,9 @@ class DownloadedFile:
 class SafeDownload:
     """Downloads at most `max_bytes` through at most `redirects` redirects.
 
-    Headers are sent only to the first URL, which the caller has checked. Redirects may lead to https on public hosts,
-    and to the origin of `home`, a server that replaces the platform. `refusal` checks each of them.
+    Headers are sent only to the first URL, which the caller has checked. Redirects may lead to
+    https on public hosts, and to the origin of `home`, a server that replaces the platform.
+    `refusal` checks each of them.
     """
 
     max_bytes: int
@@ -117,11 +134,15 @@ class SafeDownload:
     transport: httpx.AsyncBaseTransport | None = None
     refusal: UrlCheck | None = None
 
-    async def save(self, url: str, file: BinaryIO, headers: Mapping[str, str] | None) -> DownloadedFile:
-        """Download into a file, without holding all of it in memory. Raises FetchError, whose message names no URL.
+    async def save(
+        self, url: str, file: BinaryIO, headers: Mapping[str, str] | None
+    ) -> DownloadedFile:
+        """Download into a file, without holding all of it in memory.
 
-        `headers` are for a URL that the caller has checked. None: the URL is unchecked and must obey the rules for
-        redirects.
+        Raises FetchError, whose message names no URL.
+
+        `headers` are for a URL that the caller has checked. None:
+        the URL is unchecked and must obey the rules for redirects.
         """
         import httpx
 
@@ -129,12 +150,20 @@ class SafeDownload:
         try:
             async with asyncio.timeout(TIMEOUT):
                 first = httpx.URL(url)
-                request = await self._checked(first) if headers is None else PinnedRequest(first, headers)
+                if headers is None:
+                    request = await self._checked(first)
+                else:
+                    request = PinnedRequest(first, headers)
                 send = functools.partial(self._send, file)
                 result = await follow_redirects(request, self.redirects, send, self._checked)
         except TimeoutError:
             raise FetchError(f"the file took longer than {TIMEOUT:g} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as exc:  # ValueError: malformed punycode
+        except (
+            httpx.HTTPError,
+            httpx.InvalidURL,
+            OSError,
+            ValueError,
+        ) as exc:  # ValueError: malformed punycode
             # The cause is left out: it may quote the URL, and with it a token.
             raise FetchError(f"the file did not arrive: {type(exc).__name__}") from None
         if result is None:
@@ -190,18 +219,33 @@ class PinnedRequest:
         limit: httpx.Timeout | float,
         transport: httpx.AsyncBaseTransport | None,
     ) -> AsyncIterator[httpx.Response]:
-        """Send the request and yield the response, not yet read. It has a client of its own, so any event loop works.
+        """Send the request and yield the response, not yet read.
 
-        A checked address is connected to directly: an environment's proxy would look the name up again. The
-        certificate must still be for the URL's host.
+        It has a client of its own, so any event loop works.
+
+        A checked address is connected to directly: an environment's proxy would look the name up
+        again. The certificate must still be for the URL's host.
         """
         import httpx
 
-        url = self.url.copy_with(host=self.address) if self.address else self.url
+        if self.address:
+            url = self.url.copy_with(host=self.address)
+        else:
+            url = self.url
         headers = {"Host": self.url.netloc.decode(), "Accept-Encoding": "identity", **self.headers}
-        extensions = {"sni_hostname": _host_of(self.url)} if self.address else {}
-        client = httpx.AsyncClient(verify=tls(), timeout=limit, transport=transport, trust_env=not self.address)
-        async with client, client.stream(method, url, headers=headers, content=body, extensions=extensions) as response:
+        if self.address:
+            extensions = {"sni_hostname": _host_of(self.url)}
+        else:
+            extensions = {}
+        client = httpx.AsyncClient(
+            verify=tls(), timeout=limit, transport=transport, trust_env=not self.address
+        )
+        async with (
+            client,
+            client.stream(
+                method, url, headers=headers, content=body, extensions=extensions
+            ) as response,
+        ):
             yield response
 
 
@@ -211,7 +255,10 @@ async def follow_redirects(
     send: Callable[[PinnedRequest], Awaitable[T | str]],
     next_request: Callable[[httpx.URL], Awaitable[PinnedRequest]],
 ) -> T | None:
-    """Return the result after at most `most` redirects, None if there are more. `send` returns a redirect as text."""
+    """Return the result after at most `most` redirects, None if there are more.
+
+    `send` returns a redirect as text.
+    """
     for left in range(most, -1, -1):
         result = await send(request)
         if not isinstance(result, str):
@@ -222,7 +269,9 @@ async def follow_redirects(
 
 
 async def public_address(url: httpx.URL, resolve: Resolve) -> str:
-    """Return the address to connect to for a URL. A second look-up could return another one, so it must be used.
+    """Return the address to connect to for a URL.
+
+    A second look-up could return another one, so it must be used.
 
     Raises NotPublic, and OSError or ValueError for a host without an address.
     """
@@ -243,11 +292,18 @@ def is_public(address: str) -> bool:
     if isinstance(ip, ipaddress.IPv4Address):
         return not any(ip in network for network in _SPECIAL_IPV4)
     is_isatap = (int(ip) >> 32) & 0xFFFFFFFF & ~_ISATAP_FLAGS == _ISATAP
-    return ip in _GLOBAL_UNICAST and not is_isatap and not any(ip in network for network in _SPECIAL_IPV6)
+    return (
+        ip in _GLOBAL_UNICAST
+        and not is_isatap
+        and not any(ip in network for network in _SPECIAL_IPV6)
+    )
 
 
 async def read(response: httpx.Response, max_bytes: int) -> bytes:
-    """Return the body. Raises Unreadable once it is larger than `max_bytes`, whatever the headers say."""
+    """Return the body.
+
+    Raises Unreadable once it is larger than `max_bytes`, whatever the headers say.
+    """
     data = bytearray()
     async for chunk in _chunks(response, max_bytes):
         data += chunk
@@ -256,7 +312,8 @@ async def read(response: httpx.Response, max_bytes: int) -> bytes:
 
 async def _save(response: httpx.Response, file: BinaryIO, max_bytes: int) -> int:
     """Write the body to a file and return its size. Raises Unreadable and OSError."""
-    size, block = 0, bytearray()
+    size = 0
+    block = bytearray()
     async for chunk in _chunks(response, max_bytes):
         block += chunk
         size += len(chunk)
@@ -301,7 +358,10 @@ def _host_of(url: httpx.URL) -> str:
 
 @functools.lru_cache(maxsize=1)
 def tls() -> ssl.SSLContext:
-    """Return the TLS context of all clients. Loading the certificates takes most of the time to make a client."""
+    """Return the TLS context of all clients.
+
+    Loading the certificates takes most of the time to make a client.
+    """
     import httpx
 
     return httpx.create_ssl_context()
@@ -314,20 +374,25 @@ def silence_url_logs() -> None:
         logger.setLevel(max(logger.level, logging.WARNING))
 
 
-#: The tasks that close sessions when their loops end. The loop itself holds its tasks weakly: one of
-#: a PooledSessions that is no longer used would be destroyed, and its session left open.
+#: The tasks that close sessions when their loops end. The loop itself holds its tasks weakly: one
+#: of a PooledSessions that is no longer used would be destroyed, and its session left open.
 _CLOSING: set[asyncio.Task[None]] = set()
 
 
 class PooledSessions(Generic[T]):
-    """One client of a platform per event loop, built on a pooled session. One instance serves a whole process.
+    """One client of a platform per event loop, built on a pooled session.
 
-    The session is closed when its loop ends, which cancels the calls in progress. Works from any thread and across
-    forks. Without `tls` the system's certificates are used.
+    One instance serves a whole process.
+
+    The session is closed when its loop ends, which cancels the calls in progress. Works from any
+    thread and across forks. Without `tls` the system's certificates are used.
     """
 
-    def __init__(self, make: Callable[[ClientSession], T], *, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
-        self._make, self._tls = make, tls
+    def __init__(
+        self, make: Callable[[ClientSession], T], *, tls: Callable[[], ssl.SSLContext] | None = None
+    ) -> None:
+        self._make = make
+        self._tls = tls
         self._clients: dict[asyncio.AbstractEventLoop, T] = {}
 
     def here(self) -> T:
@@ -337,13 +402,18 @@ class PooledSessions(Generic[T]):
             return self._clients[loop]
         from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
-        times = ClientTimeout(total=CALL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=ANSWER_SECONDS)
+        times = ClientTimeout(
+            total=CALL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=ANSWER_SECONDS
+        )
 
         context = self._tls() if self._tls else True
         connector = TCPConnector(limit=POOL_SIZE, keepalive_timeout=IDLE_SECONDS, ssl=context)
-        # aiohttp's search for a proxy takes as long as a request, so it is left out if the environment names none.
+        # aiohttp's search for a proxy takes as long as a request,
+        # so it is left out if the environment names none.
         proxied = bool(getproxies())
-        session = ClientSession(connector=connector, timeout=times, cookie_jar=DummyCookieJar(), trust_env=proxied)
+        session = ClientSession(
+            connector=connector, timeout=times, cookie_jar=DummyCookieJar(), trust_env=proxied
+        )
         client = self._make(session)
         # Replaced as a whole, so that threads with loops of their own need no lock.
         others = {other: it for other, it in self._clients.items() if not other.is_closed()}
@@ -369,22 +439,29 @@ def network_error(platform: str, exc: BaseException) -> SendError:
 
 
 def never_sent(exc: BaseException) -> bool:
-    """Return whether the session's error proves that the request was not sent, because there was no connection."""
+    """Return whether the session's error proves that the request was not sent,
+    because there was no connection.
+    """
     from aiohttp import ClientConnectorError, ClientHttpProxyError, ConnectionTimeoutError
 
     return isinstance(exc, (ClientConnectorError, ClientHttpProxyError, ConnectionTimeoutError))
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds that the header Retry-After asks for, 1.0 if there is none or it is not a number."""
+    """Return the seconds that the header Retry-After asks for,
+    1.0 if there is none or it is not a number.
+    """
     seconds = next((value for name, value in headers.items() if name.lower() == "retry-after"), "1")
-    return float(seconds) if seconds.isdecimal() else 1.0
+    if seconds.isdecimal():
+        return float(seconds)
+    return 1.0
 
 
 def backoff_seconds(failures: int, *, first: float, longest: float, chance: float = 1.0) -> float:
-    """Return the seconds to wait after this many failures in a row: `first` after one, then twice as much each time.
+    """Return the seconds to wait after this many failures in a row: `first` after one,
+    then twice as much each time.
 
-    `longest` is the limit. `chance`, a random number from 0 to 1, takes up to half of the pause away (jitter), so that
-    clients that failed together do not try again together.
+    `longest` is the limit. `chance`, a random number from 0 to 1, takes up to half of the pause
+    away (jitter), so that clients that failed together do not try again together.
     """
     return min(first * 2.0 ** min(failures - 1, _MAX_DOUBLINGS), longest) * (0.5 + chance / 2)

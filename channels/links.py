@@ -17,8 +17,8 @@ _ENDS = frozenset('()[]{}<>"`|\\^')
 def with_address(words: str, address: str) -> str:
     """Return words of a message with the address that they link to, as "words (address)".
 
-    The words stand alone if they show the address themselves, if there is none, and if it has more than
-    MAX_ADDRESS_CHARS. Brackets, spaces and invisible characters in it are percent-encoded.
+    The words stand alone if they show the address themselves, if there is none, and if it has more
+    than MAX_ADDRESS_CHARS. Brackets, spaces and invisible characters in it are percent-encoded.
     """
     return words + address_note(words, address)
 

@@ -8,14 +8,17 @@ _FOLDER = Path(__file__).resolve().parents[1] / "docs"
 
 
 def manual(page: str, section: str = "") -> str:
-    """Return where a page such as `reference/doctor.md` is: a file of the checkout, else an address.
+    """Return where a page such as `reference/doctor.md` is: a file of the checkout,
+    else an address.
 
     The wheel has no documentation. Its metadata have the address of the site.
     """
     place = f"docs/{page}"
     if not (_FOLDER / page).is_file():
         place = f"{_site()}/{page.removesuffix('.md')}/"
-    return f"{place}#{section}" if section else place
+    if section:
+        return f"{place}#{section}"
+    return place
 
 
 def _site() -> str:

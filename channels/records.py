@@ -1,8 +1,9 @@
-"""The version of stored records: each JSON object that outlives a process carries it, and each reader checks it.
+"""The version of stored records: each JSON object that outlives a process carries it,
+and each reader checks it.
 
-A new version is introduced in two steps: one release can read it, and the next release writes it. So the processes of
-two releases work side by side during an upgrade, and an upgrade can be rolled back. A process leaves a record that it
-cannot read to a process that can.
+A new version is introduced in two steps: one release can read it, and the next release writes it.
+So the processes of two releases work side by side during an upgrade, and an upgrade can be rolled
+back. A process leaves a record that it cannot read to a process that can.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import re
 
 #: The version that is written.
 VERSION = 1
-#: The versions that are read. A record without a version was written before there were any; it counts as version 1.
+#: The versions that are read. A record without a version was written before there were any;
+#: it counts as version 1.
 READABLE = range(1, 2)
-#: The version at the end of a record, in its text: it is checked before the record is parsed into its type.
-#: Only the time at which a script stored a reply may follow it.
+#: The version at the end of a record, in its text: it is checked before the record is parsed into
+#: its type. Only the time at which a script stored a reply may follow it.
 _END = re.compile(r'"v": ?(\d{1,9})(?:, "at": \d{1,15})?\}$')
 #: Characters at the end of a record in which the version is found.
 _END_CHARS = 50
@@ -24,11 +26,14 @@ class OtherVersion(Exception):
     """Raised for a record that another release of Sayso has written. The message names the cure."""
 
     def __init__(self, version: int) -> None:
-        cure = (
-            "upgrade this process" if version >= READABLE.stop else "run `sayso migrate --apply` of the release before"
-        )
+        if version >= READABLE.stop:
+            cure = "upgrade this process"
+        else:
+            cure = "run `sayso migrate --apply` of the release before"
         known = " to ".join(map(str, dict.fromkeys((READABLE[0], READABLE[-1]))))
-        super().__init__(f"a stored record has version {version}, and this process reads {known}: {cure}")
+        super().__init__(
+            f"a stored record has version {version}, and this process reads {known}: {cure}"
+        )
         self.version = version
 
 

@@ -32,7 +32,9 @@ class Redactor:
         self._pattern: re.Pattern[str] | None = None
 
     def remember(self, values: Iterable[str]) -> None:
-        """Replace these values in texts from now on, also as a URL, JSON, `repr` or base64 spells them."""
+        """Replace these values in texts from now on, also as a URL, JSON,
+        `repr` or base64 spells them.
+        """
         secrets = (value.strip() for value in values if len(value.strip()) >= MIN_CHARS)
         new = {spelling for secret in secrets for spelling in _spellings(secret)}
         with self._lock:
@@ -46,24 +48,34 @@ class Redactor:
         """Return the text with each secret replaced, and all that looks like a token of Slack."""
         if "xox" in text:
             text = _TOKEN.sub(REDACTED, text)
-        if self._pattern is None or not any(spelling in text for spelling in self._spellings):  # the fastest check
+        # The fastest check.
+        if self._pattern is None or not any(spelling in text for spelling in self._spellings):
             return text
         return self._pattern.sub(REDACTED, text)
 
 
 def _spellings(value: str) -> set[str]:
-    spellings = {value, quote(value, safe=""), quote(value), json.dumps(value)[1:-1], repr(value)[1:-1]}
-    # A base64 text, such as in the header of a Basic log-in, has a part that depends only on the value, and on the
-    # number of bytes before the value, modulo 3.
+    spellings = {
+        value,
+        quote(value, safe=""),
+        quote(value),
+        json.dumps(value)[1:-1],
+        repr(value)[1:-1],
+    }
+    # A base64 text, such as in the header of a Basic log-in, has a part that depends only on the
+    # value, and on the number of bytes before the value, modulo 3.
     data = value.encode()
     for before in range(3):
-        begin, end = -(-before * 8 // 6), (before + len(data)) * 8 // 6
+        begin = -(-before * 8 // 6)
+        end = (before + len(data)) * 8 // 6
         spellings.add(b64encode(b"0" * before + data).decode()[begin:end])
     return spellings
 
 
 def secrets_of(environ: Mapping[str, str]) -> list[str]:
-    """Return the secrets of an environment: values of variables with such names, and passwords in URLs."""
+    """Return the secrets of an environment: values of variables with such names,
+    and passwords in URLs.
+    """
     values = list[str]()
     for name, value in environ.items():
         if _SECRET_NAME.search(name.upper()):
@@ -75,7 +87,8 @@ def secrets_of(environ: Mapping[str, str]) -> list[str]:
 def passwords_in(text: str) -> list[str]:
     """Return the password of a URL, nothing for any other text.
 
-    Python's `urlsplit` refuses a malformed URL, and by its version one with several hosts. Its password is hidden too.
+    Python's `urlsplit` refuses a malformed URL, and by its version one with several hosts.
+    Its password is hidden too.
     """
     _, _, rest = text.partition("://")
     login, _, _ = re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")
@@ -85,4 +98,5 @@ def passwords_in(text: str) -> list[str]:
 
 #: The secrets of this process. Code that reads a secret calls `remember`.
 _process = Redactor()
-remember, redact = _process.remember, _process.redact
+remember = _process.remember
+redact = _process.redact

@@ -1,6 +1,7 @@
 """The registry of platforms: the settings, adapter, setup and other parts of each.
 
-Another distribution adds a platform with an entry point in the group `sayso.channels` that names a `Platform`.
+Another distribution adds a platform with an entry point in the group
+`sayso.channels` that names a `Platform`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from sayso.channels.whatsapp.settings import WhatsAppSettings
 #: The entry-point group of platforms from other distributions.
 GROUP = "sayso.channels"
 
-#: A callable, or its place as `package.module:name`. It is loaded when needed, since no process needs all platforms.
+#: A callable, or its place as `package.module:name`. It is loaded when needed,
+#: since no process needs all platforms.
 Factory = Callable[..., Any] | str
 
 
@@ -31,11 +33,11 @@ Factory = Callable[..., Any] | str
 class Platform:
     """The parts of a platform.
 
-    `adapter(name, settings, deps)` returns a Channel. `setup(name, settings, public_url, options)` returns a
-    PlatformSetup. `poller(channel, store, lock)` returns an object whose `run()` polls. `pages(*channels,
-    public_url=, admit=, stage=, why_waiting=)` returns a Flask blueprint. `sdk_modules` are imported by a worker before
-    its first turn, since an import blocks all others. The packages that the built-in platforms name there log warnings
-    only.
+    `adapter(name, settings, deps)` returns a Channel. `setup(name, settings, public_url, options)`
+    returns a PlatformSetup. `poller(channel, store, lock)` returns an object whose `run()` polls.
+    `pages(*channels, public_url=, admit=, stage=, why_waiting=)` returns a Flask blueprint.
+    `sdk_modules` are imported by a worker before its first turn, since an import blocks all others.
+    The packages that the built-in platforms name there log warnings only.
     """
 
     settings: type[PlatformSettings]
@@ -77,13 +79,21 @@ BUILT_IN: Mapping[str, Platform] = {
 
 @cache
 def find_platform(name: str) -> Platform | None:
-    """Return the platform of this name, None if there is none. Entry points are read for other than built-in names."""
-    entry = None if name in BUILT_IN else _entry_points().get(name)
+    """Return the platform of this name, None if there is none.
+
+    Entry points are read for other than built-in names.
+    """
+    if name in BUILT_IN:
+        entry = None
+    else:
+        entry = _entry_points().get(name)
     if entry is None:
         return BUILT_IN.get(name)
     platform = entry.load()
     if not isinstance(platform, Platform):
-        raise TypeError(f"entry point {name!r} in {GROUP!r} is {platform!r}: it must name a {Platform.__qualname__}")
+        raise TypeError(
+            f"entry point {name!r} in {GROUP!r} is {platform!r}: it must name a {Platform.__qualname__}"
+        )
     return platform
 
 
@@ -91,7 +101,9 @@ def platform_of(settings: PlatformSettings) -> Platform:
     """Return the platform of a configured channel."""
     platform = find_platform(settings.platform)
     if platform is None:
-        raise LookupError(f"unknown platform {settings.platform!r}; known: {', '.join(platform_names())}")
+        raise LookupError(
+            f"unknown platform {settings.platform!r}; known: {', '.join(platform_names())}"
+        )
     return platform
 
 
@@ -127,7 +139,10 @@ def load_sdks(platforms: Iterable[str]) -> None:
 
 def load(factory: Factory) -> Callable[..., Any]:
     """Return a factory. It is imported if only its place is given."""
-    return resolve_name(factory) if isinstance(factory, str) else factory
+    if isinstance(factory, str):
+        loaded: Callable[..., Any] = resolve_name(factory)
+        return loaded
+    return factory
 
 
 @cache

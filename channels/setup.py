@@ -1,4 +1,6 @@
-"""PlatformSetup: registers a channel's webhook at its platform, and checks what the platform knows of the channel."""
+"""PlatformSetup: registers a channel's webhook at its platform,
+and checks what the platform knows of the channel.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,12 @@ CONNECTION_CURE = "check that this machine may open https connections to the out
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check. `channel` is "" if it concerns no channel; `cure` is "" if and only if `state` is ok.
+    """The result of one check.
 
-    `id` names what was found, for machines and as a section of PAGE; "" for a result that is ok. Without one it is made
-    of the name of the check.
+    `channel` is "" if it concerns no channel; `cure` is "" if and only if `state` is ok.
+
+    `id` names what was found, for machines and as a section of PAGE; "" for a result that is ok.
+    Without one it is made of the name of the check.
     """
 
     check: str
@@ -57,26 +61,36 @@ class CheckResult:
     id: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "says", redact(self.says))  # a platform may repeat a secret that it was sent
+        # A platform may repeat a secret that it was sent.
+        object.__setattr__(self, "says", redact(self.says))
         if self.state != "ok" and not self.id:
             object.__setattr__(self, "id", re.sub(r"[ _]", "-", self.check))
 
     @property
     def see(self) -> str:
         """Return the documentation of the finding, "" for a result that is ok."""
-        return manual(PAGE, self.id) if self.id else ""
+        if self.id:
+            return manual(PAGE, self.id)
+        return ""
 
     def __str__(self) -> str:
         name = f"{self.channel} {self.check}".strip()
-        more = (f"cure: {one_line(self.cure)}" if self.cure else "", f"see:  {self.see}" if self.see else "")
+        more = (
+            f"cure: {one_line(self.cure)}" if self.cure else "",
+            f"see:  {self.see}" if self.see else "",
+        )
         lines = "".join(f"\n{'':4}  {'':{WIDTH}}  {line}" for line in more if line)
         return f"{self.state:4}  {name:{WIDTH}}  {one_line(self.says)}{lines}"
 
 
 def one_line(text: str) -> str:
-    """Return a text from outside on one line, without control characters, which could command a terminal."""
+    """Return a text from outside on one line, without control characters,
+    which could command a terminal.
+    """
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    return line if len(line) <= MAX_CHARS else f"{line[: MAX_CHARS - 1]}…"
+    if len(line) <= MAX_CHARS:
+        return line
+    return f"{line[: MAX_CHARS - 1]}…"
 
 
 class SetupError(Exception):
@@ -84,7 +98,8 @@ class SetupError(Exception):
 
     def __init__(self, says: str, cure: str) -> None:
         super().__init__(f"{says}: {cure}")
-        self.says, self.cure = says, cure
+        self.says = says
+        self.cure = cure
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +113,12 @@ class BotState:
 
 @dataclass(frozen=True, slots=True)
 class SetupOptions:
-    """What an operator may ask for when a webhook is set or deleted. Platforms ignore options that they do not have.
+    """What an operator may ask for when a webhook is set or deleted.
 
-    `max_connections`: how many updates the platform may send at once. `drop_pending`: the platform drops the updates
-    that wait there. `state`: that of the bot, None where it is not known.
+    Platforms ignore options that they do not have.
+
+    `max_connections`: how many updates the platform may send at once. `drop_pending`: the platform
+    drops the updates that wait there. `state`: that of the bot, None where it is not known.
     """
 
     max_connections: int = MAX_CONNECTIONS
@@ -111,7 +128,10 @@ class SetupOptions:
 
 @dataclass(frozen=True, slots=True)
 class ListedMessage:
-    """One message in a platform's log. `sent_at` is in Unix seconds, `files` is the number of its files."""
+    """One message in a platform's log.
+
+    `sent_at` is in Unix seconds, `files` is the number of its files.
+    """
 
     sid: str
     sender: str
@@ -131,10 +151,16 @@ class ListedFile:
 
 
 class MessageLog(Protocol):
-    """The messages and files of a channel that its platform stores. Lives as long as one command and its event loop."""
+    """The messages and files of a channel that its platform stores.
+
+    Lives as long as one command and its event loop.
+    """
 
     def messages(self, after: float, before: float) -> AsyncIterator[ListedMessage]:
-        """Yield what people sent between two times in Unix seconds, the newest first. Raises SetupError."""
+        """Yield what people sent between two times in Unix seconds, the newest first.
+
+        Raises SetupError.
+        """
 
     async def files(self, sid: str) -> list[ListedFile]:
         """Return the files of a message that the platform still has. Raises SetupError."""
@@ -144,14 +170,21 @@ class MessageLog(Protocol):
 
 
 class PlatformSetup(ABC):
-    """One channel at its platform. Lives as long as one command and its event loop, which closes its connections."""
+    """One channel at its platform.
+
+    Lives as long as one command and its event loop, which closes its connections.
+    """
 
     def __init__(self, name: str, public_url: str) -> None:
-        self._name, self._url = name, hook_url(public_url, name)
+        self._name = name
+        self._url = hook_url(public_url, name)
 
     @abstractmethod
     async def set_webhook(self) -> list[str]:
-        """Register the channel's webhook at the platform. Return what was done. Raises SetupError."""
+        """Register the channel's webhook at the platform.
+
+        Return what was done. Raises SetupError.
+        """
 
     @abstractmethod
     async def check(self) -> list[CheckResult]:
@@ -163,14 +196,18 @@ class PlatformSetup(ABC):
 
     @abstractmethod
     def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
-        """Return a harmless webhook, signed by the channel's secret or by a wrong one; None if it takes no webhooks.
+        """Return a harmless webhook, signed by the channel's secret or by a wrong one;
+        None if it takes no webhooks.
 
         `now` is in Unix seconds.
         """
 
     @abstractmethod
     def message_log(self) -> MessageLog:
-        """Return the platform's log of messages. Raises SetupError for a platform that gives bots none."""
+        """Return the platform's log of messages.
+
+        Raises SetupError for a platform that gives bots none.
+        """
 
     def _ok(self, check: str, says: str) -> CheckResult:
         return CheckResult(check, "ok", says, channel=self._name)
@@ -179,7 +216,9 @@ class PlatformSetup(ABC):
         return CheckResult(check, "warn", says, cure, self._name, id)
 
     def _fail(self, check: str, says: str, cure: str = "", id: str = "") -> CheckResult:
-        return CheckResult(check, "fail", says, cure or f"run `sayso channel connect {self._name}`", self._name, id)
+        return CheckResult(
+            check, "fail", says, cure or f"run `sayso channel connect {self._name}`", self._name, id
+        )
 
 
 def hook_url(public_url: str, channel: str) -> str:
@@ -213,7 +252,9 @@ def is_local(url: str) -> bool:
 def check_outside(url: str) -> None:
     """Raise SetupError for a URL that no platform can reach."""
     if is_local(url):
-        cure = "set public_url to the https address at which your proxy or tunnel answers from outside"
+        cure = (
+            "set public_url to the https address at which your proxy or tunnel answers from outside"
+        )
         raise SetupError(f"{url} is an address that no platform can reach", cure)
 
 
@@ -221,17 +262,25 @@ def check_https(platform: str, url: str) -> None:
     """Raise SetupError for a URL without https, for a platform that requires it."""
     scheme = urlsplit(url).scheme
     if scheme != "https":
-        raise SetupError(f"public_url is {scheme}, and {platform} takes https only", "set public_url to https://…")
+        raise SetupError(
+            f"public_url is {scheme}, and {platform} takes https only",
+            "set public_url to https://…",
+        )
 
 
 @contextlib.asynccontextmanager
 async def platform_calls(
-    platform: str, explain: Callable[[Exception], Problem | None], *, unanswered: str = CONNECTION_CURE
+    platform: str,
+    explain: Callable[[Exception], Problem | None],
+    *,
+    unanswered: str = CONNECTION_CURE,
 ) -> AsyncIterator[None]:
-    """Run calls to a platform within ASK_SECONDS, and translate its SDK's errors. Raises SetupError.
+    """Run calls to a platform within ASK_SECONDS, and translate its SDK's errors.
 
-    `explain` returns what an error of the platform means, None for an error that could be of any platform.
-    `unanswered` is the cure if no answer came.
+    Raises SetupError.
+
+    `explain` returns what an error of the platform means, None for an error that could be of any
+    platform. `unanswered` is the cure if no answer came.
     """
     try:
         async with asyncio.timeout(ASK_SECONDS):
@@ -251,7 +300,10 @@ def connection_problem(platform: str, exc: Exception) -> Problem:
 
     if isinstance(exc, (ClientConnectionError, OSError)):
         return no_connection(platform)
-    return f"{platform}'s answer makes no sense ({type(exc).__name__})", "try again; if api_url is set, check it"
+    return (
+        f"{platform}'s answer makes no sense ({type(exc).__name__})",
+        "try again; if api_url is set, check it",
+    )
 
 
 def no_connection(platform: str) -> Problem:

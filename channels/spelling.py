@@ -14,4 +14,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def did_you_mean(name: str, known: Iterable[str], form: str = "{}") -> str:
     """Return "did you mean ...?" in a form such as `"; {}"`; "" if no known name is similar."""
     close = nearest(name, known)
-    return form.format(f"did you mean {close!r}?") if close else ""
+    if close:
+        return form.format(f"did you mean {close!r}?")
+    return ""

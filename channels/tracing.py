@@ -1,7 +1,8 @@
 """One trace from a webhook to the receipt of its reply, across processes, with OpenTelemetry.
 
-Tracing is off until `start_tracing` is called: nothing is recorded, stored or imported. The trace context is stored as
-a W3C `traceparent` with each turn in a mailbox, each reply in an outbox and each pending action.
+Tracing is off until `start_tracing` is called: nothing is recorded, stored or imported. The trace
+context is stored as a W3C `traceparent` with each turn in a mailbox, each reply in an outbox and
+each pending action.
 """
 
 from __future__ import annotations
@@ -15,11 +16,17 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, Tracer, TracerProvider
 
 #: Names of attributes, for what OpenTelemetry's conventions do not cover.
-CHANNEL, OUTCOME, CONVERSATION = "sayso.channel", "sayso.outcome", "sayso.conversation"
-SEQ, ATTEMPT, DELIVERY = "sayso.seq", "sayso.attempt", "sayso.delivery"
-PENDING, KIND = "sayso.pending", "sayso.kind"
+CHANNEL = "sayso.channel"
+OUTCOME = "sayso.outcome"
+CONVERSATION = "sayso.conversation"
+SEQ = "sayso.seq"
+ATTEMPT = "sayso.attempt"
+DELIVERY = "sayso.delivery"
+PENDING = "sayso.pending"
+KIND = "sayso.kind"
 #: Names that the conventions have.
-MESSAGE_ID, ERROR_TYPE = "messaging.message.id", "error.type"
+MESSAGE_ID = "messaging.message.id"
+ERROR_TYPE = "error.type"
 
 SpanKind = Literal["internal", "server", "producer", "consumer", "client"]
 
@@ -72,9 +79,12 @@ def span(
     kind: SpanKind = "internal",
     attributes: Mapping[str, Any] | None = None,
 ) -> AbstractContextManager[AnySpan]:
-    """Return a context manager that yields the span of its block. An exception marks it as failed, without its text.
+    """Return a context manager that yields the span of its block.
 
-    `parent` and `links` are traceparents, "" for none. Without `parent` it is a child of the current span.
+    An exception marks it as failed, without its text.
+
+    `parent` and `links` are traceparents, "" for none.
+    Without `parent` it is a child of the current span.
     """
     if _tracer is None:
         return _NO_SPAN
@@ -83,7 +93,12 @@ def span(
 
 @contextmanager
 def _span(
-    tracer: Tracer, name: str, parent: str | None, links: Sequence[str], kind: SpanKind, attributes: Mapping[str, Any]
+    tracer: Tracer,
+    name: str,
+    parent: str | None,
+    links: Sequence[str],
+    kind: SpanKind,
+    attributes: Mapping[str, Any],
 ) -> Iterator[Span]:
     from opentelemetry.trace import SpanKind as Kind
     from opentelemetry.trace import StatusCode
@@ -101,7 +116,9 @@ def _span(
 
 
 def add_link(span: AnySpan, traceparent: str) -> None:
-    """Link a span to the one that a traceparent names; do nothing for a malformed one, and while tracing is off."""
+    """Link a span to the one that a traceparent names; do nothing for a malformed one,
+    and while tracing is off.
+    """
     if _tracer is not None and traceparent:
         for link in _links([traceparent]):
             cast("Span", span).add_link(link.context)
@@ -112,7 +129,9 @@ def record_wait(name: str, seconds: float, *, parent: str, attributes: Mapping[s
     if _tracer is not None:
         now = time.time_ns()
         start = now - int(max(0.0, seconds) * 1e9)
-        waited = _tracer.start_span(name, _context_of(parent), attributes=attributes, start_time=start)
+        waited = _tracer.start_span(
+            name, _context_of(parent), attributes=attributes, start_time=start
+        )
         waited.end(now)
 
 
@@ -130,7 +149,9 @@ def current_trace() -> str:
 
 def trace_id(traceparent: str) -> str:
     """Return the id of the trace that a traceparent names, "" for none."""
-    return traceparent.split("-")[1] if traceparent.count("-") == 3 else ""
+    if traceparent.count("-") == 3:
+        return traceparent.split("-")[1]
+    return ""
 
 
 def _context_of(traceparent: str | None) -> Any:
@@ -146,5 +167,7 @@ def _context_of(traceparent: str | None) -> Any:
 def _links(traceparents: Sequence[str]) -> list[Link]:
     from opentelemetry.trace import Link, get_current_span
 
-    contexts = [get_current_span(_context_of(each)).get_span_context() for each in traceparents if each]
+    contexts = [
+        get_current_span(_context_of(each)).get_span_context() for each in traceparents if each
+    ]
     return [Link(context) for context in contexts if context.is_valid]

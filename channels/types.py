@@ -1,4 +1,6 @@
-"""Values that every channel uses: what a person did (`Turn`) and what the bot says (`Reply`), for all platforms."""
+"""Values that every channel uses: what a person did (`Turn`) and what the bot says (`Reply`),
+for all platforms.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,13 @@ from pydantic import TypeAdapter
 from sayso.channels.records import check_version, versioned
 
 Intent = Literal["confirm", "cancel", "ignore"]
-#: What a platform charges a message by: nothing, as a free-form `service` message, by the category of its template, or
-#: as a `template` of unknown category.
+#: What a platform charges a message by: nothing, as a free-form `service` message, by the category
+#: of its template, or as a `template` of unknown category.
 PriceClass = Literal["free", "service", "utility", "marketing", "authentication", "template"]
 
-#: The `group` of a file that may be part of an album, from a platform that sends each file by itself and names no
-#: album. Such files of one person belong together if each came shortly after the one before.
+#: The `group` of a file that may be part of an album, from a platform that sends each file by
+#: itself and names no album. Such files of one person belong together if each came shortly after
+#: the one before.
 UNNAMED_ALBUM = "unnamed"
 #: A language tag that is stored: "de", "pt-BR", "es-419".
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,15}")
@@ -35,21 +38,28 @@ _EXTENSIONS = {
 
 
 def random_id(size: int = 16) -> str:
-    """Return an id that is unique everywhere and cannot be guessed: `size` random bytes as hexadecimal digits."""
+    """Return an id that is unique everywhere and cannot be guessed:
+    `size` random bytes as hexadecimal digits.
+    """
     return secrets.token_hex(size)
 
 
 def storable(text: str) -> str:
-    """Return the text with each lone surrogate, which JSON can express but UTF-8 cannot, replaced by "?"."""
+    """Return the text with each lone surrogate, which JSON can express but UTF-8 cannot,
+    replaced by "?".
+    """
     return text.encode("utf-8", "replace").decode()
 
 
 def one_line(text: str) -> str:
-    """Return a name without line ends, control characters, direction marks and other characters that people cannot see.
+    """Return a name without line ends, control characters,
+    direction marks and other characters that people cannot see.
 
     The two joiners stay: letters of many scripts and parts of emoji have another shape beside them.
     """
-    return "".join(char for char in text if char in _JOINERS or unicodedata.category(char) not in _UNSEEN)
+    return "".join(
+        char for char in text if char in _JOINERS or unicodedata.category(char) not in _UNSEEN
+    )
 
 
 #: Joiners, and the Unicode categories of control, format and separating characters.
@@ -67,18 +77,24 @@ def digest(text: str) -> str:
 
 
 def content_digest(*parts: str) -> str:
-    """Return the 20 hex digits that stand for what people see of a message: its text, its files, other content."""
+    """Return the 20 hex digits that stand for what people see of a message: its text, its files,
+    other content.
+    """
     return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:20]
 
 
 def owner_of(channel: str, user_id: str) -> str:
-    """Return the name under which a person's files of all conversations of a channel are stored: 20 hex digits."""
+    """Return the name under which a person's files of all conversations of a channel are stored:
+    20 hex digits.
+    """
     return digest(f"{channel}:{user_id}")
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The address of replies, and the unit of order: channel, chat and, if the platform has threads, thread."""
+    """The address of replies, and the unit of order: channel, chat and,
+    if the platform has threads, thread.
+    """
 
     channel: str
     chat: str
@@ -87,11 +103,15 @@ class Conversation:
     @property
     def address(self) -> str:
         """Chat and thread in one string: `conversation_id` in the public API."""
-        return f"{self.chat}/{self.thread}" if self.thread else self.chat
+        if self.thread:
+            return f"{self.chat}/{self.thread}"
+        return self.chat
 
     @property
     def id(self) -> str:
-        """A stable name for keys, jobs and logs, without phone numbers: `<channel>:<20 hex digits>`."""
+        """A stable name for keys, jobs and logs, without phone numbers:
+        `<channel>:<20 hex digits>`.
+        """
         return f"{self.channel}:{digest(self.address)}"
 
     @property
@@ -109,7 +129,9 @@ class Scope:
 
     @property
     def id(self) -> str:
-        """A stable name for keys, unique within its conversation: 20 hex digits, which hide the user id."""
+        """A stable name for keys, unique within its conversation: 20 hex digits,
+        which hide the user id.
+        """
         return digest(self.user_id)
 
 
@@ -168,8 +190,8 @@ class Sender:
 class Media:
     """A file in or out.
 
-    `ref` is the media store's id if the file is `stored`, else the platform's own URL or file id. `size` is in bytes, 0
-    if the platform does not say.
+    `ref` is the media store's id if the file is `stored`, else the platform's own URL or file id.
+    `size` is in bytes, 0 if the platform does not say.
     """
 
     ref: str
@@ -186,7 +208,8 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """A tapped button: its opaque `data`, the `callback_id` that acknowledges the tap, and the label that people see.
+    """A tapped button: its opaque `data`, the `callback_id` that acknowledges the tap,
+    and the label that people see.
 
     `callback_id` and `label` are "" if the platform has none.
     """
@@ -201,40 +224,32 @@ class Turn:
     """One act of a person, the same for all platforms.
 
     `event_id`: the platform's id of the act, the same in each redelivery; turns are de-duplicated
-    by it.
-    `addressed`: False for a group message that does not mention the bot.
-    `language`: the platform's hint (BCP 47), "" for none or a malformed one.
-    `kind`: a new message, an edit of an earlier message, a `choice` (the label of a button that is
-    not ours), a message that a group's admin sent as `anonymous`, or a filled-in `form`.
-    `form`: what was filled in, by the name of the field. The data of the `tap` is then the token of
-    the button that opens the form.
-    `ephemeral`: the message and its answer are shown to one person only.
-    `quoted`: the text of the message that this one replies to.
-    `notes`: descriptions of content that is neither text nor a file: a location, a contact, a
-    sticker.
-    `group`: the same for all turns that a platform sends as parts of one act, such as an album;
-    UNNAMED_ALBUM where it names none.
-    `in_group`: other people read the conversation.
-    `aliases`: other ids of the same person, such as a phone number beside an account.
-    `replied_to`: the platform's id of the quoted message, "" for none.
-    `replied_to_button`: the data of a button under the quoted message, "" for none.
-    `written_at`: when it was written, in Unix seconds; 0.0 if the platform does not say.
-    `content`: a digest of what people see of the message, "" on platforms without edits. A turn
-    with the message id and the content of an earlier turn is an edit that changed nothing, such as
-    a reaction or a link preview.
-    `chat_now`: the chat's id at the platform if it has changed since the conversation began;
-    `conversation` keeps the first one.
-    `background`: what the platform says of the person's surroundings, such as what they look at.
-    The model reads it below the notes; unlike these it is no part of the message, so a text beside
-    it may be a yes.
-    `thread_author`: the id of the person whose message the thread begins with, "" for the bot's,
-    and if unknown.
-    `maybe_other_person`: the address may be another person's by now. The text decides nothing, and
-    the answer does not repeat what its person was asked.
-    `trace`: the W3C traceparent of its acceptance, "" while tracing is off.
-    A `continuation` is no act of the person. It follows the turn that decided the action `continues`, and lets
-    the agent go on. `tells_outcome`: the person has not been told the outcome yet. `asks_model`: False if the
-    person said /stop meanwhile, so that only the outcome is left to tell.
+    by it. `addressed`: False for a group message that does not mention the bot. `language`: the
+    platform's hint (BCP 47), "" for none or a malformed one. `kind`: a new message, an edit of an
+    earlier message, a `choice` (the label of a button that is not ours), a message that a group's
+    admin sent as `anonymous`, or a filled-in `form`. `form`: what was filled in, by the name of the
+    field. The data of the `tap` is then the token of the button that opens the form. `ephemeral`:
+    the message and its answer are shown to one person only. `quoted`: the text of the message that
+    this one replies to. `notes`: descriptions of content that is neither text nor a file: a
+    location, a contact, a sticker. `group`: the same for all turns that a platform sends as parts
+    of one act, such as an album; UNNAMED_ALBUM where it names none. `in_group`: other people read
+    the conversation. `aliases`: other ids of the same person, such as a phone number beside an
+    account. `replied_to`: the platform's id of the quoted message, "" for none.
+    `replied_to_button`: the data of a button under the quoted message, "" for none. `written_at`:
+    when it was written, in Unix seconds; 0.0 if the platform does not say. `content`: a digest of
+    what people see of the message, "" on platforms without edits. A turn with the message id and
+    the content of an earlier turn is an edit that changed nothing, such as a reaction or a link
+    preview. `chat_now`: the chat's id at the platform if it has changed since the conversation
+    began; `conversation` keeps the first one. `background`: what the platform says of the person's
+    surroundings, such as what they look at. The model reads it below the notes; unlike these it is
+    no part of the message, so a text beside it may be a yes. `thread_author`: the id of the person
+    whose message the thread begins with, "" for the bot's, and if unknown. `maybe_other_person`:
+    the address may be another person's by now. The text decides nothing, and the answer does not
+    repeat what its person was asked. `trace`: the W3C traceparent of its acceptance, "" while
+    tracing is off. A `continuation` is no act of the person. It follows the turn that decided the
+    action `continues`, and lets the agent go on. `tells_outcome`: the person has not been told the
+    outcome yet. `asks_model`: False if the person said /stop meanwhile, so that only the outcome is
+    left to tell.
     """
 
     event_id: str
@@ -281,13 +296,19 @@ class Turn:
 
     @property
     def event_hash(self) -> str:
-        """A stable name of the event for logs: 20 hex digits, which hide what an event id may contain."""
+        """A stable name of the event for logs: 20 hex digits,
+        which hide what an event id may contain.
+        """
         return digest(self.event_id)
 
     @property
     def message_key(self) -> str:
-        """The id of the message, unique in its conversation: a chat that got another id counts its messages anew."""
-        return f"{self.chat_now}:{self.message_id}" if self.chat_now else self.message_id
+        """The id of the message, unique in its conversation:
+        a chat that got another id counts its messages anew.
+        """
+        if self.chat_now:
+            return f"{self.chat_now}:{self.message_id}"
+        return self.message_id
 
     @property
     def scope(self) -> Scope:
@@ -302,25 +323,36 @@ class Turn:
 
     @property
     def is_stop(self) -> bool:
-        """Whether the turn is the command /stop, the only one that is obeyed while another turn is being answered.
+        """Whether the turn is the command /stop, the only one that is obeyed
+        while another turn is being answered.
 
-        It must be typed and addressed to this bot: adapters remove the bot's own name, so `/stop@other` belongs to
-        another bot. Words after the command are ignored.
+        It must be typed and addressed to this bot: adapters remove the bot's own name, so
+        `/stop@other` belongs to another bot. Words after the command are ignored.
         """
-        return self.decides and self.tap is None and self.text.casefold().split(maxsplit=1)[:1] == ["/stop"]
+        return (
+            self.decides
+            and self.tap is None
+            and self.text.casefold().split(maxsplit=1)[:1] == ["/stop"]
+        )
 
     def to_json(self) -> str:
-        """Return the turn as JSON, for the mailbox. Raises ValueError if a field has another type."""
+        """Return the turn as JSON, for the mailbox.
+
+        Raises ValueError if a field has another type.
+        """
         return versioned(_turns().dump_json(self, exclude_defaults=True, warnings="error").decode())
 
     @classmethod
     def from_json(cls, text: str) -> Turn:
-        """Return the turn that `to_json` wrote. Raises OtherVersion, and pydantic.ValidationError for anything else."""
+        """Return the turn that `to_json` wrote.
+
+        Raises OtherVersion, and pydantic.ValidationError for anything else.
+        """
         return _turns().validate_json(check_version(text))
 
 
-#: How a tool call stands. `waits`: it asked for a yes and ran no code. `not_run`: it ran no code and
-#: asks nothing, because it was denied, its preview refused, or its arguments were wrong.
+#: How a tool call stands. `waits`: it asked for a yes and ran no code. `not_run`: it ran no code
+#: and asks nothing, because it was denied, its preview refused, or its arguments were wrong.
 #: `stopped`: its turn ended before it did.
 StepState = Literal["running", "done", "failed", "waits", "not_run", "unknown", "stopped"]
 
@@ -341,10 +373,11 @@ class ToolStep:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """A button under a reply: the label that people see, and the opaque data (at most 64 bytes) that a tap sends back.
+    """A button under a reply: the label that people see, and the opaque data (at
+    most 64 bytes) that a tap sends back.
 
-    Style `danger` is for taps that change or destroy something. `effect` describes in Markdown what a tap does; a
-    platform with room for it shows it in place of the label.
+    Style `danger` is for taps that change or destroy something. `effect` describes in Markdown what
+    a tap does; a platform with room for it shows it in place of the label.
     """
 
     label: str
@@ -355,30 +388,27 @@ class Button:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the bot says, as one platform message: Markdown text, or one file with the text as its caption.
+    """What the bot says, as one platform message: Markdown text,
+    or one file with the text as its caption.
 
     `language`: the language of the text (BCP 47), "" if unknown. Text that a platform adds is in
-    this language.
-    `collapse`: the reply replaces a waiting one with the same value, such as an earlier notice.
-    `edits`: the platform's id of the message to replace. Where that is impossible, the reply is
-    sent as a new message, or left out if it is `optional`. An `optional` reply that edits nothing
-    says nothing new, and is left out where the platform charges for each message.
+    this language. `collapse`: the reply replaces a waiting one with the same value, such as an
+    earlier notice. `edits`: the platform's id of the message to replace. Where that is impossible,
+    the reply is sent as a new message, or left out if it is `optional`. An `optional` reply that
+    edits nothing says nothing new, and is left out where the platform charges for each message.
     `removes`: the message that it `edits` has no more use. A platform that can delete a message
-    deletes it; elsewhere the text replaces it.
-    `only_for`: the id of the one person in a group who sees it, where the platform can do that.
-    `only_for_act`: the id of that person's act which it answers, the `callback_id` of a tap or the
-    id of a message that only they saw, "" for none: some platforms show such a reply only in answer
-    to an act.
-    `answers_tap`: the `callback_id` of a tap that is answered with this text alone. Platforms show
-    it to the one who tapped; it is no message of the chat, and takes nothing of the chat's rate
-    limit.
-    `cause`: tells operators why this is not an answer, such as a model's error. People do not see
-    it.
-    `answer_seconds`: how long its buttons work after it is shown; 0.0 for no known limit.
-    `preview`: the part of the text that a yes agrees to, "" if the reply asks for no yes.
-    `asks_value`: the reply asks for a value, which is typed: a number is the value, and names no button.
-    `decided_buttons`: the buttons of a question that is decided, without data; the chosen one has a
-    mark. A platform that has buttons without an effect shows them so, others show none.
+    deletes it; elsewhere the text replaces it. `only_for`: the id of the one person in a group who
+    sees it, where the platform can do that. `only_for_act`: the id of that person's act which it
+    answers, the `callback_id` of a tap or the id of a message that only they saw, "" for none: some
+    platforms show such a reply only in answer to an act. `answers_tap`: the `callback_id` of a tap
+    that is answered with this text alone. Platforms show it to the one who tapped; it is no message
+    of the chat, and takes nothing of the chat's rate limit. `cause`: tells operators why this is
+    not an answer, such as a model's error. People do not see it. `answer_seconds`: how long its
+    buttons work after it is shown; 0.0 for no known limit. `preview`: the part of the text that a
+    yes agrees to, "" if the reply asks for no yes. `asks_value`: the reply asks for a value, which
+    is typed: a number is the value, and names no button. `decided_buttons`: the buttons of a
+    question that is decided, without data; the chosen one has a mark. A platform that has buttons
+    without an effect shows them so, others show none.
     """
 
     text: str = ""
@@ -403,12 +433,18 @@ class Reply:
         object.__setattr__(self, "preview", storable(self.preview))
 
     def with_preview(self, formatted: Callable[[str], str]) -> Reply:
-        """Return the reply with its preview formatted in the text. Formatting the returned reply changes nothing."""
-        start = self.text.rfind(self.preview)  # an earlier place is in the text that stands above the question
+        """Return the reply with its preview formatted in the text.
+
+        Formatting the returned reply changes nothing.
+        """
+        # An earlier place is in the text that stands above the question.
+        start = self.text.rfind(self.preview)
         if start < 0 or not self.preview:
             return self
         end = start + len(self.preview)
-        return replace(self, text=f"{self.text[:start]}{formatted(self.preview)}{self.text[end:]}", preview="")
+        return replace(
+            self, text=f"{self.text[:start]}{formatted(self.preview)}{self.text[end:]}", preview=""
+        )
 
     def to_json(self) -> str:
         """Return the reply as JSON, for the outbox."""
@@ -416,7 +452,10 @@ class Reply:
 
     @classmethod
     def from_json(cls, text: str) -> Reply:
-        """Return the reply that `to_json` wrote. Raises pydantic.ValidationError for anything else."""
+        """Return the reply that `to_json` wrote.
+
+        Raises pydantic.ValidationError for anything else.
+        """
         return _replies().validate_json(text)
 
 
@@ -428,7 +467,9 @@ def named(media: Media) -> Media:
     if media.filename:
         return media
     group = media.mime_type.partition("/")[0].strip().lower()
-    return replace(media, filename=f"{group or 'file'}-{media.ref[:8]}{extension_of(media.mime_type)}")
+    return replace(
+        media, filename=f"{group or 'file'}-{media.ref[:8]}{extension_of(media.mime_type)}"
+    )
 
 
 def extension_of(mime_type: str) -> str:
@@ -439,18 +480,24 @@ def extension_of(mime_type: str) -> str:
 
 def readable_size(size: int) -> str:
     """Return a size in bytes as people read it: "1.5 MB"."""
-    unit, name = next((row for row in ((1024 * 1024, "MB"), (1024, "KB")) if size >= row[0]), (1, "B"))
+    unit, name = next(
+        (row for row in ((1024 * 1024, "MB"), (1024, "KB")) if size >= row[0]), (1, "B")
+    )
     return f"{size / unit:.3g} {name}"
 
 
 def joined_labels(buttons: Sequence[Button]) -> str:
-    """Return the buttons' labels as the text of a message that has none, since platforms refuse a message without."""
+    """Return the buttons' labels as the text of a message that has none,
+    since platforms refuse a message without.
+    """
     return " / ".join(button.label for button in buttons)
 
 
 def shown_to(turn: Turn, reply: Reply) -> Reply:
     """Return the reply. If only its sender saw the turn, only the sender sees the reply."""
-    return shown_to_sender(turn, reply) if turn.ephemeral else reply
+    if turn.ephemeral:
+        return shown_to_sender(turn, reply)
+    return reply
 
 
 def shown_to_sender(turn: Turn, reply: Reply) -> Reply:
@@ -465,8 +512,9 @@ def shown_to_sender(turn: Turn, reply: Reply) -> Reply:
 class Delivery:
     """One reply on its way to one conversation.
 
-    `id` is the same in each attempt, so that an adapter can use it as an idempotency key. `attempt` counts from 1.
-    `silence`: seconds since a person last wrote in this conversation; infinite if none ever did, -1 if unknown.
+    `id` is the same in each attempt, so that an adapter can use it as an idempotency key. `attempt`
+    counts from 1. `silence`: seconds since a person last wrote in this conversation; infinite if
+    none ever did, -1 if unknown.
     """
 
     id: str
@@ -480,8 +528,8 @@ class Delivery:
 class Receipt:
     """The platform's proof of sending: its id of the message, and when it was sent or edited.
 
-    `message_id` is "" if the platform gives none. `written_at` is in Unix seconds by the platform's clock, 0.0 if it
-    does not say. `price_class`: what the platform charges the message by.
+    `message_id` is "" if the platform gives none. `written_at` is in Unix seconds by the platform's
+    clock, 0.0 if it does not say. `price_class`: what the platform charges the message by.
     """
 
     message_id: str
@@ -522,7 +570,9 @@ class RefusedTemplate:
 
 @dataclass(frozen=True, slots=True)
 class AddressChange:
-    """A platform's report that an address takes no messages any more, or again. `closed` is the reason, "" for open.
+    """A platform's report that an address takes no messages any more, or again.
+
+    `closed` is the reason, "" for open.
 
     `late`: the report is about an earlier message. A message from the person since then proves it
     outdated.
@@ -542,8 +592,9 @@ class AddressChange:
 class WebhookRequest:
     """One webhook request.
 
-    `url` is the address that the platform was given (public base, path, raw query). `headers` has lower-case names.
-    `path` is what follows `/hooks/<channel>/`, such as "status". `now` is in Unix seconds.
+    `url` is the address that the platform was given (public base, path, raw query). `headers` has
+    lower-case names. `path` is what follows `/hooks/<channel>/`, such as "status". `now` is in Unix
+    seconds.
     """
 
     url: str
@@ -610,8 +661,8 @@ class Received:
 
 @cache
 def _turns() -> TypeAdapter[Turn]:
-    """Return what reads and writes turns. Building it takes longer than importing this module, and most commands of an
-    operator read none.
+    """Return what reads and writes turns. Building it takes longer than importing this module, and
+    most commands of an operator read none.
     """
     return TypeAdapter(Turn)
 

@@ -17,7 +17,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 #: What the packages are built from, besides the folders that sayso/ links to.
 FILES = ("pyproject.toml", "README.md", "LICENSE")
-PACKAGES = ("agent", "channels", "config", "deploy", "examples", "pending", "sayso", "testing", "workers")
+PACKAGES = (
+    "agent",
+    "channels",
+    "config",
+    "deploy",
+    "examples",
+    "pending",
+    "sayso",
+    "testing",
+    "workers",
+)
 
 
 def build(source: Path, made: Path, *, epoch: int) -> list[Path]:
@@ -34,7 +44,10 @@ def build(source: Path, made: Path, *, epoch: int) -> list[Path]:
         clean = Path(folder, "source")
         for package in PACKAGES:
             shutil.copytree(
-                source / package, clean / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+                source / package,
+                clean / package,
+                symlinks=True,
+                ignore=shutil.ignore_patterns("__pycache__"),
             )
         for name in FILES:
             shutil.copy(source / name, clean)
@@ -47,8 +60,25 @@ def build(source: Path, made: Path, *, epoch: int) -> list[Path]:
 
 
 def _build(kind: str, source: Path, made: Path, environ: Mapping[str, str]) -> Path:
-    settings = ["--no-build-isolation", "--offline", "--no-create-gitignore", "--python", sys.executable]
-    _run(sys.executable, "-m", "uv", "build", kind, *settings, "--out-dir", str(made), str(source), environ=environ)
+    settings = [
+        "--no-build-isolation",
+        "--offline",
+        "--no-create-gitignore",
+        "--python",
+        sys.executable,
+    ]
+    _run(
+        sys.executable,
+        "-m",
+        "uv",
+        "build",
+        kind,
+        *settings,
+        "--out-dir",
+        str(made),
+        str(source),
+        environ=environ,
+    )
     return next(made.glob("*.whl" if kind == "--wheel" else "*.tar.gz"))
 
 
@@ -71,7 +101,12 @@ def _normalize(sdist: bytes, epoch: int) -> bytes:
 
 def _run(*command: str, environ: Mapping[str, str] | None = None) -> str:
     done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ, check=False
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environ,
+        check=False,
     )
     if done.returncode:
         print(done.stdout, file=sys.stderr)
@@ -81,9 +116,13 @@ def _run(*command: str, environ: Mapping[str, str] | None = None) -> str:
 
 def _main() -> None:
     try:
-        given = os.environ.get("SOURCE_DATE_EPOCH") or _run("git", "-C", str(ROOT), "log", "-1", "--format=%ct")
+        given = os.environ.get("SOURCE_DATE_EPOCH") or _run(
+            "git", "-C", str(ROOT), "log", "-1", "--format=%ct"
+        )
     except (OSError, subprocess.CalledProcessError):
-        sys.exit("there is no last commit here: set SOURCE_DATE_EPOCH to the time of all files, in Unix seconds")
+        sys.exit(
+            "there is no last commit here: set SOURCE_DATE_EPOCH to the time of all files, in Unix seconds"
+        )
     try:
         packages = build(ROOT, ROOT / "dist", epoch=int(given))
     except subprocess.CalledProcessError as exc:

@@ -62,14 +62,25 @@ IN_TOOLS, IN_CHANNEL = "a section in the list `tools`", "`channels.<name>`"
 PARTS = (
     Part("The top level", top.Settings),
     Part("agent", agent.AgentSettings, "`agent`", see="how-to/use-a-real-model.md"),
-    Part("agent.fallback", agent.ModelSettings, "`agent.fallback`, a list", see="how-to/use-a-real-model.md"),
+    Part(
+        "agent.fallback",
+        agent.ModelSettings,
+        "`agent.fallback`, a list",
+        see="how-to/use-a-real-model.md",
+    ),
     Part("agent.memory", agent.MemorySettings, "`agent.memory`", see="how-to/memory.md"),
-    Part("Models for side tasks", agent.SideSettings, "`agent.memory.summarize`, `.entities` and `.relationships`"),
+    Part(
+        "Models for side tasks",
+        agent.SideSettings,
+        "`agent.memory.summarize`, `.entities` and `.relationships`",
+    ),
     Part("agent.cache", agent.CacheSettings, "`agent.cache`", see="how-to/use-a-real-model.md"),
     Part("agent.results", agent.ResultSettings, "`agent.results`", see="how-to/write-tools.md"),
     Part("agent.budget", agent.BudgetSettings, "`agent.budget`", see="how-to/guard-the-agent.md"),
     Part("agent.guards", agent.GuardSettings, "`agent.guards`", see="how-to/guard-the-agent.md"),
-    Part("Guardrails", agent.GuardrailSettings, "`agent.guards.input` and `.output`, which are lists"),
+    Part(
+        "Guardrails", agent.GuardrailSettings, "`agent.guards.input` and `.output`, which are lists"
+    ),
     Part("Length", agent.LengthSettings, "`length` of a guardrail"),
     Part("Coherence", agent.CoherenceSettings, "`agent.guards.coherence`", agent.SideSettings),
     Part("agent.observe", agent.ObserveSettings, "`agent.observe`", see="how-to/operate.md"),
@@ -82,11 +93,25 @@ PARTS = (
         "each section in the list `tools`",
         see="how-to/tools-from-elsewhere.md",
     ),
-    Part("Modules", tools.ModuleSource, IN_TOOLS, tools.SourceSettings, "how-to/tools-from-elsewhere.md"),
-    Part("The toolbox", tools.ToolboxSource, IN_TOOLS, tools.SourceSettings, "how-to/write-tools.md"),
+    Part(
+        "Modules",
+        tools.ModuleSource,
+        IN_TOOLS,
+        tools.SourceSettings,
+        "how-to/tools-from-elsewhere.md",
+    ),
+    Part(
+        "The toolbox", tools.ToolboxSource, IN_TOOLS, tools.SourceSettings, "how-to/write-tools.md"
+    ),
     Part("MCP", tools.McpSource, IN_TOOLS, tools.SourceSettings, "how-to/tools-from-elsewhere.md"),
     Part("MCP servers", tools.McpSettings, "`mcp` in a section of `tools`"),
-    Part("OpenAPI", tools.OpenApiSource, IN_TOOLS, tools.SourceSettings, "how-to/tools-from-elsewhere.md"),
+    Part(
+        "OpenAPI",
+        tools.OpenApiSource,
+        IN_TOOLS,
+        tools.SourceSettings,
+        "how-to/tools-from-elsewhere.md",
+    ),
     Part("Authentication", tools.AuthSettings, "`auth` and `more_auth` beside `openapi`"),
     Part("Basic authentication", tools.BasicSettings, "`auth.basic` beside `openapi`"),
     Part("Every channel", channels.ChannelSettings, IN_CHANNEL),
@@ -106,15 +131,45 @@ PARTS = (
         "`install` of a Slack channel",
         see="how-to/distribute-a-slack-app.md",
     ),
-    Part("Access", channels.AccessSettings, f"{IN_CHANNEL[:-1]}.access`", see="how-to/guard-the-agent.md"),
+    Part(
+        "Access",
+        channels.AccessSettings,
+        f"{IN_CHANNEL[:-1]}.access`",
+        see="how-to/guard-the-agent.md",
+    ),
     Part("Roles", tools.RolesSettings, "`access.roles` and `selector.roles`"),
-    Part("Policy", channels.PolicySettings, f"{IN_CHANNEL[:-1]}.policy`", see="how-to/guard-the-agent.md"),
-    Part("Denied arguments", channels.DenyWhenSettings, "`policy.deny_when`, a list", see="how-to/guard-the-agent.md"),
-    Part("Selectors", tools.SelectorSettings, f"{IN_CHANNEL[:-1]}.selector`", see="how-to/tools-from-elsewhere.md"),
+    Part(
+        "Policy",
+        channels.PolicySettings,
+        f"{IN_CHANNEL[:-1]}.policy`",
+        see="how-to/guard-the-agent.md",
+    ),
+    Part(
+        "Denied arguments",
+        channels.DenyWhenSettings,
+        "`policy.deny_when`, a list",
+        see="how-to/guard-the-agent.md",
+    ),
+    Part(
+        "Selectors",
+        tools.SelectorSettings,
+        f"{IN_CHANNEL[:-1]}.selector`",
+        see="how-to/tools-from-elsewhere.md",
+    ),
     Part("Embedding", tools.EmbeddingSettings, "`selector.embedding`"),
-    Part("Escalation", channels.EscalateSettings, f"{IN_CHANNEL[:-1]}.escalate`", see="how-to/ask-before-acting.md"),
+    Part(
+        "Escalation",
+        channels.EscalateSettings,
+        f"{IN_CHANNEL[:-1]}.escalate`",
+        see="how-to/ask-before-acting.md",
+    ),
     Part("Conversations", channels.AddressSettings, "`escalate.to`"),
-    Part("The agent of a channel", channels.ChannelAgentSettings, f"{IN_CHANNEL[:-1]}.agent`", agent.SideSettings),
+    Part(
+        "The agent of a channel",
+        channels.ChannelAgentSettings,
+        f"{IN_CHANNEL[:-1]}.agent`",
+        agent.SideSettings,
+    ),
 )
 
 
@@ -141,7 +196,9 @@ def _filled(name: str, generated: str) -> str:
 
 def cli_page() -> str:
     """Return the page of all commands, each under a heading, with the text of its `--help` and its own options."""
-    return CLI_HEAD + "".join(_cli_part(path, command) for path, command in _commands("sayso", sayso))
+    return CLI_HEAD + "".join(
+        _cli_part(path, command) for path, command in _commands("sayso", sayso)
+    )
 
 
 def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
@@ -155,7 +212,11 @@ def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Co
 
 def _cli_part(path: str, command: click.Command) -> str:
     context = click.Context(
-        command, info_name=path, max_content_width=110, terminal_width=110, help_option_names=["-h", "--help"]
+        command,
+        info_name=path,
+        max_content_width=110,
+        terminal_width=110,
+        help_option_names=["-h", "--help"],
     )
     if context.command_path != "sayso":
         command = copy(command)
@@ -182,12 +243,18 @@ def json_schema() -> dict[str, Any]:
         }
         for name, model in platforms.items()
     ]
-    platform = {**definitions["ChannelSettings"]["properties"]["platform"], "anyOf": [{"enum": list(platforms)}, {}]}
+    platform = {
+        **definitions["ChannelSettings"]["properties"]["platform"],
+        "anyOf": [{"enum": list(platforms)}, {}],
+    }
     definitions["ChannelSettings"] = {
         "type": "object", "properties": {"platform": platform}, "required": ["platform"], "allOf": own_keys,
     }  # fmt: skip
     root = definitions.pop("Settings")
-    head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "The configuration of a Sayso bot"}
+    head = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "The configuration of a Sayso bot",
+    }
     whole: dict[str, Any] = _with_references({**head, **root, "$defs": definitions})
     return whole
 
@@ -218,7 +285,9 @@ def _with_references(node: Any) -> Any:
             inside[BOUNDS.get(key, key)] = _with_references(value)
     if node.get("format") == "password":
         return {**outside, **inside, "pattern": r"\$\{[^}]+\}"}
-    is_checked = node.get("type") in ("integer", "number", "boolean") or "enum" in node or "pattern" in node
+    is_checked = (
+        node.get("type") in ("integer", "number", "boolean") or "enum" in node or "pattern" in node
+    )
     if is_checked and "const" not in node:
         return {**outside, "anyOf": [inside, REFERENCE_VALUE]}
     return {**outside, **inside}
@@ -228,15 +297,21 @@ def _with_references(node: Any) -> Any:
 def field_docs() -> dict[str, dict[str, tuple[str, str]]]:
     """Return what is written below the fields of each model: the description and the example, by class and key."""
     docs: dict[str, dict[str, tuple[str, str]]] = {}
-    models = {model for part in PARTS for model in part.model.__mro__ if issubclass(model, BaseModel)}
+    models = {
+        model for part in PARTS for model in part.model.__mro__ if issubclass(model, BaseModel)
+    }
     models |= {model for name in BUILT_IN if (model := channel_model(name))}
     for model in models:
         docs[model.__name__] = {}
         for each in reversed(model.__mro__):
-            for name, text in _attribute_docs(sys.modules[each.__module__]).get(each.__name__, {}).items():
+            for name, text in (
+                _attribute_docs(sys.modules[each.__module__]).get(each.__name__, {}).items()
+            ):
                 description, _, example = text.partition(" Example: `")
                 if not example:
-                    raise ValueError(f"{model.__name__}.{name} has no example: end its docstring with Example: `...`.")
+                    raise ValueError(
+                        f"{model.__name__}.{name} has no example: end its docstring with Example: `...`."
+                    )
                 key = model.model_fields[name].alias or name
                 docs[model.__name__][key] = (description, example.removesuffix("`."))
     return docs
@@ -252,7 +327,9 @@ def _attribute_docs(module: Any) -> dict[str, dict[str, str]]:
         if isinstance(node, ast.ClassDef):
             for field, below in zip(node.body, node.body[1:], strict=False):
                 match field, below:
-                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(
+                        value=ast.Constant(value=str(text))
+                    ):
                         docs.setdefault(node.name, {})[name] = " ".join(text.split())
     return docs
 
@@ -260,12 +337,18 @@ def _attribute_docs(module: Any) -> dict[str, dict[str, str]]:
 def yaml_parts() -> str:
     """Return a section for each part of the YAML."""
     definitions = _definitions(*(part.model for part in PARTS))
-    return "\n".join(_yaml_part(part, definitions[part.model.__name__]["properties"]) for part in PARTS)
+    return "\n".join(
+        _yaml_part(part, definitions[part.model.__name__]["properties"]) for part in PARTS
+    )
 
 
 def _yaml_part(part: Part, properties: dict[str, Any]) -> str:
     hidden = set(part.base.model_fields) - {"platform"} if part.base else set()
-    fields = {info.alias or name: info for name, info in part.model.model_fields.items() if name not in hidden}
+    fields = {
+        info.alias or name: info
+        for name, info in part.model.model_fields.items()
+        if name not in hidden
+    }
     docs = field_docs()[part.model.__name__]
     rows = [
         f"| `{key}` | {_type(properties[key])}{_default(info)} | {docs[key][0]}<br>Example: `{docs[key][1]}` |\n"
@@ -298,7 +381,9 @@ def _type(node: dict[str, Any]) -> str:
     """Return the type of a JSON Schema in words; "" for null and for anything."""
     match node:
         case {"$ref": ref}:
-            model = next(part.model for part in PARTS if part.model.__name__ == ref.rpartition("/")[2])
+            model = next(
+                part.model for part in PARTS if part.model.__name__ == ref.rpartition("/")[2]
+            )
             return f"[section](#{_anchor(model)})"
         case {"anyOf": branches} | {"oneOf": branches}:
             kinds = [kind for branch in branches if (kind := _type({**branch, **_bounds(node)}))]
@@ -310,18 +395,33 @@ def _type(node: dict[str, Any]) -> str:
             return " or ".join(f"`{value}`" for value in values)
         case {"type": "array"}:
             items = _type(node.get("items") or node["prefixItems"][0])
-            return items if items.startswith("list of") else f"list of {items}".replace("[section]", "[sections]")
+            return (
+                items
+                if items.startswith("list of")
+                else f"list of {items}".replace("[section]", "[sections]")
+            )
         case {"type": "object"}:
-            values = node.get("additionalProperties") or next(iter(node.get("patternProperties", {}).values()), {})
+            values = node.get("additionalProperties") or next(
+                iter(node.get("patternProperties", {}).values()), {}
+            )
             return f"map of names to {_type(values)}" if isinstance(values, dict) else "map"
         case _:
             return _scalar(node)
 
 
 def _scalar(node: dict[str, Any]) -> str:
-    kinds = {"integer": "whole number", "number": "number", "boolean": "`true` or `false`", "string": "text"}
+    kinds = {
+        "integer": "whole number",
+        "number": "number",
+        "boolean": "`true` or `false`",
+        "string": "text",
+    }
     kind = kinds.get(node.get("type", ""), "")
-    return "secret" if node.get("format") == "password" else kind + (_range(node) if "number" in kind else "")
+    return (
+        "secret"
+        if node.get("format") == "password"
+        else kind + (_range(node) if "number" in kind else "")
+    )
 
 
 def _bounds(node: dict[str, Any]) -> dict[str, Any]:
@@ -330,7 +430,10 @@ def _bounds(node: dict[str, Any]) -> dict[str, Any]:
 
 def _range(node: dict[str, Any]) -> str:
     low, high = node.get("minimum", node.get("ge")), node.get("maximum", node.get("le"))
-    above, below = node.get("exclusiveMinimum", node.get("gt")), node.get("exclusiveMaximum", node.get("lt"))
+    above, below = (
+        node.get("exclusiveMinimum", node.get("gt")),
+        node.get("exclusiveMaximum", node.get("lt")),
+    )
     if low is not None and high is not None:
         return f", {low:,} to {high:,}"
     words = [

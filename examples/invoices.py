@@ -96,14 +96,20 @@ def list_invoices(status: Status | None = None) -> str:
         return f"There are no {status or ''} invoices.".replace("  ", " ")
     total = _euros(sum(row["amount_cents"] for row in rows))
     return "\n".join(
-        [f"{len(rows)} {status or ''} invoices, {total} in all:".replace("  ", " "), "", *map(_line, rows)]
+        [
+            f"{len(rows)} {status or ''} invoices, {total} in all:".replace("  ", " "),
+            "",
+            *map(_line, rows),
+        ]
     )
 
 
 @tool(
     description="Find one invoice by its number or by its customer's name",
     read_only=True,
-    param_metadata={"query": {"description": "An invoice number such as INV-42, or part of a customer's name"}},
+    param_metadata={
+        "query": {"description": "An invoice number such as INV-42, or part of a customer's name"}
+    },
 )
 def find_invoice(query: str) -> str | ToolResult:
     """Return the invoice, or a typed result if none or several match."""
@@ -112,7 +118,11 @@ def find_invoice(query: str) -> str | ToolResult:
     matches = (
         [exact]
         if exact
-        else [row for row in _invoices() if words and all(word in row["customer"].casefold() for word in words)]
+        else [
+            row
+            for row in _invoices()
+            if words and all(word in row["customer"].casefold() for word in words)
+        ]
     )
     if not matches:
         return NotFound(entity="invoice", query=query)
@@ -133,7 +143,9 @@ def restore_invoice(invoice_id: str) -> str:
     """Move a deleted invoice from the bin back to the invoices."""
     key = _key(invoice_id)
     with _transaction("IMMEDIATE") as database:
-        if not database.execute("INSERT OR IGNORE INTO invoices SELECT * FROM bin WHERE id = ?", (key,)).rowcount:
+        if not database.execute(
+            "INSERT OR IGNORE INTO invoices SELECT * FROM bin WHERE id = ?", (key,)
+        ).rowcount:
             return f"Nothing was restored: invoice {key} is not in the bin."
         database.execute("DELETE FROM bin WHERE id = ?", (key,))
         _record(database, "restore", key)
@@ -195,7 +207,9 @@ def restore_written_off(result: str) -> str:
 def write_off_overdue() -> str:
     """Delete all overdue invoices in one transaction."""
     with _transaction("IMMEDIATE") as database:
-        rows = database.execute("SELECT id FROM invoices WHERE status = 'overdue' ORDER BY number").fetchall()
+        rows = database.execute(
+            "SELECT id FROM invoices WHERE status = 'overdue' ORDER BY number"
+        ).fetchall()
         deleted = [row["id"] for row in rows if _move_to_bin(database, row["id"])]
     return f"Written off: {', '.join(deleted) or 'nothing'}."
 
@@ -219,7 +233,9 @@ def reset_invoices(file: Path) -> None:
         database.execute("BEGIN IMMEDIATE")
         database.execute("DROP TABLE IF EXISTS bin")
         database.execute("DELETE FROM invoices")
-        database.executemany("INSERT INTO invoices VALUES (?, ?, ?, ?, ?, ?, ?)", map(_seed_row, _SEED))
+        database.executemany(
+            "INSERT INTO invoices VALUES (?, ?, ?, ?, ?, ?, ?)", map(_seed_row, _SEED)
+        )
 
 
 @tool(
@@ -243,16 +259,23 @@ def refund_invoice(invoice_id: str, amount: float) -> str | ToolResult:
         return str(exc)
     preview = f"Refund {_euros(cents)} of invoice {row['id']} ({row['customer']})"
     if not stash_pending(
-        kind="refund", preview=preview, args={"invoice_id": row["id"], "cents": cents}, idempotent=True
+        kind="refund",
+        preview=preview,
+        args={"invoice_id": row["id"], "cents": cents},
+        idempotent=True,
     ):
-        raise RuntimeError("a refund needs a yes, but no user is here to give it: run it on a channel")
+        raise RuntimeError(
+            "a refund needs a yes, but no user is here to give it: run it on a channel"
+        )
     return PendingConfirmation(action="refund", preview=preview)
 
 
 @executor_factory("refund")
 def refund_executor(action: PendingAction) -> Callable[[], str]:
     """Return the function of a confirmed refund, built from its stored action. Its id makes a second run harmless."""
-    return lambda: _refund(action.args["invoice_id"], action.args["cents"], action.pending_action_id)
+    return lambda: _refund(
+        action.args["invoice_id"], action.args["cents"], action.pending_action_id
+    )
 
 
 @tool(description="Draw a bar chart of the sales of one year by month", read_only=True)
@@ -265,7 +288,9 @@ def sales_chart(year: int = 2026) -> str:
         try_libraries(["charts"])
     except LibraryError as exc:
         raise ToolError(f"No chart can be drawn: {exc}") from exc
-    emit_artifact(_chart(year, totals), mime_type="image/png", filename=f"sales-{year}.png", role="primary")
+    emit_artifact(
+        _chart(year, totals), mime_type="image/png", filename=f"sales-{year}.png", role="primary"
+    )
     best = totals.index(max(totals))
     return f"Sales in {year}: {_euros(sum(totals))}. The best month was {MONTHS[best]} with {_euros(totals[best])}."
 
@@ -281,11 +306,17 @@ def export_invoices() -> str:
     for row in rows:
         amounts = (_decimal(row["amount_cents"]), _decimal(row["refunded_cents"]))
         writer.writerow((row["id"], row["customer"], row["issued"], *amounts, row["status"]))
-    emit_artifact(text.getvalue().encode(), mime_type="text/csv", filename="invoices.csv", role="primary")
+    emit_artifact(
+        text.getvalue().encode(), mime_type="text/csv", filename="invoices.csv", role="primary"
+    )
     return f"{len(rows)} invoices exported."
 
 
-@tool(description="Write a sales report of one year, section by section", streaming=True, read_only=True)
+@tool(
+    description="Write a sales report of one year, section by section",
+    streaming=True,
+    read_only=True,
+)
 def sales_report(year: int = 2026, _pause: Callable[[float], None] = time.sleep) -> Iterator[str]:
     """Return the report section by section, as each is ready."""
     for section in _sections(year):
@@ -301,7 +332,9 @@ def _sections(year: int) -> Iterator[str]:
         months = totals[quarter * 3 : quarter * 3 + 3]
         yield f"\n- Q{quarter + 1}: {_euros(sum(months))}"
     yield "\n\n**By customer**\n"
-    yield "".join(f"\n- {as_markdown(customer)}: {_euros(cents)}" for customer, cents in _by_customer(rows))
+    yield "".join(
+        f"\n- {as_markdown(customer)}: {_euros(cents)}" for customer, cents in _by_customer(rows)
+    )
     unpaid = [row for row in rows if row["status"] in ("open", "overdue")]
     yield f"\n\n**Still to be paid:** {_euros(sum(row['amount_cents'] for row in unpaid))} in {len(unpaid)} invoices."
 
@@ -333,8 +366,21 @@ def _chart(year: int, totals: list[int]) -> bytes:
     euros = [cents / 100 for cents in totals]
     colors = ["#4f46e5" if value == max(euros) else "#a5b4fc" for value in euros]
     bars = axes.bar(MONTHS, euros, color=colors, width=0.68, zorder=2)
-    axes.bar_label(bars, [f"{value:,.0f}" if value else "" for value in euros], padding=3, fontsize=10, color="#374151")
-    axes.set_title(f"Sales {year}, EUR by month", loc="left", fontsize=15, fontweight="bold", color="#111827", pad=16)
+    axes.bar_label(
+        bars,
+        [f"{value:,.0f}" if value else "" for value in euros],
+        padding=3,
+        fontsize=10,
+        color="#374151",
+    )
+    axes.set_title(
+        f"Sales {year}, EUR by month",
+        loc="left",
+        fontsize=15,
+        fontweight="bold",
+        color="#111827",
+        pad=16,
+    )
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.grid(axis="y", color="#e5e7eb", zorder=0)
     axes.tick_params(length=0, colors="#6b7280", labelsize=10)
@@ -359,7 +405,9 @@ def _refund(invoice_id: str, cents: int, action_id: str) -> str:
 
 
 def _existing(database: sqlite3.Connection, invoice_id: str) -> sqlite3.Row:
-    row: sqlite3.Row | None = database.execute("SELECT * FROM invoices WHERE id = ?", (invoice_id,)).fetchone()
+    row: sqlite3.Row | None = database.execute(
+        "SELECT * FROM invoices WHERE id = ?", (invoice_id,)
+    ).fetchone()
     if row is None:
         raise ValueError(f"Nothing was refunded: there is no invoice {invoice_id}.")
     return row
@@ -368,7 +416,9 @@ def _existing(database: sqlite3.Connection, invoice_id: str) -> sqlite3.Row:
 def _check_refundable(row: sqlite3.Row, cents: int) -> None:
     """Raise ValueError with a text for the user if more would be refunded than was paid."""
     if row["status"] in ("open", "overdue"):
-        raise ValueError(f"Nothing was refunded: invoice {row['id']} is {row['status']}, so nothing was paid yet.")
+        raise ValueError(
+            f"Nothing was refunded: invoice {row['id']} is {row['status']}, so nothing was paid yet."
+        )
     left = row["amount_cents"] - row["refunded_cents"]
     if cents > left:
         raise ValueError(
@@ -378,9 +428,13 @@ def _check_refundable(row: sqlite3.Row, cents: int) -> None:
 
 def _cents(amount: float) -> int:
     """Return the exact cents. Raises ValueError for anything but a positive amount of whole cents."""
-    cents = Decimal(str(amount)) * 100  # through str: 20.1 means 20.10, not the nearest binary fraction
+    cents = (
+        Decimal(str(amount)) * 100
+    )  # through str: 20.1 means 20.10, not the nearest binary fraction
     if not cents.is_finite() or cents <= 0 or cents != cents.to_integral_value():
-        raise ValueError(f"Nothing was refunded: {amount!r} is not an amount in EUR, write it like 20.50.")
+        raise ValueError(
+            f"Nothing was refunded: {amount!r} is not an amount in EUR, write it like 20.50."
+        )
     return int(cents)
 
 
@@ -424,20 +478,28 @@ def _invoices() -> list[sqlite3.Row]:
         return database.execute("SELECT * FROM invoices ORDER BY number").fetchall()
 
 
-def _record(database: sqlite3.Connection, what: str, invoice_id: str, action_id: str | None = None) -> None:
+def _record(
+    database: sqlite3.Connection, what: str, invoice_id: str, action_id: str | None = None
+) -> None:
     """Add a ledger row for an effect, in the transaction of the effect."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     database.execute(
-        "INSERT INTO ledger (what, id, at, action) VALUES (?, ?, ?, ?)", (what, invoice_id, now, action_id)
+        "INSERT INTO ledger (what, id, at, action) VALUES (?, ?, ?, ?)",
+        (what, invoice_id, now, action_id),
     )
 
 
 def _is_recorded(database: sqlite3.Connection, action_id: str) -> bool:
-    return database.execute("SELECT 1 FROM ledger WHERE action = ?", (action_id,)).fetchone() is not None
+    return (
+        database.execute("SELECT 1 FROM ledger WHERE action = ?", (action_id,)).fetchone()
+        is not None
+    )
 
 
 @contextmanager
-def _transaction(kind: Literal["DEFERRED", "IMMEDIATE"] = "DEFERRED") -> Iterator[sqlite3.Connection]:
+def _transaction(
+    kind: Literal["DEFERRED", "IMMEDIATE"] = "DEFERRED",
+) -> Iterator[sqlite3.Connection]:
     """Run one transaction on a new connection: tools run in threads, which must not share SQLite connections."""
     with closing(_connect(_data_file())) as database:
         database.execute(f"BEGIN {kind}")
@@ -471,11 +533,21 @@ def _create(file: Path) -> None:
         with closing(_connect(draft)) as database:
             database.execute("PRAGMA journal_mode = WAL")
             database.executescript(_SCHEMA)
-            database.executemany("INSERT INTO invoices VALUES (?, ?, ?, ?, ?, ?, ?)", map(_seed_row, _SEED))
+            database.executemany(
+                "INSERT INTO invoices VALUES (?, ?, ?, ?, ?, ?, ?)", map(_seed_row, _SEED)
+            )
         with suppress(FileExistsError):  # the other process was first
             os.link(draft, file)
 
 
 def _seed_row(seed: tuple[int, str, str, int, Status]) -> tuple[Any, ...]:
     number, customer, issued, cents, status = seed
-    return f"INV-{number}", number, customer, issued, cents, cents if status == "refunded" else 0, status
+    return (
+        f"INV-{number}",
+        number,
+        customer,
+        issued,
+        cents,
+        cents if status == "refunded" else 0,
+        status,
+    )

@@ -8,7 +8,14 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sayso.agent import tool
-from sayso.agent.tools import SchedulingError, cancel_scheduled, remind, scheduled, texts_of_turn, time_of_turn
+from sayso.agent.tools import (
+    SchedulingError,
+    cancel_scheduled,
+    remind,
+    scheduled,
+    texts_of_turn,
+    time_of_turn,
+)
 from sayso.pending.turns import Timer
 
 #: Environment variable with the users' time zone, such as Europe/Berlin. Without it, the server's zone is used.
@@ -23,10 +30,14 @@ FORMATS = (
 
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600}
-_DELAY = re.compile(r"in (?P<count>\d{1,6}|an?|one|half an) (?P<unit>second|minute|hour|day|week)s?")
+_DELAY = re.compile(
+    r"in (?P<count>\d{1,6}|an?|one|half an) (?P<unit>second|minute|hour|day|week)s?"
+)
 _DAY = rf"(?:on )?(?P<day>today|tomorrow|{'|'.join(_WEEKDAYS)}|\d{{4}}-\d\d-\d\d)"
 _TIME = r"(?:at )?(?:(?P<hour>\d{1,2})(?::(?P<minute>\d\d))? ?(?P<half>[ap]m)?|(?P<named>noon|midnight))"
-_CLOCK_PATTERNS = [re.compile(pattern) for pattern in (rf"{_DAY}(?: {_TIME})?", rf"{_TIME}(?: {_DAY})?")]
+_CLOCK_PATTERNS = [
+    re.compile(pattern) for pattern in (rf"{_DAY}(?: {_TIME})?", rf"{_TIME}(?: {_DAY})?")
+]
 
 
 @tool(
@@ -76,7 +87,9 @@ def moment(phrase: str, now: float, zone: ZoneInfo | None) -> float:
     try:
         if delay := _DELAY.fullmatch(text):
             return _after(delay, now, zone)
-        if clock := next((match for pattern in _CLOCK_PATTERNS if (match := pattern.fullmatch(text))), None):
+        if clock := next(
+            (match for pattern in _CLOCK_PATTERNS if (match := pattern.fullmatch(text))), None
+        ):
             return _next_clock_time(clock, now, zone)
         return _unix(datetime.fromisoformat(text.upper()), zone)
     except (ValueError, OverflowError, OSError) as exc:
@@ -85,7 +98,9 @@ def moment(phrase: str, now: float, zone: ZoneInfo | None) -> float:
 
 def _after(delay: re.Match[str], now: float, zone: ZoneInfo | None) -> float:
     """Return the time after a delay. Days keep the time of day, also across a clock change."""
-    count = {"a": 1.0, "an": 1.0, "one": 1.0, "half an": 0.5}.get(delay["count"]) or float(delay["count"])
+    count = {"a": 1.0, "an": 1.0, "one": 1.0, "half an": 0.5}.get(delay["count"]) or float(
+        delay["count"]
+    )
     unit = delay["unit"]
     if unit in _SECONDS:
         return now + count * _SECONDS[unit]
@@ -132,7 +147,9 @@ def _zone() -> ZoneInfo | None:
     try:
         return ZoneInfo(name) if name else None
     except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
-        raise ValueError(f"{ZONE_VARIABLE} is not a time zone: {name!r}. Write it like Europe/Berlin.") from exc
+        raise ValueError(
+            f"{ZONE_VARIABLE} is not a time zone: {name!r}. Write it like Europe/Berlin."
+        ) from exc
 
 
 def _local(at: float, zone: ZoneInfo | None) -> datetime:

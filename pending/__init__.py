@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from sayso.pending.context import Confirmation, Person, ToolContext
     from sayso.pending.effect import EffectRefused
     from sayso.pending.executors import PendingConfirmation, idempotency_key
-    from sayso.pending.proposals import current_context, current_user, executor_factory, stash_pending
+    from sayso.pending.proposals import (
+        current_context,
+        current_user,
+        executor_factory,
+        stash_pending,
+    )
     from sayso.pending.settlement import ConfirmOutcome
     from sayso.pending.store import InMemoryPendingStore, PendingActionStore, RedisPendingStore
 
@@ -49,9 +54,19 @@ __all__ = [
     "stash_pending",
 ]
 
-#: The modules that define these names, in the order in which they are searched. They are imported on first use: all
-#: that touches Redis is below this package, and a command of an operator needs none of these modules.
-_MODULES = ("action", "consent", "context", "effect", "executors", "proposals", "settlement", "store")
+#: The modules that define these names, in the order in which they are searched. They are imported
+#: on first use: all that touches Redis is below this package, and a command of an operator needs
+#: none of these modules.
+_MODULES = (
+    "action",
+    "consent",
+    "context",
+    "effect",
+    "executors",
+    "proposals",
+    "settlement",
+    "store",
+)
 
 
 def __getattr__(name: str) -> Any:

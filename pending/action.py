@@ -1,6 +1,8 @@
-"""PendingAction: a proposed side effect that waits for its user's yes (seed: Deferred Confirmation).
+"""PendingAction: a proposed side effect that waits for its user's yes (seed:
+Deferred Confirmation).
 
-ActionSigner makes the signatures that protect it: the MAC over a stored action, and the tokens in its buttons.
+ActionSigner makes the signatures that protect it: the MAC over a stored action,
+and the tokens in its buttons.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ DEFAULT_TTL_SECONDS = 60.0
 DEFAULT_IGNORE_TTL_SECONDS = 10.0
 #: Most seconds that a user may have to answer: records are kept for two days.
 MAX_TTL_SECONDS = 86_400.0
-#: Most characters of a preview, and of the arguments as JSON. Platforms show a long preview whole, in several messages;
-#: people do not read more than this, and so do not agree to it.
+#: Most characters of a preview, and of the arguments as JSON. Platforms show a long preview whole,
+#: in several messages; people do not read more than this, and so do not agree to it.
 MAX_PREVIEW_CHARS = 16_000
 MAX_ARGS_CHARS = 65_536
 #: Most characters of a person's name in a record.
@@ -45,13 +47,22 @@ _LETTERS: dict[ButtonIntent, str] = {"confirm": "y", "cancel": "n", "ignore": "i
 _INTENTS = {letter: intent for intent, letter in _LETTERS.items()}
 #: Version, action id, letter of an intent or number of a choice, and MAC.
 _BUTTON_TOKEN = re.compile(r"1([A-Za-z0-9_-]{22})([ynie0-9])([A-Za-z0-9_-]{16})")
-#: The states of an action: armed -> shown -> claimed -> started -> done | failed | unknown. It ends without effect as
-#: cancelled, expired or superseded.
+#: The states of an action: armed -> shown -> claimed -> started -> done | failed | unknown. It ends
+#: without effect as cancelled, expired or superseded.
 ActionState = Literal[
-    "armed", "shown", "claimed", "started", "done", "failed", "unknown", "cancelled", "expired", "superseded"
+    "armed",
+    "shown",
+    "claimed",
+    "started",
+    "done",
+    "failed",
+    "unknown",
+    "cancelled",
+    "expired",
+    "superseded",
 ]
-#: What follows the outcome of a confirmed action: the model goes on with the request, or nothing does,
-#: and the bot's own text is the whole answer.
+#: What follows the outcome of a confirmed action: the model goes on with the request, or nothing
+#: does, and the bot's own text is the whole answer.
 After = Literal["continue", "say"]
 #: What another message of the person does to an open question: it ends it, or leaves it open.
 OtherMessage = Literal["drop", "keep"]
@@ -81,7 +92,10 @@ class PendingActionExistsError(PendingError, RuntimeError):
 
 
 class ActionDeniedError(PendingError, RuntimeError):
-    """Raised when a turn proposes what its person has just said no to. They may ask for it in a new message."""
+    """Raised when a turn proposes what its person has just said no to.
+
+    They may ask for it in a new message.
+    """
 
 
 #: Performs a confirmed action, sync or async. The user is told what it returns.
@@ -97,19 +111,16 @@ class PendingAction:
     with the yes. `reason`: why the user is asked. `version`: the version of the tool that was
     shown. `plan`: the id of the plan that this action is a step of. `ran_beside`: the names of
     tools that ran at once in the same turn, which the question and its outcome name. `outcome`:
-    what the user was told in the end.
-    `asked_by`: the tool whose own code asked, "" if the action is a call of the tool `kind` that
-    the agent proposed.
-    `user_name`: what the platform called the person, for people who read the audit log. It decides
-    nothing: people choose it themselves.
+    what the user was told in the end. `asked_by`: the tool whose own code asked, "" if the action
+    is a call of the tool `kind` that the agent proposed. `user_name`: what the platform called the
+    person, for people who read the audit log. It decides nothing: people choose it themselves.
     `tool_digest`: of the definition of that tool when it was shown; `values_digest`: of the values
-    that count in the preview, "" if its whole text does.
-    `after`: what follows its outcome, by the policy or else the tool; "" if neither says, and then
-    the channel decides (`after_of`).
-    `form`: the fields that the person may change before the yes, as `FormField.to_dict` writes them.
+    that count in the preview, "" if its whole text does. `after`: what follows its outcome, by the
+    policy or else the tool; "" if neither says, and then the channel decides (`after_of`). `form`:
+    the fields that the person may change before the yes, as `FormField.to_dict` writes them.
     `changes_of`: the id of the earlier proposal that this one changes, "" for none.
-    `other_message`: what another message does to its question, by its tool; "" if that does not say,
-    and then the channel decides (`keeps_question`).
+    `other_message`: what another message does to its question, by its tool; "" if that does not
+    say, and then the channel decides (`keeps_question`).
     """
 
     user_id: str
@@ -160,11 +171,17 @@ class PendingAction:
 
     @property
     def edit_form(self) -> EditForm:
-        """Return the form in which the person may change it. It has no fields if nothing may be changed."""
+        """Return the form in which the person may change it.
+
+        It has no fields if nothing may be changed.
+        """
         return EditForm(self.pending_action_id, self.preview, self.language, form_fields(self.form))
 
     def is_expired(self, now: float | None = None) -> bool:
-        """Return whether the window has closed at `now`, in Unix seconds. It has not if the action was never shown."""
+        """Return whether the window has closed at `now`, in Unix seconds.
+
+        It has not if the action was never shown.
+        """
         return bool(self.expires_at) and (time.time() if now is None else now) >= self.expires_at
 
     def to_dict(self) -> dict[str, Any]:
@@ -178,7 +195,10 @@ class PendingAction:
 
 
 def after_of(action: PendingAction, default: After) -> After:
-    """Return what follows the outcome of an action, a plan or an undo. `default` is that of its channel."""
+    """Return what follows the outcome of an action, a plan or an undo.
+
+    `default` is that of its channel.
+    """
     return action.after or default
 
 
@@ -193,7 +213,9 @@ def keeps_question(action: PendingAction, default: OtherMessage) -> bool:
 def check_proposal(action: PendingAction) -> None:
     """Refuse an action that a user cannot agree to. Raises ValueError."""
     if not action.kind or action.kind.startswith(RESERVED_PREFIX):
-        raise ValueError(f"kind {action.kind!r} is reserved: use a name that does not begin with {RESERVED_PREFIX!r}")
+        raise ValueError(
+            f"kind {action.kind!r} is reserved: use a name that does not begin with {RESERVED_PREFIX!r}"
+        )
     if len(action.preview) > MAX_PREVIEW_CHARS:
         raise ValueError(
             f"the preview has {len(action.preview):,} characters: shorten it to at most {MAX_PREVIEW_CHARS:,}"
@@ -205,9 +227,11 @@ def check_proposal(action: PendingAction) -> None:
 
 
 def exact_args(args: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields `args` and `args_digest` of an action, with a copy that later changes to `args` do not reach.
+    """Return the fields `args` and `args_digest` of an action,
+    with a copy that later changes to `args` do not reach.
 
-    Raises TypeError when `args` is not exact JSON, ValueError when it has more than MAX_ARGS_CHARS characters.
+    Raises TypeError when `args` is not exact JSON, ValueError when it has
+    more than MAX_ARGS_CHARS characters.
     """
     text = canonical_json(args or {})
     if len(text) > MAX_ARGS_CHARS:
@@ -221,7 +245,10 @@ def exact_args(args: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def compute_args_digest(args: Mapping[str, Any] | None) -> str:
-    """Return the SHA-256 of the canonical arguments, in hex. Raises TypeError when they are not exact JSON."""
+    """Return the SHA-256 of the canonical arguments, in hex.
+
+    Raises TypeError when they are not exact JSON.
+    """
     return _digest(canonical_json(args or {}))
 
 
@@ -232,14 +259,18 @@ def _digest(text: str) -> str:
 def canonical_json(value: Any) -> str:
     """Return the value as JSON in a single form: sorted keys, ASCII, no spaces.
 
-    Raises TypeError for a value that JSON cannot hold exactly, so that equal digests mean equal arguments.
+    Raises TypeError for a value that JSON cannot hold exactly,
+    so that equal digests mean equal arguments.
     """
     _refuse_inexact(value)
     return encode_canonical(value)
 
 
-#: Encodes a value like `canonical_json`, without the check. Only for values that are known to be exact JSON.
-encode_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+#: Encodes a value like `canonical_json`, without the check.
+#: Only for values that are known to be exact JSON.
+encode_canonical = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+).encode
 
 
 #: What JSON holds exactly, whatever its value. A bool is an int.
@@ -247,7 +278,9 @@ _EXACT = (str, int, type(None))
 
 
 def _refuse_inexact(value: Any) -> None:
-    """Raise TypeError for values that json.dumps would change: tuples become lists, number keys become strings."""
+    """Raise TypeError for values that json.dumps would change: tuples become lists,
+    number keys become strings.
+    """
     if isinstance(value, _EXACT) or (isinstance(value, float) and math.isfinite(value)):
         return
     if isinstance(value, list):
@@ -258,12 +291,16 @@ def _refuse_inexact(value: Any) -> None:
         for item in value.values():
             _refuse_inexact(item)
         return
-    raise TypeError(f"{value!r} is not exact JSON: use str, int, float, bool, None, list and dict with string keys")
+    raise TypeError(
+        f"{value!r} is not exact JSON: use str, int, float, bool, None, list and dict with string keys"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ButtonPress:
-    """What a genuine button token says: an action, and what to do with it or which choice (0 to 9) was tapped."""
+    """What a genuine button token says: an action, and what to do with it
+    or which choice (0 to 9) was tapped.
+    """
 
     pending_action_id: str
     intent: ButtonIntent | None = None
@@ -271,7 +308,9 @@ class ButtonPress:
 
 
 class ActionSigner:
-    """Signs with the first key and accepts signatures of all keys, so that keys can be rotated while actions wait."""
+    """Signs with the first key and accepts signatures of all keys,
+    so that keys can be rotated while actions wait.
+    """
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = derived_keys(keys, "sayso.pending")
@@ -289,11 +328,17 @@ class ActionSigner:
         return False
 
     def button_token(self, pending_action_id: str, intent: ButtonIntent, scope: Scope) -> str:
-        """Return a button's token, at most 64 bytes. It is valid for one action, one intent and one scope."""
+        """Return a button's token, at most 64 bytes.
+
+        It is valid for one action, one intent and one scope.
+        """
         return self._token(pending_action_id, _LETTERS[intent], scope)
 
     def choice_token(self, pending_action_id: str, choice: int, scope: Scope) -> str:
-        """Return the token of the button for a choice, 0 to 9. Raises ValueError for any other number."""
+        """Return the token of the button for a choice, 0 to 9.
+
+        Raises ValueError for any other number.
+        """
         if choice not in range(10):
             raise ValueError(f"choice {choice!r} has no button: there are ten places, 0 to 9")
         return self._token(pending_action_id, str(choice), scope)
@@ -308,7 +353,9 @@ class ActionSigner:
             return None
         pending_action_id, letter, mac = parts
         is_genuine = any(
-            hmac.compare_digest(_button_mac(key, pending_action_id, letter, scope).encode(), mac.encode())
+            hmac.compare_digest(
+                _button_mac(key, pending_action_id, letter, scope).encode(), mac.encode()
+            )
             for key in self._keys
         )
         if not is_genuine:
@@ -319,20 +366,33 @@ class ActionSigner:
 
 
 def derived_keys(keys: Sequence[str], purpose: str) -> list[bytes]:
-    """Return the key for this purpose of each secret key. Raises ValueError when there is no key."""
+    """Return the key for this purpose of each secret key.
+
+    Raises ValueError when there is no key.
+    """
     if not keys or not all(keys):
-        raise ValueError("no secret key: set SAYSO_SECRET_KEYS, or start once with a writable data folder")
+        raise ValueError(
+            "no secret key: set SAYSO_SECRET_KEYS, or start once with a writable data folder"
+        )
     return [hashlib.sha256(f"{purpose}\0{key}".encode()).digest() for key in keys]
 
 
 def split_button_token(token: str) -> tuple[str, str, str] | None:
-    """Return action id, letter or number, and MAC of what looks like a button token. Verifies nothing."""
+    """Return action id, letter or number, and MAC of what looks like a button token.
+
+    Verifies nothing.
+    """
     match = _BUTTON_TOKEN.fullmatch(token)
-    return (match[1], match[2], match[3]) if match else None
+    if match:
+        return (match[1], match[2], match[3])
+    return None
 
 
 def is_choice_token(token: str) -> bool:
-    """Return whether a button's token is that of an offered answer, not of a question. Verifies nothing."""
+    """Return whether a button's token is that of an offered answer, not of a question.
+
+    Verifies nothing.
+    """
     parts = split_button_token(token)
     return parts is not None and parts[1].isdigit()
 
@@ -343,4 +403,6 @@ def _mac(key: bytes, text: str) -> bytes:
 
 def _button_mac(key: bytes, pending_action_id: str, letter: str, scope: Scope) -> str:
     text = "\0".join(("button", pending_action_id, letter, scope.user_id, scope.conversation.id))
-    return base64.urlsafe_b64encode(hmac.digest(key, text.encode(), "sha256")[:BUTTON_MAC_BYTES]).decode()
+    return base64.urlsafe_b64encode(
+        hmac.digest(key, text.encode(), "sha256")[:BUTTON_MAC_BYTES]
+    ).decode()

@@ -1,10 +1,12 @@
-"""Run blocking code from an event loop and coroutines from sync code, with time limits and a bounded number of threads.
+"""Run blocking code from an event loop and coroutines from sync code,
+with time limits and a bounded number of threads.
 
-From a loop: `call_in_thread` for our own short blocking functions, `call_in_tool_thread` and `run_with_timeout` for
-code of others, such as tools. From sync code: `run_sync`, or `run_without_loop` where a coroutine only calls stores.
+From a loop: `call_in_thread` for our own short blocking functions, `call_in_tool_thread` and
+`run_with_timeout` for code of others, such as tools. From sync code: `run_sync`, or
+`run_without_loop` where a coroutine only calls stores.
 
-The time that a call waits for a thread does not count against its time limit. A tool that runs another tool gets a
-second thread.
+The time that a call waits for a thread does not count against its time limit. A tool that runs
+another tool gets a second thread.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class Escaped(Exception):
     """Raised when foreign code tried to end this process or the task that called it."""
 
 
-#: Whether `run_without_loop` runs this code, so that what would wait on the event loop blocks this thread instead.
+#: Whether `run_without_loop` runs this code, so that what would wait on the event
+#: loop blocks this thread instead.
 has_no_loop: ContextVar[bool] = ContextVar("sayso_has_no_loop", default=False)
 
 
@@ -56,8 +59,8 @@ class _CallState(NamedTuple):
     abandoned_calls: list[Callable[[], bool]] | None = None
     #: Whether the sync caller of this code lends its thread to `call_in_caller_thread`.
     lends_thread: bool = False
-    #: Whether this code runs in a pool's thread. Its own calls get threads beyond the limit: if they waited for a free
-    #: thread while holding one, they could wait for ever.
+    #: Whether this code runs in a pool's thread. Its own calls get threads beyond the limit: if
+    #: they waited for a free thread while holding one, they could wait for ever.
     is_in_pool_thread: bool = False
 
 
@@ -93,16 +96,20 @@ async def call_foreign(function: Callable[..., Any], *args: Any, **kwargs: Any) 
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
     result = await call_in_tool_thread(lambda: function(*args, **kwargs))
-    return await result if inspect.isawaitable(result) else result
+    if inspect.isawaitable(result):
+        return await result
+    return result
 
 
 async def call_in_caller_thread(function: Callable[[], T]) -> T:
-    """Run foreign blocking code in the thread of the sync caller, if it lends its thread; otherwise in a tool thread.
+    """Run foreign blocking code in the thread of the sync caller, if it lends its thread;
+    otherwise in a tool thread.
 
-    See `run_sync`. The event loop stands still meanwhile. The function sees no loop and no task, so it may run its own:
-    from Python 3.14 on a thread runs one task at a time.
+    See `run_sync`. The event loop stands still meanwhile. The function sees no loop and no task, so
+    it may run its own: from Python 3.14 on a thread runs one task at a time.
     """
-    loop, lender = asyncio.get_running_loop(), _here.loop
+    loop = asyncio.get_running_loop()
+    lender = _here.loop
     if not _state.get().lends_thread or lender is None or lender.loop is not loop:
         return await call_in_tool_thread(function)
     task: Any = asyncio.current_task()
@@ -118,18 +125,23 @@ async def call_in_caller_thread(function: Callable[[], T]) -> T:
 
 
 def keep_caller_thread() -> None:
-    """Lend no thread of a sync caller in this task: calls that run in parallel need threads of their own."""
+    """Lend no thread of a sync caller in this task:
+    calls that run in parallel need threads of their own.
+    """
     _set_state(lends_thread=False)
 
 
 async def run_with_timeout(
     function: Callable[[], Any], seconds: float, on_late_outcome: LateOutcomeHandler | None = None
 ) -> Any:
-    """Run a foreign function, sync or async, for at most `seconds`. Raises TimedOut, and whatever the function raises.
+    """Run a foreign function, sync or async, for at most `seconds`.
 
-    The time a sync function waits for a thread does not count. When the time is up or the caller is cancelled, the
-    function goes on if `on_late_outcome` is given, which then receives its outcome; otherwise it is cancelled as far as
-    possible. A function that had no thread yet never runs, and `on_late_outcome` receives NotStarted.
+    Raises TimedOut, and whatever the function raises.
+
+    The time a sync function waits for a thread does not count. When the time is up or the caller is
+    cancelled, the function goes on if `on_late_outcome` is given, which then receives its outcome;
+    otherwise it is cancelled as far as possible. A function that had no thread yet never runs, and
+    `on_late_outcome` receives NotStarted.
 
     Under `run_without_loop` the function runs in the caller's thread, where nothing can stop it.
     """
@@ -137,7 +149,10 @@ async def run_with_timeout(
         return _call_isolated(lambda: _finish_sync(function()))
     try:
         async with execution_timeout(seconds) as limit:
-            call = None if inspect.iscoroutinefunction(function) else _CallInThread(function)
+            if inspect.iscoroutinefunction(function):
+                call = None
+            else:
+                call = _CallInThread(function)
             work = asyncio.ensure_future(_run_to_end(function, call))
             return await asyncio.shield(work)
     except TimeoutError as exc:
@@ -152,7 +167,9 @@ async def run_with_timeout(
 
 async def _run_to_end(function: Callable[[], Any], call: _CallInThread[Any] | None) -> Any:
     result = await call() if call else function()
-    return await await_isolated(result) if inspect.isawaitable(result) else result
+    if inspect.isawaitable(result):
+        return await await_isolated(result)
+    return result
 
 
 #: Tasks that wait for a late outcome: an event loop keeps no task alive by itself.
@@ -160,7 +177,9 @@ _late_tasks: set[asyncio.Task[None]] = set()
 
 
 def _abandon(
-    work: asyncio.Future[Any], call: _CallInThread[Any] | None, on_late_outcome: LateOutcomeHandler | None
+    work: asyncio.Future[Any],
+    call: _CallInThread[Any] | None,
+    on_late_outcome: LateOutcomeHandler | None,
 ) -> None:
     """Stop waiting for `work`: cancel it, or hand its outcome on once it is known."""
     _note_abandoned(work.done)
@@ -177,7 +196,9 @@ def _abandon(
     task.add_done_callback(_late_tasks.discard)
 
 
-async def _report_late_outcome(work: asyncio.Future[Any], on_late_outcome: LateOutcomeHandler) -> None:
+async def _report_late_outcome(
+    work: asyncio.Future[Any], on_late_outcome: LateOutcomeHandler
+) -> None:
     await asyncio.wait({work}, timeout=LATE_SECONDS)
     if work.done() and not work.cancelled():
         error = work.exception()
@@ -187,10 +208,11 @@ async def _report_late_outcome(work: asyncio.Future[Any], on_late_outcome: LateO
 
 
 def track_abandoned_calls() -> list[Callable[[], bool]]:
-    """Collect the calls of foreign code that go on although their caller was cancelled, from now on.
+    """Collect the calls of foreign code that go on although their caller was cancelled,
+    from now on.
 
-    Covers the calls of this context and of those that are copied from it. For each call the list gets a function that
-    says whether it has ended.
+    Covers the calls of this context and of those that are copied from it. For each call the list
+    gets a function that says whether it has ended.
     """
     calls: list[Callable[[], bool]] = []
     _set_state(abandoned_calls=calls)
@@ -205,7 +227,9 @@ def _note_abandoned(has_ended: Callable[[], bool]) -> None:
 
 @contextlib.asynccontextmanager
 async def execution_timeout(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
-    """Limit a block like `asyncio.timeout`, not counting the time in which its calls wait for a tool thread."""
+    """Limit a block like `asyncio.timeout`, not counting the time in
+    which its calls wait for a tool thread.
+    """
     outer = _state.get().time_limits
     async with asyncio.timeout(seconds) as limit:
         _set_state(time_limits=(*outer, limit))
@@ -230,11 +254,14 @@ async def await_isolated(awaitable: Awaitable[T]) -> T:
         raise Escaped(f"it raised {type(exc).__name__}") from exc
 
 
-async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]], *, stop_seconds: float | None = None) -> list[T]:
+async def gather_all(
+    coroutines: Iterable[Coroutine[Any, Any, T]], *, stop_seconds: float | None = None
+) -> list[T]:
     """Run the coroutines at once and return their results in order.
 
-    When one fails, the others are cancelled and have ended before its error is raised. `asyncio.gather` alone would
-    leave them running. With `stop_seconds`, one that has not ended by then is left running.
+    When one fails, the others are cancelled and have ended before its error is raised.
+    `asyncio.gather` alone would leave them running. With `stop_seconds`, one that has not ended by
+    then is left running.
     """
     tasks = [asyncio.create_task(each) for each in coroutines]
     try:
@@ -251,7 +278,8 @@ async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]], *, stop_secon
 def run_sync(coroutine: Coroutine[Any, Any, T], *, lends_thread: bool = False) -> T:
     """Run a coroutine from sync code and return its result. Tasks that it leaves are cancelled.
 
-    Inside a running loop, that loop waits too. With `lends_thread`, `call_in_caller_thread` uses this thread.
+    Inside a running loop, that loop waits too. With `lends_thread`,
+    `call_in_caller_thread` uses this thread.
     """
     outer = _state.get()
     _set_state(lends_thread=lends_thread)
@@ -279,9 +307,12 @@ def _run_on_thread_loop(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _ThreadLoop:
-    """The event loop of `run_sync` in one thread. Lives as long as its thread; a forked process makes its own.
+    """The event loop of `run_sync` in one thread.
 
-    It is kept from call to call: a new loop takes ten times as long as a call, and could not use open connections.
+    Lives as long as its thread; a forked process makes its own.
+
+    It is kept from call to call: a new loop takes ten times as long as a call,
+    and could not use open connections.
     """
 
     def __init__(self) -> None:
@@ -297,14 +328,16 @@ class _ThreadLoop:
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # at the end of a process half of it may be gone
             if self._pid != os.getpid():
-                # A forked process shares its parent's epoll. To close the loop would remove from it what wakes the
-                # parent's loop, so the selector gets an epoll of its own first.
+                # A forked process shares its parent's epoll. To close the loop would remove from it
+                # what wakes the parent's loop, so the selector gets an epoll of its own first.
                 self._selector.__init__()  # type: ignore[misc]
             self.loop.close()
 
 
 class _OfThisThread(threading.local):
-    """The loop that runs on this thread or waits for its next call; None while the thread is lent to a function."""
+    """The loop that runs on this thread or waits for its next call;
+    None while the thread is lent to a function.
+    """
 
     loop: _ThreadLoop | None = None
 
@@ -313,9 +346,11 @@ _here = _OfThisThread()
 
 
 def run_without_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run, in this thread and without an event loop, a coroutine that awaits nothing but stores and this module.
+    """Run, in this thread and without an event loop, a coroutine that awaits
+    nothing but stores and this module.
 
-    Their calls block here. A loop and its thread pool would cost more than the one Redis call that the coroutine makes.
+    Their calls block here. A loop and its thread pool would cost more than the one
+    Redis call that the coroutine makes.
     """
     token = has_no_loop.set(True)
     try:
@@ -361,13 +396,18 @@ def is_in_loop() -> bool:
 
 
 class _CallInThread(Generic[T]):
-    """One call of a function in a pool's thread, in a copy of the caller's context. Await it by calling it, once."""
+    """One call of a function in a pool's thread, in a copy of the caller's context.
+
+    Await it by calling it, once.
+    """
 
     def __init__(self, function: Callable[[], T], pool: DaemonThreadPool | None = None) -> None:
         self._function = function
         self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
-        self._outcome: asyncio.Future[tuple[T | None, BaseException | None]] = self._loop.create_future()
+        self._outcome: asyncio.Future[tuple[T | None, BaseException | None]] = (
+            self._loop.create_future()
+        )
         self._limits = _state.get().time_limits
         self._seconds_left: dict[asyncio.Timeout, float] = {}
         self._call = ThreadCall(self._run)
@@ -376,7 +416,8 @@ class _CallInThread(Generic[T]):
     async def __call__(self) -> T:
         for limit in self._limits:  # they stand still until a thread is free
             if (when := limit.when()) is not None and not limit.expired():
-                with contextlib.suppress(RuntimeError):  # its block has ended, and this task outlives it
+                # Its block has ended, and this task outlives it.
+                with contextlib.suppress(RuntimeError):
                     limit.reschedule(None)
                     self._seconds_left[limit] = when - self._loop.time()
         self._pool.start(self._call, beyond_limit=_state.get().is_in_pool_thread)
@@ -391,7 +432,10 @@ class _CallInThread(Generic[T]):
         return value  # type: ignore[return-value]  # no error, so this is the function's own value
 
     def abandon(self) -> bool:
-        """Stop waiting for the call. Return True if it had not started, in which case it never will."""
+        """Stop waiting for the call.
+
+        Return True if it had not started, in which case it never will.
+        """
         return self._pool.abandon(self._call)
 
     def _resume_limits(self) -> None:
@@ -406,11 +450,14 @@ class _CallInThread(Generic[T]):
         self._call_on_loop(_set_outcome, self._outcome, _outcome_of(self._context, self._function))
 
     def _call_on_loop(self, callback: Callable[..., None], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the task that waited
+        # The loop is closed, and with it the task that waited.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 
 
-def _outcome_of(context: contextvars.Context, function: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+def _outcome_of(
+    context: contextvars.Context, function: Callable[[], T]
+) -> tuple[T | None, BaseException | None]:
     try:
         return context.run(function), None
     except Exception as exc:  # noqa: BLE001  # raised again by the task that waits
@@ -422,7 +469,8 @@ def _outcome_of(context: contextvars.Context, function: Callable[[], T]) -> tupl
 
 
 def _set_outcome(
-    future: asyncio.Future[tuple[T | None, BaseException | None]], outcome: tuple[T | None, BaseException | None]
+    future: asyncio.Future[tuple[T | None, BaseException | None]],
+    outcome: tuple[T | None, BaseException | None],
 ) -> None:
     if not future.done():
         future.set_result(outcome)

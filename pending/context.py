@@ -1,4 +1,6 @@
-"""ToolContext: what a tool can learn about the person and the conversation it works for, and CallContext behind it."""
+"""ToolContext: what a tool can learn about the person and the conversation it works for,
+and CallContext behind it.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """The yes that an action runs by: id and preview of the action, who confirmed it, and when, in Unix seconds."""
+    """The yes that an action runs by: id and preview of the action, who confirmed it, and when,
+    in Unix seconds.
+    """
 
     action_id: str
     preview: str
@@ -45,7 +49,10 @@ class Confirmation:
 
 
 class _EffectHolder:
-    """Holds where the effect of a call begins. It is no field of a ToolContext: `asdict` and `==` leave it out."""
+    """Holds where the effect of a call begins.
+
+    It is no field of a ToolContext: `asdict` and `==` leave it out.
+    """
 
     __slots__ = ("_effect",)
     _effect: EffectStart
@@ -53,10 +60,13 @@ class _EffectHolder:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext(_EffectHolder):
-    """The person, the conversation and the yes of a call. Sayso fills parameters with this type; models never see them.
+    """The person, the conversation and the yes of a call.
 
-    `channel` is the channel's name in the YAML, `conversation` its address there, `language` a BCP 47 tag. Outside a
-    conversation `person` is None and the texts are "". `confirmed` is None unless the call runs by a person's yes.
+    Sayso fills parameters with this type; models never see them.
+
+    `channel` is the channel's name in the YAML, `conversation` its address there, `language` a BCP
+    47 tag. Outside a conversation `person` is None and the texts are "". `confirmed` is None unless
+    the call runs by a person's yes.
     """
 
     person: Person | None = None
@@ -66,32 +76,41 @@ class ToolContext(_EffectHolder):
     confirmed: Confirmation | None = None
 
     def effect(self) -> EffectBlock:
-        """Return the block of the tool's effect: `with context.effect():`, in an async tool `async with`.
+        """Return the block of the tool's effect: `with context.effect():`,
+        in an async tool `async with`.
 
-        Only for a tool with `marks_effect=True`. What the tool does before the block is preparation: it runs again
-        if its worker dies there. From the beginning of the block on the call never runs again. Outside of a
-        conversation the block does nothing.
+        Only for a tool with `marks_effect=True`. What the tool does before the block is
+        preparation: it runs again if its worker dies there. From the beginning of the block on the
+        call never runs again. Outside of a conversation the block does nothing.
 
-        The block raises EffectRefused, and is not entered, if the effect must not begin: another worker
-        has taken over the call. In an async tool, `with` blocks the event loop while the beginning is stored.
+        The block raises EffectRefused, and is not entered, if the effect must not begin: another
+        worker has taken over the call. In an async tool, `with` blocks the event loop while the
+        beginning is stored.
         """
         return EffectBlock(self._effect_start)
 
     def effect_begins(self) -> Awaitable[None]:
-        """Say that the effect begins now: `await context.effect_begins()`, in a sync tool without `await`.
+        """Say that the effect begins now: `await context.effect_begins()`,
+        in a sync tool without `await`.
 
         It does what entering the block of `effect` does.
         """
         return begin_effect(self._effect_start)
 
     def begins_at(self, effect: EffectStart | None) -> ToolContext:
-        """Set where the effect of the call begins. Return this context. Only Sayso calls it, before the tool runs."""
+        """Set where the effect of the call begins.
+
+        Return this context. Only Sayso calls it, before the tool runs.
+        """
         if effect is not None:
             object.__setattr__(self, "_effect", effect)
         return self
 
     def __reduce__(self) -> tuple[Callable[..., ToolContext], tuple[Any, ...]]:
-        """Return what makes a copy, in this or another process. A copy cannot say that the effect begins."""
+        """Return what makes a copy, in this or another process.
+
+        A copy cannot say that the effect begins.
+        """
         return _copied_context, tuple(getattr(self, each.name) for each in fields(self))
 
     @property
@@ -102,14 +121,18 @@ class ToolContext(_EffectHolder):
 
 def _copied_context(*values: Any) -> ToolContext:
     async def refuse() -> None:
-        raise RuntimeError("a copy of a ToolContext cannot begin the effect: use the one that the tool was given")
+        raise RuntimeError(
+            "a copy of a ToolContext cannot begin the effect: use the one that the tool was given"
+        )
 
     return ToolContext(*values).begins_at(EffectStart(refuse))
 
 
 @dataclass
 class CallContext:
-    """What the code that runs now belongs to and may use, in one context variable. Tasks and threads inherit it.
+    """What the code that runs now belongs to and may use, in one context variable.
+
+    Tasks and threads inherit it.
 
     Its fields are set only where the block of an `own_context` begins: afterwards, others share it.
     """
@@ -117,7 +140,8 @@ class CallContext:
     run: ChannelRun | None = None
     #: Where proposals are collected, besides in their run.
     proposals: list[ProposedAction] | None = None
-    #: The position of the running call in its model answer: calls may run at once, but a plan keeps their order.
+    #: The position of the running call in its model answer: calls may run at once,
+    #: but a plan keeps their order.
     position: int = 0
     #: Where the effect of the call that runs now begins; None if it began with the call.
     effect: EffectStart | None = None
@@ -137,14 +161,17 @@ def call_context() -> CallContext:
 
 
 def add_log_fields(record: logging.LogRecord) -> bool:
-    """Add the conversation and the number of the turn to a log record of a turn: a filter for log handlers."""
+    """Add the conversation and the number of the turn to a log record of a turn:
+    a filter for log handlers.
+    """
     for name, value in _context.get().log_fields.items():
         vars(record).setdefault(name, value)
     return True
 
 
 class own_context(Generic[C]):  # noqa: N801  # used like a function
-    """Give a block a copy of the CallContext to set fields of: `with own_context(CallContext) as own: own.run = run`.
+    """Give a block a copy of the CallContext to set fields of:
+    `with own_context(CallContext) as own: own.run = run`.
 
     A subclass as `kind` has more fields. Not a `contextmanager`, which takes four times as long.
     """
@@ -157,7 +184,10 @@ class own_context(Generic[C]):  # noqa: N801  # used like a function
 
     def __enter__(self) -> C:
         outer = _context.get()
-        kind = type(outer) if isinstance(outer, self._kind) else self._kind
+        if isinstance(outer, self._kind):
+            kind = type(outer)
+        else:
+            kind = self._kind
         own = kind(**vars(outer))
         self._token = _context.set(own)
         return own
@@ -168,7 +198,9 @@ class own_context(Generic[C]):  # noqa: N801  # used like a function
 
 @contextmanager
 def context_field(name: str, value: T, **others: Any) -> Iterator[T]:
-    """Set one field of the CallContext, or several, for a block, which yields the value of the first."""
+    """Set one field of the CallContext, or several, for a block,
+    which yields the value of the first.
+    """
     with own_context(CallContext) as own:
         for each, given in {name: value, **others}.items():
             setattr(own, each, given)
@@ -196,16 +228,21 @@ def is_context(hint: Any) -> bool:
     return hint is ToolContext
 
 
-def with_context(function: Callable[..., Any], context: Callable[[], ToolContext]) -> Mapping[str, ToolContext]:
+def with_context(
+    function: Callable[..., Any], context: Callable[[], ToolContext]
+) -> Mapping[str, ToolContext]:
     """Return the context arguments of a function; none if it has no such parameter."""
     names = context_parameters(function)
-    return dict.fromkeys(names, context()) if names else {}
+    if names:
+        return dict.fromkeys(names, context())
+    return {}
 
 
 def own_function(function: Any) -> Any:
     """Return the function behind decorators and partials; for a callable instance, its `__call__`."""
     target = inspect.unwrap(function)
-    while isinstance(target, functools.partial):  # other objects may have any attribute, as a Mock does
+    # Other objects may have any attribute, as a Mock does.
+    while isinstance(target, functools.partial):
         target = inspect.unwrap(target.func)
     if not hasattr(target, "__annotations__") or isinstance(target, type):
         target = getattr(type(target), "__call__", target)  # noqa: B004  # the method itself is wanted
@@ -213,7 +250,10 @@ def own_function(function: Any) -> Any:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Resolve the annotations that may name ToolContext. Others may use names that only type checkers know."""
+    """Resolve the annotations that may name ToolContext.
+
+    Others may use names that only type checkers know.
+    """
     target = own_function(function)
     names = {**getattr(target, "__globals__", {})}
     names.setdefault("ToolContext", ToolContext)

@@ -138,7 +138,9 @@ class _nothing:  # noqa: N801  # used like a function. A coroutine would warn if
 
 
 def _taken_over() -> EffectRefused:
-    return EffectRefused("the effect did not begin: another worker has taken over this call, and runs it")
+    return EffectRefused(
+        "the effect did not begin: another worker has taken over this call, and runs it"
+    )
 
 
 def _too_late() -> EffectRefused:

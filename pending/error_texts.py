@@ -1,10 +1,14 @@
-"""The texts of exceptions that the code of tools, previews and executors raised. Reading one runs that code again."""
+"""The texts of exceptions that the code of tools, previews and executors raised.
+
+Reading one runs that code again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
-#: Exceptions with which an author's code could end the program or the task. A KeyboardInterrupt comes from the user.
+#: Exceptions with which an author's code could end the program or the task.
+#: A KeyboardInterrupt comes from the user.
 FATAL_ERRORS = (SystemExit, GeneratorExit, asyncio.CancelledError)
 #: In place of a text that could not be read.
 UNREADABLE = "(its text cannot be read)"
@@ -32,6 +36,8 @@ def own_words(error: BaseException) -> str:
     """
     try:
         words = getattr(error, "words_for_person", "")
-        return str.__str__(words) if isinstance(words, str) else ""
+        if isinstance(words, str):
+            return str.__str__(words)
+        return ""
     except (Exception, *FATAL_ERRORS):  # noqa: BLE001  # an author's code may raise anything
         return ""

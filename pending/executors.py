@@ -21,10 +21,11 @@ log = logging.getLogger(__name__)
 #: The prefix of the kinds of actions that undo other actions.
 UNDO_PREFIX = "sayso:undo:"
 
-#: Rebuilds the executor of a confirmed action from its record alone; None when the action must not run any more.
+#: Rebuilds the executor of a confirmed action from its record alone;
+#: None when the action must not run any more.
 ExecutorFactory = Callable[[PendingAction], Executor | None]
-#: Finds out how an interrupted action ended; sync or async. True, or a text for the user: it took effect. False: it
-#: certainly did not. None: that is not known.
+#: Finds out how an interrupted action ended; sync or async. True, or a text for the user: it took
+#: effect. False: it certainly did not. None: that is not known.
 Reconciler = Callable[[PendingAction], Any]
 
 
@@ -49,19 +50,25 @@ class Comparison:
 
 
 class ToolKinds(Protocol):
-    """The tools of an agent as kinds of actions: the name of a tool is its kind. Asked anew at each use.
+    """The tools of an agent as kinds of actions: the name of a tool is its kind.
 
-    `own` is what was registered for the kind or kept for the action; it comes before what the tool itself brings.
+    Asked anew at each use.
+
+    `own` is what was registered for the kind or kept for the action;
+    it comes before what the tool itself brings.
     """
 
     def executor(self, action: PendingAction, own: ExecutorFactory | None) -> ActionExecutor | None:
-        """Return what performs a confirmed action now. None: nothing may. Raises what a tool's author may raise.
+        """Return what performs a confirmed action now.
+
+        None: nothing may. Raises what a tool's author may raise.
 
         It marks its effect if it is a tool that does. Of `own` the caller knows.
         """
 
     async def compare(self, action: PendingAction, *, render: bool, has_own: bool) -> Comparison:
-        """Compare the tool of an action with the one that was shown; with `render` its preview as well.
+        """Compare the tool of an action with the one that was shown;
+        with `render` its preview as well.
 
         `has_own`: something else than a tool can run the action. Raises nothing.
         """
@@ -74,7 +81,10 @@ class ToolKinds(Protocol):
 
 
 class Executors:
-    """The executor factories by kind, and the closures of this process as a shortcut. Lives as long as its store."""
+    """The executor factories by kind, and the closures of this process as a shortcut.
+
+    Lives as long as its store.
+    """
 
     def __init__(self, *, max_closures: int = 5000) -> None:
         #: The tools of the agent that uses this store.
@@ -85,11 +95,17 @@ class Executors:
         self._max_closures = max_closures
 
     def register(self, kind: str, factory: ExecutorFactory) -> None:
-        """Let `factory` rebuild the executors of this kind. It takes precedence over a tool of that name."""
+        """Let `factory` rebuild the executors of this kind.
+
+        It takes precedence over a tool of that name.
+        """
         self._factories[kind] = factory
 
     def register_reconciler(self, kind: str, reconcile: Reconciler) -> None:
-        """Let `reconcile` find out how an interrupted action of this kind ended. It takes precedence over a tool's."""
+        """Let `reconcile` find out how an interrupted action of this kind ended.
+
+        It takes precedence over a tool's.
+        """
         self._reconcilers[kind] = reconcile
 
     def keep_closure(self, pending_action_id: str, executor: Executor) -> None:
@@ -99,28 +115,39 @@ class Executors:
             self._closures.popitem(last=False)
 
     def take(self, action: PendingAction) -> ActionExecutor | None:
-        """Return the executor of an action: its closure if there is one, else a rebuilt one. None: it cannot run.
+        """Return the executor of an action: its closure if there is one, else a rebuilt one.
+
+        None: it cannot run.
 
         A closure never marks its effect: only a factory can declare that.
         """
         closure = self._closures.pop(action.pending_action_id, None)
         own = self._factories.get(action.kind) if closure is None else lambda _: closure
         try:
-            marks_effect = bool(getattr(own, "__sayso_marks_effect__", False))  # see `executor_factory`
+            # See `executor_factory`
+            marks_effect = bool(getattr(own, "__sayso_marks_effect__", False))
             if self.tools is not None:
                 executor = self.tools.executor(action, own)
             else:
                 run = own(action) if own is not None else None
-                executor = ActionExecutor(run) if run is not None else None
+                if run is not None:
+                    executor = ActionExecutor(run)
+                else:
+                    executor = None
             if executor is not None and marks_effect:
                 return executor._replace(marks_effect=True)
             return executor
         except Exception:  # a factory is user code, and nothing has happened yet
-            log.exception("pending.factory_failed", extra={"kind": action.kind, "pending": action.pending_action_id})
+            log.exception(
+                "pending.factory_failed",
+                extra={"kind": action.kind, "pending": action.pending_action_id},
+            )
             return None
 
     async def compare(self, action: PendingAction, *, render: bool) -> Comparison:
-        """Compare the tool of an action with the one that was shown; with `render` its preview as well."""
+        """Compare the tool of an action with the one that was shown;
+        with `render` its preview as well.
+        """
         has_own = action.pending_action_id in self._closures or action.kind in self._factories
         if self.tools is not None:
             return await self.tools.compare(action, render=render, has_own=has_own)
@@ -129,16 +156,22 @@ class Executors:
     def reconciler(self, kind: str) -> Reconciler | None:
         """Return the reconciler of this kind."""
         own = self._reconcilers.get(kind)
-        return own if self.tools is None else self.tools.reconciler(kind, own)
+        if self.tools is None:
+            return own
+        return self.tools.reconciler(kind, own)
 
     def undo_seconds(self, kind: str) -> float:
         """Return for how long an action of this kind can be undone, 0 when it cannot."""
-        return 0.0 if self.tools is None else self.tools.undo_seconds(kind)
+        if self.tools is None:
+            return 0.0
+        return self.tools.undo_seconds(kind)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What an executor may return: `text`, which the user is told, and `output`, which a model reads."""
+    """What an executor may return: `text`, which the user is told, and `output`,
+    which a model reads.
+    """
 
     text: str
     output: str
@@ -149,10 +182,11 @@ class EffectFailed(Exception):
 
 
 def idempotency_key() -> str:
-    """Return a key for services that support idempotency: the same when an effect is repeated after a crash.
+    """Return a key for services that support idempotency:
+    the same when an effect is repeated after a crash.
 
-    For a confirmed action it is the action's id. For a tool that a model called in a worker's turn it is a hash of the
-    turn, the call and its arguments. Outside of both it is "".
+    For a confirmed action it is the action's id. For a tool that a model called in a worker's turn
+    it is a hash of the turn, the call and its arguments. Outside of both it is "".
     """
     return call_context().idempotency_key
 
@@ -164,7 +198,10 @@ class ToolResult:
     kind: ClassVar[str] = "result"
 
     def to_json(self) -> str:
-        """Return the result as the model sees it: `kind` first, then the fields. Results inside it look the same."""
+        """Return the result as the model sees it: `kind` first, then the fields.
+
+        Results inside it look the same.
+        """
         return as_json(self)
 
 
@@ -209,7 +246,8 @@ class NotFound(ToolResult):
 class PendingConfirmation(ToolResult):
     """The tool has done nothing yet: `preview` waits for the user's yes.
 
-    A tool's own `user_prompt` is shown below the preview. The default one is shown in the user's language.
+    A tool's own `user_prompt` is shown below the preview.
+    The default one is shown in the user's language.
     """
 
     kind: ClassVar[str] = "pending_confirmation"
@@ -221,11 +259,16 @@ class PendingConfirmation(ToolResult):
     @property
     def own_prompt(self) -> str:
         """Return the tool's own prompt, "" when it is the default one."""
-        return "" if self.user_prompt == PendingConfirmation.user_prompt else self.user_prompt.strip()
+        if self.user_prompt == PendingConfirmation.user_prompt:
+            return ""
+        return self.user_prompt.strip()
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON text, including dates, models, sets and typed results. NaN and infinity become strings."""
+    """Return a value as JSON text, including dates, models, sets and typed results.
+
+    NaN and infinity become strings.
+    """
     try:
         return _encode(value)
     except (TypeError, ValueError):  # a NaN, or a key that is no text
@@ -234,7 +277,10 @@ def as_json(value: Any) -> str:
 
 def _encodable(value: Any) -> Any:
     if isinstance(value, ToolResult):
-        return {"kind": type(value).kind, **{each.name: getattr(value, each.name) for each in fields(value)}}
+        return {
+            "kind": type(value).kind,
+            **{each.name: getattr(value, each.name) for each in fields(value)},
+        }
     return _jsonable(value)
 
 

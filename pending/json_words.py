@@ -1,7 +1,8 @@
-"""JSON of an API as text for people: labels for keys, names for objects, without what only programs read.
+"""JSON of an API as text for people: labels for keys, names for objects,
+without what only programs read.
 
-Only what tells a person nothing is left out: empty fields, ids beside a name, and addresses of an API. A last line
-names what was left out. Long lists end in "and 12 more".
+Only what tells a person nothing is left out: empty fields, ids beside a name, and addresses of an
+API. A last line names what was left out. Long lists end in "and 12 more".
 """
 
 from __future__ import annotations
@@ -43,7 +44,18 @@ MAX_CUT_DEPTH = 100
 MAX_ENCODED_CHARS = 200_000
 
 #: The fields that name an object, the best first.
-_NAMES = ("name", "title", "full_name", "display_name", "displayName", "summary", "login", "username", "label", "email")
+_NAMES = (
+    "name",
+    "title",
+    "full_name",
+    "display_name",
+    "displayName",
+    "summary",
+    "login",
+    "username",
+    "label",
+    "email",
+)
 #: The fields with the address of a page that people can open.
 _PAGES = frozenset(
     """html_url htmlUrl html_link htmlLink web_url webUrl web_link webLink webViewLink permalink permalink_url
@@ -69,7 +81,8 @@ _SPOKEN_ID_CHARS = 8
 
 #: The punctuation of JSON outside of texts. A text without an end is cut off.
 _CUT_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[][{},]', re.DOTALL)
-#: A key that a program chose. All other keys may be data, such as a file's name, and stay as they are.
+#: A key that a program chose. All other keys may be data, such as a file's name,
+#: and stay as they are.
 _FIELD_NAME = re.compile(r"_{0,2}[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*_?")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 #: Values that are ids whatever their key: those with a prefix as Stripe makes them, and UUIDs.
@@ -86,7 +99,9 @@ _TIMES = range(1_000_000_000, 4_102_444_800)
 
 
 def decode(text: str) -> Any:
-    """Return the value of a JSON text. Numbers with a fraction are texts, so that no digit gets lost.
+    """Return the value of a JSON text.
+
+    Numbers with a fraction are texts, so that no digit gets lost.
 
     Raises ValueError or RecursionError.
     """
@@ -110,7 +125,10 @@ def decode_cut(text: str) -> Any:
             case "," | "}" | "]":
                 if token[0] != ",":
                     closing = closing[1:]
-                last_end = token.start() if token[0] == "," else token.end()
+                if token[0] == ",":
+                    last_end = token.start()
+                else:
+                    last_end = token.end()
                 last_closing = closing
         if len(closing) > MAX_CUT_DEPTH or (last_end and not closing):
             break
@@ -137,7 +155,10 @@ def in_lines(value: Mapping[str, Any] | Sequence[Any]) -> str:
 
 
 def in_line(value: Any, *, everything: bool = False) -> str:
-    """Return a value in one line. With `everything`, ids and addresses stay: a person may have to tell things apart."""
+    """Return a value in one line.
+
+    With `everything`, ids and addresses stay: a person may have to tell things apart.
+    """
     return _Writer(everything).inner(value, 1, MAX_CHOICE_FIELDS if everything else MAX_LINE_FIELDS)
 
 
@@ -152,9 +173,13 @@ def decoded(value: Any) -> Any:
 
 
 def _is_empty(value: Any, depth: int = MAX_DEPTH) -> bool:
-    """Return whether a JSON value tells people nothing: null, an empty text or list, or an object of such values."""
+    """Return whether a JSON value tells people nothing: null, an empty text or list,
+    or an object of such values.
+    """
     if isinstance(value, Mapping):
-        return not value or (depth > 0 and all(_is_empty(each, depth - 1) for each in value.values()))
+        return not value or (
+            depth > 0 and all(_is_empty(each, depth - 1) for each in value.values())
+        )
     return value is None or (isinstance(value, str | list) and not value)
 
 
@@ -189,7 +214,10 @@ class _Writer:
         return "\n".join(lines + _more(len(rows) - MAX_ROWS)) or "nothing"
 
     def _line(self, key: str, value: Any) -> str:
-        """Return one field of the outermost object. A list of objects that is long has lines of its own."""
+        """Return one field of the outermost object.
+
+        A list of objects that is long has lines of its own.
+        """
         label = _heading(key)
         value = decoded(value)
         if isinstance(value, list) and any(isinstance(each, list | Mapping) for each in value):
@@ -204,7 +232,10 @@ class _Writer:
         return f"{label}: {self.inner(_timed(key, value), 2, MAX_LINE_FIELDS)}"
 
     def inner(self, value: Any, depth: int, max_fields: int) -> str:
-        """Return a value in one line. `depth` is 1 for a row, and one more for each object around it."""
+        """Return a value in one line.
+
+        `depth` is 1 for a row, and one more for each object around it.
+        """
         value = decoded(value)
         if isinstance(value, Mapping):
             return self._object(value, depth, max_fields)
@@ -217,7 +248,9 @@ class _Writer:
         text = " ".join(_text(value).split())
         is_address = _WEB_ADDRESS.match(text) is not None
         limit = MAX_ADDRESS_CHARS if is_address else MAX_INNER_CHARS
-        return text if len(text) <= limit else f"{text[:limit]}…"
+        if len(text) <= limit:
+            return text
+        return f"{text[:limit]}…"
 
     def _list(self, values: list[Any], depth: int, max_fields: int) -> str:
         """Return a list in one line. Lists inside a list stand in brackets."""
@@ -239,10 +272,15 @@ class _Writer:
     def _object(self, value: Mapping[str, Any], depth: int, max_fields: int) -> str:
         """Return an object in one line: its name, and behind it its other fields in brackets."""
         name_key = _name_key(value)
-        name = "" if name_key is None else self.inner(value[name_key], depth, max_fields)
+        if name_key is None:
+            name = ""
+        else:
+            name = self.inner(value[name_key], depth, max_fields)
         if depth > MAX_DEPTH:
             return name or _counted(len(value), "field")
-        fields = [field for field in self._fields(value, is_inner=depth > 1) if field[0] != name_key]
+        fields = [
+            field for field in self._fields(value, is_inner=depth > 1) if field[0] != name_key
+        ]
         texts = []
         for key, encoded in fields[:max_fields]:
             item = decoded(encoded)
@@ -256,11 +294,16 @@ class _Writer:
         return name or others or "nothing"
 
     def _fields(self, value: Mapping[str, Any], *, is_inner: bool) -> list[tuple[str, Any]]:
-        """Return the fields that tell people something. If all are technical, they are all that there is to tell."""
+        """Return the fields that tell people something.
+
+        If all are technical, they are all that there is to tell.
+        """
         fields = [(str(key), item) for key, item in value.items() if not _is_empty(item)]
         if self._everything:
             return fields
-        technical = {key for key, item in fields if _is_technical(key, item, value, is_inner=is_inner)}
+        technical = {
+            key for key, item in fields if _is_technical(key, item, value, is_inner=is_inner)
+        }
         if len(technical) == len(fields):
             return fields
         self._left_out.update((label_of(key), None) for key, _ in fields if key in technical)
@@ -289,7 +332,10 @@ def _heading(key: str) -> str:
 
 
 def label_of(key: str) -> str:
-    """Return the key of a field as words, such as "updated at" for `updatedAt`. Keys that may be data stay."""
+    """Return the key of a field as words, such as "updated at" for `updatedAt`.
+
+    Keys that may be data stay.
+    """
     if not _FIELD_NAME.fullmatch(key):
         return key
     if key in _PAGES and not key.startswith(("receipt", "hosted", "order")):
@@ -321,7 +367,10 @@ def _name_key(value: Mapping[str, Any]) -> str | None:
 
 
 def _is_technical(key: str, value: Any, siblings: Mapping[str, Any], *, is_inner: bool) -> bool:
-    """Return whether a field of an object tells people nothing. `siblings` are all fields of the object."""
+    """Return whether a field of an object tells people nothing.
+
+    `siblings` are all fields of the object.
+    """
     words = [word.lower() for word in _words_of(key)]
     last = words[-1] if words else ""
     if key in _TECHNICAL or key.startswith(_TECHNICAL_PREFIXES):
@@ -345,7 +394,9 @@ def _is_technical(key: str, value: Any, siblings: Mapping[str, Any], *, is_inner
 def _is_for_programs(
     key: str, value: str, words: Sequence[str], siblings: Mapping[str, Any], *, is_inner: bool
 ) -> bool:
-    """Return whether an address is one of an API, a picture beside a name, or another one beside that of a page."""
+    """Return whether an address is one of an API, a picture beside a name,
+    or another one beside that of a page.
+    """
     web = _WEB_ADDRESS.match(value)
     if "{" in value or _PICTURES & set(words):
         return True
@@ -375,7 +426,14 @@ def _text(value: Any) -> str:
 
 
 def _timed(key: str, value: Any) -> Any:
-    """Return the time that a number of seconds under such a key means; all other values as they are."""
-    if isinstance(value, bool) or not isinstance(value, int) or value not in _TIMES or not _TIME_KEY.fullmatch(key):
+    """Return the time that a number of seconds under such a key means;
+    all other values as they are.
+    """
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value not in _TIMES
+        or not _TIME_KEY.fullmatch(key)
+    ):
         return value
     return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,4 +1,6 @@
-"""Limits and lifetimes of what is stored, for every store: the Lua scripts get each of them as a local variable."""
+"""Limits and lifetimes of what is stored, for every store:
+the Lua scripts get each of them as a local variable.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,16 @@ KEEP_STRANGER_MS = 3600 * 1000
 MAX_IDS = 8
 #: How long a pending action is kept, so that a repeated turn finds its outcome.
 KEEP_ACTION_MS = 48 * 3600 * 1000
-#: How long a person who asks for the same again is told that it was done, and the most actions that are remembered.
+#: How long a person who asks for the same again is told that it was done,
+#: and the most actions that are remembered.
 KEEP_RECENT_MS = 3600 * 1000
 MAX_RECENT = 50
 #: How long a question stays open at least once its person has opened its form.
 FORM_MS = 600_000
 #: How long the status of a reply is kept.
 KEEP_DELIVERY_MS = 7 * 24 * 3600 * 1000
-#: For this long after the outcome of a yes or no, the same answer again repeats it and is not answered.
+#: For this long after the outcome of a yes or no, the same answer again
+#: repeats it and is not answered.
 REPEAT_MS = 60_000
 #: How long people are told of a loss of data after the server was resumed.
 KEEP_LOSS_MS = 24 * 3600 * 1000
@@ -34,20 +38,23 @@ KEEP_JOB_MS = 24 * 3600 * 1000
 #: How long the rate limit of a channel is kept.
 KEEP_RATE_MS = 24 * 3600 * 1000
 
-#: A day, and how long the paid messages of one day are counted: until `sayso doctor` has shown them the day after.
+#: A day, and how long the paid messages of one day are counted:
+#: until `sayso doctor` has shown them the day after.
 DAY_MS = 24 * 3600 * 1000
 KEEP_PAID_MS = 3 * 24 * 3600 * 1000
 
 #: After this time a wake-up that no worker answered is repeated.
 WAKE_GRACE_MS = 5_000
-#: After this time the reaper looks again at a wake-up that is still in the queue. Less than SOON_MS, so that the
-#: conversation counts as one with work.
+#: After this time the reaper looks again at a wake-up that is still in the queue. Less than
+#: SOON_MS, so that the conversation counts as one with work.
 LOOK_AGAIN_MS = 10_000
-#: A conversation that is due within this time has work or a lease; a later one waits for a platform or a timer.
+#: A conversation that is due within this time has work or a lease;
+#: a later one waits for a platform or a timer.
 SOON_MS = 15_000
 #: An action that was begun this long ago, outside of a conversation, has lost its process.
 STALE_MS = 120_000
-#: For this long messages are dropped where the bot may not write; then the next one is answered, to try again.
+#: For this long messages are dropped where the bot may not write; then the next one is answered,
+#: to try again.
 BARRED_MS = 3600 * 1000
 #: Within this time a client that lost an answer asks again.
 ASKED_AGAIN_MS = 60_000
@@ -58,7 +65,8 @@ SPREAD_MS = 50
 
 #: Replies of a conversation whose status is stored: the last ones.
 MAX_DELIVERIES = 50
-#: Turns of a conversation of which is stored how they were answered: the last ones, for as long as deliveries.
+#: Turns of a conversation of which is stored how they were answered: the last ones,
+#: for as long as deliveries.
 MAX_ANSWERED = 50
 #: Undelivered replies of a shard in each list for the operator.
 MAX_UNDELIVERED = 1000
@@ -74,24 +82,28 @@ MAX_STARTS = 3
 GIVEN_UP = 1000
 #: Turns that may be answered as one.
 MAX_BURST = 10
-#: Audit entries of a shard that may wait for a worker. Beyond that the oldest are dropped and leave a gap.
+#: Audit entries of a shard that may wait for a worker.
+#: Beyond that the oldest are dropped and leave a gap.
 MAX_AUDIT_ENTRIES = 5000
 #: Places beyond a full inbox, for taps, stops and answers to a question.
 URGENT_PLACES = 10
 #: Urgent places for one user.
 URGENT_PLACES_EACH = 2
-#: Taps of one person on buttons of others, or on questions of others that have ended: so many a minute are answered,
-#: and so many at once. Further ones are dropped, since each takes a worker from those who may decide there.
+#: Taps of one person on buttons of others, or on questions of others that have ended: so many a
+#: minute are answered, and so many at once. Further ones are dropped, since each takes a worker
+#: from those who may decide there.
 FOREIGN_TAPS_PER_MINUTE = 6
 FOREIGN_TAPS_IN_ONE_GO = 3
-#: Conversations of each reserve, beside a tenth of the limit: one for notices of refusal, one for urgent turns.
+#: Conversations of each reserve, beside a tenth of the limit: one for notices of refusal,
+#: one for urgent turns.
 RESERVED_CONVERSATIONS = 10
 
 #: The version of the records that scripts write, as those that processes write.
 RECORD_VERSION = records.VERSION
 #: The newest version of records that scripts read.
 NEWEST_RECORD_VERSION = records.READABLE.stop - 1
-#: Prefix of the ids of urgent jobs: they go to the front of the queue, and may take a worker's reserved places.
+#: Prefix of the ids of urgent jobs: they go to the front of the queue,
+#: and may take a worker's reserved places.
 URGENT_JOB = "first-"
 #: The hash that the first entry of an audit chain names as the one before it.
 NO_HEAD = "0" * 40

@@ -15,7 +15,9 @@ MAX_ELEMENT_DEPTH = 50
 #: Elements whose text is for browsers.
 _UNSEEN = frozenset(("script", "style", "svg", "template", "noscript"))
 #: Elements inside a line. All others begin one.
-_INSIDE_LINES = frozenset("a abbr b bdi bdo code em font i label mark q s small span strong sub sup td th u".split())
+_INSIDE_LINES = frozenset(
+    "a abbr b bdi bdo code em font i label mark q s small span strong sub sup td th u".split()
+)
 #: The first elements of a page, or of a part of one.
 _OF_PAGES = _INSIDE_LINES | frozenset(
     "article body center div h1 h2 h3 h4 h5 h6 head header html main ol p pre section table title ul".split()
@@ -129,7 +131,10 @@ def _parts(text: str) -> Iterator[_Part]:
             position = end + 3
         elif text.startswith("<![CDATA[", start):
             end = text.find("]]>", start)
-            inside = text[start + 9 :] if end < 0 else text[start + 9 : end]
+            if end < 0:
+                inside = text[start + 9 :]
+            else:
+                inside = text[start + 9 : end]
             yield _Part(text=inside.replace("&", "&amp;"))
             position = end + 3
         else:
@@ -137,7 +142,10 @@ def _parts(text: str) -> Iterator[_Part]:
             tag = text[start + 1 : end] if end >= 0 else ""
             yield _Part(tag=tag)
             position = end + 1
-            name = tag.split(maxsplit=1)[0].lower() if tag.strip() else ""
+            if tag.strip():
+                name = tag.split(maxsplit=1)[0].lower()
+            else:
+                name = ""
             if name in _UNSEEN:
                 end = lowered.find(f"</{name}", position)
                 position = end

@@ -1,4 +1,6 @@
-"""MemoryActionRepository: pending actions in this process, each step as the Lua scripts do it in Redis."""
+"""MemoryActionRepository: pending actions in this process,
+each step as the Lua scripts do it in Redis.
+"""
 
 from __future__ import annotations
 
@@ -44,16 +46,20 @@ class Conversations(Protocol):
         """Append a reply."""
 
     def set_last_question(self, conversation: str, pid: str) -> None:
-        """Note that the question of an action is the last thing that the bot said in a conversation that exists."""
+        """Note that the question of an action is the last thing that the bot
+        said in a conversation that exists.
+        """
 
     def move_end(self, conversation: str, pid: str, at: float) -> None:
         """Let the timer for an unanswered question ring at another time."""
 
 
 class MemoryActionRepository:
-    """Stores actions in this process, at most `max_entries`: the oldest are forgotten first, finished ones before open.
+    """Stores actions in this process, at most `max_entries`: the oldest are forgotten first,
+    finished ones before open.
 
-    Shares its `lock` with the conversations of this process, which set `conversations` to themselves.
+    Shares its `lock` with the conversations of this process,
+    which set `conversations` to themselves.
     """
 
     def __init__(self, *, max_entries: int = 5000, clock: Callable[[], float] = time.time) -> None:
@@ -69,7 +75,8 @@ class MemoryActionRepository:
         #: Plans with a step whose outcome came in late, before their user was told anything.
         self._late: set[str] = set()
         self._last_asked: OrderedDict[tuple[str, str], str] = OrderedDict()
-        #: The action that occupies each scope (conversation and user), and the scope of each action.
+        #: The action that occupies each scope (conversation and user),
+        #: and the scope of each action.
         self._occupants: dict[tuple[str, str], str] = {}
         self._scopes: dict[str, tuple[str, str]] = {}
 
@@ -80,7 +87,9 @@ class MemoryActionRepository:
     def _find_open(self, conversation: str, user: str) -> StoredAction | None:
         with self.lock:
             stored = self._get(self._occupants.get((conversation, user), ""))
-            return replace(stored, looked_at=self._clock()) if stored else None
+            if stored:
+                return replace(stored, looked_at=self._clock())
+            return None
 
     async def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
         """Return actions by id."""
@@ -94,14 +103,18 @@ class MemoryActionRepository:
         return replace(stored, looked_at=self._clock())
 
     async def open_form(self, conversation: str, pid: str) -> StoredAction | None:
-        """Return an action whose person begins to change it. An open question stays open for FORM_MS at least."""
+        """Return an action whose person begins to change it.
+
+        An open question stays open for FORM_MS at least.
+        """
         with self.lock:
             now = self._look_at(conversation, pid)
             if now is None:
                 return None
             later = round(self._clock() + FORM_MS / 1000, 3)
             if now.state == "shown" and self._clock() < now.expires_at < later:
-                # With a longer time to live, too, the time at which the window opened stays the same.
+                # With a longer time to live, too, the time at which
+                # the window opened stays the same.
                 action = self._actions[pid][1]
                 more_ms = round((later - now.expires_at) * 1000)
                 self._actions[pid] = (now, replace(action, ttl_ms=action.ttl_ms + more_ms))
@@ -114,10 +127,16 @@ class MemoryActionRepository:
         """Return the actions of a scope that were started within the last hour, the last one first."""
         with self.lock:
             since = self._clock() - KEEP_RECENT_MS / 1000
-            own = (self._actions[pid][0] for pid, scope in self._scopes.items() if scope == (conversation, user))
+            own = (
+                self._actions[pid][0]
+                for pid, scope in self._scopes.items()
+                if scope == (conversation, user)
+            )
             started = [stored for stored in own if stored.attempt and stored.begun_at > since]
             newest_first = sorted(started, key=lambda stored: stored.begun_at)[::-1]
-            return [replace(stored, looked_at=self._clock()) for stored in newest_first[:MAX_RECENT]]
+            return [
+                replace(stored, looked_at=self._clock()) for stored in newest_first[:MAX_RECENT]
+            ]
 
     async def note_asked(self, chat: str, user: str, note: str) -> None:
         """Note which thread of a chat asked a user something last."""
@@ -137,7 +156,9 @@ class MemoryActionRepository:
         answer, stored = await self.change(conversation, TurnChange(new_actions=(new_action,)))
         return stored.expires_at if answer == "ok" and stored else None
 
-    async def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
+    async def change(
+        self, conversation: str, change: TurnChange
+    ) -> tuple[str, StoredAction | None]:
         """Make a transition or store new actions, without a lease."""
         with self.lock:
             refusal = self._refusal(conversation, change)
@@ -151,7 +172,9 @@ class MemoryActionRepository:
             changed = change.new_actions[-1] if change.new_actions else change.transition
             return "ok", self._get(changed.pending_action_id) if changed else None
 
-    async def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
+    async def claim(
+        self, claim: Claim, stored: StoredAction
+    ) -> tuple[ClaimStatus, ActionState | Literal[""]]:
         """Claim a shown action, once."""
         with self.lock:
             if self._has_lost_lease(claim):
@@ -209,7 +232,9 @@ class MemoryActionRepository:
             if now.state == "started" and now.attempt == attempt:
                 return "go"
             action = self._actions[pid][1]
-            if now.state != "claimed" and not (now.state == "started" and (action.idempotent or action.steps)):
+            if now.state != "claimed" and not (
+                now.state == "started" and (action.idempotent or action.steps)
+            ):
                 return "no"
             return self._start(pid, attempt, limited=not action.steps)
 
@@ -220,9 +245,15 @@ class MemoryActionRepository:
             now = self._get(pid)
             if now is None or now.attempt != attempt or now.state == result.state:
                 return
-            is_late = (now.state, result.state) in (("unknown", "failed"), ("unknown", "done"), ("failed", "done"))
+            is_late = (now.state, result.state) in (
+                ("unknown", "failed"),
+                ("unknown", "done"),
+                ("failed", "done"),
+            )
             if now.state == "started" or is_late:
-                self._put(pid, replace(now, result=result.result or now.result, output=result.output))
+                self._put(
+                    pid, replace(now, result=result.result or now.result, output=result.output)
+                )
                 self._set(pid, result.state, result.outcome_text)
             if not is_late or not self.conversations:
                 return
@@ -232,7 +263,9 @@ class MemoryActionRepository:
                 self.conversations.say(claim.conversation, result.correction)
 
     def commit(self, conversation: str, context: DecisionContext, change: TurnChange) -> str:
-        """Make the change of a worker's turn. Return "", or why it cannot be made: "state" or "exists".
+        """Make the change of a worker's turn.
+
+        Return "", or why it cannot be made: "state" or "exists".
 
         An action that is over leaves its scope.
         """
@@ -252,9 +285,15 @@ class MemoryActionRepository:
     def actions_of_turn(
         self, conversation: str, user: str, tapped: str
     ) -> tuple[StoredAction | None, StoredAction | None]:
-        """Return the action that occupies a scope and the one that a button names. To a lease no action is stale."""
-        occupant, named = self._get(self._occupants.get((conversation, user), "")), self._get(tapped)
-        return occupant and replace(occupant, looked_at=0.0), named and replace(named, looked_at=0.0)
+        """Return the action that occupies a scope and the one that a button names.
+
+        To a lease no action is stale.
+        """
+        occupant = self._get(self._occupants.get((conversation, user), ""))
+        named = self._get(tapped)
+        return occupant and replace(occupant, looked_at=0.0), named and replace(
+            named, looked_at=0.0
+        )
 
     def user_of(self, pid: str) -> str:
         """Return the user whose answer an action waits for, "" for an unknown action."""
@@ -274,7 +313,10 @@ class MemoryActionRepository:
             self._put(pid, replace(now, followed_at=turns))
 
     def mark_repeated(self, pid: str, turns: int, written_at: float) -> None:
-        """Note that the question was shown again, after so many turns came in. See `set_last_question` in Lua."""
+        """Note that the question was shown again, after so many turns came in.
+
+        See `set_last_question` in Lua.
+        """
         now = self._get(pid)
         if now and now.followed_at:
             written_at = round(written_at, 6) or now.written_at
@@ -283,7 +325,8 @@ class MemoryActionRepository:
     def mark_shown(
         self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0
     ) -> tuple[float, NewAction | None]:
-        """Open the window of an action, and of its steps, whose preview was delivered as the message `prompt`.
+        """Open the window of an action, and of its steps,
+        whose preview was delivered as the message `prompt`.
 
         Returns when the window closes, and the action that was opened.
         """
@@ -294,7 +337,9 @@ class MemoryActionRepository:
             return 0.0, None
         action = self._actions[pid][1]
         expires_at = round(self._clock() + action.ttl_ms / 1000, 3)
-        self._put(pid, replace(now, expires_at=expires_at, seen=seen, written_at=round(written_at, 6)))
+        self._put(
+            pid, replace(now, expires_at=expires_at, seen=seen, written_at=round(written_at, 6))
+        )
         self._set(pid, "shown")
         for step in action.steps:
             self.mark_shown(step, seen, written_at=written_at)
@@ -309,15 +354,20 @@ class MemoryActionRepository:
         return True
 
     def end_undelivered(self, pid: str, *, shown: bool = False) -> None:
-        """End an action whose preview can never be delivered; with `shown` also one that was taken for delivered."""
+        """End an action whose preview can never be delivered;
+        with `shown` also one that was taken for delivered.
+        """
         now = self._get(pid)
         if now and (now.state == "armed" or (shown and now.state == "shown")):
             self._set(pid, "expired")
 
-    def _claim_step(self, claim: Claim, now: StoredAction) -> tuple[ClaimStatus, ActionState] | None:
+    def _claim_step(
+        self, claim: Claim, now: StoredAction
+    ) -> tuple[ClaimStatus, ActionState] | None:
         """Claim a step of a plan, None for any other action.
 
-        The yes was to the plan, whose window was checked: a step is claimed only while its plan runs by the same yes.
+        The yes was to the plan, whose window was checked: a step is claimed only
+        while its plan runs by the same yes.
         """
         plan_id = self._actions[now.pid][1].plan
         if not plan_id:
@@ -332,7 +382,9 @@ class MemoryActionRepository:
     def _claim_shown(self, claim: Claim, now: StoredAction) -> tuple[ClaimStatus, ActionState]:
         """Claim a shown action if the turn came in while its window was open."""
         conversations = self.conversations if claim.lease else None
-        seq, at = conversations.head(claim.conversation) if conversations else (claim.seq, self._clock())
+        seq, at = (
+            conversations.head(claim.conversation) if conversations else (claim.seq, self._clock())
+        )
         if seq != claim.seq:
             return "moved", now.state
         if at >= now.expires_at:
@@ -345,14 +397,17 @@ class MemoryActionRepository:
         self._set(now.pid, "claimed", by=claim.by)
         return "mine", "claimed"
 
-    def _decide(self, decision: ActionDecision, now: StoredAction) -> tuple[DecisionVerdict, StoredAction]:
+    def _decide(
+        self, decision: ActionDecision, now: StoredAction
+    ) -> tuple[DecisionVerdict, StoredAction]:
         match decision.intent:
             case "cancel":
                 return "cancelled", self._set(now.pid, "cancelled", by=decision.by)
             case "ignore":
                 expires_at = round(self._clock() + decision.ignore_seconds, 3)
                 if now.state == "shown" and expires_at < now.expires_at:
-                    # The time-to-live is cut as well, so that the time at which the window opened stays the same.
+                    # The time-to-live is cut as well, so that the time at which
+                    # the window opened stays the same.
                     action = self._actions[now.pid][1]
                     cut_ms = round((now.expires_at - expires_at) * 1000)
                     self._actions[now.pid] = (now, replace(action, ttl_ms=action.ttl_ms - cut_ms))
@@ -373,18 +428,30 @@ class MemoryActionRepository:
     def _refusal(self, conversation: str, change: TurnChange) -> str:
         """Return why the change cannot be made: "state" or "exists". "": it can."""
         if change.transition:
-            pid, to = change.transition.pending_action_id, change.transition.to
+            pid = change.transition.pending_action_id
+            to = change.transition.to
             now = self._get(pid)
             # An expired action may still be reported as cancelled.
             is_reported = now and now.state == "expired" and to in ("cancelled", "expired")
-            if now is None or pid in self._late or not (now.state in change.transition.from_states or is_reported):
+            if (
+                now is None
+                or pid in self._late
+                or not (now.state in change.transition.from_states or is_reported)
+            ):
                 self._late.discard(pid)
                 return "state"
         live = [new_action for new_action in change.new_actions if new_action.live]
-        return "exists" if any(self._is_occupied(conversation, each, change.transition) for each in live) else ""
+        if any(self._is_occupied(conversation, each, change.transition) for each in live):
+            return "exists"
+        return ""
 
-    def _is_occupied(self, conversation: str, new_action: NewAction, transition: Transition | None) -> bool:
-        """Return whether another action occupies the scope. Ends one that has expired or was abandoned."""
+    def _is_occupied(
+        self, conversation: str, new_action: NewAction, transition: Transition | None
+    ) -> bool:
+        """Return whether another action occupies the scope.
+
+        Ends one that has expired or was abandoned.
+        """
         occupant = self._occupants.get((conversation, new_action.user), "")
         now = self._find_open(conversation, new_action.user)
         is_leaving = transition is not None and transition.pending_action_id == occupant
@@ -401,18 +468,24 @@ class MemoryActionRepository:
     def _apply(self, conversation: str, change: TurnChange) -> None:
         if change.transition:
             transition = change.transition
-            now, text = self._actions[transition.pending_action_id][0], transition.outcome_text
+            now = self._actions[transition.pending_action_id][0]
+            text = transition.outcome_text
             if now.state in (transition.to, "expired"):
                 self._put(now.pid, replace(now, outcome_text=text or now.outcome_text))
             else:
                 self._set(now.pid, transition.to, text, transition.by)
             if transition.unclear:
                 now = self._actions[now.pid][0]
-                self._put(now.pid, replace(now, unclear_answers=(*now.unclear_answers, transition.unclear)))
+                self._put(
+                    now.pid,
+                    replace(now, unclear_answers=(*now.unclear_answers, transition.unclear)),
+                )
         for new_action in change.new_actions:
             pid = new_action.pending_action_id
             if pid not in self._actions:
-                stored = StoredAction(pid, new_action.record, new_action.mac, "armed", trace=new_action.trace)
+                stored = StoredAction(
+                    pid, new_action.record, new_action.mac, "armed", trace=new_action.trace
+                )
                 self._actions[pid] = (stored, new_action)
                 self._scopes[pid] = (conversation, new_action.user)
                 self._set(pid, "armed")
@@ -426,7 +499,9 @@ class MemoryActionRepository:
             self._set(stored.pid, "superseded" if stored.state == "claimed" else "unknown")
 
     def _has_lost_lease(self, claim: Claim) -> bool:
-        return bool(claim.lease and self.conversations and not self.conversations.holds(claim.lease))
+        return bool(
+            claim.lease and self.conversations and not self.conversations.holds(claim.lease)
+        )
 
     def _get(self, pid: str) -> StoredAction | None:
         entry = self._actions.get(pid)
@@ -436,25 +511,38 @@ class MemoryActionRepository:
         self._actions[pid] = (stored, self._actions[pid][1])
         return stored
 
-    def _set(self, pid: str, state: ActionState, outcome_text: str = "", by: str = "") -> StoredAction:
+    def _set(
+        self, pid: str, state: ActionState, outcome_text: str = "", by: str = ""
+    ) -> StoredAction:
         """Change the state and log it. When a plan ends, its open steps end too."""
         now, action = self._actions[pid]
-        begun_at = self._clock() if state in ("claimed", "started") else now.begun_at
+        if state in ("claimed", "started"):
+            begun_at = self._clock()
+        else:
+            begun_at = now.begun_at
         changed = replace(
-            now, state=state, outcome_text=outcome_text or now.outcome_text, by=by or now.by, begun_at=begun_at
+            now,
+            state=state,
+            outcome_text=outcome_text or now.outcome_text,
+            by=by or now.by,
+            begun_at=begun_at,
         )
         stored = self._put(pid, changed)
         self.log.append({"pid": pid, "event": state, "by": stored.by, "body": action.mac})
         if state not in OPEN_STATES:
             for step in (self._get(step) for step in action.steps):
                 if step and step.state in OPEN_STATES:
-                    step_end = "unknown" if step.state == "started" else _STEP_END.get(state, "cancelled")
+                    step_end = (
+                        "unknown" if step.state == "started" else _STEP_END.get(state, "cancelled")
+                    )
                     self._set(step.pid, step_end, by=stored.by)
         return stored
 
     def _forget_oldest(self) -> None:
         while len(self._actions) > self._max_entries:
-            over = (pid for pid, (stored, _) in self._actions.items() if stored.state not in OPEN_STATES)
+            over = (
+                pid for pid, (stored, _) in self._actions.items() if stored.state not in OPEN_STATES
+            )
             pid = next(over, next(iter(self._actions)))
             del self._actions[pid]
             self._attempts.pop(pid, None)

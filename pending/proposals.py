@@ -1,4 +1,6 @@
-"""Proposals: what tools propose during a turn, and the plan or undo that a user is asked to confirm."""
+"""Proposals: what tools propose during a turn, and the plan or
+undo that a user is asked to confirm.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=ExecutorFactory)
 
-#: Most proposals of one turn that share a yes. People do not read more, and so do not agree to more.
+#: Most proposals of one turn that share a yes. People do not read more,
+#: and so do not agree to more.
 MAX_STEPS = 10
 #: A user id that is a phone number, as Twilio and Telegram write it.
 _PHONE = re.compile(r"(?:whatsapp:)?(\+[0-9]{6,15})")
@@ -74,19 +77,19 @@ def stash_pending(
 ) -> PendingAction | None:
     """Propose a side effect to the user of the current turn (seed: `stash_pending`).
 
-    `preview` is shown as it is, unless it is `Markdown`. `executor` serves only this process. After a restart, or on
-    another machine, the executor factory registered for `kind` rebuilds it from `args`. All proposals of one turn form
-    one plan, in order, under one yes. With `typed_code` the yes must name the code that the question shows. `reason`
-    says why the user is asked, `version` which version of the tool was shown. Outside a channel run this does nothing
-    and returns None.
+    `preview` is shown as it is, unless it is `Markdown`. `executor` serves only this process. After
+    a restart, or on another machine, the executor factory registered for `kind` rebuilds it from
+    `args`. All proposals of one turn form one plan, in order, under one yes. With `typed_code` the
+    yes must name the code that the question shows. `reason` says why the user is asked, `version`
+    which version of the tool was shown. Outside a channel run this does nothing and returns None.
 
-    Only the agent gives `shown`, when it proposes a call itself. Otherwise the definition of the tool that runs is
-    stored: if it has changed at the yes, nothing runs.
+    Only the agent gives `shown`, when it proposes a call itself. Otherwise the definition of the
+    tool that runs is stored: if it has changed at the yes, nothing runs.
 
-    Raises PendingActionExistsError when this turn has already proposed the same, MAX_STEPS others, or as much text as a
-    question may show; ActionDeniedError when the user has just said no to the same; RuntimeError in a tool that is
-    marked read-only; TypeError when `args` is not exact JSON; and ValueError when a limit of `check_proposal` is
-    exceeded.
+    Raises PendingActionExistsError when this turn has already proposed the same, MAX_STEPS others,
+    or as much text as a question may show; ActionDeniedError when the user has just said no to the
+    same; RuntimeError in a tool that is marked read-only; TypeError when `args` is not exact JSON;
+    and ValueError when a limit of `check_proposal` is exceeded.
     """
     run = call_context().run
     if run is None or run.confirmed is not None:
@@ -128,9 +131,12 @@ def stash_pending(
 
 
 def executor_factory(kind: str, *, marks_effect: bool = False) -> Callable[[F], F]:
-    """Mark a function as the executor factory of `kind`. The tool loader finds it beside the tools of its module.
+    """Mark a function as the executor factory of `kind`.
 
-    With `marks_effect` its executors say where their effect begins: `with current_context().effect():`.
+    The tool loader finds it beside the tools of its module.
+
+    With `marks_effect` its executors say where their effect begins:
+    `with current_context().effect():`.
     """
 
     def mark(factory: F) -> F:
@@ -144,7 +150,9 @@ def executor_factory(kind: str, *, marks_effect: bool = False) -> Callable[[F], 
 
 @dataclass(frozen=True, slots=True)
 class ProposedAction:
-    """A proposal and its position in the turn: the number of the model's answer, and of the call in that answer."""
+    """A proposal and its position in the turn: the number of the model's answer,
+    and of the call in that answer.
+    """
 
     action: PendingAction
     at: tuple[int, int]
@@ -155,8 +163,12 @@ class ProposedAction:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ProposedAction:
-        """Read the result of `to_dict`. Raises ValueError, TypeError or KeyError on anything else."""
-        action, (round_, call) = PendingAction.from_dict(data["action"]), data["at"]
+        """Read the result of `to_dict`.
+
+        Raises ValueError, TypeError or KeyError on anything else.
+        """
+        action = PendingAction.from_dict(data["action"])
+        (round_, call) = data["at"]
         check_proposal(action)
         if compute_args_digest(action.args) != action.args_digest:
             raise ValueError("the arguments of this proposal are not those it was made with")
@@ -178,10 +190,14 @@ class ChannelRun:
     user_name: str = ""
     #: Returns the role of the person.
     role: Callable[[], str] = field(default=lambda: "", repr=False)
-    #: Returns what follows the outcome of a tool's actions, by the tool's name; "" where only the channel says.
+    #: Returns what follows the outcome of a tool's actions, by the tool's name;
+    #: "" where only the channel says.
     after: Callable[[str], After | Literal[""]] = field(default=lambda _: "", repr=False)
-    #: Returns what another message does to a question of a tool, by the tool's name; "" where only the channel says.
-    other_message: Callable[[str], OtherMessage | Literal[""]] = field(default=lambda _: "", repr=False)
+    #: Returns what another message does to a question of a tool, by the tool's name;
+    #: "" where only the channel says.
+    other_message: Callable[[str], OtherMessage | Literal[""]] = field(
+        default=lambda _: "", repr=False
+    )
     #: Returns the tool that a yes to a call of this name runs, None if there is none.
     tool_of_yes: Callable[[str], Any] = field(default=lambda _: None, repr=False)
     #: The yes by which an action runs now. Nothing can be proposed meanwhile.
@@ -208,8 +224,8 @@ class ChannelRun:
     def add(self, action: PendingAction) -> None:
         """Add a proposal.
 
-        Raises PendingActionExistsError when it is a duplicate or exceeds a limit, and ActionDeniedError
-        when the person has just said no to it.
+        Raises PendingActionExistsError when it is a duplicate or exceeds a limit, and
+        ActionDeniedError when the person has just said no to it.
         """
         with self.lock:
             if any(is_same_effect(denied, action) for denied in self.denied):
@@ -224,11 +240,17 @@ class ChannelRun:
             others = self.proposals
             same = [other for other in others if _effect_key(other) == _effect_key(action)]
             if same:
-                raise PendingActionExistsError(f"{same[0].preview!r} already waits for a yes: finish that one first")
+                raise PendingActionExistsError(
+                    f"{same[0].preview!r} already waits for a yes: finish that one first"
+                )
             if len(others) >= MAX_STEPS:
-                raise PendingActionExistsError(f"{MAX_STEPS} steps already wait for a yes: finish those first")
+                raise PendingActionExistsError(
+                    f"{MAX_STEPS} steps already wait for a yes: finish those first"
+                )
             if sum(len(other.preview) for other in [*others, action]) > MAX_PREVIEW_CHARS:
-                raise PendingActionExistsError("the open question is already as long as it may be: finish it first")
+                raise PendingActionExistsError(
+                    "the open question is already as long as it may be: finish it first"
+                )
             proposed = ProposedAction(action, (self.rounds, call_context().position))
             insort(self.proposed, proposed, key=_position)
             collected = call_context().proposals
@@ -238,7 +260,10 @@ class ChannelRun:
     def restore(self, proposed: ProposedAction) -> None:
         """Add a proposal of an earlier attempt at this turn, addressed to the user of this run."""
         action = replace(
-            proposed.action, user_id=self.user_id, channel_id=self.channel_id, conversation_id=self.conversation_id
+            proposed.action,
+            user_id=self.user_id,
+            channel_id=self.channel_id,
+            conversation_id=self.conversation_id,
         )
         with self.lock:
             self.rounds = max(self.rounds, proposed.at[0])
@@ -253,14 +278,18 @@ _OUTSIDE = ChannelRun("", None, None, ttl_seconds=0.0, parser_version="")
 
 
 def _effect_key(action: PendingAction) -> tuple[str, str, str]:
-    """Return what tells effects apart. The preview counts too: tools need not record their arguments."""
+    """Return what tells effects apart.
+
+    The preview counts too: tools need not record their arguments.
+    """
     return action.kind, action.args_digest, action.preview
 
 
 def is_same_effect(one: PendingAction, other: PendingAction) -> bool:
     """Return whether two actions would do the same.
 
-    Without recorded arguments their previews must be the same, too: tools need not record arguments.
+    Without recorded arguments their previews must be the same, too:
+    tools need not record arguments.
     """
     if (one.kind, one.args_digest) != (other.kind, other.args_digest):
         return False
@@ -276,11 +305,14 @@ def in_channel_run() -> bool:
 def confirmed_run(
     confirmed: Confirmation, scope: Scope, language: str, effect: EffectStart | None = None
 ) -> AbstractContextManager[ChannelRun]:
-    """Run an action by this yes inside the block: `current_context` and `current_user` name who confirmed it.
+    """Run an action by this yes inside the block:
+    `current_context` and `current_user` name who confirmed it.
 
-    The action's id is the `idempotency_key`. `effect`: where its effect begins, None if it has begun.
+    The action's id is the `idempotency_key`. `effect`: where its effect begins,
+    None if it has begun.
     """
-    run, place = call_context().run, scope.conversation
+    run = call_context().run
+    place = scope.conversation
     if run is None or run.user_id != scope.user_id:
         run = _OUTSIDE
     by_yes = ChannelRun(
@@ -296,7 +328,9 @@ def confirmed_run(
         confirmed=confirmed,
     )
     log_fields = {**call_context().log_fields, "pending": confirmed.action_id}
-    return context_field("run", by_yes, effect=effect, idempotency_key=confirmed.action_id, log_fields=log_fields)
+    return context_field(
+        "run", by_yes, effect=effect, idempotency_key=confirmed.action_id, log_fields=log_fields
+    )
 
 
 def current_context() -> ToolContext:
@@ -305,36 +339,54 @@ def current_context() -> ToolContext:
     effect = _effect_start()
     if run is None:
         return ToolContext().begins_at(effect)
-    phone = next((match[1] for each in (run.user_id, *run.aliases) if (match := _PHONE.fullmatch(each))), "")
+    phone = next(
+        (match[1] for each in (run.user_id, *run.aliases) if (match := _PHONE.fullmatch(each))), ""
+    )
     person = None
     if run.user_id:
         person = Person(run.user_id, run.user_name, run.role(), phone)
-    context = ToolContext(person, run.channel_id or "", run.conversation_id or "", run.language, run.confirmed)
+    context = ToolContext(
+        person, run.channel_id or "", run.conversation_id or "", run.language, run.confirmed
+    )
     return context.begins_at(effect)
 
 
 def _effect_start() -> EffectStart | None:
-    """Return where the effect of the current call begins. A tool that did not declare that it says so gets an error."""
+    """Return where the effect of the current call begins.
+
+    A tool that did not declare that it says so gets an error.
+    """
     tool = _running_tool.get()
     if tool is None or tool.marks_effect:
         return call_context().effect
 
     async def refuse() -> None:
-        raise RuntimeError(f"tool {tool.name!r} says where its effect begins: give it marks_effect=True")
+        raise RuntimeError(
+            f"tool {tool.name!r} says where its effect begins: give it marks_effect=True"
+        )
 
     return EffectStart(refuse)
 
 
 def current_user() -> str | None:
-    """Return the platform's id of the user whose turn is answered or whose yes runs an action. None outside a run."""
+    """Return the platform's id of the user whose turn is answered or whose yes runs an action.
+
+    None outside a run.
+    """
     run = call_context().run
-    return (run.user_id or None) if run else None
+    if run:
+        return run.user_id or None
+    return None
 
 
 def current_user_ids() -> tuple[str, ...]:
-    """Return all ids of the user whose turn is answered, that of `current_user` first; none outside a channel run."""
+    """Return all ids of the user whose turn is answered, that of `current_user` first;
+    none outside a channel run.
+    """
     run = call_context().run
-    return (run.user_id, *run.aliases) if run else ()
+    if run:
+        return (run.user_id, *run.aliases)
+    return ()
 
 
 def begin_round() -> None:
@@ -351,7 +403,10 @@ def last_proposed_preview() -> str:
 
 
 def restore_proposals(proposals: Iterable[ProposedAction]) -> None:
-    """Restore what an earlier attempt at this turn proposed. Outside a channel run this does nothing."""
+    """Restore what an earlier attempt at this turn proposed.
+
+    Outside a channel run this does nothing.
+    """
     run = call_context().run
     if run is not None:
         for proposed in proposals:
@@ -382,8 +437,8 @@ class AskingTool(Protocol):
         """The digest of what the tool is."""
 
 
-#: The tool that runs, None outside of tools. Not a field of the CallContext: each call of a tool sets it, and would
-#: take a quarter longer.
+#: The tool that runs, None outside of tools. Not a field of the CallContext: each call of a tool
+#: sets it, and would take a quarter longer.
 _running_tool: ContextVar[AskingTool | None] = ContextVar("sayso_running_tool", default=None)
 
 
@@ -404,14 +459,19 @@ class running_tool:  # noqa: N801  # used like a function
 
 
 def _check_declared(tool: AskingTool) -> None:
-    """Refuse a proposal of a read-only tool. Log that of a tool which did not declare that it proposes."""
+    """Refuse a proposal of a read-only tool.
+
+    Log that of a tool which did not declare that it proposes.
+    """
     if tool.proposes:
         return
     if tool.read_only:
         raise RuntimeError(
             f"tool {tool.name!r} is marked read_only and asks for a yes: declare it with proposes=True instead"
         )
-    log.warning("proposal.undeclared", extra={"tool": tool.name, "cure": "declare it with proposes=True"})
+    log.warning(
+        "proposal.undeclared", extra={"tool": tool.name, "cure": "declare it with proposes=True"}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,8 +481,13 @@ class Proposal:
     head: PendingAction
     steps: tuple[PendingAction, ...] = ()
 
-    def new_actions(self, signer: ActionSigner, user: str, *, live: bool = True) -> tuple[NewAction, ...]:
-        """Return the signed records to store, the head last. With `live=False` only its button reaches it."""
+    def new_actions(
+        self, signer: ActionSigner, user: str, *, live: bool = True
+    ) -> tuple[NewAction, ...]:
+        """Return the signed records to store, the head last.
+
+        With `live=False` only its button reaches it.
+        """
         steps = tuple(sign_action(step, signer, user=user, live=False) for step in self.steps)
         ids = tuple(step.pending_action_id for step in self.steps)
         return (*steps, sign_action(self.head, signer, user=user, live=live, steps=ids))
@@ -430,8 +495,14 @@ class Proposal:
     def prompt_in(self, closing: str) -> str:
         """Return the text that a tool put below its preview in a run's closing text, "" for none."""
         previews = (self.head.preview, *(step.preview for step in self.steps))
-        prompts = [closing.removeprefix(preview) for preview in previews if closing.startswith(f"{preview}\n\n")]
-        return min(prompts, key=len).strip() if prompts else ""
+        prompts = [
+            closing.removeprefix(preview)
+            for preview in previews
+            if closing.startswith(f"{preview}\n\n")
+        ]
+        if prompts:
+            return min(prompts, key=len).strip()
+        return ""
 
 
 def plan_of(actions: Sequence[PendingAction], *, plan_id: str = "") -> Proposal:
@@ -477,17 +548,23 @@ def _after_all(steps: Sequence[PendingAction]) -> After | Literal[""]:
 
 
 def _plan_form(actions: Sequence[PendingAction]) -> tuple[dict[str, Any], ...]:
-    """Return the fields of all steps, each after the number of its step; none if they are too many for a form."""
+    """Return the fields of all steps, each after the number of its step;
+    none if they are too many for a form.
+    """
     entries: list[dict[str, Any]] = []
     for number, action in enumerate(actions, start=1):
         for entry in action.form:
             named = {"name": f"{number}.{entry['name']}", "label": f"{number}. {entry['label']}"}
             entries.append({**entry, **named})
-    return tuple(entries) if fits_in_record(entries) else ()
+    if fits_in_record(entries):
+        return tuple(entries)
+    return ()
 
 
 def _other_message_of_all(steps: Sequence[PendingAction]) -> OtherMessage | Literal[""]:
-    """Return what another message does to the question of a plan: it stays open only if each step lets it."""
+    """Return what another message does to the question of a plan:
+    it stays open only if each step lets it.
+    """
     chosen = {step.other_message for step in steps}
     if "drop" in chosen:
         return "drop"
@@ -502,7 +579,9 @@ def step_ids(plan: PendingAction) -> tuple[str, ...]:
 
 
 def is_step_of(plan: PendingAction, number: int, stored: StoredAction | None) -> bool:
-    """Return whether the record is the step that was shown: of this plan, at this place, with these arguments."""
+    """Return whether the record is the step that was shown: of this plan, at this place,
+    with these arguments.
+    """
     return (
         stored is not None
         and stored.action.plan == plan.pending_action_id
@@ -529,25 +608,37 @@ class Effect:
 
 def is_undo(action: PendingAction) -> bool:
     """Return whether the action, or a step of it, undoes another action."""
-    kinds = [step["kind"] for step in action.args["steps"]] if action.kind == PLAN_KIND else [action.kind]
+    if action.kind == PLAN_KIND:
+        kinds = [step["kind"] for step in action.args["steps"]]
+    else:
+        kinds = [action.kind]
     return any(kind.startswith(UNDO_PREFIX) for kind in kinds)
 
 
 def undo_id(pid: str) -> str:
-    """Return the id of the action that undoes the action `pid`. An action has one, so that it can be found."""
+    """Return the id of the action that undoes the action `pid`.
+
+    An action has one, so that it can be found.
+    """
     return hashlib.sha256(f"undo {pid}".encode()).hexdigest()[:22]
 
 
 def undo_proposal(effects: Sequence[Effect], seconds: float, told: str = "") -> Proposal:
-    """Return the proposal that undoes these effects, the last one first. It can be confirmed for `seconds`.
+    """Return the proposal that undoes these effects, the last one first.
 
-    `told`: the outcome above its button, as Markdown, which stays there once it is decided; "" if the button has a
-    message of its own.
+    It can be confirmed for `seconds`.
+
+    `told`: the outcome above its button, as Markdown, which stays there once it is decided; "" if
+    the button has a message of its own.
     """
     undo_actions: list[PendingAction] = []
     for effect in reversed(effects):
         action = effect.action
-        args: dict[str, Any] = {"of": action.pending_action_id, "args": action.args, "result": effect.result}
+        args: dict[str, Any] = {
+            "of": action.pending_action_id,
+            "args": action.args,
+            "result": effect.result,
+        }
         if told and not undo_actions:
             args["told"] = told
         undo_action = PendingAction(
@@ -569,4 +660,7 @@ def undo_proposal(effects: Sequence[Effect], seconds: float, told: str = "") -> 
             pending_action_id=undo_id(action.pending_action_id),
         )
         undo_actions.append(undo_action)
-    return plan_of(undo_actions, plan_id=undo_id(" ".join(effect.action.pending_action_id for effect in effects)))
+    return plan_of(
+        undo_actions,
+        plan_id=undo_id(" ".join(effect.action.pending_action_id for effect in effects)),
+    )

@@ -17,8 +17,11 @@ from sayso.pending.turns import Lease, NewAction, TurnChange
 
 #: The answer to a claim. Only `mine` may go on; with any other, nothing is executed.
 ClaimStatus = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]
-#: The answer to a decision made without a lease. Only `mine` may go on; `stale` is an action whose process died at it.
-DecisionVerdict = Literal["mine", "gone", "expired", "early", "mismatch", "changed", "cancelled", "ignored", "stale"]
+#: The answer to a decision made without a lease. Only `mine` may go on;
+#: `stale` is an action whose process died at it.
+DecisionVerdict = Literal[
+    "mine", "gone", "expired", "early", "mismatch", "changed", "cancelled", "ignored", "stale"
+]
 #: The answer to a start. Only `go` may go on; a `worn` action was started MAX_STARTS times.
 StartVerdict = Literal["go", "no", "lost", "tampered", "worn"]
 
@@ -35,27 +38,27 @@ _UNSIGNED = ("state", "expires_at", "outcome", "pending_action_id")
 #: The fields of an action that are signed, with their defaults, which the record leaves out.
 _SIGNED = {each.name: each.default for each in fields(PendingAction) if each.name not in _UNSIGNED}
 #: The signed fields that are always texts.
-_TEXTS = tuple(each.name for each in fields(PendingAction) if each.name in _SIGNED and each.type == "str")
+_TEXTS = tuple(
+    each.name for each in fields(PendingAction) if each.name in _SIGNED and each.type == "str"
+)
 
 
 @dataclass(frozen=True)
 class StoredAction:
     """A pending action as stored: the signed record exactly as it was signed, and its state.
 
-    `pid`: the id it was found under.
-    `by`: the event or the random word of the decision; `attempt`: the id of its last start.
-    `outcome_text`: what the user is told about its end.
-    `unclear_answers`: short names of the messages for which its question was repeated.
-    `result`: what its tool returned, for the user. `output`: what a model reads of the result or of the
-    error, "" if that is `result`.
-    `seen`: the number of the last turn that came in before it was shown.
-    `begun_at`: when it was claimed or started. `looked_at`: the store's own time at the lookup. Both in Unix seconds.
-    `prompt`: the platform's id of the message that shows it, "" where the platform gave none; `prompts`: the ids of all
-    messages that show or repeat it.
-    `written_at`: when the platform says it was shown, in Unix seconds; 0.0 where it did not say.
-    `trace`: the traceparent of the turn that proposed it, "" for none.
-    `followed_at`: the number of the last turn that came in before the bot said something else than the question; 0
-    while the question is the last thing that it said.
+    `pid`: the id it was found under. `by`: the event or the random word of the decision; `attempt`:
+    the id of its last start. `outcome_text`: what the user is told about its end.
+    `unclear_answers`: short names of the messages for which its question was repeated. `result`:
+    what its tool returned, for the user. `output`: what a model reads of the result or of the
+    error, "" if that is `result`. `seen`: the number of the last turn that came in before it was
+    shown. `begun_at`: when it was claimed or started. `looked_at`: the store's own time at the
+    lookup. Both in Unix seconds. `prompt`: the platform's id of the message that shows it, "" where
+    the platform gave none; `prompts`: the ids of all messages that show or repeat it. `written_at`:
+    when the platform says it was shown, in Unix seconds; 0.0 where it did not say. `trace`: the
+    traceparent of the turn that proposed it, "" for none. `followed_at`: the number of the last
+    turn that came in before the bot said something else than the question; 0 while the question is
+    the last thing that it said.
     """
 
     pid: str
@@ -84,7 +87,8 @@ class StoredAction:
         return bool(self.expires_at) and self.looked_at >= self.expires_at
 
     def was_last_message(self, seq: int) -> bool:
-        """Return whether the question was the last thing that the bot had said when turn `seq` came in.
+        """Return whether the question was the last thing that the
+        bot had said when turn `seq` came in.
 
         A turn without a worker has the number 0: it comes in after everything that was said.
         """
@@ -92,8 +96,14 @@ class StoredAction:
 
     @property
     def is_stale(self) -> bool:
-        """Return whether it was begun so long ago that the process must have died. Only needed without a lease."""
-        return self.state in ("claimed", "started") and self.looked_at - self.begun_at > STALE_MS / 1000
+        """Return whether it was begun so long ago that the process must have died.
+
+        Only needed without a lease.
+        """
+        return (
+            self.state in ("claimed", "started")
+            and self.looked_at - self.begun_at > STALE_MS / 1000
+        )
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> StoredAction | None:
@@ -103,7 +113,23 @@ class StoredAction:
         """
         if not row:
             return None
-        pid, looked, record, mac, state, expires, by, attempt, told, result, seen, begun, prompt, prompts, *rest = row
+        (
+            pid,
+            looked,
+            record,
+            mac,
+            state,
+            expires,
+            by,
+            attempt,
+            told,
+            result,
+            seen,
+            begun,
+            prompt,
+            prompts,
+            *rest,
+        ) = row
         return cls(
             pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
             rest[3] or "", round(_seconds(seen) * 1000), _seconds(begun), prompt or "", tuple((prompts or "").split()),
@@ -113,7 +139,10 @@ class StoredAction:
 
     @property
     def action(self) -> PendingAction:
-        """Return the action that was signed, in its present state. For an unreadable record its kind is ""."""
+        """Return the action that was signed, in its present state.
+
+        For an unreadable record its kind is "".
+        """
         return self._parsed_record[1]
 
     @property
@@ -129,7 +158,11 @@ class StoredAction:
         if not signer.verify(self.record, self.mac):
             return False
         signed_pid, action = self._parsed_record
-        owner = (action.user_id, action.channel_id or "direct", action.conversation_id or action.user_id)
+        owner = (
+            action.user_id,
+            action.channel_id or "direct",
+            action.conversation_id or action.user_id,
+        )
         place = scope.conversation
         return signed_pid == self.pid and owner == (scope.user_id, place.channel, place.address)
 
@@ -154,7 +187,8 @@ class StoredAction:
         """The id under which the record was signed, and the action in it."""
         try:
             signed = json.loads(self.record)
-            pid, _ = signed.pop("pid"), signed.pop("v", 1)
+            pid = signed.pop("pid")
+            _ = signed.pop("v", 1)
             action = PendingAction(
                 **signed, pending_action_id=self.pid, state=self.state, expires_at=self.expires_at,
                 outcome=self.outcome_text or None,
@@ -169,7 +203,9 @@ class StoredAction:
 
 
 def _check_types(action: PendingAction) -> None:
-    """Raise TypeError if a record was changed to values that no action has, which would fail where they are used."""
+    """Raise TypeError if a record was changed to values that no action has,
+    which would fail where they are used.
+    """
     for name in _TEXTS:
         if not isinstance(getattr(action, name), str):
             raise TypeError(f"{name!r} is no text")
@@ -187,11 +223,23 @@ def _seconds(ms: Any) -> float:
 
 
 def sign_action(
-    action: PendingAction, signer: ActionSigner, *, user: str, live: bool = True, steps: tuple[str, ...] = ()
+    action: PendingAction,
+    signer: ActionSigner,
+    *,
+    user: str,
+    live: bool = True,
+    steps: tuple[str, ...] = (),
 ) -> NewAction:
-    """Return the action as it will be stored: all that is shown and all that will run, under one MAC."""
-    signed = {name: value for name, default in _SIGNED.items() if (value := getattr(action, name)) != default}
-    record = encode_canonical({**signed, "pid": action.pending_action_id})  # its arguments are known to be exact JSON
+    """Return the action as it will be stored: all that is shown and all that will run,
+    under one MAC.
+    """
+    signed = {
+        name: value
+        for name, default in _SIGNED.items()
+        if (value := getattr(action, name)) != default
+    }
+    # Its arguments are known to be exact JSON.
+    record = encode_canonical({**signed, "pid": action.pending_action_id})
     return NewAction(
         pending_action_id=action.pending_action_id,
         user=user,
@@ -213,9 +261,9 @@ def sign_action(
 class Claim:
     """A user's decision on one stored action.
 
-    `by` is the event id of the turn that decides, so that a redelivery makes the same claim. A worker adds its `lease`
-    and the number `seq` of its turn as proof. `received_at` is when the decision came in, in Unix seconds; 0 when
-    it was not noted.
+    `by` is the event id of the turn that decides, so that a redelivery makes the same claim. A
+    worker adds its `lease` and the number `seq` of its turn as proof. `received_at` is when the
+    decision came in, in Unix seconds; 0 when it was not noted.
     """
 
     scope: Scope
@@ -236,8 +284,9 @@ class Claim:
 class ActionDecision:
     """A decision, made without a lease, on the open action of a scope.
 
-    The expected values must match the action; "" matches anything. `by` is a random word of the caller: sending the
-    decision again with the same word repeats nothing. It serves as the id of the attempt too.
+    The expected values must match the action; "" matches anything. `by` is a random word of the
+    caller: sending the decision again with the same word repeats nothing. It serves as the id of
+    the attempt too.
     """
 
     scope: Scope
@@ -252,7 +301,8 @@ class ActionDecision:
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
-    """How an effect ended: what the user is told, what the tool returned, and the reply to send if it is late.
+    """How an effect ended: what the user is told, what the tool returned,
+    and the reply to send if it is late.
 
     `output`: what a model reads of the tool's result, or of its error; "" if that is `result`.
     """
@@ -284,28 +334,50 @@ class ActionRepository(Protocol):
         """Return actions by id, such as the steps of a plan."""
 
     async def open_form(self, conversation: str, pid: str) -> StoredAction | None:
-        """Return an action whose person begins to change it. An open question stays open for FORM_MS at least."""
+        """Return an action whose person begins to change it.
+
+        An open question stays open for FORM_MS at least.
+        """
 
     async def recent(self, conversation: str, user: str) -> list[StoredAction]:
         """Return the actions of a scope that were started within the last hour, the last one first."""
 
     async def note_asked(self, chat: str, user: str, note: str) -> None:
-        """Note which thread of a chat asked a user something last. `chat` is the conversation without a thread."""
+        """Note which thread of a chat asked a user something last.
+
+        `chat` is the conversation without a thread.
+        """
 
     async def last_asked(self, chat: str, user: str) -> str:
         """Return the last note of `note_asked`, "" when there is none."""
 
     async def stash(self, conversation: str, new_action: NewAction) -> float | None:
-        """Store an action as shown, without a lease. Return when its window closes, None if the scope is occupied."""
+        """Store an action as shown, without a lease.
 
-    async def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
-        """Make a transition or store new actions, without a lease. The first value is "ok", "exists" or "state"."""
+        Return when its window closes, None if the scope is occupied.
+        """
 
-    async def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
-        """Claim a shown action, once. If the record differs from `stored`, which was verified, it is `tampered`."""
+    async def change(
+        self, conversation: str, change: TurnChange
+    ) -> tuple[str, StoredAction | None]:
+        """Make a transition or store new actions, without a lease.
+
+        The first value is "ok", "exists" or "state".
+        """
+
+    async def claim(
+        self, claim: Claim, stored: StoredAction
+    ) -> tuple[ClaimStatus, ActionState | Literal[""]]:
+        """Claim a shown action, once.
+
+        If the record differs from `stored`, which was verified, it is `tampered`.
+        """
 
     async def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
-        """Check, then confirm (claim and start at once), cancel or ignore, without a lease. The caller verifies."""
+        """Check, then confirm (claim and start at once), cancel or ignore, without a lease.
+
+        The caller verifies.
+        """
 
     async def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
         """Take the last step before the effect. Return whether this attempt may go ahead."""

@@ -31,7 +31,8 @@ BINARY_SHARE = 0.1
 _CUT = "[…]"
 #: How the rest of a result is marked that was cut for a model.
 _CUT_MARK = re.compile(
-    r"\s*\[\.\.\. \d+ of \d+ characters are shown:.*| \[cut, was \d+ characters\]\Z| \[…\]\Z", re.DOTALL
+    r"\s*\[\.\.\. \d+ of \d+ characters are shown:.*| \[cut, was \d+ characters\]\Z| \[…\]\Z",
+    re.DOTALL,
 )
 #: What may stand before the JSON of an answer: a byte order mark, and what keeps a browser from
 #: running it.
@@ -153,7 +154,9 @@ def _rows(text: str) -> list[Any]:
         rows = [decode(line) for line in lines]
     except (ValueError, RecursionError):
         return []
-    return rows if all(isinstance(row, dict) for row in rows) else []
+    if all(isinstance(row, dict) for row in rows):
+        return rows
+    return []
 
 
 def _markup_in_words(text: str) -> str:
@@ -214,7 +217,9 @@ def _code_in_words(block: str, first: re.Match[str], last: re.Match[str]) -> str
         value = decode(first.string[first.end() : last.start()])
     except (ValueError, RecursionError):
         return block
-    return in_lines(value) if isinstance(value, dict | list) else block
+    if isinstance(value, dict | list):
+        return in_lines(value)
+    return block
 
 
 def _base64_left_out(found: re.Match[str]) -> str:
@@ -237,8 +242,8 @@ def json_in_words(text: str, *, is_quoted: bool = False) -> str:
     """Return a text with the JSON objects that end their lines in words, for people.
 
     They stand on lines of their own, perhaps behind a label such as "Created:". With `is_quoted`
-    the text is an error that quotes an answer of another system: then an object may stand behind any
-    text, and one that is cut off is left out.
+    the text is an error that quotes an answer of another system: then an object may stand behind
+    any text, and one that is cut off is left out.
 
     A part that is no JSON is not read again from a bracket inside it. After MAX_NO_JSON such parts
     the rest of the text is unchanged. So the work grows with the text, not with its square.
@@ -298,5 +303,8 @@ def _is_object(value: Any) -> bool:
 def _ends_line(text: str, at: int) -> bool:
     """Return whether only white space follows in the line of this position."""
     line_end = text.find("\n", at)
-    rest = text[at:] if line_end < 0 else text[at:line_end]
+    if line_end < 0:
+        rest = text[at:]
+    else:
+        rest = text[at:line_end]
     return not rest.strip()

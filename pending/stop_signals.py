@@ -40,7 +40,9 @@ def on_stop_signals(handler: Callable[..., object]) -> None:
 
 
 def delay_interrupts() -> None:
-    """Let SIGINT wait until this process calls `accept_interrupts`. Call it in a child, before exec.
+    """Let SIGINT wait until this process calls `accept_interrupts`.
+
+    Call it in a child, before exec.
 
     Until a new Python process has a handler of its own, SIGINT would print a traceback.
     """

@@ -39,10 +39,12 @@ log = logging.getLogger(__name__)
 
 
 class PendingActionStore:
-    """The seed's store of pending actions, by scope: user, channel and conversation. Works on any ActionRepository.
+    """The seed's store of pending actions, by scope: user, channel and conversation.
 
-    The previews and outcome texts that its methods return are text to print, without escapes of Markdown. Executors get
-    the record as it was signed, whose preview is Markdown.
+    Works on any ActionRepository.
+
+    The previews and outcome texts that its methods return are text to print, without escapes of
+    Markdown. Executors get the record as it was signed, whose preview is Markdown.
     """
 
     def __init__(
@@ -81,10 +83,13 @@ class PendingActionStore:
         channel_id: str | None = None,
         conversation_id: str | None = None,
     ) -> PendingAction:
-        """Store an action as shown: its window opens at once. `preview` is shown as it is, unless it is `Markdown`.
+        """Store an action as shown: its window opens at once.
 
-        Raises PendingActionExistsError when the scope is occupied, TypeError when `args` is not exact JSON, ValueError
-        when a limit of `check_proposal` or of the arguments' size is exceeded.
+        `preview` is shown as it is, unless it is `Markdown`.
+
+        Raises PendingActionExistsError when the scope is occupied, TypeError when `args` is not
+        exact JSON, ValueError when a limit of `check_proposal` or of the arguments' size is
+        exceeded.
         """
         action = PendingAction(
             user_id=user_id,
@@ -100,13 +105,20 @@ class PendingActionStore:
         return self.create(action, executor)
 
     def create(self, action: PendingAction, executor: Executor | None = None) -> PendingAction:
-        """Store an action as shown. Raises PendingActionExistsError and ValueError, as `stash` does."""
+        """Store an action as shown.
+
+        Raises PendingActionExistsError and ValueError, as `stash` does.
+        """
         check_proposal(action)
         scope = scope_of(action.user_id, action.channel_id, action.conversation_id)
-        stash = self.repository.stash(scope.conversation.id, sign_action(action, self.signer, user=scope.id))
+        stash = self.repository.stash(
+            scope.conversation.id, sign_action(action, self.signer, user=scope.id)
+        )
         expires_at = run_without_loop(stash)
         if expires_at is None:
-            raise PendingActionExistsError(f"user {action.user_id!r} has an action waiting here: finish that one first")
+            raise PendingActionExistsError(
+                f"user {action.user_id!r} has an action waiting here: finish that one first"
+            )
         if executor is not None:
             self.executors.keep_closure(action.pending_action_id, executor)
         return _to_print(replace(action, state="shown", expires_at=expires_at))
@@ -114,7 +126,8 @@ class PendingActionStore:
     def get(
         self, user_id: str, *, channel_id: str | None = None, conversation_id: str | None = None
     ) -> PendingAction | None:
-        """Return the action that waits in a scope, None when there is none or its window has closed.
+        """Return the action that waits in a scope, None when
+        there is none or its window has closed.
 
         Of an action whose record was changed it has no kind, and another preview.
         """
@@ -134,7 +147,10 @@ class PendingActionStore:
         args_digest: str | None = None,
         expected_id: str | None = None,
     ) -> ConfirmOutcome | None:
-        """Run the action if the message is a yes and all checks pass. None: nothing was run, and nothing will be."""
+        """Run the action if the message is a yes and all checks pass.
+
+        None: nothing was run, and nothing will be.
+        """
         answer = parse_answer(self.parser, message)
         if answer.intent != "confirm":
             return None
@@ -145,7 +161,9 @@ class PendingActionStore:
             expected_digest=args_digest or "",
             code=answer.code,
         )
-        return None if outcome and outcome.status == "kind_mismatch" else outcome
+        if outcome and outcome.status == "kind_mismatch":
+            return None
+        return outcome
 
     def pop_if_intent(
         self,
@@ -186,29 +204,43 @@ class PendingActionStore:
         conversation_id: str | None = None,
         expected_id: str | None = None,
     ) -> PendingAction | None:
-        """Close the window in `seconds`, unless it closes sooner anyway. Return the action, None when there is none."""
+        """Close the window in `seconds`, unless it closes sooner anyway.
+
+        Return the action, None when there is none.
+        """
         _check_seconds("seconds", seconds)
         scope = scope_of(user_id, channel_id, conversation_id)
-        outcome = self._decide(scope, "ignore", expected_id=expected_id or "", ignore_seconds=seconds)
-        return outcome.record if outcome and outcome.status == "ignored" else None
+        outcome = self._decide(
+            scope, "ignore", expected_id=expected_id or "", ignore_seconds=seconds
+        )
+        if outcome and outcome.status == "ignored":
+            return outcome.record
+        return None
 
     def drop(
         self, user_id: str, *, channel_id: str | None = None, conversation_id: str | None = None
     ) -> PendingAction | None:
         """Cancel the action that waits in a scope, and return it."""
         outcome = self._decide(scope_of(user_id, channel_id, conversation_id), "cancel")
-        return outcome.record if outcome and outcome.status == "cancelled" else None
+        if outcome and outcome.status == "cancelled":
+            return outcome.record
+        return None
 
     def _decide(self, scope: Scope, intent: Intent, **expected: Any) -> ConfirmOutcome | None:
         decision = ActionDecision(scope, intent, random_id(), **expected)
         outcome = run_without_loop(self.settlement.decide(decision))
         if outcome is None:
             return None
-        return replace(outcome, record=_to_print(outcome.record), outcome_text=as_text(outcome.outcome_text))
+        return replace(
+            outcome, record=_to_print(outcome.record), outcome_text=as_text(outcome.outcome_text)
+        )
 
 
 class InMemoryPendingStore(PendingActionStore):
-    """Pending actions in this process, at most `max_entries`. A restart loses them, and users must ask again."""
+    """Pending actions in this process, at most `max_entries`.
+
+    A restart loses them, and users must ask again.
+    """
 
     def __init__(
         self,
@@ -219,16 +251,19 @@ class InMemoryPendingStore(PendingActionStore):
         clock: Callable[[], float] = time.time,
     ) -> None:
         repository = MemoryActionRepository(max_entries=max_entries, clock=clock)
-        super().__init__(repository, ActionSigner([token_hex()]), parser, default_ttl_seconds, max_entries)
+        super().__init__(
+            repository, ActionSigner([token_hex()]), parser, default_ttl_seconds, max_entries
+        )
 
 
 class RedisPendingStore(PendingActionStore):
     """Pending actions in Redis (6.2 or later), for many processes and machines.
 
-    Only the record is stored, never a closure: register an executor factory for each kind. `secret_keys` sign the
-    records; they default to SAYSO_SECRET_KEYS of the environment. `scripts` replaces the runner of the scripts in
-    `LUA`, for several primaries. `effects` notes what was run, for a Redis that may lose it.
-    Raises ValueError for a `client` that does not decode its answers.
+    Only the record is stored, never a closure: register an executor factory for each kind.
+    `secret_keys` sign the records; they default to SAYSO_SECRET_KEYS of the environment. `scripts`
+    replaces the runner of the scripts in `LUA`, for several primaries. `effects` notes what was
+    run, for a Redis that may lose it. Raises ValueError for a `client` that does not decode its
+    answers.
     """
 
     def __init__(
@@ -245,29 +280,45 @@ class RedisPendingStore(PendingActionStore):
         effects: EffectNotes | None = None,
     ) -> None:
         scripts = scripts or LuaScripts(client or connect(url), LUA, prefix=prefix)
-        keys = secret_keys or [key for key in os.environ.get("SAYSO_SECRET_KEYS", "").split(",") if key]
+        keys = secret_keys or [
+            key for key in os.environ.get("SAYSO_SECRET_KEYS", "").split(",") if key
+        ]
         if not keys:
-            log.warning("SAYSO_SECRET_KEYS is not set: pending actions in Redis are not protected against tampering")
+            log.warning(
+                "SAYSO_SECRET_KEYS is not set: pending actions in Redis are not protected against tampering"
+            )
         signer = ActionSigner(keys or ["unsealed"])
         super().__init__(
-            RedisActionRepository(scripts, effects), signer, parser, default_ttl_seconds, max_executor_entries
+            RedisActionRepository(scripts, effects),
+            signer,
+            parser,
+            default_ttl_seconds,
+            max_executor_entries,
         )
 
 
 def _to_print(action: PendingAction) -> PendingAction:
     """Return an action with its texts as a caller prints them."""
     preview = as_text(action.preview)
-    outcome = None if action.outcome is None else as_text(action.outcome)
+    if action.outcome is None:
+        outcome = None
+    else:
+        outcome = as_text(action.outcome)
     if (preview, outcome) == (action.preview, action.outcome):  # as most are, and a copy takes time
         return action
     return replace(action, preview=preview, outcome=outcome)
 
 
 def scope_of(user_id: str, channel_id: str | None, conversation_id: str | None) -> Scope:
-    """Return the scope of the seed's three ids. Without a conversation it is the user's own, as in a direct message."""
+    """Return the scope of the seed's three ids.
+
+    Without a conversation it is the user's own, as in a direct message.
+    """
     return Scope(user_id, Conversation(channel_id or "direct", conversation_id or user_id))
 
 
 def _check_seconds(name: str, value: float) -> None:
     if not 0 <= value <= MAX_TTL_SECONDS:  # also refuses NaN
-        raise ValueError(f"{name} is {value!r}: it must be 0 or more seconds, at most {MAX_TTL_SECONDS:g}")
+        raise ValueError(
+            f"{name} is {value!r}: it must be 0 or more seconds, at most {MAX_TTL_SECONDS:g}"
+        )

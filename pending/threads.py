@@ -1,7 +1,8 @@
-"""Threads of our own: a bounded pool of daemon threads for blocking calls, and an event loop in a thread.
+"""Threads of our own: a bounded pool of daemon threads for blocking calls,
+and an event loop in a thread.
 
-They are not those of `anyio.to_thread` or `asyncio.to_thread`: Python waits for theirs at exit, so a hung tool would
-hold the process. Ours also log a call that hangs.
+They are not those of `anyio.to_thread` or `asyncio.to_thread`: Python waits for theirs at exit, so
+a hung tool would hold the process. Ours also log a call that hangs.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: How many tools run in threads at a time unless `set_tool_thread_limit` says otherwise, and how many functions of our
-#: own.
-MAX_TOOL_THREADS, MAX_OWN_THREADS = 32, 16
+#: How many tools run in threads at a time unless `set_tool_thread_limit` says otherwise,
+#: and how many functions of our own.
+MAX_TOOL_THREADS = 32
+MAX_OWN_THREADS = 16
 #: Seconds after which an unused thread ends.
 IDLE_SECONDS = 30.0
-#: Seconds that running tasks get to clean up when a LoopThread closes. Then the thread is left to the process's end.
+#: Seconds that running tasks get to clean up when a LoopThread closes.
+#: Then the thread is left to the process's end.
 CLOSE_SECONDS = 3.0
 #: Seconds between two checks of a watched loop.
 LOOK_SECONDS = 0.1
@@ -45,14 +48,16 @@ BLOCKED_SECONDS = 0.5
 class ThreadCall:
     """A call for a DaemonThreadPool. `run` must not raise.
 
-    `thread_id` is None until the call has started. `is_abandoned` says that nothing waits for the call any more.
+    `thread_id` is None until the call has started.
+    `is_abandoned` says that nothing waits for the call any more.
     """
 
     run: Callable[[], None]
     thread_id: int | None = None
     has_ended: bool = False
     is_abandoned: bool = False
-    #: The context of the caller that abandoned the call, so that its late end is logged as one of its turn.
+    #: The context of the caller that abandoned the call,
+    #: so that its late end is logged as one of its turn.
     context: contextvars.Context | None = None
 
 
@@ -76,13 +81,16 @@ class DaemonThreadPool:
         return self._hung
 
     def start(self, call: ThreadCall, *, beyond_limit: bool = False) -> None:
-        """Run the call as soon as a thread is free, or at once in an extra thread with `beyond_limit`.
+        """Run the call as soon as a thread is free, or at once in
+        an extra thread with `beyond_limit`.
 
         Raises RuntimeError when the system gives no thread.
         """
         if beyond_limit:
             call.thread_id = 0
-            threading.Thread(target=self._run, args=(call,), name=f"sayso-{self._name}", daemon=True).start()
+            threading.Thread(
+                target=self._run, args=(call,), name=f"sayso-{self._name}", daemon=True
+            ).start()
             return
         with self._changed:
             self._waiting.append(call)
@@ -101,7 +109,9 @@ class DaemonThreadPool:
             raise
 
     def abandon(self, call: ThreadCall) -> bool:
-        """Stop waiting for the call. Return True if it had not started, in which case it never will.
+        """Stop waiting for the call.
+
+        Return True if it had not started, in which case it never will.
 
         A call that goes on is counted, and logged with its stack.
         """
@@ -112,13 +122,18 @@ class DaemonThreadPool:
                 return True
             if call.has_ended or call.is_abandoned:
                 return False
-            call.is_abandoned, call.context = True, contextvars.copy_context()
+            call.is_abandoned = True
+            call.context = contextvars.copy_context()
             self._hung += 1
         log.log(
             self._level,
             "%s.left_running",
             self._name,
-            extra={"hung": self._hung, "threads": self._max_threads, "stack": stack_of(call.thread_id)},
+            extra={
+                "hung": self._hung,
+                "threads": self._max_threads,
+                "stack": stack_of(call.thread_id),
+            },
         )
         return False
 
@@ -150,13 +165,17 @@ class DaemonThreadPool:
                 self._hung -= 1
         if call.context:
             extra = {"hung": self._hung}
-            call.context.run(partial(log.log, self._level, "%s.ended_late", self._name, extra=extra))
+            call.context.run(
+                partial(log.log, self._level, "%s.ended_late", self._name, extra=extra)
+            )
 
 
 def stack_of(thread_id: int | None) -> str:
     """Return the stack of a thread as text: lines of code without values."""
     frame = sys._current_frames().get(thread_id or 0)  # noqa: SLF001  # the only way to see another thread's stack
-    return "".join(traceback.format_stack(frame)) if frame else "none yet"
+    if frame:
+        return "".join(traceback.format_stack(frame))
+    return "none yet"
 
 
 #: The thread pools by process id: a forked process has none of its parent's threads.
@@ -165,21 +184,31 @@ _own_pools: dict[int, DaemonThreadPool] = {}
 
 
 def set_tool_thread_limit(max_threads: int) -> None:
-    """Let `call_in_tool_thread` run this many functions at a time in this process. Call it before the first one."""
+    """Let `call_in_tool_thread` run this many functions at a time in this process.
+
+    Call it before the first one.
+    """
     _tool_pools[os.getpid()] = DaemonThreadPool("tool", max_threads)
 
 
 def tool_pool() -> DaemonThreadPool:
     """Return the pool for foreign functions, such as tools."""
     pid = os.getpid()
-    return _tool_pools.get(pid) or _tool_pools.setdefault(pid, DaemonThreadPool("tool", MAX_TOOL_THREADS))
+    return _tool_pools.get(pid) or _tool_pools.setdefault(
+        pid, DaemonThreadPool("tool", MAX_TOOL_THREADS)
+    )
 
 
 def own_pool() -> DaemonThreadPool:
-    """Return the pool for our own functions. They are short, so an abandoned one is worth no more than a debug line."""
+    """Return the pool for our own functions.
+
+    They are short, so an abandoned one is worth no more than a debug line.
+    """
     pid = os.getpid()
     pool = _own_pools.get(pid)
-    return pool or _own_pools.setdefault(pid, DaemonThreadPool("own", MAX_OWN_THREADS, level=logging.DEBUG))
+    return pool or _own_pools.setdefault(
+        pid, DaemonThreadPool("own", MAX_OWN_THREADS, level=logging.DEBUG)
+    )
 
 
 class LoopThread:
@@ -188,7 +217,9 @@ class LoopThread:
     RQ keeps the main thread, for its signals and time limits.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None = None, name: str = "sayso-loop") -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop | None = None, name: str = "sayso-loop"
+    ) -> None:
         self._loop = loop or uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
@@ -199,7 +230,10 @@ class LoopThread:
         return self._thread.ident
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait. Whatever interrupts the wait cancels the coroutine too."""
+        """Run a coroutine on the loop and wait.
+
+        Whatever interrupts the wait cancels the coroutine too.
+        """
         future = self.submit(coroutine)
         try:
             return future.result()
@@ -208,7 +242,10 @@ class LoopThread:
             raise
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the loop without waiting. Cancelling the future cancels the coroutine."""
+        """Start a coroutine on the loop without waiting.
+
+        Cancelling the future cancels the coroutine.
+        """
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def call_soon(self, callback: Callable[[], object]) -> None:
@@ -236,10 +273,12 @@ async def _cancel_all_tasks() -> None:
 
 
 class Watchdog:
-    """Reports an event loop that is blocked: once per block, and once when it is over. Runs in a daemon thread.
+    """Reports an event loop that is blocked: once per block, and once when it is over.
 
-    Only time in which this thread itself ran counts: if the process was stopped, or the laptop slept, the loop is not
-    to blame.
+    Runs in a daemon thread.
+
+    Only time in which this thread itself ran counts: if the process was stopped,
+    or the laptop slept, the loop is not to blame.
     """
 
     def __init__(
@@ -281,7 +320,8 @@ class Watchdog:
         if self._answered.is_set():
             if self._reported:
                 log.warning("loop.unblocked", extra={"seconds": round(self._waited, 1)})
-            self._waited, self._reported = 0.0, False
+            self._waited = 0.0
+            self._reported = False
             self._answered.clear()
             self._loop.call_soon(self._answered.set)
         elif self._waited > BLOCKED_SECONDS and not self._reported:

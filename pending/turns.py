@@ -1,4 +1,5 @@
-"""The values of a turn: what a worker takes from a conversation's queues, and all that a turn may change.
+"""The values of a turn: what a worker takes from a conversation's queues,
+and all that a turn may change.
 
 ConversationError
 ├── LeaseLost           another worker holds the lease
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 
 #: The kind of a record whose buttons are choices: a tap says something and decides nothing.
 CHOICE_KIND = "sayso:choice"
-#: How long after the newest part of an album the next one is awaited, in seconds. The webhooks of an
-#: album that WhatsApp sends come about a second apart at most. A photo that is sent alone is answered
-#: later by this time, so it is no longer than that.
+#: How long after the newest part of an album the next one is awaited, in seconds. The webhooks of
+#: an album that WhatsApp sends come about a second apart at most. A photo that is sent alone is
+#: answered later by this time, so it is no longer than that.
 ALBUM_SECONDS = 1.2
 #: The beginning of an outbox entry that goes to another conversation. Also in the scripts.
 FORWARD = '{"forward"'
@@ -56,11 +57,14 @@ TurnEnd = Literal[
     "timeout",
     "unreadable",
 ]
-#: What a person said to an action that has ended: a yes, a no, or a tap on the button that undoes an effect.
+#: What a person said to an action that has ended: a yes, a no,
+#: or a tap on the button that undoes an effect.
 SettledIntent = Literal["confirm", "cancel", "undo"]
-#: Before the id of an action in `TurnChange.replies`: the reply is a piece of its question, but not the last one.
+#: Before the id of an action in `TurnChange.replies`: the reply is a piece of its question,
+#: but not the last one.
 PART = "+"
-#: Before the id of an action in `TurnChange.replies`: the reply repeats its question. Quoting it quotes the question.
+#: Before the id of an action in `TurnChange.replies`: the reply repeats its question.
+#: Quoting it quotes the question.
 ABOUT = "="
 
 
@@ -77,11 +81,17 @@ class ConversationParked(ConversationError):
 
 
 class StaleTurn(ConversationError):
-    """Raised when a commit finds that the stored state has changed since it was read. Read it again."""
+    """Raised when a commit finds that the stored state has changed since it was read.
+
+    Read it again.
+    """
 
 
 class JournalUnreadable(ConversationError):
-    """Raised when the effects of an earlier attempt at a turn cannot be known. The turn must not be tried again."""
+    """Raised when the effects of an earlier attempt at a turn cannot be known.
+
+    The turn must not be tried again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +110,9 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class DecisionContext:
-    """The turn being committed: its user, its event id, and the id of the action that its button names or ""."""
+    """The turn being committed: its user, its event id,
+    and the id of the action that its button names or "".
+    """
 
     user: str
     event: str
@@ -111,8 +123,8 @@ class DecisionContext:
 class Transition:
     """A pending action's change of state, possible only from the states given.
 
-    `outcome_text` is what the user is told; a second answer to the same question repeats it. `unclear`: a short name of
-    the message for which the question was repeated, "" for none.
+    `outcome_text` is what the user is told; a second answer to the same question repeats it.
+    `unclear`: a short name of the message for which the question was repeated, "" for none.
     """
 
     pending_action_id: str
@@ -124,7 +136,12 @@ class Transition:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the transition as the scripts read it."""
-        data = {"pid": self.pending_action_id, "from": self.from_states, "to": self.to, "told": self.outcome_text}
+        data = {
+            "pid": self.pending_action_id,
+            "from": self.from_states,
+            "to": self.to,
+            "told": self.outcome_text,
+        }
         more = {"by": self.by, "unclear": self.unclear}
         return data | {name: value for name, value in more.items() if value}
 
@@ -133,8 +150,9 @@ class Transition:
 class SettledAnswer:
     """A yes or no of a person that settled a question, and whose outcome the bot told.
 
-    `pending_action_id`: the action that was asked about. `language`: that of the question. `words_follow`: a model
-    went on below the outcome, so that a yes in words may answer the model. A tap on the question is still a repetition.
+    `pending_action_id`: the action that was asked about. `language`: that of the question.
+    `words_follow`: a model went on below the outcome, so that a yes in words may answer the model.
+    A tap on the question is still a repetition.
     """
 
     intent: SettledIntent
@@ -164,15 +182,15 @@ class SettledAnswer:
 
 @dataclass(frozen=True, slots=True)
 class NewAction:
-    """A pending action to store: its record exactly as it was signed, and how long it may be answered once shown.
+    """A pending action to store: its record exactly as it was signed,
+    and how long it may be answered once shown.
 
-    `live`: whether it occupies its scope. Any other is reached by its button, or as one of the `steps` of a plan.
-    `notice`: the outbox entry to send when its window closes without an answer.
-    `ending`: the entry that then replaces the message with the question. Its id is known once that is delivered.
-    `alarm`: the entry to send when no answer came within `alarm_after_ms`, at the latest when the window closes.
-    `to`: the address of the question as JSON: channel, chat and thread.
-    `trace`: the traceparent of the turn that proposed it, while tracing is on.
-    "" is none.
+    `live`: whether it occupies its scope. Any other is reached by its button, or as one of the
+    `steps` of a plan. `notice`: the outbox entry to send when its window closes without an answer.
+    `ending`: the entry that then replaces the message with the question. Its id is known once that
+    is delivered. `alarm`: the entry to send when no answer came within `alarm_after_ms`, at the
+    latest when the window closes. `to`: the address of the question as JSON: channel, chat and
+    thread. `trace`: the traceparent of the turn that proposed it, while tracing is on. "" is none.
     """
 
     pending_action_id: str
@@ -200,8 +218,12 @@ class NewAction:
         fields = {"code": self.code, "plan": self.plan, "steps": " ".join(self.steps)}
         fields["idempotent"] = "1" if self.idempotent else ""
         entries = {"notice": self.notice, "ending": self.ending, "alarm": self.alarm}
-        fields |= {name: f"{self.user} {entry}" for name, entry in entries.items() if entry}  # the user it is about
-        fields["alarm_after"] = str(self.alarm_after_ms) if self.alarm else ""
+        # The user it is about.
+        fields |= {name: f"{self.user} {entry}" for name, entry in entries.items() if entry}
+        if self.alarm:
+            fields["alarm_after"] = str(self.alarm_after_ms)
+        else:
+            fields["alarm_after"] = ""
         fields |= {"to": self.to, "trace": self.trace}
         return tuple(text for name, value in fields.items() if value for text in (name, value))
 
@@ -224,8 +246,9 @@ class NewAction:
 class Timer:
     """A text to send once, at a later time.
 
-    `id` is unique in a conversation. `at` is in Unix seconds by the server's clock. `user` is the scope it belongs to,
-    `note` what it is about, for lists of timers. `language` is the language of the text.
+    `id` is unique in a conversation. `at` is in Unix seconds by the server's clock. `user` is the
+    scope it belongs to, `note` what it is about, for lists of timers. `language` is the language of
+    the text.
     """
 
     id: str
@@ -242,7 +265,8 @@ class Timer:
 
     def to_dict(self, to: Conversation) -> dict[str, Any]:
         """Return the timer as the scripts read it: `what` is stored until it rings."""
-        at, reply = round(self.at * 1000), outbox_entry(to, self.reply, later=True)
+        at = round(self.at * 1000)
+        reply = outbox_entry(to, self.reply, later=True)
         stored = {"id": self.id, "at": at, "user": self.user, "note": self.note, "reply": reply}
         return {"id": self.id, "at": at, "what": versioned(json.dumps(stored))}
 
@@ -250,9 +274,17 @@ class Timer:
     def from_json(cls, text: str) -> Timer:
         """Read a stored timer. Raises OtherVersion."""
         data = json.loads(check_version(text))
-        reply = Reply.from_json(json.loads(data["reply"])["reply"]) if "reply" in data else Reply()
+        if "reply" in data:
+            reply = Reply.from_json(json.loads(data["reply"])["reply"])
+        else:
+            reply = Reply()
         return cls(
-            data["id"], data["at"] / 1000, reply.text, data.get("user", ""), data.get("note", ""), reply.language
+            data["id"],
+            data["at"] / 1000,
+            reply.text,
+            data.get("user", ""),
+            data.get("note", ""),
+            reply.language,
         )
 
 
@@ -265,18 +297,18 @@ def sort_timers(timers: Iterable[Timer]) -> tuple[Timer, ...]:
 class TurnChange:
     """All that a turn changes: replies, history, pending actions and timers.
 
-    `replies`: each with the id of the action it asks about, or "". When a question has several pieces, only the last
-    opens the window; the earlier ones have PART before the id, and if one of them cannot be delivered, the action ends.
-    A reply that only repeats an open question has ABOUT before the id.
-    `silenced`: the ids of timers that are cancelled.
-    `tells_loss`: a yes or no without a question is answered with a loss of data.
-    `settles`: the yes or no whose outcome the replies tell, apart from optional edits. None if they ask something.
-    `continuation`: the turn that lets the agent go on after this turn's decision. It is appended to the mailbox in the
-    same step, once for each action.
-    `ends_conversation`: the person has ended the conversation; a further message begins a new one.
-    `language`: that of the answer, as the person writes, for a notice of a later loss; "" if unknown.
-    `tools`: the tools that the turn called; `about`: the action that its user answered; `ended`: why it has no answer
-    of the agent. These three are for `sayso trace`.
+    `replies`: each with the id of the action it asks about, or "". When a question has several
+    pieces, only the last opens the window; the earlier ones have PART before the id, and if one of
+    them cannot be delivered, the action ends. A reply that only repeats an open question has ABOUT
+    before the id. `silenced`: the ids of timers that are cancelled. `tells_loss`: a yes or no
+    without a question is answered with a loss of data. `settles`: the yes or no whose outcome the
+    replies tell, apart from optional edits. None if they ask something. `continuation`: the turn
+    that lets the agent go on after this turn's decision. It is appended to the mailbox in the same
+    step, once for each action. `ends_conversation`: the person has ended the conversation; a
+    further message begins a new one. `language`: that of the answer, as the person writes, for a
+    notice of a later loss; "" if unknown. `tools`: the tools that the turn called; `about`: the
+    action that its user answered; `ended`: why it has no answer of the agent. These three are for
+    `sayso trace`.
     """
 
     replies: tuple[tuple[Reply, str], ...] = ()
@@ -296,7 +328,9 @@ class TurnChange:
 
     @property
     def last_question(self) -> str:
-        """Return the id of the action whose question is the last of the replies, "" if that is something else."""
+        """Return the id of the action whose question is the last of the replies,
+        "" if that is something else.
+        """
         _, pid = self.marked_replies()[-1] if self.replies else (None, "")
         return pid.removeprefix(ABOUT)
 
@@ -312,13 +346,22 @@ class TurnChange:
             belongs_to = pid if pid or reply.collapse else asked
             marked.append((reply, belongs_to))
             if pid and not pid.startswith(PART):
-                asked = pid if pid.startswith(ABOUT) else f"{ABOUT}{pid}"
+                if pid.startswith(ABOUT):
+                    asked = pid
+                else:
+                    asked = f"{ABOUT}{pid}"
         return marked
 
     def to_dict(self, to: Conversation | None = None) -> dict[str, Any]:
-        """Return the change as the scripts read it. Absent parts are left out: cjson reads null as a value."""
+        """Return the change as the scripts read it.
+
+        Absent parts are left out: cjson reads null as a value.
+        """
         entries = [self._entry(reply, pid, to) for reply, pid in self.marked_replies() if to]
-        data: dict[str, Any] = {"replies": entries, "arms": [action.to_dict() for action in self.new_actions]}
+        data: dict[str, Any] = {
+            "replies": entries,
+            "arms": [action.to_dict() for action in self.new_actions],
+        }
         data["timers"] = [timer.to_dict(to) for timer in self.timers if to]
         data["silenced"] = self.silenced
         if self.language:
@@ -353,19 +396,24 @@ def _continuation_to_dict(turn: Turn) -> dict[str, str]:
     return {"pid": turn.continues, "turn": turn.to_json(), "stopped": stopped.to_json()}
 
 
-def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False, later: bool = False) -> str:
+def outbox_entry(
+    to: Conversation, reply: Reply, *, forward: bool = False, later: bool = False
+) -> str:
     """Return a reply and its address as the outbox stores them.
 
-    `forward`: the entry waits in the outbox of one conversation until it is moved to that of its address. The scripts
-    look for `collapse` and `forward` at the beginning, and for the `reader` of a reply that one person of a group sees.
-    While tracing is on, sending is part of the current trace. A reply that is sent `later` begins a trace of its own
-    with a link to it.
+    `forward`: the entry waits in the outbox of one conversation until it is moved to that of its
+    address. The scripts look for `collapse` and `forward` at the beginning, and for the `reader` of
+    a reply that one person of a group sees. While tracing is on, sending is part of the current
+    trace. A reply that is sent `later` begins a trace of its own with a link to it.
     """
     first: dict[str, Any] = {"collapse": reply.collapse} if reply.collapse else {}
     if forward:
         first = {"forward": True}
     trace = current_trace()
-    last = {"link" if later else "trace": trace} if trace else {}
+    if trace:
+        last = {"link" if later else "trace": trace}
+    else:
+        last = {}
     if reply.only_for:
         last["reader"] = digest(reply.only_for)
     entry = {**first, "to": [to.channel, to.chat, to.thread], "reply": reply.to_json(), **last}
@@ -375,7 +423,9 @@ def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False, later
 def as_edit_of(entry: str, message: str) -> str:
     """Return the outbox entry changed so that it replaces the message with this platform id."""
     data = json.loads(entry)
-    return json.dumps({**data, "reply": replace(Reply.from_json(data["reply"]), edits=message).to_json()})
+    return json.dumps(
+        {**data, "reply": replace(Reply.from_json(data["reply"]), edits=message).to_json()}
+    )
 
 
 class StreamListener(Protocol):
@@ -416,7 +466,8 @@ class TurnHandler(Protocol):
         """
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> TurnChange:
-        """Return the change of a turn that took too long or failed: the outcome of its decision if it made one.
+        """Return the change of a turn that took too long or failed:
+        the outcome of its decision if it made one.
 
         Otherwise the reply is `words`.
         """
@@ -425,7 +476,10 @@ class TurnHandler(Protocol):
         """Return whether the text would be a yes or a no if a question were open."""
 
     def needs_answer(self, queued: QueuedTurn) -> bool:
-        """Return False if the turn certainly gets no answer. Then no sign is shown that one is coming."""
+        """Return False if the turn certainly gets no answer.
+
+        Then no sign is shown that one is coming.
+        """
 
     def may_settle(self, queued: QueuedTurn) -> bool:
         """Return whether the turn may settle a pending action. Such a turn is not stopped."""
@@ -443,18 +497,17 @@ class FollowingTurn(NamedTuple):
 class QueuedTurn:
     """The next turn to work on, with all that its worker needs to know.
 
-    `seq`: its number. `received_at` in Unix seconds; `age` in seconds since then, by the server's clock.
-    `live` and `tapped`: the stored actions that occupy the scope and that the turn's button names.
-    `timers`: those of the whole conversation.
-    `following`: the turns of the same person right behind it, MAX_BURST with this one at most.
-    `waiting`: how many turns of all people wait in the conversation, with this one.
-    `upto`: the number of the last turn that is merged into this one, 0 for none; `parts`: all merged turns as received.
-    `stop`: the number of the person's last turn that was /stop, 0 for none.
-    `journal`: the notes of earlier attempts; `attempt`: the number of this one, from 1.
-    `lost_at`: when the server went on after it had lost data, in Unix seconds, 0.0 if not in the last day;
-    `is_loss_told`: whether a yes or no of the person was answered with that.
-    `last_answer`: the person's last yes or no, while the bot has said nothing after its outcome, and the outcome has
-    arrived.
+    `seq`: its number. `received_at` in Unix seconds; `age` in seconds since then, by the server's
+    clock. `live` and `tapped`: the stored actions that occupy the scope and that the turn's button
+    names. `timers`: those of the whole conversation. `following`: the turns of the same person
+    right behind it, MAX_BURST with this one at most. `waiting`: how many turns of all people wait
+    in the conversation, with this one. `upto`: the number of the last turn that is merged into this
+    one, 0 for none; `parts`: all merged turns as received. `stop`: the number of the person's last
+    turn that was /stop, 0 for none. `journal`: the notes of earlier attempts; `attempt`: the number
+    of this one, from 1. `lost_at`: when the server went on after it had lost data, in Unix seconds,
+    0.0 if not in the last day; `is_loss_told`: whether a yes or no of the person was answered with
+    that. `last_answer`: the person's last yes or no, while the bot has said nothing after its
+    outcome, and the outcome has arrived.
     """
 
     seq: int
@@ -484,7 +537,10 @@ class QueuedTurn:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether its person sent /stop later. A turn that has confirmed something before a crash goes on."""
+        """Return whether its person sent /stop later.
+
+        A turn that has confirmed something before a crash goes on.
+        """
         confirmed = (
             action.by == self.turn.event_id and action.action.kind != CHOICE_KIND
             for action in (self.live, self.tapped)
@@ -493,15 +549,23 @@ class QueuedTurn:
         return self.seq < self.stop and not any(confirmed)
 
     def merge_texts(self, is_answer: Callable[[str], bool]) -> QueuedTurn:
-        """Return this turn merged with those right behind it, as long as all of them are plain text.
+        """Return this turn merged with those right behind it,
+        as long as all of them are plain text.
 
-        Taps, commands, edits, replies to an earlier message and answers (`is_answer`) are never merged, nor is anything
-        while an action waits for an answer.
+        Taps, commands, edits, replies to an earlier message and answers (`is_answer`) are never
+        merged, nor is anything while an action waits for an answer.
         """
 
         def is_plain(turn: Turn) -> bool:
             text = turn.text.strip()
-            if not text or not turn.decides or turn.tap or turn.quoted or turn.replied_to or turn.group:
+            if (
+                not text
+                or not turn.decides
+                or turn.tap
+                or turn.quoted
+                or turn.replied_to
+                or turn.group
+            ):
                 return False
             return not (text.startswith("/") or is_answer(text))
 
@@ -516,8 +580,8 @@ class QueuedTurn:
     def _further_parts(self) -> list[FollowingTurn]:
         """Return the other parts of its album, which stand right behind it.
 
-        Parts of an unnamed album came shortly one after the other: while a worker is busy, two albums
-        of one person may wait here.
+        Parts of an unnamed album came shortly one after the other: while a worker is busy, two
+        albums of one person may wait here.
         """
         parts: list[FollowingTurn] = []
         if not self.turn.group:
@@ -533,7 +597,9 @@ class QueuedTurn:
 
     @property
     def newest_part(self) -> FollowingTurn:
-        """Return the newest part of its album, which is the turn itself while no other part has come."""
+        """Return the newest part of its album, which is the turn
+        itself while no other part has come.
+        """
         parts = self._further_parts()
         if parts:
             return parts[-1]
@@ -543,14 +609,17 @@ class QueuedTurn:
     def may_grow(self) -> bool:
         """Return whether it is part of an album that may get more parts.
 
-        It may not while another turn waits behind it, of any person: answers keep the order of turns.
+        It may not while another turn waits behind it, of any person:
+        answers keep the order of turns.
         """
         parts = 1 + len(self._further_parts())
         is_last = parts == self.waiting and parts < MAX_BURST
         return bool(self.turn.group) and is_last and not (self.journal or self.is_stopped)
 
     def merge_journalled(self) -> QueuedTurn:
-        """Return this turn merged with exactly the turns it was merged with when its journal was begun."""
+        """Return this turn merged with exactly the turns it was
+        merged with when its journal was begun.
+        """
         try:
             last = int(json.loads(self.journal[0])["upto"])
         except (IndexError, ValueError, KeyError, TypeError):  # it is empty or unreadable
@@ -568,7 +637,9 @@ class QueuedTurn:
             notes=tuple(note for turn in turns for note in turn.notes),
             quoted=next((turn.quoted for turn in turns if turn.quoted), ""),
             replied_to=next((turn.replied_to for turn in turns if turn.replied_to), ""),
-            replied_to_button=next((turn.replied_to_button for turn in turns if turn.replied_to_button), ""),
+            replied_to_button=next(
+                (turn.replied_to_button for turn in turns if turn.replied_to_button), ""
+            ),
         )
         return replace(self, turn=merged, upto=following[-1].seq, parts=turns)
 
@@ -580,7 +651,9 @@ def journal_head(queued: QueuedTurn) -> str:
 
 def is_tap_or_status(turn: Turn) -> bool:
     """Return whether the turn is a tap or /status, which have a rate limit of their own."""
-    return turn.tap is not None or (turn.decides and turn.text.casefold().split(maxsplit=1)[:1] == ["/status"])
+    return turn.tap is not None or (
+        turn.decides and turn.text.casefold().split(maxsplit=1)[:1] == ["/status"]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -588,12 +661,12 @@ class QueuedReply:
     """The next reply to send, before any further turn.
 
     `suspect`: it may have arrived already; `receipt`: the platform has confirmed since that it did.
-    `wait`: seconds until the channel's rate limit allows it, None where no limit is known. `paced_apart`: the limit is
-    not known here, since a cluster keeps the channel apart from the conversation.
-    `ahead`: seconds by which its chat is ahead of its own rate limit.
-    `silence`: seconds since a person wrote here, as in `Delivery`. `held`: seconds it has waited for a person to write,
-    None where it does not wait.
-    `closed`: why the address accepts nothing, "" if it does. `pending`: the action that it is about, "" for none.
+    `wait`: seconds until the channel's rate limit allows it, None where no limit is known.
+    `paced_apart`: the limit is not known here, since a cluster keeps the channel apart from the
+    conversation. `ahead`: seconds by which its chat is ahead of its own rate limit. `silence`:
+    seconds since a person wrote here, as in `Delivery`. `held`: seconds it has waited for a person
+    to write, None where it does not wait. `closed`: why the address accepts nothing, "" if it does.
+    `pending`: the action that it is about, "" for none.
     """
 
     number: int
@@ -617,11 +690,15 @@ class QueuedReply:
     @property
     def cause(self) -> str:
         """Return on one line why the turn got no answer; "" for a reply that is an answer."""
-        return " ".join(Reply.from_json(json.loads(self.text)["reply"]).cause.split()) if "cause" in self.text else ""
+        if "cause" in self.text:
+            return " ".join(Reply.from_json(json.loads(self.text)["reply"]).cause.split())
+        return ""
 
     @property
     def trace(self) -> tuple[str, str]:
-        """Return two traceparents: of the trace that it is part of, and of the one that it links to; "" for none."""
+        """Return two traceparents: of the trace that it is part of,
+        and of the one that it links to; "" for none.
+        """
         entry = json.loads(self.text)
         return entry.get("trace", ""), entry.get("link", "")
 
@@ -629,7 +706,9 @@ class QueuedReply:
         """Return the reply with its address, as adapters take it."""
         entry = json.loads(self.text)
         reply = Reply.from_json(entry["reply"])
-        return Delivery(self.delivery_id(lease), Conversation(*entry["to"]), reply, self.attempt, self.silence)
+        return Delivery(
+            self.delivery_id(lease), Conversation(*entry["to"]), reply, self.attempt, self.silence
+        )
 
     def delivery_id(self, lease: Lease) -> str:
         """Return its name in logs and for operators: the conversation and its number."""

@@ -36,7 +36,14 @@ if TYPE_CHECKING:
         tool,
     )
     from sayso.agent.tools import remind, schedule_reply
-    from sayso.pending import Confirmation, Person, ToolContext, current_user, executor_factory, stash_pending
+    from sayso.pending import (
+        Confirmation,
+        Person,
+        ToolContext,
+        current_user,
+        executor_factory,
+        stash_pending,
+    )
 
 __all__ = [
     "Agent",
@@ -74,7 +81,14 @@ __all__ = [
 #: The packages that export names besides `sayso.agent`. Imported on first use: `sayso --help` needs none of them.
 _PACKAGES = {
     "sayso.agent.tools": ("remind", "schedule_reply"),
-    "sayso.pending": ("Confirmation", "Person", "ToolContext", "current_user", "executor_factory", "stash_pending"),
+    "sayso.pending": (
+        "Confirmation",
+        "Person",
+        "ToolContext",
+        "current_user",
+        "executor_factory",
+        "stash_pending",
+    ),
 }
 
 
@@ -82,7 +96,9 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use. Raises AttributeError for any other."""
     if name not in __all__:
         raise AttributeError(f"module 'sayso' has no attribute {name!r}")
-    package = next((package for package, names in _PACKAGES.items() if name in names), "sayso.agent")
+    package = next(
+        (package for package, names in _PACKAGES.items() if name in names), "sayso.agent"
+    )
     value = globals()[name] = getattr(importlib.import_module(package), name)
     return value
 

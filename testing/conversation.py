@@ -55,8 +55,8 @@ class WaitingTurn:
 
 @dataclass(frozen=True, slots=True)
 class TimerEntry:
-    """A timer, its outbox entry, and the action that it `ends` or that it `asks` again for, "" for none. `ending` edits
-    the message that asked.
+    """A timer, its outbox entry, and the action that it `ends` or that it `asks` again for, "" for
+    none. `ending` edits the message that asked.
     """
 
     timer: Timer
@@ -68,7 +68,9 @@ class TimerEntry:
 
 @dataclass(frozen=True, slots=True)
 class HeldReply:
-    """A reply that waits for the user to write: how many turns had come in by then, since when, and why."""
+    """A reply that waits for the user to write: how many turns had come in by then, since when,
+    and why.
+    """
 
     number: int
     received: int
@@ -78,7 +80,9 @@ class HeldReply:
 
 @dataclass(frozen=True, slots=True)
 class SettledReplies:
-    """A settled answer of a user, the numbers of its outcome's first and last reply, and when it was committed."""
+    """A settled answer of a user, the numbers of its outcome's first and last reply,
+    and when it was committed.
+    """
 
     user: str
     answer: SettledAnswer
@@ -89,12 +93,16 @@ class SettledReplies:
 
 @dataclass(slots=True)
 class ConversationState:
-    """The state of one conversation. `due` is when a worker should look at it, None while there is nothing to do."""
+    """The state of one conversation.
+
+    `due` is when a worker should look at it, None while there is nothing to do.
+    """
 
     inbox: deque[WaitingTurn] = field(default_factory=deque)
     outbox: deque[tuple[int, str, str]] = field(default_factory=deque)
     seen: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
-    #: By the id of a message, the kind of its turn, the digest of what it shows, and when it was received.
+    #: By the id of a message, the kind of its turn, the digest of what it shows,
+    #: and when it was received.
     contents: OrderedDict[str, tuple[str, str, float]] = field(default_factory=OrderedDict)
     histories: OrderedDict[str, str] = field(default_factory=OrderedDict)
     timer_entries: dict[str, TimerEntry] = field(default_factory=dict)
@@ -113,7 +121,8 @@ class ConversationState:
     opted_out: int = -1
     #: Until when messages are dropped, because the bot may not write here.
     barred_until: float = 0.0
-    #: Whether a turn was accepted although the bot may not write in its chat. A reply that is sent proves otherwise.
+    #: Whether a turn was accepted although the bot may not write in its chat.
+    #: A reply that is sent proves otherwise.
     in_barred_chat: bool = False
     heard: float = 0.0
     hold: HeldReply | None = None
@@ -172,7 +181,9 @@ class ConversationState:
         return number if now - at < SEEN_MS / 1000 else 0
 
     def is_unchanged(self, turn: Turn, now: float) -> bool:
-        """Return whether the turn's message was received with the same content before, or is older than its edit."""
+        """Return whether the turn's message was received with the same content before,
+        or is older than its edit.
+        """
         kind, content, at = self.contents.get(turn.message_key, ("", "", -inf))
         if not turn.content or now - at >= SEEN_MS / 1000:
             return False
@@ -199,12 +210,17 @@ class ConversationState:
 
     def silence(self, now: float) -> float:
         """Return the seconds since the last message here."""
-        return max(0.0, now - self.heard) if self.heard else inf
+        if self.heard:
+            return max(0.0, now - self.heard)
+        return inf
 
     def put_on_hold(self, number: int, now: float, reason: str) -> None:
         """Hold the first reply until the user writes, a timer is due, or the hold ends."""
         self.hold = self.held or HeldReply(number, self.received, now, reason)
-        self.attempts, self.sending, self.slot, self.begun = 0, (0, 0), (0, 0.0), (0, 0, 0)
+        self.attempts = 0
+        self.sending = (0, 0)
+        self.slot = (0, 0.0)
+        self.begun = (0, 0, 0)
         self.let_go(min(self.hold.since + KEEP_HELD_MS / 1000, self.next_timer() or inf))
 
     def at_work(self, now: float) -> bool:
@@ -213,7 +229,9 @@ class ConversationState:
 
     def next_timer(self) -> float | None:
         """Return when the next timer is due."""
-        return min((timer_entry.timer.at for timer_entry in self.timer_entries.values()), default=None)
+        return min(
+            (timer_entry.timer.at for timer_entry in self.timer_entries.values()), default=None
+        )
 
     def may_have_arrived(self, number: int) -> bool:
         """Return whether an earlier worker tried this reply too, without recording the result."""
@@ -231,7 +249,9 @@ class ConversationState:
             self.begun = (seq, self.epoch, times)
         return times
 
-    def queued_turn(self, live: StoredAction | None, tapped: StoredAction | None, now: float) -> QueuedTurn:
+    def queued_turn(
+        self, live: StoredAction | None, tapped: StoredAction | None, now: float
+    ) -> QueuedTurn:
         """Return the first turn, with the open action of its user and the one that it taps on."""
         waiting = self.inbox[0]
         user = waiting.turn.scope.id
@@ -253,16 +273,21 @@ class ConversationState:
         )
 
     def burst(self) -> tuple[FollowingTurn, ...]:
-        """Return the turns right behind the first, of the same user and without buttons: they may be
-        answered as one.
+        """Return the turns right behind the first, of the same user and without buttons:
+        they may be answered as one.
         """
         first, *others = list(self.inbox)[:MAX_BURST]
         same = [each for each in others if not first.tapped]
-        alike = takewhile(lambda each: each.turn.scope.id == first.turn.scope.id and not each.tapped, same)
+        alike = takewhile(
+            lambda each: each.turn.scope.id == first.turn.scope.id and not each.tapped, same
+        )
         return tuple(FollowingTurn(each.seq, each.turn, each.received_at) for each in alike)
 
     def is_full(self, user: str, cap: int, *, urgent: bool) -> bool:
-        """Return whether there is no place for a turn of this user. Each user has a few places for urgent turns."""
+        """Return whether there is no place for a turn of this user.
+
+        Each user has a few places for urgent turns.
+        """
         if len(self.inbox) < cap:
             return False
         own = sum(waiting.turn.scope.id == user for waiting in list(self.inbox)[cap:])
@@ -287,7 +312,10 @@ class ConversationState:
             del self.stops[queued.user]
 
     def append_continuation(self, queued: QueuedTurn, turn: Turn, now: float) -> None:
-        """Append the turn in which the agent goes on, once for each action. After /stop it asks no model."""
+        """Append the turn in which the agent goes on, once for each action.
+
+        After /stop it asks no model.
+        """
         if turn.continues in self.continued:
             return
         remember(self.continued, turn.continues, queued.seq, MAX_HISTORIES)
@@ -307,7 +335,9 @@ class ConversationState:
             self.settled = SettledReplies(queued.user, change.settles, told[0], self.said, now)
 
     def settled_replies(self, user: str, received_at: float) -> SettledReplies | None:
-        """Return the settled answer of a user, if nothing was said since and a turn at this time may repeat it."""
+        """Return the settled answer of a user, if nothing was said since and
+        a turn at this time may repeat it.
+        """
         settled = self.settled
         if settled is None or settled.user != user or settled.last != self.said:
             return None
@@ -320,7 +350,9 @@ class ConversationState:
         for timer_id in change.silenced:
             self.timer_entries.pop(timer_id, None)
         for timer in change.timers:
-            self.timer_entries[timer.id] = TimerEntry(timer, outbox_entry(queued.turn.conversation, timer.reply))
+            self.timer_entries[timer.id] = TimerEntry(
+                timer, outbox_entry(queued.turn.conversation, timer.reply)
+            )
 
     def drop_notices(self, user: str) -> None:
         """Remove the notices of an expired question: nothing waits for this user."""
@@ -328,7 +360,10 @@ class ConversationState:
             self.timer_entries.pop(f"{kind}:{user}", None)
 
     def append_reply(self, pid: str, entry: str) -> int:
-        """Append a reply, or replace a waiting one with the same collapse key. Return its number."""
+        """Append a reply, or replace a waiting one with the same collapse key.
+
+        Return its number.
+        """
         mark = _MARK.match(entry) if not pid else None
         for at, (number, other, old) in enumerate(self.outbox if mark else ()):
             is_free = not other and number != self.sending[0] and number not in self.suspect
@@ -343,11 +378,18 @@ class ConversationState:
         """Return the held reply of a conversation as a delivery status."""
         held = self.held
         return (
-            [DeliveryStatus(f"{conversation}#{held.number}", "held", held.since, 0, reason=held.reason)] if held else []
+            [
+                DeliveryStatus(
+                    f"{conversation}#{held.number}", "held", held.since, 0, reason=held.reason
+                )
+            ]
+            if held
+            else []
         )
 
     def set_notices(self, at: float, arm: NewAction | None) -> None:
-        """Set the timers of an action that was just shown, for when no answer comes until its window closes `at`.
+        """Set the timers of an action that was just shown,
+        for when no answer comes until its window closes `at`.
 
         A scope waits for one action at a time, so a later notice replaces an earlier one.
         """
@@ -370,13 +412,15 @@ class ConversationState:
 
     def let_go(self, due: float | None) -> None:
         """Release the lease until the conversation is due."""
-        self.token, self.until, self.due = "", 0.0, due
+        self.token = ""
+        self.until = 0.0
+        self.due = due
 
 
 @dataclass(slots=True)
 class ChannelPace:
-    """The rate limit of a channel: seconds between two messages, when its next slot is free, until when it
-    is silent.
+    """The rate limit of a channel: seconds between two messages, when its next slot is free,
+    until when it is silent.
     """
 
     gap: float | None = None
@@ -393,14 +437,21 @@ class ChannelPace:
         return max(0.0, state.slot[1] - now)
 
     def silence(self, until: float) -> float:
-        """Silence the channel as its platform asks. Return until when, with what was asked before."""
+        """Silence the channel as its platform asks.
+
+        Return until when, with what was asked before.
+        """
         self.closed = max(self.closed, until)
-        self.free = max(self.free, self.closed) + (SPREAD_MS / 1000 if self.gap is None else self.gap)
+        self.free = max(self.free, self.closed) + (
+            SPREAD_MS / 1000 if self.gap is None else self.gap
+        )
         return self.closed
 
 
 def _text(entry: str) -> str:
-    return Reply.from_json(json.loads(entry)["reply"]).text if entry else ""
+    if entry:
+        return Reply.from_json(json.loads(entry)["reply"]).text
+    return ""
 
 
 def remember(notes: OrderedDict[str, V], key: str, value: V, most: int) -> None:

@@ -41,7 +41,10 @@ class MemoryDeliveryStatuses:
     )
 
     def note(self, status: DeliveryStatus, *, over: bool = False) -> bool:
-        """Record the status of a delivery. A status that the platform reported earlier stays, unless `over` is set."""
+        """Record the status of a delivery.
+
+        A status that the platform reported earlier stays, unless `over` is set.
+        """
         conversation, number = split_id(status.id)
         noted = self.noted.setdefault(conversation, OrderedDict())
         if number in noted and not over:
@@ -60,30 +63,42 @@ class MemoryDeliveryStatuses:
     def of(self, conversation: str) -> list[DeliveryStatus]:
         """Return the statuses of a conversation, oldest first."""
         noted = self.noted.get(conversation)
-        return [noted[number] for number in sorted(noted)] if noted else []
+        if noted:
+            return [noted[number] for number in sorted(noted)]
+        return []
 
     def arrived(self, delivery_id: str) -> str:
         """Return the receipt of a delivery that its platform accepted, else ""."""
         known = self.find(delivery_id)
-        return known.receipt if known and known.state in ("sent", "delivered", "read") else ""
+        if known and known.state in ("sent", "delivered", "read"):
+            return known.receipt
+        return ""
 
     def end(self, status: DeliveryStatus) -> None:
         """Record the end of a reply. A failure of an earlier copy does not count for it."""
         known = self.find(status.id)
         new = self.note(
-            status, over=bool(known and known.state == "failed" and status.receipt not in ("", known.receipt))
+            status,
+            over=bool(
+                known and known.state == "failed" and status.receipt not in ("", known.receipt)
+            ),
         )
         if status.state == "dead" or (status.state == "ambiguous" and new):
             self.put_aside[status.state].appendleft(status)
 
     def report(self, news: DeliveryStatus, *, sending: bool) -> str:
-        """Record a report of the platform; `sending` says that the reply is the first in its outbox."""
+        """Record a report of the platform; `sending` says that
+        the reply is the first in its outbox.
+        """
         known = self.find(news.id)
         if known is None and not sending:
             return ""
         if known is not None:
             same = known.receipt == news.receipt
-            rank = 0 if known.state == "failed" and not same else _RANKS[known.state]
+            if known.state == "failed" and not same:
+                rank = 0
+            else:
+                rank = _RANKS[known.state]
             other = not same and (known.receipt or known.state == "dead")
             if _RANKS[news.state] <= rank or (other and news.state == "failed"):
                 return known.state
@@ -95,10 +110,14 @@ class MemoryDeliveryStatuses:
 
 
 class MemoryDeliveries:
-    """The deliveries of all conversations, as far as they are remembered. Lives as long as its process."""
+    """The deliveries of all conversations, as far as they are remembered.
+
+    Lives as long as its process.
+    """
 
     def __init__(self, actions: MemoryActionRepository, clock: Callable[[], float]) -> None:
-        self._actions, self._clock = actions, clock
+        self._actions = actions
+        self._clock = clock
         self._lock = actions.lock
         self._statuses = MemoryDeliveryStatuses()
         self._conversations: OrderedDict[str, ConversationState] = OrderedDict()
@@ -106,8 +125,12 @@ class MemoryDeliveries:
         self._paid: dict[int, Counter[tuple[str, str]]] = {}
 
     def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
-        """Record what a platform reports. Return the state that is stored, "" if the delivery is unknown."""
-        news, (conversation, number) = REPORTS.get(status), split_id(delivery_id)
+        """Record what a platform reports.
+
+        Return the state that is stored, "" if the delivery is unknown.
+        """
+        news = REPORTS.get(status)
+        (conversation, number) = split_id(delivery_id)
         if news is None:
             return ""
         with self._lock:
@@ -122,16 +145,23 @@ class MemoryDeliveries:
             return kept
 
     def _expire_question_of(self, state: ConversationState, number: int) -> None:
-        """Expire the question of a reply that failed after all: no one can agree to what was never shown."""
+        """Expire the question of a reply that failed after all:
+        no one can agree to what was never shown.
+        """
         self._actions.end_undelivered(state.asks.get(str(number), ""), shown=True)
 
     def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
-        """Return the last deliveries of a conversation, oldest first, and why its address takes no messages, or ""."""
+        """Return the last deliveries of a conversation, oldest first,
+        and why its address takes no messages, or "".
+        """
         with self._lock:
             state = self._conversations.get(conversation)
             if state is None:
                 return self._statuses.of(conversation), ""
-            return [*self._statuses.of(conversation), *state.held_statuses(conversation)], state.why_closed
+            return [
+                *self._statuses.of(conversation),
+                *state.held_statuses(conversation),
+            ], state.why_closed
 
     def close(
         self,
@@ -174,11 +204,17 @@ class MemoryDeliveries:
         with self._lock:
             if state != "held":
                 return list(self._statuses.put_aside[state])
-            held = [status for name, state in self._conversations.items() for status in state.held_statuses(name)]
+            held = [
+                status
+                for name, state in self._conversations.items()
+                for status in state.held_statuses(name)
+            ]
             return sorted(held, key=lambda status: -status.at)[:MAX_UNDELIVERED]
 
     def paid_messages(self, days_ago: int) -> dict[tuple[str, str], int]:
-        """Return how many paid messages were sent on a day, 0 for today, by channel and price class."""
+        """Return how many paid messages were sent on a day, 0 for today,
+        by channel and price class.
+        """
         with self._lock:
             return dict(self._paid.get(self._today() - days_ago, {}))
 
@@ -194,7 +230,10 @@ class MemoryDeliveries:
         self._paid.setdefault(today, Counter())[conversation.partition(":")[0], price_class] += 1
 
     def retry(self, delivery_id: str) -> str:
-        """Put a dead reply back at the end of its outbox, once. Return its new id. Raises NotRepeatable."""
+        """Put a dead reply back at the end of its outbox, once.
+
+        Return its new id. Raises NotRepeatable.
+        """
         with self._lock:
             return new_id(delivery_id, self._retry(delivery_id))
 
@@ -202,7 +241,10 @@ class MemoryDeliveries:
         known = self._statuses.find(delivery_id)
         if known and known.state == "retried":
             return known.receipt
-        found = next((status for status in self._statuses.put_aside["dead"] if status.id == delivery_id), None)
+        found = next(
+            (status for status in self._statuses.put_aside["dead"] if status.id == delivery_id),
+            None,
+        )
         entry, doubtful = repeatable(found) if found else ("", False)
         arrived = self._statuses.arrived(delivery_id)
         if found:

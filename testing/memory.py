@@ -1,4 +1,6 @@
-"""MemoryConversations: mailbox, outbox and deliveries in one process, which behave as those in Redis do."""
+"""MemoryConversations: mailbox, outbox and deliveries in one process,
+which behave as those in Redis do.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,8 @@ from sayso.workers.mailbox import (
 )
 from sayso.workers.sender import GivenUp, PostponeReason, Sent
 
-#: Conversations that are remembered. Beyond that the idle ones are dropped first; with none idle a new one is refused.
+#: Conversations that are remembered. Beyond that the idle ones are dropped first;
+#: with none idle a new one is refused.
 MAX_CONVERSATIONS = 5000
 #: Event ids that are remembered in one conversation.
 MAX_EVENTS = 1000
@@ -75,10 +78,12 @@ PARKED = "parked"
 
 
 class MemoryConversations(MemoryDeliveries):
-    """Mailbox, Outbox, Journals and Deliveries in one, bounded, for bots in one process. Lives as long as its process.
+    """Mailbox, Outbox, Journals and Deliveries in one, bounded, for bots in one process.
 
-    No worker is woken: process what you accepted, and what `overdue` returns. `actions` are those of the agent's store,
-    which change together with the conversations.
+    Lives as long as its process.
+
+    No worker is woken: process what you accepted, and what `overdue` returns. `actions` are those
+    of the agent's store, which change together with the conversations.
     """
 
     def __init__(
@@ -103,9 +108,12 @@ class MemoryConversations(MemoryDeliveries):
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once."""
-        name, waited, now = turn.conversation.id, waited_ms(waited_seconds) / 1000, self._clock()
+        name = turn.conversation.id
+        waited = waited_ms(waited_seconds) / 1000
+        now = self._clock()
         with self._lock:
-            state, is_new = self._conversations.get(name, ConversationState()), name not in self._conversations
+            state = self._conversations.get(name, ConversationState())
+            is_new = name not in self._conversations
             if first := state.first_of(turn, now):
                 return Accepted("duplicate", first)
             if state.is_unchanged(turn, now):
@@ -135,33 +143,48 @@ class MemoryConversations(MemoryDeliveries):
             state.inbox.append(WaitingTurn(state.received, now - waited, tapped, turn))
             remember(state.seen, turn.event_id, (state.received, now), MAX_EVENTS)
             if turn.message_id and turn.content:
-                remember(state.contents, turn.message_key, (turn.kind, turn.content, now), MAX_EVENTS)
+                remember(
+                    state.contents, turn.message_key, (turn.kind, turn.content, now), MAX_EVENTS
+                )
             return Accepted("new", state.received)
 
-    def accept_from(self, sender: Sender, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
+    def accept_from(
+        self, sender: Sender, *, tapped: str = "", waited_seconds: float = 0.0
+    ) -> Accepted:
         """Find the sender of a turn, note their ids, and store the turn once."""
         with self._lock:
             person = self.identities.recognize(sender.channel, sender.ids, store=True)
             return self.accept(sender.turn_of(person), tapped=tapped, waited_seconds=waited_seconds)
 
     async def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
-        """Take the lease of a conversation and return it with what is next. None while another worker has it."""
+        """Take the lease of a conversation and return it with what is next.
+
+        None while another worker has it.
+        """
         with self._lock:
-            state, now = self._conversations.get(conversation), self._clock()
+            state = self._conversations.get(conversation)
+            now = self._clock()
             if state is None:
                 return None
             held = state.until > now
             if held and state.token != token:
                 return None
             state.epoch += not held
-            state.token, state.until, state.ended = token, now + LEASE_MS / 1000, (0, "")
-            state.due, state.unserved = state.until, 0.0
+            state.token = token
+            state.until = now + LEASE_MS / 1000
+            state.ended = (0, "")
+            state.due = state.until
+            state.unserved = 0.0
             return Lease(conversation, state.epoch, token), self._view(conversation, state)
 
     async def defer(self, conversation: str) -> float:
-        """Leave a conversation to a worker that knows its channel. Return since how many seconds none has taken it."""
+        """Leave a conversation to a worker that knows its channel.
+
+        Return since how many seconds none has taken it.
+        """
         with self._lock:
-            state, now = self._conversations.get(conversation), self._clock()
+            state = self._conversations.get(conversation)
+            now = self._clock()
             if state is None or state.until > now:
                 return -1.0
             state.unserved = state.unserved or now
@@ -170,18 +193,25 @@ class MemoryConversations(MemoryDeliveries):
             return waited
 
     async def renew(self, lease: Lease) -> int:
-        """Renew the lease. Return the last turn with which the user of the first turn said stop. Raises LeaseLost."""
+        """Renew the lease.
+
+        Return the last turn with which the user of the first turn said stop. Raises LeaseLost.
+        """
         with self._lock:
             state = self._held(lease)
             state.until = state.due = self._clock() + LEASE_MS / 1000
-            return state.stops.get(state.inbox[0].turn.scope.id, 0) if state.inbox else 0
+            if state.inbox:
+                return state.stops.get(state.inbox[0].turn.scope.id, 0)
+            return 0
 
     async def follow_question(self, lease: Lease) -> None:
         """Note that something is shown that is no reply. Raises LeaseLost."""
         with self._lock:
             self._follow_question(self._held(lease))
 
-    async def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
+    async def commit(
+        self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False
+    ) -> NextItem:
         """Finish a turn, all or nothing, and return what is next. Raises LeaseLost, StaleTurn."""
         with self._lock:
             if self._ended(lease):
@@ -191,10 +221,16 @@ class MemoryConversations(MemoryDeliveries):
                 return self._next_work(lease, state, let_go=let_go)
             if not state.inbox or state.inbox[0].seq != queued.seq:
                 raise StaleTurn(f"{lease.conversation}: moved")
-            if change.timers and len(state.timer_entries) + len(change.timers) - len(change.silenced) > MAX_TIMERS:
+            if (
+                change.timers
+                and len(state.timer_entries) + len(change.timers) - len(change.silenced)
+                > MAX_TIMERS
+            ):
                 raise StaleTurn(f"{lease.conversation}: timers")
             refused = self._actions.commit(
-                lease.conversation, DecisionContext(queued.user, queued.turn.event_id, state.inbox[0].tapped), change
+                lease.conversation,
+                DecisionContext(queued.user, queued.turn.event_id, state.inbox[0].tapped),
+                change,
             )
             if refused:
                 raise StaleTurn(f"{lease.conversation}: {refused}")
@@ -226,8 +262,13 @@ class MemoryConversations(MemoryDeliveries):
         with self._lock:
             return tuple(self._held(lease).journal)
 
-    async def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
-        """Release the lease. Work that came in meanwhile is returned instead, unless it is to be handed over."""
+    async def release(
+        self, lease: Lease, *, hand_over: bool = False, begun: bool = False
+    ) -> NextItem:
+        """Release the lease.
+
+        Work that came in meanwhile is returned instead, unless it is to be handed over.
+        """
         with self._lock:
             if not self.holds(lease):
                 return None
@@ -247,20 +288,27 @@ class MemoryConversations(MemoryDeliveries):
         with self._lock:
             if self._ended(lease):
                 return None
-            state, now = self._held(lease), self._clock()
+            state = self._held(lease)
+            now = self._clock()
             if state.outbox and state.outbox[0][0] == reply.number:
                 number, pid, text = state.outbox.popleft()
                 self._note_chat(state, reply.delivery(lease).conversation.chat_id, result, now)
-                asked, repeats = pid.removeprefix(PART).removeprefix(ABOUT), pid.startswith(ABOUT)
-                delivery_id, doubtful = f"{lease.conversation}#{number}", number in state.suspect
-                tries, state.attempts = state.attempts + 1, 0
+                asked = pid.removeprefix(PART).removeprefix(ABOUT)
+                repeats = pid.startswith(ABOUT)
+                delivery_id = f"{lease.conversation}#{number}"
+                doubtful = number in state.suspect
+                tries = state.attempts + 1
+                state.attempts = 0
                 state.suspect.discard(number)
                 state.hold = None
                 if isinstance(result, GivenUp):
-                    reason, asks = result.reason, bool(pid) and not repeats
+                    reason = result.reason
+                    asks = bool(pid) and not repeats
                     doubtful = doubtful or result.end == "doubtful"
                     self._statuses.end(
-                        DeliveryStatus(delivery_id, "dead", now, tries, "", reason, text, asks, doubtful)
+                        DeliveryStatus(
+                            delivery_id, "dead", now, tries, "", reason, text, asks, doubtful
+                        )
                     )
                     state.note_refusal(result, now)
                     if result.end == "limited":
@@ -273,23 +321,36 @@ class MemoryConversations(MemoryDeliveries):
                     copy = self._statuses.find(delivery_id)
                     self._statuses.end(
                         DeliveryStatus(
-                            delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt, reply.cause
+                            delivery_id,
+                            "ambiguous" if doubtful else "sent",
+                            now,
+                            tries,
+                            receipt,
+                            reply.cause,
                         )
                     )
                     state.chat = max(now, state.chat) + result.gap
                     if pid and not pid.startswith(PART):
                         self._set_last_question(state, asked, result.written_at)
                     if pid == asked:
-                        state.set_notices(*self._actions.mark_shown(pid, state.received, receipt, result.written_at))
+                        state.set_notices(
+                            *self._actions.mark_shown(
+                                pid, state.received, receipt, result.written_at
+                            )
+                        )
                     if pid and not repeats:
                         remember(state.asks, str(number), asked, MAX_DELIVERIES)
                     self._actions.add_prompt(asked, copy.receipt if copy else "")
                     self._actions.add_prompt(asked, receipt)
-                    if (known := self._statuses.find(delivery_id)) and known.state == "failed":  # said before we were
+                    if (
+                        known := self._statuses.find(delivery_id)
+                    ) and known.state == "failed":  # said before we were
                         self._expire_question_of(state, number)
             return self._next_work(lease, state, let_go=let_go)
 
-    def _note_chat(self, state: ConversationState, chat_id: str, result: Sent | GivenUp, now: float) -> None:
+    def _note_chat(
+        self, state: ConversationState, chat_id: str, result: Sent | GivenUp, now: float
+    ) -> None:
         """Note what became of a reply where it concerns all threads of its chat."""
         if isinstance(result, GivenUp) and result.end == "chat_barred":
             chat = self._conversations.setdefault(chat_id, ConversationState())
@@ -299,11 +360,20 @@ class MemoryConversations(MemoryDeliveries):
             state.in_barred_chat = False
 
     async def postpone(
-        self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""
+        self,
+        lease: Lease,
+        reply: QueuedReply,
+        seconds: float,
+        why: PostponeReason = "tried",
+        reason: str = "",
     ) -> None:
-        """Postpone the reply and release the lease, or hold the reply until the user writes. Raises LeaseLost."""
+        """Postpone the reply and release the lease, or hold the reply until the user writes.
+
+        Raises LeaseLost.
+        """
         with self._lock:
-            state, later = self._held(lease), self._clock() + seconds
+            state = self._held(lease)
+            later = self._clock() + seconds
             if why == "held" and not state.has_message():
                 state.put_on_hold(reply.number, self._clock(), reason)
             elif state.outbox and state.outbox[0][0] == reply.number:
@@ -321,18 +391,26 @@ class MemoryConversations(MemoryDeliveries):
     async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
         """Store the channel's rate. Return the seconds until the reply's slot. Raises LeaseLost."""
         with self._lock:
-            state, channel = self._held(lease), self._channel(lease.conversation)
+            state = self._held(lease)
+            channel = self._channel(lease.conversation)
             channel.gap = 1 / per_second
             return channel.book(state, reply.number, self._clock()) or 0.0
 
     async def forward(self, delivery: Delivery) -> str:
-        """Append a reply to another conversation, once. Return its id there, or "" when too many replies wait there."""
+        """Append a reply to another conversation, once.
+
+        Return its id there, or "" when too many replies wait there.
+        """
         with self._lock:
-            first, name = self._forwarded.get(delivery.id), delivery.conversation.id
+            first = self._forwarded.get(delivery.id)
+            name = delivery.conversation.id
             if first:
                 return first
-            state, now = self._conversations.get(name, ConversationState()), self._clock()
-            if len(state.outbox) >= MAX_FORWARDED_WAITING or (name not in self._conversations and not self._has_room()):
+            state = self._conversations.get(name, ConversationState())
+            now = self._clock()
+            if len(state.outbox) >= MAX_FORWARDED_WAITING or (
+                name not in self._conversations and not self._has_room()
+            ):
                 return ""
             self._conversations[name] = state
             state.wake(now)
@@ -341,8 +419,8 @@ class MemoryConversations(MemoryDeliveries):
             return f"{name}#{number}"
 
     def overdue(self) -> list[str]:
-        """Return conversations with work that are due although no worker came. Each is returned again only after a
-        while.
+        """Return conversations with work that are due although no worker came.
+        Each is returned again only after a while.
         """
         with self._lock:
             now = self._clock()
@@ -353,7 +431,10 @@ class MemoryConversations(MemoryDeliveries):
             ]
             for name, state in found:
                 self._run_timers(name, state)
-                state.due = now + WAKE_GRACE_MS / 1000 if state.busy else state.next_timer()
+                if state.busy:
+                    state.due = now + WAKE_GRACE_MS / 1000
+                else:
+                    state.due = state.next_timer()
             return [name for name, state in found if state.busy]
 
     def holds(self, lease: Lease) -> bool:
@@ -364,7 +445,9 @@ class MemoryConversations(MemoryDeliveries):
     def head(self, conversation: str) -> tuple[int, float]:
         """Return number and time of receipt of the first turn; number 0 when there is none."""
         state = self._conversations.get(conversation)
-        return (state.inbox[0].seq, state.inbox[0].received_at) if state and state.inbox else (0, 0.0)
+        if state and state.inbox:
+            return (state.inbox[0].seq, state.inbox[0].received_at)
+        return (0, 0.0)
 
     def _channel(self, conversation: str) -> ChannelPace:
         return self._channels.setdefault(conversation.partition(":")[0], ChannelPace())
@@ -385,13 +468,17 @@ class MemoryConversations(MemoryDeliveries):
                 state.timer_entries[moved.timer.id] = moved
 
     def set_last_question(self, conversation: str, pid: str) -> None:
-        """Note that the question of an action, shown without the outbox, is the last thing that the bot said."""
+        """Note that the question of an action, shown without the outbox,
+        is the last thing that the bot said.
+        """
         state = self._conversations.get(conversation)
         if state is not None:
             self._follow_question(state)
             self._set_last_question(state, pid)
 
-    def _set_last_question(self, state: ConversationState, pid: str, written_at: float = 0.0) -> None:
+    def _set_last_question(
+        self, state: ConversationState, pid: str, written_at: float = 0.0
+    ) -> None:
         state.newest = pid
         self._actions.mark_repeated(pid, state.received, written_at)
 
@@ -401,52 +488,82 @@ class MemoryConversations(MemoryDeliveries):
             state.newest = ""
 
     def _note_message(self, state: ConversationState, pid: str, entry: str) -> None:
-        """Note that a reply begins to be sent: the question before it is followed by another message.
+        """Note that a reply begins to be sent: the question before
+        it is followed by another message.
 
-        A reply that belongs to the question follows nothing, nor does an edit that may be left out, or a reply that
-        another person of a group sees alone.
+        A reply that belongs to the question follows nothing, nor does an edit that may be left out,
+        or a reply that another person of a group sees alone.
         """
         asked = pid.removeprefix(PART).removeprefix(ABOUT)
         if not state.newest or asked == state.newest:
             return
         reply = Reply.from_json(json.loads(entry)["reply"])
         is_edit = bool(reply.edits) and reply.optional
-        is_for_another = bool(reply.only_for) and digest(reply.only_for) != self._actions.user_of(state.newest)
+        is_for_another = bool(reply.only_for) and digest(reply.only_for) != self._actions.user_of(
+            state.newest
+        )
         if not (is_edit or is_for_another):
             self._follow_question(state)
 
-    def _is_dropped_tap(self, state: ConversationState, turn: Turn, tapped: str, now: float) -> bool:
+    def _is_dropped_tap(
+        self, state: ConversationState, turn: Turn, tapped: str, now: float
+    ) -> bool:
         """Return whether the turn is one tap too many on the buttons of others."""
-        owner = self._actions.user_of(tapped) if turn.tap else ""
+        if turn.tap:
+            owner = self._actions.user_of(tapped)
+        else:
+            owner = ""
         if owner in ("", turn.scope.id):
             return False
-        return state.is_too_fast(f"{turn.scope.id}:foreign", now, FOREIGN_TAPS_PER_MINUTE, FOREIGN_TAPS_IN_ONE_GO)
+        return state.is_too_fast(
+            f"{turn.scope.id}:foreign", now, FOREIGN_TAPS_PER_MINUTE, FOREIGN_TAPS_IN_ONE_GO
+        )
 
     def _refused(
-        self, state: ConversationState, turn: Turn, tapped: str, now: float, *, is_new: bool, paced: bool
+        self,
+        state: ConversationState,
+        turn: Turn,
+        tapped: str,
+        now: float,
+        *,
+        is_new: bool,
+        paced: bool,
     ) -> Outcome | None:
         """Return why the turn cannot be accepted now, None when it can."""
-        user, tapped_user = turn.scope.id, self._actions.user_of(tapped)
+        user = turn.scope.id
+        tapped_user = self._actions.user_of(tapped)
         is_own = tapped_user in ("", user)
         own_waits = any(waiting.turn.scope.id == user for waiting in state.inbox)
         stops_first = turn.is_stop and user not in state.stops and own_waits
         urgent = stops_first or (is_own and (bool(tapped_user) or self._waits_for(turn)))
-        if state.is_full(user, self._limits.waiting, urgent=urgent) or (is_new and not self._has_room()):
+        if state.is_full(user, self._limits.waiting, urgent=urgent) or (
+            is_new and not self._has_room()
+        ):
             return "full"
-        if not state.inbox and self._is_overloaded(state, now, shares=2 if urgent or turn.is_stop else 0):
+        if not state.inbox and self._is_overloaded(
+            state, now, shares=2 if urgent or turn.is_stop else 0
+        ):
             return "overloaded"
-        counted = f"{user}:quick" if is_tap_or_status(turn) and is_own else "" if urgent else user
+        if is_tap_or_status(turn) and is_own:
+            counted = f"{user}:quick"
+        elif urgent:
+            counted = ""
+        else:
+            counted = user
         limits = (self._limits.per_minute, self._limits.in_one_go)
         if paced and counted and state.is_too_fast(counted, now, *limits):
             return "too_fast"
         return None
 
     def _is_overloaded(self, state: ConversationState, now: float, *, shares: int) -> bool:
-        """Return whether so many other conversations have work that this one cannot begin. Beyond the limit there are
-        two reserves: the first for notices of refusal, the second for urgent turns.
+        """Return whether so many other conversations have work that this one cannot begin. Beyond
+        the limit there are two reserves: the first for notices of refusal, the second for urgent
+        turns.
         """
         most = self._limits.conversations
-        others = sum(other.at_work(now) for other in self._conversations.values() if other is not state)
+        others = sum(
+            other.at_work(now) for other in self._conversations.values() if other is not state
+        )
         return others >= most + shares * (most / 10 + RESERVED_CONVERSATIONS)
 
     def _waits_for(self, turn: Turn) -> bool:
@@ -455,23 +572,29 @@ class MemoryConversations(MemoryDeliveries):
 
     def notify(self, turn: Turn, reply: Reply) -> bool:
         """Send a notice to a sender who is refused, once a minute and while there is room."""
-        name, now = turn.conversation.id, self._clock()
+        name = turn.conversation.id
+        now = self._clock()
         with self._lock:
             state = self._conversations.get(name, ConversationState())
             has_room = name in self._conversations or self._has_room()
-            may_begin = state.awaited(now) or (has_room and not self._is_overloaded(state, now, shares=1))
+            may_begin = state.awaited(now) or (
+                has_room and not self._is_overloaded(state, now, shares=1)
+            )
             if now - state.notified_at < BUSY_NOTICE_MS / 1000 or not may_begin:
                 return False
             self._conversations[name] = state
             state.wake(now, WAKE_GRACE_MS / 1000)
             state.notified_at = state.heard = now
-            state.closed, state.hold = (-1, ""), None
+            state.closed = (-1, "")
+            state.hold = None
             state.opted_out = -1
             state.append_reply("", outbox_entry(turn.conversation, shown_to(turn, reply)))
             return True
 
     def is_question_open(self, turn: Turn) -> bool:
-        """Return whether a question waits for the answer of the turn's sender, or the turn was received before."""
+        """Return whether a question waits for the answer of the turn's sender,
+        or the turn was received before.
+        """
         with self._lock:
             state = self._conversations.get(turn.conversation.id, ConversationState())
             return state.first_of(turn, self._clock()) > 0 or self._waits_for(turn)
@@ -482,7 +605,11 @@ class MemoryConversations(MemoryDeliveries):
             state = self._conversations.get(conversation, ConversationState())
             for timer_entry in state.timer_entries.values():
                 _, asked = self._actions.actions_of_turn(conversation, "", timer_entry.ends)
-                is_shown = asked is not None and asked.state == "shown" and timer_entry.timer.at > self._clock()
+                is_shown = (
+                    asked is not None
+                    and asked.state == "shown"
+                    and timer_entry.timer.at > self._clock()
+                )
                 if asked is not None and is_shown and asked.action.kind != CHOICE_KIND:
                     return True
             return False
@@ -496,34 +623,49 @@ class MemoryConversations(MemoryDeliveries):
             return "done" if state.first_of(turn, self._clock()) else "unknown"
 
     def _run_timers(self, conversation: str, state: ConversationState) -> None:
-        """Send the notices of due timers. A timer about a question waits while turns wait: one may be the yes."""
+        """Send the notices of due timers.
+
+        A timer about a question waits while turns wait: one may be the yes.
+        """
         now = self._clock()
         for timer_entry in sorted(
-            state.timer_entries.values(), key=lambda timer_entry: (timer_entry.timer.at, timer_entry.timer.id)
+            state.timer_entries.values(),
+            key=lambda timer_entry: (timer_entry.timer.at, timer_entry.timer.id),
         ):
-            if timer_entry.timer.at > now or ((timer_entry.ends or timer_entry.asks) and state.inbox):
+            if timer_entry.timer.at > now or (
+                (timer_entry.ends or timer_entry.asks) and state.inbox
+            ):
                 continue
             del state.timer_entries[timer_entry.timer.id]
             if self._has_notice(conversation, timer_entry):
                 _, asked = self._actions.actions_of_turn(conversation, "", timer_entry.ends)
                 prompt = asked.prompt if asked else ""
-                closed = as_edit_of(timer_entry.ending, prompt) if timer_entry.ending and prompt else ""
+                if timer_entry.ending and prompt:
+                    closed = as_edit_of(timer_entry.ending, prompt)
+                else:
+                    closed = ""
                 for entry in filter(None, (closed, timer_entry.entry)):
                     state.append_reply("", entry)
 
     def _has_notice(self, conversation: str, timer_entry: TimerEntry) -> bool:
-        """Return whether a due timer has anything to say: about a question only while it is unanswered."""
+        """Return whether a due timer has anything to say:
+        about a question only while it is unanswered.
+        """
         if timer_entry.ends:
             return self._actions.expire_if_due(timer_entry.ends)
         _, asked = self._actions.actions_of_turn(conversation, "", timer_entry.asks)
         return not timer_entry.asks or (asked is not None and asked.state == "shown")
 
     def _next_work(self, lease: Lease, state: ConversationState, *, let_go: bool) -> NextItem:
-        """Return what is next. If nothing is left and `let_go` is set, release the lease in the same step."""
+        """Return what is next.
+
+        If nothing is left and `let_go` is set, release the lease in the same step.
+        """
         work = self._view(lease.conversation, state)
         if work is None and let_go:
             state.let_go(state.next_timer())
-            state.begun, state.ended = (0, 0, 0), (lease.epoch, lease.token)
+            state.begun = (0, 0, 0)
+            state.ended = (lease.epoch, lease.token)
         return work
 
     def _ended(self, lease: Lease) -> bool:
@@ -539,7 +681,8 @@ class MemoryConversations(MemoryDeliveries):
     def _view(self, conversation: str, state: ConversationState) -> NextItem:
         if state.outbox:
             number, pid, text = state.outbox[0]
-            reply, now = QueuedReply(number, text, state.attempts + 1, pending=pid.lstrip(PART + ABOUT)), self._clock()
+            reply = QueuedReply(number, text, state.attempts + 1, pending=pid.lstrip(PART + ABOUT))
+            now = self._clock()
             if reply.is_forwarded:
                 return reply
             reply = replace(reply, silence=state.silence(now), closed=state.why_closed)
@@ -548,8 +691,13 @@ class MemoryConversations(MemoryDeliveries):
             suspect = state.may_have_arrived(number)
             self._note_message(state, pid, text)
             wait = self._channel(conversation).book(state, number, now)
-            receipt = self._statuses.arrived(f"{conversation}#{number}") if suspect else ""
-            return replace(reply, suspect=suspect, wait=wait, ahead=max(0.0, state.chat - now), receipt=receipt)
+            if suspect:
+                receipt = self._statuses.arrived(f"{conversation}#{number}")
+            else:
+                receipt = ""
+            return replace(
+                reply, suspect=suspect, wait=wait, ahead=max(0.0, state.chat - now), receipt=receipt
+            )
         if not state.inbox:
             return None
         waiting = state.inbox[0]
@@ -560,7 +708,9 @@ class MemoryConversations(MemoryDeliveries):
     def _settled_answer(
         self, conversation: str, state: ConversationState, waiting: WaitingTurn
     ) -> SettledAnswer | None:
-        """Return the last yes or no of the turn's user, if its outcome has arrived and nothing was said since."""
+        """Return the last yes or no of the turn's user, if its outcome has
+        arrived and nothing was said since.
+        """
         settled = state.settled_replies(waiting.turn.scope.id, waiting.received_at)
         if settled is None:
             return None
@@ -571,10 +721,15 @@ class MemoryConversations(MemoryDeliveries):
         return settled.answer
 
     def _has_room(self) -> bool:
-        """Return whether one more conversation fits. The idle one that was used least recently is dropped for it."""
+        """Return whether one more conversation fits.
+
+        The idle one that was used least recently is dropped for it.
+        """
         if len(self._conversations) < self._max_conversations:
             return True
-        idle = next((name for name, other in self._conversations.items() if other.due is None), None)
+        idle = next(
+            (name for name, other in self._conversations.items() if other.due is None), None
+        )
         if idle is not None:
             self._conversations.pop(idle)
             self._statuses.noted.pop(idle, None)

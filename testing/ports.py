@@ -1,4 +1,6 @@
-"""ReservedPort: a free TCP port for a server that is started on it later, and that may be restarted there."""
+"""ReservedPort: a free TCP port for a server that is started on it later,
+and that may be restarted there.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,14 @@ import sys
 
 
 class ReservedPort:
-    """A port of 127.0.0.1 that no other process takes. Lives until `release`, at the latest until its process ends.
+    """A port of 127.0.0.1 that no other process takes.
 
-    The kernel chooses ports for servers that ask for any, and for each outgoing connection. A port that was only found
-    to be free may be chosen before its server listens, or while that server restarts. So a socket stays bound to it.
-    A server that sets SO_REUSEADDR, as ours do, can listen beside it. This needs Linux: elsewhere the port was free at
-    first, and is not held.
+    Lives until `release`, at the latest until its process ends.
+
+    The kernel chooses ports for servers that ask for any, and for each outgoing connection. A port
+    that was only found to be free may be chosen before its server listens, or while that server
+    restarts. So a socket stays bound to it. A server that sets SO_REUSEADDR, as ours do, can listen
+    beside it. This needs Linux: elsewhere the port was free at first, and is not held.
     """
 
     def __init__(self) -> None:

@@ -27,7 +27,14 @@ from sayso.channels.console.store import (
 )
 from sayso.channels.types import Conversation, Delivery, Identity, Media, SenderIds
 from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_IDENTITY_MS, KEEP_STRANGER_MS, MAX_IDS
-from sayso.workers.alerts import ALERT_SECONDS, CACHE_SECONDS, MAX_CHARS, Alert, AlertKind, newest_first
+from sayso.workers.alerts import (
+    ALERT_SECONDS,
+    CACHE_SECONDS,
+    MAX_CHARS,
+    Alert,
+    AlertKind,
+    newest_first,
+)
 from sayso.workers.people import (
     MAX_PEOPLE,
     MAX_WAITING,
@@ -50,26 +57,38 @@ class _ChannelPeople:
 class MemoryPeople:
     """People and AccessList of one process, by its own clock."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.time, new_code: Callable[[], str] = new_code) -> None:
+    def __init__(
+        self, *, clock: Callable[[], float] = time.time, new_code: Callable[[], str] = new_code
+    ) -> None:
         self._clock = clock
         self._new_code = new_code
         self._channels: dict[str, _ChannelPeople] = {}
         self._lock = threading.Lock()
 
     def decision(self, channel: str, ids: Sequence[str]) -> OperatorDecision:
-        """Return what an operator decided about a person with these ids: blocked, if any of the ids is."""
+        """Return what an operator decided about a person with these ids: blocked,
+        if any of the ids is.
+        """
         known = self._of(channel).people
         states = {known[name].state for name in ids if name in known}
-        return "blocked" if "blocked" in states else "approved" if states else ""
+        if "blocked" in states:
+            return "blocked"
+        if states:
+            return "approved"
+        return ""
 
     def code(self, channel: str, sender: Waiting) -> str:
-        """Return the code of an unknown sender, the same one while it is valid; "" while too many wait."""
+        """Return the code of an unknown sender, the same one while it is valid;
+        "" while too many wait.
+        """
         with self._lock:
             waiting = self._unexpired(channel)
             own = sender.ids[0]
             if own not in waiting and len(waiting) >= MAX_WAITING:
                 return ""
-            return waiting.setdefault(own, replace(sender, code=self._new_code(), at=self._clock())).code
+            return waiting.setdefault(
+                own, replace(sender, code=self._new_code(), at=self._clock())
+            ).code
 
     def was_notified(self, channel: str, name: str) -> bool:
         """Return whether an unknown sender was told within the last hour."""
@@ -77,9 +96,12 @@ class MemoryPeople:
 
     def record_notified(self, channel: str, name: str) -> None:
         """Record that an unknown sender was told now."""
-        now, of_channel = self._clock(), self._of(channel)
+        now = self._clock()
+        of_channel = self._of(channel)
         with self._lock:
-            recent = {each: at for each, at in of_channel.notified.items() if now - at < WAIT_SECONDS}
+            recent = {
+                each: at for each, at in of_channel.notified.items() if now - at < WAIT_SECONDS
+            }
             of_channel.notified = {**recent, name: now}
 
     def people(self, channel: str) -> list[ListedPerson]:
@@ -94,16 +116,24 @@ class MemoryPeople:
 
     def _unexpired(self, channel: str) -> dict[str, Waiting]:
         """Return who waits, without those whose hour is over."""
-        of_channel, now = self._of(channel), self._clock()
-        of_channel.waiting = {name: each for name, each in of_channel.waiting.items() if each.at + WAIT_SECONDS > now}
+        of_channel = self._of(channel)
+        now = self._clock()
+        of_channel.waiting = {
+            name: each for name, each in of_channel.waiting.items() if each.at + WAIT_SECONDS > now
+        }
         return of_channel.waiting
 
     def keep(self, channel: str, person: ListedPerson) -> None:
-        """Store a decision under each id of a person, who then waits no longer. Raises TooManyPeople."""
+        """Store a decision under each id of a person, who then waits no longer.
+
+        Raises TooManyPeople.
+        """
         of_channel = self._of(channel)
         with self._lock:
             if len(of_channel.people.keys() | set(person.ids)) > MAX_PEOPLE:
-                raise TooManyPeople(f"{MAX_PEOPLE} ids are approved or blocked on {channel}: forget some first")
+                raise TooManyPeople(
+                    f"{MAX_PEOPLE} ids are approved or blocked on {channel}: forget some first"
+                )
             of_channel.people.update(dict.fromkeys(person.ids, replace(person, at=self._clock())))
             for name in person.ids:
                 of_channel.waiting.pop(name, None)
@@ -125,15 +155,22 @@ class MemoryFeed:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._entries: dict[str, deque[tuple[str, FeedEntry]]] = defaultdict(lambda: deque(maxlen=KEPT_ENTRIES))
+        self._entries: dict[str, deque[tuple[str, FeedEntry]]] = defaultdict(
+            lambda: deque(maxlen=KEPT_ENTRIES)
+        )
         self._last = (0, 0)
         self._changed = threading.Condition()
 
     def append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
         """Add an entry, delete the entry `replaces`, and return the new id."""
         with self._changed:
-            now_ms, (last_ms, count), entries = int(self._clock() * 1000), self._last, self._entries[conversation_id]
-            self._last = (now_ms, 0) if now_ms > last_ms else (last_ms, count + 1)
+            now_ms = int(self._clock() * 1000)
+            (last_ms, count) = self._last
+            entries = self._entries[conversation_id]
+            if now_ms > last_ms:
+                self._last = (now_ms, 0)
+            else:
+                self._last = (last_ms, count + 1)
             entry_id = "{}-{}".format(*self._last)
             if entry.get("type") == CLEAR:
                 entries.clear()
@@ -147,7 +184,9 @@ class MemoryFeed:
         """Return the entries after an id, all for "". Wait about `block_ms` for the first one."""
         start = _order(after if MESSAGE_ID.fullmatch(after) else "0-0")
         with self._changed:
-            self._changed.wait_for(lambda: self._newer(conversation_id, start), timeout=block_ms / 1000)
+            self._changed.wait_for(
+                lambda: self._newer(conversation_id, start), timeout=block_ms / 1000
+            )
             return self._newer(conversation_id, start)
 
     def delete(self, conversation_id: str) -> None:
@@ -242,7 +281,9 @@ class MemoryLogins:
     def failures(self, channel: str, address: str) -> Failures:
         """Return the wrong passwords of an address in the last LOCKOUT_SECONDS."""
         failures = self._failures.get((channel, network(address)), Failures())
-        return failures if self._clock() < failures.last + LOCKOUT_SECONDS else Failures()
+        if self._clock() < failures.last + LOCKOUT_SECONDS:
+            return failures
+        return Failures()
 
     def fail(self, channel: str, address: str) -> Failures:
         """Count another wrong password."""
@@ -355,7 +396,8 @@ class MemoryIdentities:
         new = ids.as_identity().ids
         names = [name for name in person.ids if name not in new]
         number = ids.number
-        # Another id comes with another number. The old one may be given to a person who never wrote.
+        # Another id comes with another number. The old one may be
+        # given to a person who never wrote.
         has_another_id = bool(ids.user_id and person.user_id) and ids.user_id != person.user_id
         if not (number or has_another_id):
             number = self._shown(channel, person).number
@@ -394,13 +436,17 @@ class MemoryIdentities:
         """Return the person who has this id now, None for an unknown one."""
         with self._lock:
             person = self._person(channel, self._holder(channel, name))
-            return self._shown(channel, person) if person else None
+            if person:
+                return self._shown(channel, person)
+            return None
 
     def of_key(self, channel: str, key: str) -> Identity | None:
         """Return the person whose data is stored under `key`, None for an unknown one."""
         with self._lock:
             person = self._person(channel, key)
-            return self._shown(channel, person) if person else None
+            if person:
+                return self._shown(channel, person)
+            return None
 
     def forget(self, channel: str, key: str) -> None:
         """Forget the ids of the person whose data is stored under `key`."""
@@ -422,7 +468,9 @@ class MemoryIdentities:
     def _shown(self, channel: str, person: Identity) -> Identity:
         """Return a person without a number that another person has now."""
         has_number = self._holder(channel, person.number) == person.key
-        return person if has_number else replace(person, number="")
+        if has_number:
+            return person
+        return replace(person, number="")
 
 
 class NoReceipts:
@@ -444,11 +492,16 @@ class MemoryMediaStore:
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
 
-    def put(self, content: bytes | BinaryIO, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
+    def put(
+        self, content: bytes | BinaryIO, *, mime_type: str, filename: str = "", owner: str = ""
+    ) -> Media:
         """Store bytes, or a file from its beginning, under their SHA-256."""
         if not isinstance(content, bytes):
             content.seek(0)
-        data = content if isinstance(content, bytes) else content.read()
+        if isinstance(content, bytes):
+            data = content
+        else:
+            data = content.read()
         ref = hashlib.sha256(data).hexdigest()
         self._files[ref] = data
         return Media(ref, mime_type, filename, len(data), stored=True)

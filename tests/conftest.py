@@ -29,10 +29,19 @@ from tests.workers.clusters import Cluster
 # Neither a slow machine nor chance fails a test: each run draws the same examples. The profile inherits from the loaded
 # one, such as that for mutants. `pytest --hypothesis-profile=new` draws new examples each time.
 settings.register_profile(
-    "sayso", settings(), derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "sayso",
+    settings(),
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
-    "new", max_examples=1000, derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "new",
+    max_examples=1000,
+    derandomize=False,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("sayso")
 
@@ -70,7 +79,10 @@ def environment() -> Iterator[None]:
     A worker replaces the handlers. With those of one that has ended, CTRL-C would not end the tests.
     """
     before = dict(os.environ)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handlers = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -80,7 +92,9 @@ def environment() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def valid_histories(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def valid_histories(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """Fail a test whose model was shown a history that a vendor would refuse, whatever the bot answered then.
 
     So does a proposal of an earlier turn that says neither what became of it nor that it waits. A test of such
@@ -97,7 +111,9 @@ def valid_histories(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         turn = max(at for at, message in enumerate(messages) if message.role is Role.USER)
         settled = (message for message in messages[:turn] if message.content != WAITING)
         links = [link for message in settled for link in message.actions]
-        refused.extend(f"the action {link.id!r} reads as if it waited" for link in links if not link.outcome)
+        refused.extend(
+            f"the action {link.id!r} reads as if it waited" for link in links if not link.outcome
+        )
 
     monkeypatch.setattr(testing, "check_history", check_and_note)
     yield

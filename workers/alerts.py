@@ -20,9 +20,10 @@ ALERT_SECONDS = 7 * 24 * 3600
 MAX_CHARS = 500
 #: Seconds within which a process does not clear the same alert again: every message would.
 CLEAR_SECONDS = 10.0
-#: Seconds for which it is kept when a channel's last message came in: 90 days. It is written at most every
-#: HEARD_SECONDS by each process.
-KEEP_HEARD_SECONDS, HEARD_SECONDS = 90 * 24 * 3600, 60.0
+#: Seconds for which it is kept when a channel's last message came in: 90 days. It is written at
+#: most every HEARD_SECONDS by each process.
+KEEP_HEARD_SECONDS = 90 * 24 * 3600
+HEARD_SECONDS = 60.0
 #: What fails: sending to the platform, its reports of replies, receiving from it, or sending an
 #: approved template. Success of one says nothing of the others.
 AlertKind = Literal["sending", "delivering", "receiving", "templates"]
@@ -44,14 +45,19 @@ class Alert:
 class RedisAlerts:
     """The last alert of each channel, in Redis, by its clock."""
 
-    def __init__(self, client: Redis, *, prefix: str = PREFIX, steady: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, client: Redis, *, prefix: str = PREFIX, steady: Callable[[], float] = time.monotonic
+    ) -> None:
         self._client = client
         self._prefix = f"{prefix}alert:"
         self._steady = steady
         self._cleared: dict[str, float] = {}
 
     def note(self, channel: str, text: str, kind: AlertKind = "sending") -> None:
-        """Store an alert in place of an earlier one. A failure is no error: the caller has logged the alert."""
+        """Store an alert in place of an earlier one.
+
+        A failure is no error: the caller has logged the alert.
+        """
         self._cleared.pop(self._key(channel, kind), None)
         with contextlib.suppress(RedisError):
             at = int(self._client.time()[0])
@@ -59,11 +65,19 @@ class RedisAlerts:
             self._client.set(self._key(channel, kind), kept, ex=ALERT_SECONDS)
 
     def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
-        """Return whether `clear` would do anything: this process has not cleared it within CLEAR_SECONDS."""
-        return self._steady() - self._cleared.get(self._key(channel, kind), float("-inf")) >= CLEAR_SECONDS
+        """Return whether `clear` would do anything: this process has
+        not cleared it within CLEAR_SECONDS.
+        """
+        return (
+            self._steady() - self._cleared.get(self._key(channel, kind), float("-inf"))
+            >= CLEAR_SECONDS
+        )
 
     def clear(self, channel: str, kind: AlertKind) -> None:
-        """Delete an alert of this kind, if that is due: the channel just did what had failed. A failure is no error."""
+        """Delete an alert of this kind, if that is due: the channel just did what had failed.
+
+        A failure is no error.
+        """
         if not self.is_clearing_due(channel, kind):
             return
         key = self._key(channel, kind)
@@ -80,16 +94,20 @@ class RedisAlerts:
                 self._client.set(key, "1", ex=KEEP_HEARD_SECONDS)
 
     def silence(self, channel: str) -> float | None:
-        """Return the seconds since a message of the channel came in, about a minute too many at most; None: for none
-        within KEEP_HEARD_SECONDS. Raises redis.RedisError.
+        """Return the seconds since a message of the channel came in, about a minute too many at
+        most; None: for none within KEEP_HEARD_SECONDS. Raises redis.RedisError.
         """
         left = int(self._client.ttl(f"{self._prefix}{channel}:heard"))
-        return float(KEEP_HEARD_SECONDS - left) if left >= 0 else None
+        if left >= 0:
+            return float(KEEP_HEARD_SECONDS - left)
+        return None
 
     def of(self, channels: Iterable[str]) -> list[Alert]:
         """Return the alerts of these channels, newest first. Raises redis.RedisError."""
         names = [name for name in channels for _ in KINDS]
-        keys = [self._key(name, kind) for name, kind in zip(names, KINDS * len(names), strict=False)]
+        keys = [
+            self._key(name, kind) for name, kind in zip(names, KINDS * len(names), strict=False)
+        ]
         pipe = self._client.pipeline(transaction=False)  # on a cluster each may be on another node
         for key in keys:
             pipe.get(key)
@@ -117,7 +135,9 @@ class RedisSharedCache:
     def get(self, key: str) -> str | None:
         """Return the value stored under `key`, or None."""
         value = self._client.get(self._prefix + key)
-        return None if value is None else str(value)
+        if value is None:
+            return None
+        return str(value)
 
     def put(self, key: str, value: str, *, seconds: int = CACHE_SECONDS) -> None:
         """Store a value for all processes, for this many seconds."""

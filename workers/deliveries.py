@@ -11,16 +11,19 @@ from typing import Any, Literal, cast
 from sayso.channels.types import Reply
 from sayso.pending.redis.scripts import LuaScripts, WakeUp, no_wake_up, shard_of
 
-#: The state of a reply. `ambiguous`: sent after an attempt that may have arrived too; `failed`: accepted by the
-#: platform and not delivered; `dead`: given up; `retried`: put back into its outbox; `held`: waits for the user to
-#: write, without an attempt.
-DeliveryState = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "retried", "held"]
+#: The state of a reply. `ambiguous`: sent after an attempt that may have arrived too; `failed`:
+#: accepted by the platform and not delivered; `dead`: given up; `retried`: put back into its
+#: outbox; `held`: waits for the user to write, without an attempt.
+DeliveryState = Literal[
+    "sent", "ambiguous", "delivered", "read", "failed", "dead", "retried", "held"
+]
 #: Replies that were not delivered as intended, for the operator.
 UndeliveredState = Literal["dead", "failed", "ambiguous", "held"]
-#: Seconds for which a message from the user outweighs a late report that the address takes none. Sending then costs one
-#: attempt.
+#: Seconds for which a message from the user outweighs a late report that the address takes none.
+#: Sending then costs one attempt.
 LATE_SECONDS = 3600.0
-#: The platforms' words for delivery states. Other words, such as those about payments, are not about deliveries.
+#: The platforms' words for delivery states. Other words, such as those about payments,
+#: are not about deliveries.
 REPORTS: Mapping[str, DeliveryState] = {
     "queued": "sent", "accepted": "sent", "sending": "sent", "sent": "sent", "delivered": "delivered", "read": "read",
     "failed": "failed", "undelivered": "failed", "canceled": "failed",
@@ -28,15 +31,18 @@ REPORTS: Mapping[str, DeliveryState] = {
 
 
 class NotRepeatable(Exception):
-    """Raised when a delivery cannot be put back: it is not dead, asked for a yes, edited a message, or was sent."""
+    """Raised when a delivery cannot be put back: it is not dead, asked for a yes, edited a message,
+    or was sent.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryStatus:
     """The status of one delivery, after `tries` attempts, at Unix seconds `at`.
 
-    `receipt` is the platform's message id, and for a retried delivery its new number. Only a dead one has its `entry`.
-    One that `asks` for a yes cannot be answered any more; a `doubtful` one may have arrived.
+    `receipt` is the platform's message id, and for a retried delivery its new number. Only a dead
+    one has its `entry`. One that `asks` for a yes cannot be answered any more; a `doubtful` one may
+    have arrived.
     """
 
     id: str
@@ -52,11 +58,14 @@ class DeliveryStatus:
     @property
     def text(self) -> str:
         """Return the text of a dead delivery."""
-        return str(json.loads(json.loads(self.entry)["reply"]).get("text", "")) if self.entry else ""
+        if self.entry:
+            return str(json.loads(json.loads(self.entry)["reply"]).get("text", ""))
+        return ""
 
 
 class RedisDeliveries:
-    """The deliveries in Redis: the last of each conversation, and the undelivered ones for the operator.
+    """The deliveries in Redis: the last of each conversation,
+    and the undelivered ones for the operator.
 
     All methods raise redis.RedisError.
     """
@@ -66,25 +75,38 @@ class RedisDeliveries:
         self._wake_up = wake_up
 
     def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
-        """Record what a platform reports. Return the state that is stored, "" if the delivery is unknown."""
-        news, (conversation, number) = REPORTS.get(status), split_id(delivery_id)
+        """Record what a platform reports.
+
+        Return the state that is stored, "" if the delivery is unknown.
+        """
+        news = REPORTS.get(status)
+        (conversation, number) = split_id(delivery_id)
         if news is None:
             return ""
         args = {"number": number, "message": message_id, "news": news, "reason": reason}
         return str(self._scripts.run("delivery_report", conversation, args))
 
     def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
-        """Return the last deliveries of a conversation, oldest first, and why its address takes no messages or ""."""
+        """Return the last deliveries of a conversation, oldest first,
+        and why its address takes no messages or "".
+        """
         entries, closed, held = self._scripts.run("delivery_status", conversation)
         statuses = []
-        for number, entry in sorted(zip(entries[::2], entries[1::2], strict=True), key=lambda each: int(each[0])):
+        for number, entry in sorted(
+            zip(entries[::2], entries[1::2], strict=True), key=lambda each: int(each[0])
+        ):
             state, at, tries, receipt, reason = entry.split(" ", 4)
-            state, receipt = cast("DeliveryState", state), "" if receipt == "-" else receipt
-            status = DeliveryStatus(f"{conversation}#{number}", state, int(at) / 1000, int(tries), receipt, reason)
+            state = cast("DeliveryState", state)
+            receipt = "" if receipt == "-" else receipt
+            status = DeliveryStatus(
+                f"{conversation}#{number}", state, int(at) / 1000, int(tries), receipt, reason
+            )
             statuses.append(status)
         if held:
             number, since, why = held
-            statuses.append(DeliveryStatus(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
+            statuses.append(
+                DeliveryStatus(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why)
+            )
         return statuses, str(closed)
 
     def close(
@@ -108,13 +130,16 @@ class RedisDeliveries:
         self._scripts.run("address", conversation, args)
 
     def undelivered(self, state: UndeliveredState) -> list[DeliveryStatus]:
-        """Return the undelivered replies of a state, newest first, at most MAX_UNDELIVERED per shard."""
+        """Return the undelivered replies of a state, newest first,
+        at most MAX_UNDELIVERED per shard.
+        """
         shards = self._scripts.on_every_shard("undelivered", {"state": state})
         found = [entry for entries in shards for entry in entries]
         return sorted((_put_aside(state, entry) for entry in found), key=lambda status: -status.at)
 
     def paid_messages(self, days_ago: int) -> dict[tuple[str, str], int]:
-        """Return how many paid messages were sent on a day in UTC, 0 for today, by channel and price class.
+        """Return how many paid messages were sent on a day in UTC, 0 for today,
+        by channel and price class.
 
         Days before yesterday are forgotten.
         """
@@ -126,12 +151,16 @@ class RedisDeliveries:
         return dict(count)
 
     def retry(self, delivery_id: str) -> str:
-        """Put a dead reply back at the end of its outbox, once. Return its new id. Raises NotRepeatable."""
+        """Put a dead reply back at the end of its outbox, once.
+
+        Return its new id. Raises NotRepeatable.
+        """
         conversation, number = split_id(delivery_id)
         entries = self._scripts.on_shard("undelivered", shard_of(conversation), {"state": "dead"})
         entry = next((entry for entry in entries if json.loads(entry)["id"] == delivery_id), "")
         reply, doubtful = repeatable(_put_aside("dead", entry)) if entry else ("", False)
-        # One that is not there may have been put back by this very call, its answer lost: the script knows.
+        # One that is not there may have been put back by this very call, its answer lost:
+        # the script knows.
         job = self._wake_up(conversation)
         args = {"number": number, "doubtful": doubtful, **job.names}
         new = self._scripts.run("retry", conversation, args, entry, reply, *job.fields)
@@ -139,24 +168,35 @@ class RedisDeliveries:
 
 
 def split_id(delivery_id: str) -> tuple[str, int]:
-    """Return conversation and number of a delivery. Raises NotRepeatable for what is no delivery id."""
+    """Return conversation and number of a delivery.
+
+    Raises NotRepeatable for what is no delivery id.
+    """
     conversation, _, number = delivery_id.rpartition("#")
     if not conversation or not number.isdecimal():
-        raise NotRepeatable(f"{delivery_id!r} is no delivery: write it as listed, like wa:0123456789abcdef0123#7")
+        raise NotRepeatable(
+            f"{delivery_id!r} is no delivery: write it as listed, like wa:0123456789abcdef0123#7"
+        )
     return conversation, int(number)
 
 
 def repeatable(status: DeliveryStatus) -> tuple[str, bool]:
-    """Return the outbox entry of a dead reply, and whether it may have arrived. Raises NotRepeatable for a question.
+    """Return the outbox entry of a dead reply, and whether it may have arrived.
+
+    Raises NotRepeatable for a question.
 
     A reply that was to edit a message is sent as a new one: by now that message is far above.
     """
     if status.asks:
-        raise NotRepeatable(f"{status.id} asked for a yes, and it is too late for one: the person has to ask again")
+        raise NotRepeatable(
+            f"{status.id} asked for a yes, and it is too late for one: the person has to ask again"
+        )
     entry = json.loads(status.entry)
     reply = Reply.from_json(entry["reply"])
     if reply.optional:
-        raise NotRepeatable(f"{status.id} only changed a message that is there already: nothing is missing")
+        raise NotRepeatable(
+            f"{status.id} only changed a message that is there already: nothing is missing"
+        )
     entry["reply"] = replace(reply, edits="").to_json()
     entry.pop("collapse", None)  # it must not take the place of a newer one
     entry.pop("at", None)  # when it waited first
@@ -174,5 +214,7 @@ def new_id(delivery_id: str, number: str) -> str:
 
 def _put_aside(state: UndeliveredState, entry: str) -> DeliveryStatus:
     fields: dict[str, Any] = json.loads(entry)
-    more = {name: fields[name] for name in ("reason", "entry", "asks", "doubtful") if name in fields}
+    more = {
+        name: fields[name] for name in ("reason", "entry", "asks", "doubtful") if name in fields
+    }
     return DeliveryStatus(fields["id"], state, fields["at"] / 1000, fields["tries"], **more)

@@ -1,7 +1,8 @@
 """Deployment: claim a deployment name on a Redis, so that no second bot shares its keys and queue.
 
-Two bots under one name would take each other's turns off the queue. Every process claims the name of its bot at start.
-A claim is refused while workers of a bot with other secret keys, or with none of its channels, are alive.
+Two bots under one name would take each other's turns off the queue. Every process claims the name
+of its bot at start. A claim is refused while workers of a bot with other secret keys, or with none
+of its channels, are alive.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ _DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One bot's claim to a deployment name. `channels` are its channels by name, each with its platform and account."""
+    """One bot's claim to a deployment name.
+
+    `channels` are its channels by name, each with its platform and account.
+    """
 
     name: str
     keys: Sequence[str] = field(repr=False)
     channels: Mapping[str, str]
 
     def claim(self, client: Redis, *, prefix: str = PREFIX, worker: str = "") -> None:
-        """Take the name, or share it with processes of the same bot. `worker` is the name of this process's own
-        heartbeat.
+        """Take the name, or share it with processes of the same bot.
+        `worker` is the name of this process's own heartbeat.
 
         Raises RedisUnfit while workers of another bot use it, redis.RedisError.
         """
@@ -43,7 +47,9 @@ class Deployment:
             before = json.loads(str(pipe.get(key) or "null"))
             if before and not self._is_same_bot(before):
                 now, _ = client.time()
-                if set(client.zrangebyscore(f"{prefix}workers", now - GONE_SECONDS, "+inf")) - {worker}:
+                if set(client.zrangebyscore(f"{prefix}workers", now - GONE_SECONDS, "+inf")) - {
+                    worker
+                }:
                     raise RedisUnfit(self._refusal(before))
             pipe.multi()
             pipe.set(key, self._record(check_layout(before, self.name) if before else LAYOUT))

@@ -1,4 +1,6 @@
-"""Erasure: remove everything that Redis stores of one person on one channel, also from its append-only file."""
+"""Erasure: remove everything that Redis stores of one person on one channel,
+also from its append-only file.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +18,39 @@ from redis.exceptions import RedisError
 
 from sayso.pending.redis.client import replicas_of, servers_of
 
-#: Seconds to wait for a turn under work, for audit entries that no ledger has yet, and for a rewrite of the file.
-BUSY_SECONDS, DRAIN_SECONDS, REWRITE_SECONDS = 30.0, 3.0, 120.0
+#: Seconds to wait for a turn under work, for audit entries that no ledger has yet,
+#: and for a rewrite of the file.
+BUSY_SECONDS = 30.0
+DRAIN_SECONDS = 3.0
+REWRITE_SECONDS = 120.0
 #: How often the keys are erased again because a worker took a turn of the person meanwhile.
 ROUNDS = 10
-#: What becomes of the keys of a kind. `person`: their names end in the person, and they are deleted. `conversation`:
-#: they hold text of a conversation or tell of its single messages, and are deleted if the conversation is the person's
-#: alone. `entries`: what is the person's is removed. `kept`: they hold hashes, numbers or settings, or end within
-#: hours.
+#: What becomes of the keys of a kind. `person`: their names end in the person, and they are
+#: deleted. `conversation`: they hold text of a conversation or tell of its single messages, and are
+#: deleted if the conversation is the person's alone. `entries`: what is the person's is removed.
+#: `kept`: they hold hashes, numbers or settings, or end within hours.
 Fate = Literal["person", "conversation", "entries", "kept"]
-#: The kinds of keys, as docs/reference/redis.md lists them: a test holds that each new one is decided about here.
+#: The kinds of keys, as docs/reference/redis.md lists them:
+#: a test holds that each new one is decided about here.
 FATES: Mapping[str, Fate] = {
     **dict.fromkeys(("history", "live", "recent", "asked"), "person"),
-    **dict.fromkeys(("in", "out", "journal", "timers", "timer", "delivery", "answered"), "conversation"),
+    **dict.fromkeys(
+        ("in", "out", "journal", "timers", "timer", "delivery", "answered"), "conversation"
+    ),
     **dict.fromkeys(("content", "feed", "note"), "conversation"),
     **dict.fromkeys(("pending", "dead", "failed", "ambiguous"), "entries"),
     # Numbers and times of conversations and shards, without text.
-    **dict.fromkeys(("lane", "due", "held", "forwarded", "seen", "pace", "budget", "alert", "paid"), "kept"),
-    **dict.fromkeys(("tide", "founded", "halted", "floor", "resumed", "closed", "loss", "restoring"), "kept"),
+    **dict.fromkeys(
+        ("lane", "due", "held", "forwarded", "seen", "pace", "budget", "alert", "paid"), "kept"
+    ),
+    **dict.fromkeys(
+        ("tide", "founded", "halted", "floor", "resumed", "closed", "loss", "restoring"), "kept"
+    ),
     # Over within a minute, an hour or `ttl`; sessions belong to the code that stores them. Of
     # `console` the lists of conversations, `console:chats`, are the person's, and are deleted.
-    **dict.fromkeys(("decided", "stop", "told", "turns", "waiting", "cache", "session", "console"), "kept"),
+    **dict.fromkeys(
+        ("decided", "stop", "told", "turns", "waiting", "cache", "session", "console"), "kept"
+    ),
     # Tokens of workspaces, and who installed them: encrypted, until a workspace removes the app.
     "slack": "kept",
     # The audit log is erased in its file; `sayso people forget` deletes a decision about a person.
@@ -44,14 +58,18 @@ FATES: Mapping[str, Fate] = {
     # The ids of a person are forgotten by Identities, which finds them.
     "ids": "kept",
     # Processes.
-    **dict.fromkeys(("workers", "ingress", "reaper", "baton", "deployment", "jobs", "job", "writable"), "kept"),
+    **dict.fromkeys(
+        ("workers", "ingress", "reaper", "baton", "deployment", "jobs", "job", "writable"), "kept"
+    ),
 }
 _OF_PERSON = tuple(kind for kind, fate in FATES.items() if fate == "person")
 #: Keys of a conversation, each with its id at the end.
 _TEXT_KEYS = ("in", "out", "journal", "timers", "timer", "delivery", "answered")
 #: Lists of undelivered replies, for all conversations of a shard.
 _UNDELIVERED = ("dead", "failed", "ambiguous")
-_SCOPED = re.compile(rf"(?P<shard>\{{\d+\}}):(?:{'|'.join(_OF_PERSON)}):(?P<conversation>.+):(?P<user>[0-9a-f]{{20}})")
+_SCOPED = re.compile(
+    rf"(?P<shard>\{{\d+\}}):(?:{'|'.join(_OF_PERSON)}):(?P<conversation>.+):(?P<user>[0-9a-f]{{20}})"
+)
 
 
 class ErasureBusy(Exception):
@@ -60,7 +78,9 @@ class ErasureBusy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ErasedPerson:
-    """The person to erase: the scope ids of their user ids, and conversations known to be theirs alone."""
+    """The person to erase: the scope ids of their user ids,
+    and conversations known to be theirs alone.
+    """
 
     channel: str
     users: frozenset[str]
@@ -77,8 +97,12 @@ class Erasure:
     clock: Callable[[], float] = time.monotonic
 
     def erase(self, person: ErasedPerson) -> int:
-        """Remove what is stored of a person; return how many entries. Raises ErasureBusy and redis.RedisError."""
-        self._until(lambda: not any(self._keys("{*}:audit")), DRAIN_SECONDS)  # the ledger copies them first
+        """Remove what is stored of a person; return how many entries.
+
+        Raises ErasureBusy and redis.RedisError.
+        """
+        # The ledger copies them first.
+        self._until(lambda: not any(self._keys("{*}:audit")), DRAIN_SECONDS)
         conversations = person.conversations | self._listed_conversations(person)
         person = replace(person, conversations=conversations)
         count = 0
@@ -94,14 +118,22 @@ class Erasure:
                 scopes = (f"{{*}}:{kind}:{person.channel}:*:{user}" for user in person.users)
                 count += sum(self._delete(*self._keys(scope)) for scope in scopes)
             count += self._delete(*self._lists_of(person))
-            actions = [key for key in self._keys("{*}:pending:*") if self.client.type(key) == "hash"]
-            count += self._delete(*(key for key in actions if self.client.hget(key, "user") in person.users))
+            actions = [
+                key for key in self._keys("{*}:pending:*") if self.client.type(key) == "hash"
+            ]
+            count += self._delete(
+                *(key for key in actions if self.client.hget(key, "user") in person.users)
+            )
             if leases == self._leases(known):
                 return count
-        raise ErasureBusy("a turn of this person is still being worked on: try again when it was answered")
+        raise ErasureBusy(
+            "a turn of this person is still being worked on: try again when it was answered"
+        )
 
     def rewrite_file(self) -> bool:
-        """Have Redis and its replicas write their append-only files anew; return whether all did so in time."""
+        """Have Redis and its replicas write their append-only files anew;
+        return whether all did so in time.
+        """
         written = []
         for server in servers_of(self.client):
             written.append(self._rewrite(server))
@@ -112,7 +144,9 @@ class Erasure:
     def _rewrite_replica(self, replica: Redis, offset: int) -> bool:
         """Have a replica write its file anew once it has what its primary had at an offset."""
         try:
-            follows = self._until(lambda: replica.info("replication")["slave_repl_offset"] >= offset, DRAIN_SECONDS)
+            follows = self._until(
+                lambda: replica.info("replication")["slave_repl_offset"] >= offset, DRAIN_SECONDS
+            )
             return follows and self._rewrite(replica)
         except (RedisError, KeyError):  # it does not answer from here, or has become a primary
             return False
@@ -124,7 +158,8 @@ class Erasure:
 
         if not server.info("persistence")["aof_enabled"]:
             return True
-        self._until(is_written, REWRITE_SECONDS)  # a rewrite that began before still holds what is erased now
+        # A rewrite that began before still holds what is erased now.
+        self._until(is_written, REWRITE_SECONDS)
         server.bgrewriteaof()
         return self._until(is_written, REWRITE_SECONDS)
 
@@ -135,12 +170,18 @@ class Erasure:
         return answer
 
     def _leases(self, conversations: Mapping[str, str]) -> list[Any]:
-        """Return the fencing epochs of the conversations. A lease taken meanwhile may have written a history back."""
+        """Return the fencing epochs of the conversations.
+
+        A lease taken meanwhile may have written a history back.
+        """
         return [self.client.hget(self._lease_key(*each), "epoch") for each in conversations.items()]
 
     def _conversations(self, person: ErasedPerson) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the shards of the conversations that the person shares, and of those that are theirs alone."""
-        users, shards = defaultdict[str, set[str]](set), dict[str, str]()
+        """Return the shards of the conversations that the person shares,
+        and of those that are theirs alone.
+        """
+        users = defaultdict[str, set[str]](set)
+        shards = dict[str, str]()
         for key in self._keys(f"{{*}}:*:{person.channel}:*"):
             name = key.removeprefix(self.prefix)
             if match := _SCOPED.fullmatch(name):
@@ -148,9 +189,13 @@ class Erasure:
                 shards[match["conversation"]] = match["shard"]
             elif (conversation := ":".join(name.split(":")[2:4])) in person.conversations:
                 shards[conversation] = name.split(":")[0]
-        theirs = {each for each in shards if users[each] & person.users or each in person.conversations}
+        theirs = {
+            each for each in shards if users[each] & person.users or each in person.conversations
+        }
         alone = {each for each in theirs if users[each] <= person.users}
-        return {each: shards[each] for each in theirs - alone}, {each: shards[each] for each in alone}
+        return {each: shards[each] for each in theirs - alone}, {
+            each: shards[each] for each in alone
+        }
 
     def _lists_of(self, person: ErasedPerson) -> list[str]:
         """Return the keys in which a web page lists the person's conversations."""
@@ -170,7 +215,10 @@ class Erasure:
 
     def _are_idle(self, conversations: Mapping[str, str]) -> bool:
         """Return whether no worker holds the lease of one of the conversations."""
-        ends = [float(self.client.hget(self._lease_key(*each), "until") or 0) for each in conversations.items()]
+        ends = [
+            float(self.client.hget(self._lease_key(*each), "until") or 0)
+            for each in conversations.items()
+        ]
         seconds, micros = self.client.time()
         return all(end <= seconds * 1000 + micros / 1000 for end in ends)
 
@@ -183,16 +231,25 @@ class Erasure:
         keys += self._keys(f"{shard}:content:{conversation}:*")
         for kind in _UNDELIVERED:
             key = f"{self.prefix}{shard}:{kind}"
-            self._drop_entries(key, lambda entry: str(json.loads(entry).get("id", "")).startswith(f"{conversation}#"))
+            self._drop_entries(
+                key,
+                lambda entry: str(json.loads(entry).get("id", "")).startswith(f"{conversation}#"),
+            )
         return self._delete(*keys)
 
     def _erase_part(self, person: ErasedPerson, conversation: str, shard: str) -> int:
-        """Remove what is the person's in a shared conversation: their waiting turns, and their timers."""
-        inbox, journal = (f"{self.prefix}{shard}:{kind}:{conversation}" for kind in ("in", "journal"))
+        """Remove what is the person's in a shared conversation: their waiting turns,
+        and their timers.
+        """
+        inbox, journal = (
+            f"{self.prefix}{shard}:{kind}:{conversation}" for kind in ("in", "journal")
+        )
         if _user_of(self.client.lindex(inbox, 0) or "") in person.users:
             self._delete(journal)
         count = self._drop_entries(inbox, lambda entry: _user_of(entry) in person.users)
-        timer, timers = (f"{self.prefix}{shard}:{kind}:{conversation}" for kind in ("timer", "timers"))
+        timer, timers = (
+            f"{self.prefix}{shard}:{kind}:{conversation}" for kind in ("timer", "timers")
+        )
         for name, timer_entry in self.client.hgetall(timer).items():
             if json.loads(timer_entry).get("user") in person.users:
                 self.client.hdel(timer, name)
@@ -200,15 +257,23 @@ class Erasure:
         return count
 
     def _drop_entries(self, key: str, is_theirs: Callable[[str], bool]) -> int:
-        return sum(int(self.client.lrem(key, 0, entry)) for entry in self.client.lrange(key, 0, -1) if is_theirs(entry))
+        return sum(
+            int(self.client.lrem(key, 0, entry))
+            for entry in self.client.lrange(key, 0, -1)
+            if is_theirs(entry)
+        )
 
     def _keys(self, pattern: str) -> Collection[str]:
         return list(self.client.scan_iter(f"{self.prefix}{pattern}", count=1000))
 
     def _delete(self, *keys: str) -> int:
-        return int(self.client.delete(*keys)) if keys else 0
+        if keys:
+            return int(self.client.delete(*keys))
+        return 0
 
 
 def _user_of(entry: str) -> str:
     """Return the user of a waiting turn. An entry is: number, time, user, tapped action, turn."""
-    return entry.split(" ", 3)[2] if entry.count(" ") > 2 else ""
+    if entry.count(" ") > 2:
+        return entry.split(" ", 3)[2]
+    return ""

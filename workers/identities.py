@@ -13,8 +13,8 @@ from sayso.pending.redis.scripts import LuaScripts
 class RedisIdentities:
     """The ids of people, in Redis. Lives as long as its process.
 
-    Each call is one script, and safe to repeat. All methods raise redis.RedisError, and OtherVersion
-    for a person whom a newer release has stored: nothing of them is changed.
+    Each call is one script, and safe to repeat. All methods raise redis.RedisError, and
+    OtherVersion for a person whom a newer release has stored: nothing of them is changed.
 
     Two messages of one person at the same moment, in two processes, find the same person: the
     script that looks stores too. On a cluster it runs before the script that stores the turn, so a
@@ -51,7 +51,9 @@ class RedisIdentities:
 
     def _read(self, channel: str, name: str, *, is_key: bool) -> Identity | None:
         record = self._scripts.run_for_people("identity", channel, {"name": name, "is_key": is_key})
-        return parse_identity(record) if record else None
+        if record:
+            return parse_identity(record)
+        return None
 
 
 def parse_identity(record: str) -> Identity:

@@ -1,4 +1,6 @@
-"""The lease of a conversation: how long it lasts, its tokens, and HeldLease, which a worker keeps and a stop ends."""
+"""The lease of a conversation: how long it lasts, its tokens, and HeldLease,
+which a worker keeps and a stop ends.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ from sayso.pending.turns import Lease, LeaseLost, QueuedReply, QueuedTurn
 
 log = logging.getLogger(__name__)
 
-#: Milliseconds until the lease of a worker that stopped renewing ends: how long a killed worker's turn waits at most.
+#: Milliseconds until the lease of a worker that stopped renewing ends:
+#: how long a killed worker's turn waits at most.
 LEASE_MS = 10_000
-#: Seconds for which a lease is surely held after it was renewed. Work that waits for Redis goes on for so long.
+#: Seconds for which a lease is surely held after it was renewed.
+#: Work that waits for Redis goes on for so long.
 FRESH_SECONDS = LEASE_MS / 1000 * 0.9
 #: Seconds between two attempts to listen for stops while Redis is away.
 PAUSE_SECONDS = 1.0
@@ -56,7 +60,8 @@ class StateAtEnd(NamedTuple):
 
 
 class HeldLease:
-    """A lease that this worker holds, for as long as it works on the conversation, and the turn under work.
+    """A lease that this worker holds, for as long as it works on the conversation,
+    and the turn under work.
 
     It was last renewed at `renewed_at`, by `clock`, which is monotonic. `renew` is the mailbox's.
     """
@@ -87,7 +92,10 @@ class HeldLease:
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """Keep the lease inside the block. Most leases are released before a renewal is due. Raises LeaseLost."""
+        """Keep the lease inside the block.
+
+        Most leases are released before a renewal is due. Raises LeaseLost.
+        """
         due = asyncio.get_running_loop().call_later(LEASE_MS / 3000, self.renew_now)
         try:
             async with self._limit:
@@ -109,14 +117,17 @@ class HeldLease:
             self._renewal = asyncio.create_task(self._renew_until_lost())
 
     async def _renew_until_lost(self) -> None:
-        """Renew the lease at each nudge and when it is due; end the work when the lease may be lost."""
+        """Renew the lease at each nudge and when it is due;
+        end the work when the lease may be lost.
+        """
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LEASE_MS / 3000):
                         await self._nudge.wait()
                 self._nudge.clear()
-                # While Redis is away a renewal waits. It must not wait for longer than the lease is held.
+                # While Redis is away a renewal waits. It must not wait
+                # for longer than the lease is held.
                 async with asyncio.timeout(self._renewed_at + FRESH_SECONDS - self._clock()):
                     await self._renew()
                 if not self.is_fresh():
@@ -128,7 +139,8 @@ class HeldLease:
                 self._limit.reschedule(asyncio.get_running_loop().time())
 
     async def _renew(self) -> None:
-        asked_at, turn_seq = self._clock(), self.turn_seq
+        asked_at = self._clock()
+        turn_seq = self.turn_seq
         try:
             stop = await self._renew_lease(self.lease)
         except Halted:
@@ -155,13 +167,22 @@ class HeldLease:
 
     def begin(self, queued: QueuedTurn) -> None:
         """Begin the next turn. A stop of an earlier turn does not apply to it."""
-        self.turn_seq, self.stop_seq = queued.seq, 0
+        self.turn_seq = queued.seq
+        self.stop_seq = 0
 
     @asynccontextmanager
-    async def working_on(self, queued: QueuedTurn, seconds: float, *, may_be_stopped: bool) -> AsyncIterator[None]:
-        """Limit the time of a turn. Raises TimeoutError at its end, or when a turn that may be stopped is."""
+    async def working_on(
+        self, queued: QueuedTurn, seconds: float, *, may_be_stopped: bool
+    ) -> AsyncIterator[None]:
+        """Limit the time of a turn.
+
+        Raises TimeoutError at its end, or when a turn that may be stopped is.
+        """
         async with asyncio.timeout(seconds) as limit:
-            self._working = (queued.last, limit) if may_be_stopped else None
+            if may_be_stopped:
+                self._working = (queued.last, limit)
+            else:
+                self._working = None
             self.stop(self.stop_seq)
             try:
                 yield
@@ -169,13 +190,18 @@ class HeldLease:
                 self._working = None
 
     def stop(self, seq: int) -> None:
-        """End the turn under work if the turn number `seq`, which said stop, is later. 0 stands for no stop."""
+        """End the turn under work if the turn number `seq`, which said stop, is later.
+
+        0 stands for no stop.
+        """
         self.stop_seq = max(self.stop_seq, seq)
         if self._working and self._working[0] < seq:
             self._working[1].reschedule(asyncio.get_running_loop().time())
 
 
-async def listen_for_stops(url: str, on_stop: Callable[[str], None], *, prefix: str = PREFIX) -> None:
+async def listen_for_stops(
+    url: str, on_stop: Callable[[str], None], *, prefix: str = PREFIX
+) -> None:
     """Call `on_stop` with each conversation in which a user says stop, until cancelled.
 
     Redis publishes stops. A message that is missed is noticed when the lease is renewed.

@@ -26,7 +26,15 @@ from sayso.channels.types import (
     shown_to,
 )
 from sayso.pending.action import split_button_token
-from sayso.pending.redis.scripts import NO_ARGUMENTS, NO_JOB, SHARDS, Arguments, LuaScripts, WakeUp, no_wake_up
+from sayso.pending.redis.scripts import (
+    NO_ARGUMENTS,
+    NO_JOB,
+    SHARDS,
+    Arguments,
+    LuaScripts,
+    WakeUp,
+    no_wake_up,
+)
 from sayso.pending.repository import StoredAction
 from sayso.pending.turns import (
     ABOUT,
@@ -56,13 +64,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long an event id is remembered, in milliseconds. Telegram repeats for 24 h, Slack for as long if asked to.
+#: How long an event id is remembered, in milliseconds. Telegram repeats for 24 h,
+#: Slack for as long if asked to.
 SEEN_MS = 72 * 3600 * 1000
 #: For how many persons `accept_from` runs its script. More than two need ids that change meanwhile.
 MOST_ATTEMPTS = 3
 #: The answer of `accept_from` when the ids belong to another person than the supposed one.
 _OTHER_PERSON = "other"
-#: How the scripts write the silence of a conversation without any message, or without a known time of the last one.
+#: How the scripts write the silence of a conversation without any message,
+#: or without a known time of the last one.
 _SILENCES = {-1: -1.0, -2: inf}
 #: Names of tools in the record of a turn.
 MAX_TOOLS = 20
@@ -98,11 +108,13 @@ TurnStatus = Literal["unknown", "waits", "done"]
 class InboxLimits:
     """What the inbox refuses.
 
-    `waiting`: most turns of one conversation that may wait. `per_minute` and `in_one_go`: turns of one person in one
-    conversation; answers to a question and stops do not count, taps on own buttons and /status have the same limits of
-    their own. `conversations`: most conversations that may have work at once; others cannot begin. The limit is kept
-    per shard, so it holds approximately. An answer to a question and a stop of an own turn find 10 more places in a
-    mailbox, 2 for each person, and room for a fifth more conversations; half of that room is for notices of refusal.
+    `waiting`: most turns of one conversation that may wait. `per_minute` and `in_one_go`: turns of
+    one person in one conversation; answers to a question and stops do not count, taps on own
+    buttons and /status have the same limits of their own. `conversations`: most conversations that
+    may have work at once; others cannot begin. The limit is kept per shard, so it holds
+    approximately. An answer to a question and a stop of an own turn find 10 more places in a
+    mailbox, 2 for each person, and room for a fifth more conversations; half of that room is for
+    notices of refusal.
     """
 
     waiting: int = 50
@@ -112,17 +124,21 @@ class InboxLimits:
 
     @property
     def per_shard(self) -> int:
-        """Return how many conversations of one shard may have work, with some room: shards fill unevenly."""
+        """Return how many conversations of one shard may have work, with some room:
+        shards fill unevenly.
+        """
         return -(-self.conversations // SHARDS) + 8
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What the inbox did with a turn. A `spooled` turn is on this machine's disk and has no number yet.
+    """What the inbox did with a turn.
 
-    Nothing is stored, and the platform need not send it again, of an `unchanged` turn (an edit without a visible
-    change, or a message that arrives after its own edit), an `ignored` one, an `unknown_sender`'s, and a
-    `rate_limited` one, whose sender has sent too many on this channel.
+    A `spooled` turn is on this machine's disk and has no number yet.
+
+    Nothing is stored, and the platform need not send it again, of an `unchanged` turn (an edit
+    without a visible change, or a message that arrives after its own edit), an `ignored` one, an
+    `unknown_sender`'s, and a `rate_limited` one, whose sender has sent too many on this channel.
     """
 
     outcome: Outcome
@@ -135,7 +151,9 @@ class Accepted:
 
 
 class RedisMailbox:
-    """Turns in, one lease at a time, commits out. Each call is one script in Redis, and safe to repeat.
+    """Turns in, one lease at a time, commits out.
+
+    Each call is one script in Redis, and safe to repeat.
 
     All methods raise redis.RedisError.
     """
@@ -158,21 +176,29 @@ class RedisMailbox:
         self._note_turn = note_turn
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
-        """Store a turn once and wake a worker, in one step. `tapped` is the pending action that its button is for.
+        """Store a turn once and wake a worker, in one step.
 
-        A turn that waited elsewhere for `waited_seconds` counts as received so much earlier. Its sender gets no notice
-        of a refusal: it waits on.
+        `tapped` is the pending action that its button is for.
+
+        A turn that waited elsewhere for `waited_seconds` counts as received so much earlier. Its
+        sender gets no notice of a refusal: it waits on.
         """
-        answer = self._run_accept("accept", turn, NO_ARGUMENTS, tapped=tapped, waited_seconds=waited_seconds)
+        answer = self._run_accept(
+            "accept", turn, NO_ARGUMENTS, tapped=tapped, waited_seconds=waited_seconds
+        )
         return self._accepted(turn, *answer, waited_seconds=waited_seconds)
 
-    def accept_from(self, sender: Sender, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
+    def accept_from(
+        self, sender: Sender, *, tapped: str = "", waited_seconds: float = 0.0
+    ) -> Accepted:
         """Find the sender of a turn, note their ids, and accept the turn as `accept` does.
 
         That is one script, except on a cluster, which has the ids apart from the shards.
         """
         if not self._scripts.in_cluster:
-            accepted = self._accept_in_one_step(sender, tapped=tapped, waited_seconds=waited_seconds)
+            accepted = self._accept_in_one_step(
+                sender, tapped=tapped, waited_seconds=waited_seconds
+            )
             if accepted:
                 return accepted
         person = self._identities.recognize(sender.channel, sender.ids, store=True)
@@ -198,7 +224,9 @@ class RedisMailbox:
         for _ in range(MOST_ATTEMPTS):
             turn = sender.turn_of(supposed)
             args = {**named, "people": people, "supposed": supposed}
-            answer = self._run_accept("accept_from", turn, args, tapped=tapped, waited_seconds=waited_seconds)
+            answer = self._run_accept(
+                "accept_from", turn, args, tapped=tapped, waited_seconds=waited_seconds
+            )
             if answer[0] != _OTHER_PERSON:
                 return self._accepted(turn, *answer, waited_seconds=waited_seconds)
             supposed = parse_identity(answer[1])
@@ -213,9 +241,11 @@ class RedisMailbox:
         tapped: str,
         waited_seconds: float,
     ) -> Any:
-        conversation, limits = turn.conversation.id, self._limits
+        conversation = turn.conversation.id
+        limits = self._limits
         job = self._wake_up(conversation)
-        # What concerns a whole chat is in the shard of the chat. A conversation without a thread is the chat.
+        # What concerns a whole chat is in the shard of the chat.
+        # A conversation without a thread is the chat.
         chat_barred = False
         chat_lane = ""
         if turn.conversation.thread and self._scripts.in_cluster:
@@ -251,76 +281,114 @@ class RedisMailbox:
             *job.fields,
         )
 
-    def _accepted(self, turn: Turn, outcome: Outcome, seq: str, *, waited_seconds: float) -> Accepted:
+    def _accepted(
+        self, turn: Turn, outcome: Outcome, seq: str, *, waited_seconds: float
+    ) -> Accepted:
         accepted = Accepted(outcome, int(seq))
         if outcome == "new":
             self._note_turn(turn)
         if accepted.refused and not waited_seconds and is_told_refusal(turn):
-            self.notify(turn, refusal(self._texts_for(turn), outcome))  # the platform hears it each time
+            # The platform hears it each time.
+            self.notify(turn, refusal(self._texts_for(turn), outcome))
         return accepted
 
     def notify(self, turn: Turn, reply: Reply) -> bool:
-        """Send a notice to a sender whose turn is refused, once a minute, while there is room. Return whether it is."""
-        entry, name = outbox_entry(turn.conversation, shown_to(turn, reply)), turn.conversation.id
+        """Send a notice to a sender whose turn is refused, once a minute, while there is room.
+
+        Return whether it is.
+        """
+        entry = outbox_entry(turn.conversation, shown_to(turn, reply))
+        name = turn.conversation.id
         job = self._wake_up(name)
         args = {"max_conversations": self._limits.per_shard, **job.names}
         return bool(self._scripts.run("notify", name, args, entry, *job.fields))
 
     def is_question_open(self, turn: Turn) -> bool:
-        """Return whether a question waits for the answer of the turn's sender, or the turn was received before."""
+        """Return whether a question waits for the answer of the turn's sender,
+        or the turn was received before.
+        """
         args = {"user": turn.scope.id, "event": turn.event_hash}
         return bool(self._scripts.run("is_question_open", turn.conversation.id, args))
 
     async def waits_for_answer(self, conversation: str) -> bool:
         """Return whether a question of any person of the conversation waits for a yes or no."""
-        return bool(await self._scripts.arun("waits_for_answer", conversation, {"choice": CHOICE_KIND}))
+        return bool(
+            await self._scripts.arun("waits_for_answer", conversation, {"choice": CHOICE_KIND})
+        )
 
     def turn_status(self, turn: Turn) -> TurnStatus:
-        """Return the status of a turn. A finished turn is forgotten SEEN_MS after it was received."""
-        args = {"event": turn.event_hash, "event_json": json.dumps(turn.event_id, ensure_ascii=False)}
+        """Return the status of a turn.
+
+        A finished turn is forgotten SEEN_MS after it was received.
+        """
+        args = {
+            "event": turn.event_hash,
+            "event_json": json.dumps(turn.event_id, ensure_ascii=False),
+        }
         answer: TurnStatus = self._scripts.run("turn_status", turn.conversation.id, args)
         return answer
 
     async def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
-        """Take the lease of a conversation and return it with what is next. None while another worker has it."""
-        answer = await self._scripts.arun("lease", conversation, {"token": token, "lease_ms": LEASE_MS})
+        """Take the lease of a conversation and return it with what is next.
+
+        None while another worker has it.
+        """
+        answer = await self._scripts.arun(
+            "lease", conversation, {"token": token, "lease_ms": LEASE_MS}
+        )
         if not answer:
             return None
         lease = Lease(conversation, int(answer[0]), token)
         return lease, await parse_or_release(self._scripts, lease, answer[1])
 
     async def defer(self, conversation: str) -> float:
-        """Leave a conversation to a worker that knows its channel. It is due again in a second to a minute.
+        """Leave a conversation to a worker that knows its channel.
+
+        It is due again in a second to a minute.
 
         Return for how many seconds no worker has taken it, or -1 while one works on it.
         """
         waited = int(await self._scripts.arun("defer", conversation))
-        return waited / 1000 if waited >= 0 else -1.0
+        if waited >= 0:
+            return waited / 1000
+        return -1.0
 
     async def renew(self, lease: Lease) -> int:
         """Renew the lease for another LEASE_MS. Raises LeaseLost.
 
         Return the number of the last turn with which the user of the first turn said stop, or 0.
         """
-        answer = await self._scripts.arun("renew", lease.conversation, {**lease.args, "lease_ms": LEASE_MS})
+        answer = await self._scripts.arun(
+            "renew", lease.conversation, {**lease.args, "lease_ms": LEASE_MS}
+        )
         if answer == "lost":
             raise LeaseLost(lease.conversation)
         return int(answer)
 
     async def follow_question(self, lease: Lease) -> None:
-        """Note that the bot shows what is no reply, such as a draft: no question is the last thing it said any more.
+        """Note that the bot shows what is no reply, such as a draft:
+        no question is the last thing it said any more.
 
         Raises LeaseLost and redis.RedisError.
         """
         if await self._scripts.arun("follow_question", lease.conversation, lease.args) == "lost":
             raise LeaseLost(lease.conversation)
 
-    async def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
-        """Finish a turn, all or nothing, and return what is next. With `let_go`, None means that the lease is released.
+    async def commit(
+        self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False
+    ) -> NextItem:
+        """Finish a turn, all or nothing, and return what is next.
+
+        With `let_go`, None means that the lease is released.
 
         Raises LeaseLost, StaleTurn.
         """
-        args = {"seq": queued.seq, "last": queued.last, "user": queued.user, "event": queued.turn.event_id}
+        args = {
+            "seq": queued.seq,
+            "last": queued.last,
+            "user": queued.user,
+            "event": queued.turn.event_id,
+        }
         args |= {"let_go": let_go, "change": change.to_dict(queued.turn.conversation)}
         args["record"] = turn_record(lease, queued, change)
         answer = await self._scripts.arun("commit", lease.conversation, {**lease.args, **args})
@@ -330,28 +398,50 @@ class RedisMailbox:
             raise StaleTurn(f"{lease.conversation}: {answer[0]}")
         return await parse_or_release(self._scripts, lease, answer[1])
 
-    async def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
-        """Release the lease. If work came in meanwhile, return that work instead, unless it is to be handed over.
+    async def release(
+        self, lease: Lease, *, hand_over: bool = False, begun: bool = False
+    ) -> NextItem:
+        """Release the lease.
 
-        `begun` counts one more attempt at the first turn, as after a worker that died. If the lease is lost, nothing
-        changes.
+        If work came in meanwhile, return that work instead, unless it is to be handed over.
+
+        `begun` counts one more attempt at the first turn, as after a worker that died.
+        If the lease is lost, nothing changes.
         """
-        job = self._wake_up(lease.conversation) if hand_over else NO_JOB
+        if hand_over:
+            job = self._wake_up(lease.conversation)
+        else:
+            job = NO_JOB
         args = {**lease.args, "hand_over": hand_over, "begun": begun, **job.names}
         answer = await self._scripts.arun("release", lease.conversation, args, *job.fields)
-        return await parse_or_release(self._scripts, lease, answer[1]) if answer[0] == "more" else None
+        if answer[0] == "more":
+            return await parse_or_release(self._scripts, lease, answer[1])
+        return None
 
 
 def turn_record(lease: Lease, queued: QueuedTurn, change: TurnChange) -> str:
-    """Return how a turn was answered, for `sayso trace`, as JSON without its first brace: the script adds to it.
+    """Return how a turn was answered, for `sayso trace`, as JSON without its first brace:
+    the script adds to it.
 
     It holds nothing that a person said.
     """
     fields: dict[str, Any] = {"v": 1, "seq": queued.seq, "event": queued.turn.event_hash}
-    fields |= {"at": round(queued.received_at * 1000), "attempt": queued.attempt, "worker": worker_of(lease.token)}
-    decided = change.transition.pending_action_id if change.transition else ""
+    fields |= {
+        "at": round(queued.received_at * 1000),
+        "attempt": queued.attempt,
+        "worker": worker_of(lease.token),
+    }
+    if change.transition:
+        decided = change.transition.pending_action_id
+    else:
+        decided = ""
     asked = [action.pending_action_id for action in change.new_actions]
-    more = {"upto": queued.upto, "tools": change.tools[:MAX_TOOLS], "asked": asked, "decided": decided}
+    more = {
+        "upto": queued.upto,
+        "tools": change.tools[:MAX_TOOLS],
+        "asked": asked,
+        "decided": decided,
+    }
     more["continues"] = queued.turn.continues
     more |= {"about": change.about if change.about != decided else "", "ended": change.ended}
     fields |= {name: value for name, value in more.items() if value}
@@ -359,7 +449,10 @@ def turn_record(lease: Lease, queued: QueuedTurn, change: TurnChange) -> str:
 
 
 def is_told_refusal(turn: Turn) -> bool:
-    """Return whether a refused turn is answered with a message. A tap in a group is not: all others would read it."""
+    """Return whether a refused turn is answered with a message.
+
+    A tap in a group is not: all others would read it.
+    """
     return not (turn.tap and turn.in_group)
 
 
@@ -372,8 +465,8 @@ def refusal(texts: Texts, outcome: Outcome) -> Reply:
 def waited_ms(seconds: float) -> int:
     """Return how many milliseconds a turn waited before it came here, within limits.
 
-    One machine measured the time, so no two clocks are compared. Whatever its clock did meanwhile, a turn was not
-    received in the future, nor before SEEN_MS: no question is open for that long.
+    One machine measured the time, so no two clocks are compared. Whatever its clock did meanwhile,
+    a turn was not received in the future, nor before SEEN_MS: no question is open for that long.
     """
     return max(0, min(round(seconds * 1000), SEEN_MS))
 
@@ -381,15 +474,19 @@ def waited_ms(seconds: float) -> int:
 class Ingress:
     """Stores turns, delivery statuses, address changes and alerts. One per process."""
 
-    def __init__(self, accept: Callable[..., Accepted], *, deliveries: RedisDeliveries, alerts: RedisAlerts) -> None:
+    def __init__(
+        self, accept: Callable[..., Accepted], *, deliveries: RedisDeliveries, alerts: RedisAlerts
+    ) -> None:
         """`accept` is that of the spool or of access control."""
-        self._accept_turn, self._deliveries, self._alerts = accept, deliveries, alerts
+        self._accept_turn = accept
+        self._deliveries = deliveries
+        self._alerts = alerts
 
     def store(self, channel: str, received: Received) -> None:
         """Store all that a channel received.
 
-        Raises Overloaded, StorageDown and redis.RedisError: the platform must send it again. What was stored before
-        the error is recognized then.
+        Raises Overloaded, StorageDown and redis.RedisError: the platform must send it again. What
+        was stored before the error is recognized then.
         """
         # Before the statuses: a report of failure replaces the time at which the reply was sent.
         for change in filter(_is_storable_address, received.addresses):
@@ -423,7 +520,9 @@ class Ingress:
         stored = ""
         code = update.error_code or "-"
         if update.delivery:
-            stored = self._deliveries.report(update.delivery, update.message_id, update.status, f"error {code}")
+            stored = self._deliveries.report(
+                update.delivery, update.message_id, update.status, f"error {code}"
+            )
         DELIVERY_REPORTS.labels(channel, update.status if update.status in REPORTS else OTHER).inc()
         level = logging.INFO
         if update.status in ("failed", "undelivered"):
@@ -456,11 +555,17 @@ class Ingress:
         )
 
     def _accept(self, turn: Turn) -> None:
-        parts = split_button_token(turn.tap.data) if turn.tap else None
-        if turn.tap and not parts and turn.tap.label:  # a button of the business's own: its label is what they say
+        if turn.tap:
+            parts = split_button_token(turn.tap.data)
+        else:
+            parts = None
+        # A button of the business's own: its label is what they say.
+        if turn.tap and not parts and turn.tap.label:
             turn = replace(turn, text=turn.tap.label, tap=None, kind="choice")
         channel = turn.conversation.channel
-        with tracing.span(f"accept {channel}", kind="producer", attributes={tracing.CHANNEL: channel}) as span:
+        with tracing.span(
+            f"accept {channel}", kind="producer", attributes={tracing.CHANNEL: channel}
+        ) as span:
             if trace := tracing.current_trace():
                 turn = replace(turn, trace=trace)
             accepted = self._accept_turn(turn, tapped=parts[0] if parts else "")
@@ -479,7 +584,10 @@ def log_refused_template(channel: str, refusal: RefusedTemplate) -> None:
 
 
 def _is_storable_address(change: AddressChange) -> bool:
-    """Return whether the address is valid text. A platform would repeat an invalid one unchanged, so it is dropped."""
+    """Return whether the address is valid text.
+
+    A platform would repeat an invalid one unchanged, so it is dropped.
+    """
     try:
         change.conversation.address.encode()
     except UnicodeEncodeError:
@@ -489,11 +597,17 @@ def _is_storable_address(change: AddressChange) -> bool:
 
 
 def _is_storable(turn: Turn) -> bool:
-    """Return whether a worker can read the turn. A malformed one would be malformed in each repetition: drop it."""
+    """Return whether a worker can read the turn.
+
+    A malformed one would be malformed in each repetition: drop it.
+    """
     try:
         Turn.from_json(turn.to_json())  # to_json alone accepts any object where a text should be
     except (ValueError, TypeError) as exc:  # the message would repeat the payload
-        log.error("turn.malformed", extra={"channel": turn.conversation.channel, "reason": type(exc).__name__})
+        log.error(
+            "turn.malformed",
+            extra={"channel": turn.conversation.channel, "reason": type(exc).__name__},
+        )
         return False
     return True
 
@@ -501,13 +615,15 @@ def _is_storable(turn: Turn) -> bool:
 async def parse_or_release(scripts: LuaScripts, lease: Lease, row: Sequence[Any]) -> NextItem:
     """Read what is next for the holder of a lease. Raises redis.RedisError.
 
-    Raises OtherVersion after it released the lease: the conversation is due again in a second, and another process may
-    be able to read the record.
+    Raises OtherVersion after it released the lease: the conversation is due again in a second, and
+    another process may be able to read the record.
     """
     try:
         return parse_next_item(row)
     except OtherVersion:
-        await scripts.arun("release", lease.conversation, {**lease.args, "hand_over": True, "begun": False})
+        await scripts.arun(
+            "release", lease.conversation, {**lease.args, "hand_over": True, "begun": False}
+        )
         await scripts.arun("defer", lease.conversation)
         raise
 

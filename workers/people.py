@@ -1,4 +1,6 @@
-"""People of a channel: those that operators approved or blocked, and unknown senders who wait for approval."""
+"""People of a channel: those that operators approved or blocked,
+and unknown senders who wait for approval.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from sayso.channels.types import Conversation, digest
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.connections import Connections
 
-#: The letters of codes: none is easily mistaken for another, and without vowels they form no words. Ids of platforms
-#: contain digits, so no id is a code.
+#: The letters of codes: none is easily mistaken for another, and without vowels they form no words.
+#: Ids of platforms contain digits, so no id is a code.
 LETTERS = "BCDFGHJKMNPQRSTVWXZ"
 CODE_LENGTH = 8
 #: Seconds for which a code is valid, and within which an unknown sender is told once.
@@ -43,7 +45,9 @@ class TooManyPeople(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An unknown sender with a code: their ids, the user id first, the name on their platform, and where to reply."""
+    """An unknown sender with a code: their ids, the user id first, the name on their platform,
+    and where to reply.
+    """
 
     ids: tuple[str, ...]
     name: str
@@ -63,7 +67,8 @@ class ListedPerson:
     at: float = 0.0
 
 
-_WAITING, _PERSON = TypeAdapter(Waiting), TypeAdapter(ListedPerson)
+_WAITING = TypeAdapter(Waiting)
+_PERSON = TypeAdapter(ListedPerson)
 
 
 def new_code() -> str:
@@ -77,13 +82,18 @@ def looks_like_a_code(word: str) -> bool:
 
 
 class Register:
-    """Applies an operator's decisions about people, who are named by their code or one of their ids."""
+    """Applies an operator's decisions about people,
+    who are named by their code or one of their ids.
+    """
 
     def __init__(self, people: RedisPeople) -> None:
         self._people = people
 
     def approve(self, channel: str, who: str) -> Waiting | None:
-        """Approve a person. Return who waited, so that they can be told. Raises UnknownPerson, TooManyPeople."""
+        """Approve a person.
+
+        Return who waited, so that they can be told. Raises UnknownPerson, TooManyPeople.
+        """
         return self._decide(channel, who, "approved")
 
     def block(self, channel: str, who: str) -> None:
@@ -97,11 +107,20 @@ class Register:
             raise UnknownPerson(f"nothing is kept of {who!r} on {channel}")
         self._people.drop(channel, _ids(waiting, known))
 
-    def _decide(self, channel: str, who: str, state: Literal["approved", "blocked"]) -> Waiting | None:
+    def _decide(
+        self, channel: str, who: str, state: Literal["approved", "blocked"]
+    ) -> Waiting | None:
         waiting, known = self._find(channel, who)
         if looks_like_a_code(who) and not (waiting or known):
-            raise UnknownPerson(f"nobody waits on {channel} with the code {who!r}: a code is good for an hour")
-        name = waiting.name if waiting else known[0].name if known else ""
+            raise UnknownPerson(
+                f"nobody waits on {channel} with the code {who!r}: a code is good for an hour"
+            )
+        if waiting:
+            name = waiting.name
+        elif known:
+            name = known[0].name
+        else:
+            name = ""
         self._people.keep(channel, ListedPerson(_ids(waiting, known) or (who,), state, name))
         return waiting
 
@@ -113,7 +132,9 @@ class Register:
             if hmac.compare_digest(each.code.encode(), code) or who in each.ids:
                 waiting = each
         mine = {who, *(waiting.ids if waiting else ())}
-        return waiting, [person for person in self._people.people(channel) if not mine.isdisjoint(person.ids)]
+        return waiting, [
+            person for person in self._people.people(channel) if not mine.isdisjoint(person.ids)
+        ]
 
 
 def _ids(waiting: Waiting | None, known: Iterable[ListedPerson]) -> tuple[str, ...]:
@@ -122,8 +143,9 @@ def _ids(waiting: Waiting | None, known: Iterable[ListedPerson]) -> tuple[str, .
     return tuple(dict.fromkeys(ids))
 
 
-#: Return the code of a sender who waits already; else store a new one, while there is room. Expired codes are deleted.
-#: KEYS: those who wait. ARGV: id, code, record, most, seconds. An entry is: Unix seconds, code, record.
+#: Return the code of a sender who waits already; else store a new one, while there is room. Expired
+#: codes are deleted. KEYS: those who wait. ARGV: id, code, record, most, seconds. An entry is: Unix
+#: seconds, code, record.
 _CODE = """
 local now, count, mine = tonumber(redis.call('TIME')[1]), 0, nil
 local every = redis.call('HGETALL', KEYS[1])
@@ -143,7 +165,8 @@ redis.call('EXPIRE', KEYS[1], ARGV[5])
 return ARGV[2]
 """
 
-#: Store a decision and its time under each id of a person. KEYS: people. ARGV: most; state, name and ids as JSON; ids.
+#: Store a decision and its time under each id of a person. KEYS: people. ARGV: most; state,
+#: name and ids as JSON; ids.
 _KEEP = """
 local new = 0
 for i = 3, #ARGV do new = new + 1 - redis.call('HEXISTS', KEYS[1], ARGV[i]) end
@@ -160,21 +183,35 @@ class RedisPeople:
     Ids are in the form of the channel's rules. All methods raise redis.RedisError.
     """
 
-    def __init__(self, client: Redis, *, prefix: str = PREFIX, new_code: Callable[[], str] = new_code) -> None:
+    def __init__(
+        self, client: Redis, *, prefix: str = PREFIX, new_code: Callable[[], str] = new_code
+    ) -> None:
         self._connections = Connections.of(client)
         self._prefix = prefix
         self._new_code = new_code
 
     def decision(self, channel: str, ids: Sequence[str]) -> OperatorDecision:
-        """Return what an operator decided about a person with these ids: blocked, if any of the ids is."""
-        entries = self._connections.ask("HMGET", self._key("people", channel), *ids) if ids else []
+        """Return what an operator decided about a person with these ids: blocked,
+        if any of the ids is.
+        """
+        if ids:
+            entries = self._connections.ask("HMGET", self._key("people", channel), *ids)
+        else:
+            entries = []
         states = {_PERSON.validate_json(check_version(entry)).state for entry in entries if entry}
-        return "blocked" if "blocked" in states else "approved" if states else ""
+        if "blocked" in states:
+            return "blocked"
+        if states:
+            return "approved"
+        return ""
 
     def code(self, channel: str, sender: Waiting) -> str:
-        """Return the code of an unknown sender, the same one while it is valid; "" while too many wait."""
+        """Return the code of an unknown sender, the same one while it is valid;
+        "" while too many wait.
+        """
         record = _WAITING.dump_json(replace(sender, code="", at=0.0)).decode()
-        key, own = self._key("waiting", channel), sender.ids[0]
+        key = self._key("waiting", channel)
+        own = sender.ids[0]
         given = (own, self._new_code(), record, MAX_WAITING, WAIT_SECONDS)
         return str(self._connections.ask("EVAL", _CODE, 1, key, *given))
 
@@ -189,7 +226,9 @@ class RedisPeople:
     def people(self, channel: str) -> list[ListedPerson]:
         """Return all people who are approved or blocked, the newest first."""
         entries = self._connections.ask("HVALS", self._key("people", channel))
-        by_ids = {person.ids: person for person in map(_PERSON.validate_json, map(check_version, entries))}
+        by_ids = {
+            person.ids: person for person in map(_PERSON.validate_json, map(check_version, entries))
+        }
         return sorted(by_ids.values(), key=lambda person: (-person.at, person.ids))
 
     def waiting(self, channel: str) -> list[Waiting]:
@@ -200,14 +239,20 @@ class RedisPeople:
         return sorted(valid, key=lambda each: (-each.at, each.ids))
 
     def keep(self, channel: str, person: ListedPerson) -> None:
-        """Store a decision under each id of a person, who then waits no longer. If it is killed midway, run it again.
+        """Store a decision under each id of a person, who then waits no longer.
+
+        If it is killed midway, run it again.
 
         Raises TooManyPeople.
         """
-        record = versioned(json.dumps({"state": person.state, "name": person.name, "ids": person.ids}))
+        record = versioned(
+            json.dumps({"state": person.state, "name": person.name, "ids": person.ids})
+        )
         key = self._key("people", channel)
         if self._connections.ask("EVAL", _KEEP, 1, key, MAX_PEOPLE, record, *person.ids) == "full":
-            raise TooManyPeople(f"{MAX_PEOPLE} ids are approved or blocked on {channel}: forget some first")
+            raise TooManyPeople(
+                f"{MAX_PEOPLE} ids are approved or blocked on {channel}: forget some first"
+            )
         # A step of its own: on a cluster those who wait may be on another node.
         self._connections.ask("HDEL", self._key("waiting", channel), *person.ids)
 

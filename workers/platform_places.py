@@ -11,13 +11,15 @@ from sayso.channels.base import Channel
 class PlatformPlaces:
     """Gives each platform its own number of places for calls that need memory or time.
 
-    If all platforms shared the places, one that accepts connections and never answers would keep the
-    others waiting. All channels of one adapter class share the places of their platform. One object
-    per process and use.
+    If all platforms shared the places, one that accepts connections and never answers would keep
+    the others waiting. All channels of one adapter class share the places of their platform. One
+    object per process and use.
     """
 
     def __init__(self, places: int) -> None:
-        self._semaphores: defaultdict[type, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(places))
+        self._semaphores: defaultdict[type, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(places)
+        )
 
     def of(self, channel: Channel) -> asyncio.Semaphore:
         """Return the places of the channel's platform. Hold one during a call."""

@@ -1,4 +1,6 @@
-"""ConversationProcessor: take the lease of a conversation, send its replies, answer its turns, release it."""
+"""ConversationProcessor: take the lease of a conversation, send its replies, answer its turns,
+release it.
+"""
 
 from __future__ import annotations
 
@@ -80,18 +82,21 @@ TURN_TIMEOUT = 120.0
 MAX_ATTEMPTS = 10
 #: Seconds after which a turn is answered without the text that it quotes.
 QUOTE_SECONDS = 5.0
-#: Seconds after which a turn is answered without an inbound file: since its download began, and since it was first
-#: wanted.
-FETCH_SECONDS, QUEUED_SECONDS = 30.0, 60.0
+#: Seconds after which a turn is answered without an inbound file: since its download began,
+#: and since it was first wanted.
+FETCH_SECONDS = 30.0
+QUEUED_SECONDS = 60.0
 #: Inbound files of one turn that are downloaded at a time.
 MAX_FETCHES = 4
-#: Inbound files that a process downloads from one platform at a time. Their bytes go to disk as they come: with 4 of
-#: them a worker stays within 64 MB over idle, however large they are.
+#: Inbound files that a process downloads from one platform at a time. Their bytes go to disk as
+#: they come: with 4 of them a worker stays within 64 MB over idle, however large they are.
 MAX_ARRIVING = 4
-#: Seconds within which a conversation that is cut off must release its lease; its worker waits a little longer.
+#: Seconds within which a conversation that is cut off must release its lease;
+#: its worker waits a little longer.
 LET_GO_SECONDS = 2.0
-#: How long a conversation of a channel that no worker knows is kept for one that does, in seconds. During a rolling
-#: change some workers know a channel and others do not. After this its turns and replies are given up.
+#: How long a conversation of a channel that no worker knows is kept for one that does, in seconds.
+#: During a rolling change some workers know a channel and others do not. After this its turns and
+#: replies are given up.
 UNKNOWN_CHANNEL_SECONDS = 24 * 3600.0
 #: Seconds after which a user is told that their turn takes longer.
 NOTICE_AFTER = 30.0
@@ -106,10 +111,11 @@ LONG_CHARS = 5_000
 class ConversationProcessor:
     """Works through conversations. One instance serves all of a worker's event loop.
 
-    Without `media` the agent gets inbound files as the platform's handles. With `joins`, plain messages in a row are
-    answered as one. `worker` is the name in the tokens of its leases. After `notice_after` seconds (0: never) users are
-    told that their turn takes longer. On channels in `streams` an answer is shown while it is generated; `notes`
-    remember in which message. The platforms of `paid_channels` take money for each message.
+    Without `media` the agent gets inbound files as the platform's handles. With `joins`, plain
+    messages in a row are answered as one. `worker` is the name in the tokens of its leases. After
+    `notice_after` seconds (0: never) users are told that their turn takes longer. On channels in
+    `streams` an answer is shown while it is generated; `notes` remember in which message. The
+    platforms of `paid_channels` take money for each message.
     """
 
     mailbox: RedisMailbox
@@ -148,7 +154,9 @@ class ConversationProcessor:
         self._stopping.set()
 
     async def end_typing(self) -> None:
-        """Wait until the typing signs of finished turns are removed, for some seconds: this worker is leaving."""
+        """Wait until the typing signs of finished turns are removed, for some seconds:
+        this worker is leaving.
+        """
         if self._removals:
             await asyncio.wait(self._removals, timeout=LAST_CALL_SECONDS)
 
@@ -158,15 +166,24 @@ class ConversationProcessor:
             held.renew_now()
 
     async def run(self, conversation: str) -> None:
-        """Empty a conversation's outbox and mailbox, in order, unless another worker holds its lease."""
-        with context_field("log_fields", {"conversation": conversation, **call_context().log_fields}):
+        """Empty a conversation's outbox and mailbox, in order,
+        unless another worker holds its lease.
+        """
+        with context_field(
+            "log_fields", {"conversation": conversation, **call_context().log_fields}
+        ):
             await self._run(conversation)
 
     async def _run(self, conversation: str) -> None:
         channel = conversation.partition(":")[0]
-        if channel not in self.channels and channel not in self.agents and await self._defer(conversation):
+        if (
+            channel not in self.channels
+            and channel not in self.agents
+            and await self._defer(conversation)
+        ):
             return
-        token, abandoned = new_token(self.worker), track_abandoned_calls()
+        token = new_token(self.worker)
+        abandoned = track_abandoned_calls()
         try:
             taken, asked_at = await self._lease(conversation, token)
         except Halted:  # it is woken when Redis is resumed
@@ -177,7 +194,9 @@ class ConversationProcessor:
             return
         if taken is None:
             return
-        held = self._held_leases[conversation] = HeldLease(taken[0], asked_at, self.mailbox.renew, self.clock)
+        held = self._held_leases[conversation] = HeldLease(
+            taken[0], asked_at, self.mailbox.renew, self.clock
+        )
         try:
             async with held.kept():
                 await self._work(held, taken[1])
@@ -196,9 +215,11 @@ class ConversationProcessor:
             if self._held_leases.get(conversation) is held:
                 del self._held_leases[conversation]
 
-    async def _lease(self, conversation: str, token: str) -> tuple[tuple[Lease, NextItem] | None, float]:
-        """Return the lease, None while another worker has it, and when it was asked for. One that came late, because it
-        waited for replicas, may be over, so it is asked for again.
+    async def _lease(
+        self, conversation: str, token: str
+    ) -> tuple[tuple[Lease, NextItem] | None, float]:
+        """Return the lease, None while another worker has it, and when it was asked for. One that
+        came late, because it waited for replicas, may be over, so it is asked for again.
         """
         while True:
             asked_at = self.clock()
@@ -207,7 +228,10 @@ class ConversationProcessor:
                 return taken, asked_at
 
     async def _defer(self, conversation: str) -> bool:
-        """Leave the conversation to a worker that knows its channel. Return False once it has waited too long."""
+        """Leave the conversation to a worker that knows its channel.
+
+        Return False once it has waited too long.
+        """
         try:
             waited = await self.mailbox.defer(conversation)
         except Halted:
@@ -217,15 +241,21 @@ class ConversationProcessor:
             log.warning("conversation.unknown_channel", extra={"conversation": conversation})
         return waited < UNKNOWN_CHANNEL_SECONDS
 
-    async def _release_midway(self, held: HeldLease, abandoned: Sequence[Callable[[], bool]]) -> None:
-        """Release a lease in the middle of its work: the next worker continues where the journal ends.
+    async def _release_midway(
+        self, held: HeldLease, abandoned: Sequence[Callable[[], bool]]
+    ) -> None:
+        """Release a lease in the middle of its work: the next
+        worker continues where the journal ends.
 
-        For the next worker, a tool call without a result is as uncertain as after a kill. But a tool that cannot be
-        stopped may still act, and the next worker must not overtake it. So that lease stays until this process has
-        ended, or has not renewed it in time.
+        For the next worker, a tool call without a result is as uncertain as after a kill. But a
+        tool that cannot be stopped may still act, and the next worker must not overtake it. So that
+        lease stays until this process has ended, or has not renewed it in time.
         """
-        lease, is_acting = held.lease, not all(has_ended() for has_ended in abandoned)
-        _log_left(lease.conversation, "a tool still runs" if is_acting else "cut off", held.turn_seq)
+        lease = held.lease
+        is_acting = not all(has_ended() for has_ended in abandoned)
+        _log_left(
+            lease.conversation, "a tool still runs" if is_acting else "cut off", held.turn_seq
+        )
         if is_acting:
             return
         with contextlib.suppress(TimeoutError, RedisError):
@@ -234,7 +264,9 @@ class ConversationProcessor:
                 self._cut_off.discard(lease.conversation)
 
     async def _work(self, held: HeldLease, work: NextItem) -> None:
-        """Send replies and answer turns, until nothing is left or other conversations should have their share."""
+        """Send replies and answer turns, until nothing is left or other
+        conversations should have their share.
+        """
         until = self.clock() + MAX_SECONDS
         turns = 0
         album = AlbumWait()
@@ -247,14 +279,17 @@ class ConversationProcessor:
                     if not turns:  # what a dead worker left, or the end of a question's time
                         held.note_left_reply(work)
                     work = await self._send(held, work)
-                case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._stopping.is_set():
+                case QueuedTurn() if (
+                    turns >= MAX_TURNS or self.clock() > until or self._stopping.is_set()
+                ):
                     await self.mailbox.release(held.lease, hand_over=True)
                     return
                 case QueuedTurn() if (pause := album.next_pause(work)) > 0:
                     if album_sign is None:
                         album_sign = self._begin_album_sign(work)
                     await self.sleep(pause)
-                    work = await self.mailbox.release(held.lease)  # the turn stays, and may have grown
+                    # The turn stays, and may have grown.
+                    work = await self.mailbox.release(held.lease)
                 case QueuedTurn():
                     if album_sign is not None:
                         await album_sign.end(at_once=True)  # the turn shows it again
@@ -268,7 +303,10 @@ class ConversationProcessor:
 
     async def _send(self, held: HeldLease, reply: QueuedReply) -> NextItem:
         """Send a reply. Return what is next."""
-        about = {"pending": reply.pending} if reply.pending else {}
+        if reply.pending:
+            about = {"pending": reply.pending}
+        else:
+            about = {}
         if tracing.is_tracing() and reply.trace[0]:
             about["trace_id"] = tracing.trace_id(reply.trace[0])
         ids = {**call_context().log_fields, "delivery": reply.delivery_id(held.lease), **about}
@@ -281,7 +319,10 @@ class ConversationProcessor:
         The next work does not wait for that.
         """
         end = held.state_at_end
-        channel = self.channels.get(end.conversation.channel) if end else None
+        if end:
+            channel = self.channels.get(end.conversation.channel)
+        else:
+            channel = None
         if end is not None and isinstance(channel, ShowsState):
             self._begin_removal(self._show_state(channel, end))
 
@@ -292,7 +333,10 @@ class ConversationProcessor:
             await channel.show_state(end.conversation, state, after=end.event_id)
 
     def _begin_album_sign(self, queued: QueuedTurn) -> BackgroundTask:
-        """Show the typing sign once while the further parts of an album are awaited. Return the task that does."""
+        """Show the typing sign once while the further parts of an album are awaited.
+
+        Return the task that does.
+        """
         sign = BackgroundTask()
         channel = self.channels.get(queued.turn.conversation.channel)
         if channel:
@@ -314,7 +358,9 @@ class ConversationProcessor:
 
     async def _turn(self, held: HeldLease, queued: QueuedTurn) -> NextItem:
         """Answer a turn, commit what it changes, and count it. Return what is next."""
-        channel_name, began, parent = queued.turn.conversation.channel, self.clock(), queued.turn.trace
+        channel_name = queued.turn.conversation.channel
+        began = self.clock()
+        parent = queued.turn.trace
         attributes: dict[str, str | int] = {tracing.CHANNEL: channel_name}
         attributes |= {
             tracing.CONVERSATION: held.lease.conversation,
@@ -326,26 +372,37 @@ class ConversationProcessor:
             tracing.record_wait("wait in mailbox", queued.age, parent=parent, attributes=attributes)
         held.begin(queued)
         links = [turn.trace for turn in queued.parts[1:]]
-        if queued.turn.continues and queued.tapped:  # the turn that proposed the action; its parent is the yes
+        # The turn that proposed the action; its parent is the yes.
+        if queued.turn.continues and queued.tapped:
             links.append(queued.tapped.trace)
         name = f"turn {channel_name}"
-        with tracing.span(name, parent=parent, links=links, kind="consumer", attributes=attributes) as span:
+        with tracing.span(
+            name, parent=parent, links=links, kind="consumer", attributes=attributes
+        ) as span:
             following = await self._answer_and_commit(held, queued, span)
         TURN_SECONDS.labels(channel_name).observe(self.clock() - began)
         return following
 
-    async def _answer_and_commit(self, held: HeldLease, queued: QueuedTurn, span: tracing.AnySpan) -> NextItem:
+    async def _answer_and_commit(
+        self, held: HeldLease, queued: QueuedTurn, span: tracing.AnySpan
+    ) -> NextItem:
         channel = self.channels.get(queued.turn.conversation.channel)
         agent = self.agents.get(queued.turn.conversation.channel)
         is_stopped = queued.is_stopped and queued.attempt == 1  # before any work
         gets_no_answer = agent is not None and not agent.needs_answer(queued)
         if is_stopped or gets_no_answer:  # nothing is shown
             channel = None
-        draft = self._draft(held.lease, queued, channel) if channel else None
+        if channel:
+            draft = self._draft(held.lease, queued, channel)
+        else:
+            draft = None
         if channel:
             texts = partial(self.texts_for, queued.turn)
             # Where each message costs money, "typing" says the same, and costs nothing.
-            notice_after = 0.0 if channel.name in self.paid_channels else self.notice_after
+            if channel.name in self.paid_channels:
+                notice_after = 0.0
+            else:
+                notice_after = self.notice_after
             steps = None
             if isinstance(channel, ShowsSteps):
                 steps = StepsMessage(channel, queued.turn)
@@ -375,7 +432,9 @@ class ConversationProcessor:
         except StaleTurn as exc:
             span.set_attribute(tracing.OUTCOME, "stale")
             log.warning("turn.stale", extra={"reason": str(exc)})
-            change = await self._give_up(held.lease, queued, self.texts_for(queued.turn).broken(), "stale")
+            change = await self._give_up(
+                held.lease, queued, self.texts_for(queued.turn).broken(), "stale"
+            )
             return await self._commit(held.lease, queued, change, draft)
 
     def _begin_removal(self, removal: Coroutine[Any, Any, None]) -> None:
@@ -387,16 +446,22 @@ class ConversationProcessor:
     async def _commit(
         self, lease: Lease, queued: QueuedTurn, change: TurnChange, draft: DraftMessage | None
     ) -> NextItem:
-        """Commit what a turn changes, with its replies as the platform takes them. Return what is next."""
+        """Commit what a turn changes, with its replies as the platform takes them.
+
+        Return what is next.
+        """
         channel = self.channels.get(queued.turn.conversation.channel)
         replies = tuple((shown_to(queued.turn, reply), pid) for reply, pid in change.replies)
         if draft and draft.shown:
             replies = replace_draft(draft.shown, replies)
         is_charged = channel is not None and channel.name in self.paid_channels
         if is_charged:  # what says nothing new is not worth a message
-            replies = tuple((reply, pid) for reply, pid in replies if reply.edits or not reply.optional)
+            replies = tuple(
+                (reply, pid) for reply, pid in replies if reply.edits or not reply.optional
+            )
         change = replace(change, replies=replies)
-        if sum(len(reply.text) for reply, _ in replies) > LONG_CHARS:  # it takes as long as a whole turn
+        # It takes as long as a whole turn.
+        if sum(len(reply.text) for reply, _ in replies) > LONG_CHARS:
             change = await call_in_thread(split_replies, change, channel, joins=is_charged)
         else:
             change = split_replies(change, channel, joins=is_charged)
@@ -414,7 +479,10 @@ class ConversationProcessor:
         return following
 
     def _draft(self, lease: Lease, queued: QueuedTurn, channel: Channel) -> DraftMessage | None:
-        """Return the draft message of a turn: of the answer, or only of the notice. None: the channel shows none."""
+        """Return the draft message of a turn: of the answer, or only of the notice.
+
+        None: the channel shows none.
+        """
         pace = channel.rate_limit(queued.turn.conversation)
         if pace.draft_gap <= 0 or queued.turn.ephemeral:
             return None
@@ -441,7 +509,8 @@ class ConversationProcessor:
         steps: StepsMessage | None = None,
     ) -> TurnChange:
         """Return what a turn changes: the agent's answer, or the text that says why there is none."""
-        lease, texts = held.lease, partial(self.texts_for, queued.turn)
+        lease = held.lease
+        texts = partial(self.texts_for, queued.turn)
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
             return TurnChange(replies=((Reply(texts().channel_gone()), ""),), ended="channel_gone")
@@ -467,14 +536,20 @@ class ConversationProcessor:
             log.error("turn.unreadable", extra={"reason": str(exc)})
             return await self._give_up(lease, queued, texts().interrupted_before(), "unreadable")
         except (LeaseLost, StaleTurn, RedisError):
-            raise  # the state of the turn is not known, so nothing is said: the next worker tries it again
+            # The state of the turn is not known, so nothing is said:
+            # the next worker tries it again.
+            raise
         except Exception:
             # Whatever a tool or a model broke, the user gets a reply and the next turn goes on.
             log.exception("turn.failed")
             return await self._give_up(lease, queued, texts().broken(), "failed")
 
-    async def _give_up(self, lease: Lease, queued: QueuedTurn, text: str, ended: TurnEnd | Literal[""]) -> TurnChange:
-        """Return the change that ends a turn with this text, unless an effect that the turn decided on has happened."""
+    async def _give_up(
+        self, lease: Lease, queued: QueuedTurn, text: str, ended: TurnEnd | Literal[""]
+    ) -> TurnChange:
+        """Return the change that ends a turn with this text,
+        unless an effect that the turn decided on has happened.
+        """
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
             return TurnChange(replies=((Reply(text), ""),), ended=ended)
@@ -487,11 +562,13 @@ class ConversationProcessor:
             return TurnChange(replies=((Reply(text), ""),), ended=ended)
 
     async def _forward(self, queued: QueuedTurn) -> bool:
-        """Forward a turn to the conversation's main address, if it has come in under another; return whether it did.
+        """Forward a turn to the conversation's main address, if it has come in under another;
+        return whether it did.
 
-        The mailbox there stores it once, so after a crash it is forwarded again without effect. Turns that were joined
-        are forwarded one by one: the next attempt may not join them. A refusal is told there. A tap, a continuation and
-        a turn that was begun here are answered here, as is a turn whose main address cannot be found.
+        The mailbox there stores it once, so after a crash it is forwarded again without effect.
+        Turns that were joined are forwarded one by one: the next attempt may not join them. A
+        refusal is told there. A tap, a continuation and a turn that was begun here are answered
+        here, as is a turn whose main address cannot be found.
         """
         here = queued.turn.conversation
         channel = self.channels.get(here.channel)
@@ -509,8 +586,11 @@ class ConversationProcessor:
         return True
 
     async def _with_quote(self, queued: QueuedTurn) -> QueuedTurn:
-        """Return the turn with the text that it quotes, if its platform only names the message but can return it."""
-        turn, channel = queued.turn, self.channels.get(queued.turn.conversation.channel)
+        """Return the turn with the text that it quotes, if its platform only
+        names the message but can return it.
+        """
+        turn = queued.turn
+        channel = self.channels.get(queued.turn.conversation.channel)
         if turn.quoted or not turn.replied_to or not isinstance(channel, QuoteSource):
             return queued
         try:
@@ -535,37 +615,58 @@ class ConversationProcessor:
     async def _fetched(
         self, media: Media, channel: Channel, sink: MediaFiles, slots: asyncio.Semaphore, owner: str
     ) -> Media:
-        """Return the stored file, or the file as it was without its claimed size if it cannot be fetched."""
+        """Return the stored file, or the file as it was without its
+        claimed size if it cannot be fetched.
+        """
         if media.stored:
             return media
         try:
             place = self._arriving.of(channel)
-            async with asyncio.timeout(QUEUED_SECONDS), slots, place, asyncio.timeout(FETCH_SECONDS):
+            async with (
+                asyncio.timeout(QUEUED_SECONDS),
+                slots,
+                place,
+                asyncio.timeout(FETCH_SECONDS),
+            ):
                 with contextlib.ExitStack() as stack:
-                    file = await call_in_thread(stack.enter_context, sink.receiving(owner, media.size))
+                    file = await call_in_thread(
+                        stack.enter_context, sink.receiving(owner, media.size)
+                    )
                     await channel.fetch(media, file)
                     kinds = {"mime_type": media.mime_type, "filename": media.filename}
                     return named(await call_in_thread(sink.keep, file, owner=owner, **kinds))
         except Exception as exc:  # noqa: BLE001  # the user is answered all the same
             # No traceback and no foreign message: they may hold a link or a file name.
-            reason = str(exc) if isinstance(exc, FetchError | StoreUnavailable) else type(exc).__name__
+            if isinstance(exc, FetchError | StoreUnavailable):
+                reason = str(exc)
+            else:
+                reason = type(exc).__name__
             log.warning("media.not_fetched", extra={"reason": reason})
             return replace(media, size=0)
 
 
 def _log_left(conversation: str, reason: str, seq: int = 0) -> None:
-    log.info("conversation.left", extra={"conversation": conversation, "seq": seq, "reason": reason})
+    log.info(
+        "conversation.left", extra={"conversation": conversation, "seq": seq, "reason": reason}
+    )
 
 
 def _log_other_version(conversation: str, error: OtherVersion) -> None:
-    """Log that a conversation is left to a worker of another version. It is tried again each second or two."""
-    log.warning("conversation.other_version", extra={"conversation": conversation, "advice": str(error)})
+    """Log that a conversation is left to a worker of another version.
+
+    It is tried again each second or two.
+    """
+    log.warning(
+        "conversation.other_version", extra={"conversation": conversation, "advice": str(error)}
+    )
 
 
 def _reply_without_agent(
     queued: QueuedTurn, texts: Callable[[], Texts]
 ) -> tuple[str, TurnEnd | Literal[""]] | None:  # fmt: skip
-    """Return the reply to a turn that needs no agent, and why; None for a turn that the agent answers."""
+    """Return the reply to a turn that needs no agent, and why;
+    None for a turn that the agent answers.
+    """
     if queued.is_stopped:  # the turn that said stop replies
         return "", "stopped"
     if queued.turn.is_stop:
@@ -604,7 +705,9 @@ def has_new_message(change: TurnChange) -> bool:
     return any(not (reply.edits or reply.only_for) for reply in replies)
 
 
-def replace_draft(shown: str, replies: tuple[tuple[Reply, str], ...]) -> tuple[tuple[Reply, str], ...]:
+def replace_draft(
+    shown: str, replies: tuple[tuple[Reply, str], ...]
+) -> tuple[tuple[Reply, str], ...]:
     """Let the first text replace the draft message `shown`. Without a text the draft is removed."""
     for at, (reply, pid) in enumerate(replies):
         if reply.text and not (reply.media or reply.edits):
@@ -613,15 +716,20 @@ def replace_draft(shown: str, replies: tuple[tuple[Reply, str], ...]) -> tuple[t
 
 
 def join_replies(change: TurnChange, channel: Channel) -> TurnChange:
-    """Join each text with the reply behind it where both are one message of the platform, which costs less than two.
+    """Join each text with the reply behind it where both are one message of the platform,
+    which costs less than two.
 
-    The reply behind it may be a text, a question, which stays at the end, or a file, whose caption the text becomes.
+    The reply behind it may be a text, a question, which stays at the end, or a file,
+    whose caption the text becomes.
     """
     joined: list[tuple[Reply, str]] = []
     for below in change.replies:
         if not (below[0].text or below[0].media):
             continue
-        both = _joined(joined[-1], below, channel) if joined else None
+        if joined:
+            both = _joined(joined[-1], below, channel)
+        else:
+            both = None
         if both:
             joined[-1] = both
         else:
@@ -652,8 +760,12 @@ def _joined(
     return both, pid
 
 
-def split_replies(change: TurnChange, channel: Channel | None, *, joins: bool = False) -> TurnChange:
-    """Split each reply into the platform messages it needs. A question counts as shown with its last piece.
+def split_replies(
+    change: TurnChange, channel: Channel | None, *, joins: bool = False
+) -> TurnChange:
+    """Split each reply into the platform messages it needs.
+
+    A question counts as shown with its last piece.
 
     With `joins`, replies that are one message together are joined first.
     """
@@ -663,13 +775,19 @@ def split_replies(change: TurnChange, channel: Channel | None, *, joins: bool = 
     for reply, pid in change.replies:
         if not (reply.text or reply.media):
             continue
-        found = _pieces(reply, channel) if channel else [reply]
+        if channel:
+            found = _pieces(reply, channel)
+        else:
+            found = [reply]
         if not found and not pid:  # an edit, on a platform that edits no messages
             continue
         *firsts, last = found or [reply]
         if reply.collapse and not firsts:  # a reply of several messages replaces no other
             last = replace(last, collapse=reply.collapse)
-        part = pid if pid.startswith(ABOUT) or not pid else f"{PART}{pid}"
+        if pid.startswith(ABOUT) or not pid:
+            part = pid
+        else:
+            part = f"{PART}{pid}"
         pieces += [
             (
                 replace(
@@ -684,13 +802,19 @@ def split_replies(change: TurnChange, channel: Channel | None, *, joins: bool = 
             for piece, name in [*((first, part) for first in firsts), (last, pid)]
         ]
     new_actions = change.new_actions
-    if new_actions and (channel is None or not _pieces(Reply(NO_WORDS, edits=NO_WORDS, optional=True), channel)):
-        new_actions = tuple(replace(arm, ending="") for arm in new_actions)  # the platform cannot edit a question later
+    if new_actions and (
+        channel is None or not _pieces(Reply(NO_WORDS, edits=NO_WORDS, optional=True), channel)
+    ):
+        # The platform cannot edit a question later.
+        new_actions = tuple(replace(arm, ending="") for arm in new_actions)
     return replace(change, replies=tuple(pieces), new_actions=new_actions)
 
 
 def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:
-    """Return the pieces of a reply. An adapter that cannot split it must not make the turn fail again and again."""
+    """Return the pieces of a reply.
+
+    An adapter that cannot split it must not make the turn fail again and again.
+    """
     try:
         return channel.split(reply)
     except Exception:

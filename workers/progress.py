@@ -1,4 +1,6 @@
-"""What users see while their turn is under work: a typing sign, a "still working" notice, a draft of the answer."""
+"""What users see while their turn is under work: a typing sign, a "still working" notice,
+a draft of the answer.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,13 @@ STEP_GAP_SECONDS = 0.25
 MAX_STEPS = 50
 #: The longest name of a tool that is shown, in characters: a model may invent one.
 MAX_STEP_NAME = 64
-#: Seconds for which it is remembered which message shows a draft: until another worker takes up the turn of a dead one.
+#: Seconds for which it is remembered which message shows a draft:
+#: until another worker takes up the turn of a dead one.
 KEEP_SECONDS = 3600
 #: The share of a channel's messages per second that one process uses for drafts at most.
 DRAFT_SHARE = 0.25
-#: The longest pause of a channel's drafts that a platform can ask for, in seconds; then it is asked again, as for
-#: replies.
+#: The longest pause of a channel's drafts that a platform can ask for, in seconds;
+#: then it is asked again, as for replies.
 MAX_REST_SECONDS = 86_400.0
 
 
@@ -69,7 +72,8 @@ class BackgroundTask:
 
     def begin(self, work: Coroutine[Any, Any, Any], *, with_a_call: bool = False) -> None:
         """Start the task. `with_a_call`: its first call is made however soon the turn is over."""
-        self._task, self._calling = asyncio.create_task(work), with_a_call
+        self._task = asyncio.create_task(work)
+        self._calling = with_a_call
 
     @contextmanager
     def calling(self) -> Iterator[None]:
@@ -81,7 +85,10 @@ class BackgroundTask:
             self._calling = False
 
     def end_in_background(self) -> asyncio.Task[Any] | None:
-        """End the task without waiting for it. Return it if a call is under way, which may finish first."""
+        """End the task without waiting for it.
+
+        Return it if a call is under way, which may finish first.
+        """
         self.is_over = True
         if self._task is None or self._task.done():
             return None
@@ -92,7 +99,8 @@ class BackgroundTask:
 
     async def end(self, *, at_once: bool = False) -> None:
         """End the task. A call that is under way may finish, unless `at_once` is set."""
-        self.is_over, task = True, self._task
+        self.is_over = True
+        task = self._task
         if task is None:
             return
         if self._calling and not at_once:
@@ -102,13 +110,17 @@ class BackgroundTask:
 
 
 class DraftRateLimiter:
-    """Limits the drafts of one channel in this process to a share of the channel's rate, since replies come first.
+    """Limits the drafts of one channel in this process to a share of the channel's rate,
+    since replies come first.
 
     Without a rate, all drafts together have the pace of one.
     """
 
     def __init__(self, pace: RateLimit, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._gap = 1 / (pace.per_second * DRAFT_SHARE) if pace.per_second else pace.draft_gap
+        if pace.per_second:
+            self._gap = 1 / (pace.per_second * DRAFT_SHARE)
+        else:
+            self._gap = pace.draft_gap
         self._clock = clock
         self._free = 0.0
 
@@ -124,10 +136,13 @@ class DraftRateLimiter:
 
 
 class DraftMessage:
-    """The draft of an answer, for one attempt at a turn. It never delays the model, and its failures are only logged.
+    """The draft of an answer, for one attempt at a turn.
 
-    It is shown with the first words, and then once in a `pace.draft_gap`; the first time not before the turn has taken
-    `pace.draft_delay`. The `notes` say to all processes which message shows a draft, and that a platform asked to wait.
+    It never delays the model, and its failures are only logged.
+
+    It is shown with the first words, and then once in a `pace.draft_gap`; the first time not before
+    the turn has taken `pace.draft_delay`. The `notes` say to all processes which message shows a
+    draft, and that a platform asked to wait.
 
     `before_first` is awaited before the first words of an answer are shown in a group: a yes that
     another member writes below them may be meant for them. Nothing is shown while it fails.
@@ -166,7 +181,8 @@ class DraftMessage:
     async def __call__(self, piece: str) -> None:
         """Add the next piece of the answer."""
         if self._step_is_over:
-            self._text, self._step_is_over = "", False
+            self._text = ""
+            self._step_is_over = False
         self._text += piece
         if self._text.strip():
             self._changed.set()
@@ -206,7 +222,10 @@ class DraftMessage:
                 pause = await self._show_now()
 
     async def _show_now(self) -> float | None:
-        """Show the draft as it is now. Return the seconds until the next time, None for never again."""
+        """Show the draft as it is now.
+
+        Return the seconds until the next time, None for never again.
+        """
         text = self._notice_text
         if self._text.strip():
             text = without_signs(self._text)
@@ -232,14 +251,18 @@ class DraftMessage:
             log.exception("draft.failed")
             return None
         is_new = shown not in ("", self.shown)
-        self.shown, self._shown_text = shown, text
+        self.shown = shown
+        self._shown_text = text
         if is_new:  # the next worker continues with this message if this one dies
             with suppress(RedisError):
                 await call_in_thread(self._notes.put, self._key, shown, seconds=KEEP_SECONDS)
         return self._gap
 
     async def _may_show(self, text: str) -> bool:
-        """Call `before_first` once, before a text of the answer. Return False if that failed. A notice needs none."""
+        """Call `before_first` once, before a text of the answer.
+
+        Return False if that failed. A notice needs none.
+        """
         if self._before_first is None or text == self._notice_text:
             return True
         try:
@@ -347,7 +370,8 @@ class StepsMessage:
 
 
 class ProgressIndicator:
-    """Shows that a turn is under work, for one attempt: "typing", and once a notice that it takes longer.
+    """Shows that a turn is under work, for one attempt: "typing",
+    and once a notice that it takes longer.
 
     The notice is sent after `notice_after` seconds (0: never). It is the `draft`, if there is one
     that takes it and the turn decides nothing; the answer replaces it. Otherwise it is a message of
@@ -372,7 +396,8 @@ class ProgressIndicator:
         self._steps = steps
         self._notice_after = notice_after
         self._sleep = sleep
-        self._typing, self._notice = BackgroundTask(), BackgroundTask()
+        self._typing = BackgroundTask()
+        self._notice = BackgroundTask()
         self._due: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
@@ -384,11 +409,16 @@ class ProgressIndicator:
         if not self._is_foreign_tap():  # which is answered at once, and in the tap
             self._typing.begin(self._keep_typing(), with_a_call=True)
         if self._notice_after:
-            self._due = asyncio.get_running_loop().call_later(self._notice_after, self._begin_notice)
+            self._due = asyncio.get_running_loop().call_later(
+                self._notice_after, self._begin_notice
+            )
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """End all of it: anything that came after the answer would stay."""
         if self._due:
@@ -402,7 +432,9 @@ class ProgressIndicator:
         await asyncio.gather(*ends)
 
     async def remove_typing(self, *, replied: bool, state: ShownState | None = None) -> None:
-        """Remove the typing sign after the turn, where it would stay. The caller does not let the reply wait for this.
+        """Remove the typing sign after the turn, where it would stay.
+
+        The caller does not let the reply wait for this.
 
         `replied`: whether the turn's reply is a new message. `state`: what the conversation waits
         for now, where the channel shows that; None if it is shown later. If the turn failed, the
@@ -450,7 +482,8 @@ class ProgressIndicator:
 
     async def _send_notice(self) -> None:
         """Send the notice as a message. Its id is no delivery id: its status is not tracked."""
-        queued, there = self._queued, self._queued.turn.conversation
+        queued = self._queued
+        there = self._queued.turn.conversation
         reply = shown_to(queued.turn, Reply(self._texts().still_working()))
         silence = queued.age + self._notice_after
         delivery = Delivery(f"{there.id}#still{queued.seq}", there, reply, queued.attempt, silence)

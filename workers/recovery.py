@@ -1,4 +1,5 @@
-"""Recovery: find dead workers by their heartbeats and file locks, and wake conversations that no worker took.
+"""Recovery: find dead workers by their heartbeats and file locks,
+and wake conversations that no worker took.
 
 `LeaderLock` lets one process of all machines do something for as long as it lives.
 """
@@ -34,7 +35,8 @@ from sayso.workers.lease import token_prefix
 
 #: The folder of the lock files in the data folder.
 ALIVE = "alive"
-#: Identifies one boot of a machine: a folder may be shared, and a file lock says nothing across machines.
+#: Identifies one boot of a machine: a folder may be shared,
+#: and a file lock says nothing across machines.
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: Seconds for which files of another machine, or of an earlier boot, are kept: a week.
 KEEP_SECONDS = 7 * 24 * 3600
@@ -68,11 +70,15 @@ class WorkerLock:
         self._file = -1
 
     def hold(self) -> None:
-        """Create and lock the file: from now on others can see that this worker lives. Raises OSError."""
+        """Create and lock the file: from now on others can see that this worker lives.
+
+        Raises OSError.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._sweep()
         path = self._path(self.name)
-        temporary = path.with_name(f".{path.name}")  # renamed once it is locked: no other process ever sees it unlocked
+        # Renamed once it is locked: no other process ever sees it unlocked.
+        temporary = path.with_name(f".{path.name}")
         self._file = os.open(temporary, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX)
         temporary.rename(path)
@@ -82,14 +88,19 @@ class WorkerLock:
         self._path(self.name).unlink(missing_ok=True)
 
     def is_dead(self, name: str) -> bool:
-        """Return whether a worker of this machine was killed. False for one of another machine, and an unknown one."""
+        """Return whether a worker of this machine was killed.
+
+        False for one of another machine, and an unknown one.
+        """
         if not name.isalnum():  # it was read from Redis, and becomes a part of a path
             return False
         with _dead_worker_lock(self._path(name)) as is_dead:
             return is_dead
 
     def release_dead(self, release: Callable[[str], object]) -> list[str]:
-        """Call `release` with the name of each dead worker of this machine, and remove its file. Return the names.
+        """Call `release` with the name of each dead worker of this machine, and remove its file.
+
+        Return the names.
 
         Raises what `release` raises; then the files of the dead stay.
         """
@@ -107,7 +118,9 @@ class WorkerLock:
         return self._folder / f"{self._ours}{name}"
 
     def _sweep(self) -> None:
-        """Remove files of other machines and of earlier boots of this one: they are of no use any more."""
+        """Remove files of other machines and of earlier boots of this one:
+        they are of no use any more.
+        """
         for path in self._folder.iterdir():
             with contextlib.suppress(OSError):
                 foreign = not path.name.startswith(self._ours.split(".", 1)[0])
@@ -117,7 +130,10 @@ class WorkerLock:
 
 @contextmanager
 def _dead_worker_lock(path: Path) -> Iterator[bool]:
-    """Yield whether no process holds the file's lock. Then this process holds it: it alone releases the worker."""
+    """Yield whether no process holds the file's lock.
+
+    Then this process holds it: it alone releases the worker.
+    """
     try:
         file = os.open(path, os.O_RDWR)
     except OSError:  # released meanwhile
@@ -141,8 +157,9 @@ def own_version() -> str:
 
 
 class Heartbeat:
-    """The heartbeat of one process, with its version of Sayso, and those of all live processes of its kind; by the
-    clock of Redis. The kinds are workers, and what takes messages in: web and poll processes.
+    """The heartbeat of one process, with its version of Sayso, and those of all live processes of
+    its kind; by the clock of Redis. The kinds are workers, and what takes messages in: web and poll
+    processes.
     """
 
     def __init__(
@@ -155,8 +172,10 @@ class Heartbeat:
         version: str = "",
     ) -> None:
         self._client = client
-        self._key, self._versions = f"{prefix}{kind}", f"{prefix}{kind}:versions"
-        self._name, self._version = name or random_id(8), version or own_version()
+        self._key = f"{prefix}{kind}"
+        self._versions = f"{prefix}{kind}:versions"
+        self._name = name or random_id(8)
+        self._version = version or own_version()
 
     def watch(self) -> None:
         """Beat in the background for the life of this process. Call it after a fork."""
@@ -180,7 +199,9 @@ class Heartbeat:
         self._client.zremrangebyscore(self._key, "-inf", f"({now - GONE_SECONDS}")
         if self._client.hget(self._versions, self._name) is None:  # at its first beat
             self._client.hset(self._versions, self._name, self._version)
-            gone = set(self._client.hkeys(self._versions)) - set(self._client.zrange(self._key, 0, -1))
+            gone = set(self._client.hkeys(self._versions)) - set(
+                self._client.zrange(self._key, 0, -1)
+            )
             if gone:
                 self._client.hdel(self._versions, *gone)
 
@@ -195,19 +216,26 @@ class Heartbeat:
         return int(self._client.zcount(self._key, now - GONE_SECONDS, "+inf"))
 
     def is_gone(self, name: str) -> bool:
-        """Return whether a process of its kind sends no heartbeats any more. Raises redis.RedisError."""
+        """Return whether a process of its kind sends no heartbeats any more.
+
+        Raises redis.RedisError.
+        """
         now, _ = self._client.time()
         last = self._client.zscore(self._key, name)
         return last is None or float(last) < now - GONE_SECONDS
 
     def versions(self) -> dict[str, int]:
-        """Return how many processes of its kind and of each version live; "" for an unknown version.
+        """Return how many processes of its kind and of each version live;
+        "" for an unknown version.
 
         Raises redis.RedisError.
         """
         now, _ = self._client.time()
         names = list(map(str, self._client.zrangebyscore(self._key, now - GONE_SECONDS, "+inf")))
-        versions = self._client.hmget(self._versions, names) if names else []
+        if names:
+            versions = self._client.hmget(self._versions, names)
+        else:
+            versions = []
         return dict(Counter(str(version or "") for version in versions))
 
 
@@ -215,11 +243,17 @@ class LeaderLock:
     """A process's handle on the lock of a name: of all processes on all machines, one has it."""
 
     def __init__(self, client: Redis, name: str, *, prefix: str = PREFIX) -> None:
-        self._lock = Lock(client, f"{prefix}baton:{name}", timeout=HOLD_SECONDS, blocking=False, thread_local=False)
+        self._lock = Lock(
+            client,
+            f"{prefix}baton:{name}",
+            timeout=HOLD_SECONDS,
+            blocking=False,
+            thread_local=False,
+        )
 
     def take(self) -> bool:
-        """Acquire the lock, or keep it for another HOLD_SECONDS. Return whether this process has it. Raises
-        redis.RedisError.
+        """Acquire the lock, or keep it for another HOLD_SECONDS.
+        Return whether this process has it. Raises redis.RedisError.
         """
         try:
             return self._lock.reacquire()
@@ -241,9 +275,10 @@ class LeaderLock:
 class Reaper:
     """Runs in every worker; a short lock in Redis lets one of them work at a time.
 
-    Dead workers of this machine are found by `lock`, without that Redis lock. Waiting jobs are found without a call per
-    conversation: `queue` is the prefix of job keys and the queue key. Where the queue has a server of its own, `queued`
-    returns which conversations of a shard have a job there.
+    Dead workers of this machine are found by `lock`, without that Redis lock. Waiting jobs are
+    found without a call per conversation: `queue` is the prefix of job keys and the queue key.
+    Where the queue has a server of its own, `queued` returns which conversations of a shard have a
+    job there.
     """
 
     def __init__(
@@ -271,7 +306,9 @@ class Reaper:
         self._shards = cycle(range(SHARDS))
 
     async def forever(self) -> None:
-        """Send heartbeats, release dead workers and wake overdue conversations, side by side, until cancelled."""
+        """Send heartbeats, release dead workers and wake overdue conversations, side by side,
+        until cancelled.
+        """
         await asyncio.gather(*map(_repeat, (self.heartbeat.beat, self.release_dead, self.round)))
 
     def release_dead(self) -> list[str]:
@@ -284,7 +321,9 @@ class Reaper:
     def _release(self, worker: str) -> None:
         held = [
             name
-            for names in self._scripts.on_every_shard("release_dead_worker", {"token_prefix": token_prefix(worker)})
+            for names in self._scripts.on_every_shard(
+                "release_dead_worker", {"token_prefix": token_prefix(worker)}
+            )
             for name in names
         ]
         WORKERS_DIED.inc()
@@ -294,18 +333,23 @@ class Reaper:
         self.heartbeat.leave(worker)
 
     def round(self) -> int:
-        """Wake overdue conversations that are not in the queue, unless another worker just did. Return how many.
+        """Wake overdue conversations that are not in the queue, unless another worker just did.
+
+        Return how many.
 
         Raises redis.RedisError.
         """
         if not self._client.set(self._round_lock, self._token, nx=True, px=round(INTERVAL * 900)):
             return 0
-        woken, ends = 0, self._clock() + ROUND_SECONDS
+        woken = 0
+        ends = self._clock() + ROUND_SECONDS
         for shard in islice(self._shards, SHARDS):
             overdue: Sequence[str] = self._scripts.on_shard("overdue", shard, {"most": BATCH})
             if overdue and (self._queue or self._queued):  # those in the queue need no second job
                 found = {"queued": self._queued(shard, overdue)} if self._queued else self._queue
-                overdue = self._scripts.on_shard("put_off", shard, {**found, "conversations": overdue})
+                overdue = self._scripts.on_shard(
+                    "put_off", shard, {**found, "conversations": overdue}
+                )
             woken += sum(map(self._wake, overdue))
             if self._clock() > ends:
                 break

@@ -69,21 +69,22 @@ MAX_BACKOFF_SECONDS = 60.0
 MAX_ASKED_SECONDS = 86400.0
 #: Seconds during which nothing is sent on a channel that its platform does not accept.
 DOWN_SECONDS = 60.0
-#: Seconds for which a worker keeps a lease while a reply waits for its slot; for longer waits it releases the lease.
-#: Less than what is left of a lease that was just renewed.
+#: Seconds for which a worker keeps a lease while a reply waits for its slot; for longer waits it
+#: releases the lease. Less than what is left of a lease that was just renewed.
 MAX_HOLD_SECONDS = 0.5
-#: Files that a process sends to one platform at a time. They are read in parts; each holds a connection and a place.
+#: Files that a process sends to one platform at a time. They are read in parts;
+#: each holds a connection and a place.
 MAX_FILES_SENT = 4
 #: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the
 #: address takes no messages, `opted_out` its person wants none, `barred` the bot may not write
 #: there, `chat_barred` nor in another thread of the chat, `limited` the platform asks the whole
 #: channel to wait.
 FinalState = Literal["dead", "doubtful", "closed", "opted_out", "barred", "chat_barred", "limited"]
-#: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the platform does not
-#: accept the channel, its slot is later, or the user must write first.
+#: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the
+#: platform does not accept the channel, its slot is later, or the user must write first.
 PostponeReason = Literal["tried", "suspect", "limited", "down", "paced", "held"]
-#: Why a reply is postponed after an error (None: it is given up at once), and how it ends when it is given up. The
-#: first row that fits counts.
+#: Why a reply is postponed after an error (None: it is given up at once), and how it ends when it
+#: is given up. The first row that fits counts.
 _AFTER_ERROR: tuple[tuple[type[SendError], PostponeReason | None, FinalState], ...] = (
     (ConversationRateLimited, "tried", "dead"),
     (RateLimited, "limited", "limited"),
@@ -100,16 +101,18 @@ _AFTER_ERROR: tuple[tuple[type[SendError], PostponeReason | None, FinalState], .
 RECEIPTS = "receipts"
 #: Bytes of one file, 3,000 receipts; then a new file is begun and only the one before it is kept.
 MAX_RECEIPTS_BYTES = 256 * 1024
-#: Seconds for which a receipt is looked for: longer than a conversation waits for its next worker while Redis is up.
+#: Seconds for which a receipt is looked for: longer than a conversation waits for
+#: its next worker while Redis is up.
 KEEP_RECEIPTS_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The platform accepted a reply: its message id, and when it shows the reply, in Unix seconds, if it says so.
+    """The platform accepted a reply: its message id, and when it shows the reply, in Unix seconds,
+    if it says so.
 
-    `gap`: seconds by which the reply brings its chat ahead of its rate limit. `price_class`: what the platform charges
-    it by.
+    `gap`: seconds by which the reply brings its chat ahead of its rate limit. `price_class`:
+    what the platform charges it by.
     """
 
     receipt: str = ""
@@ -120,7 +123,9 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A reply will not be sent. `pause`: seconds for which its channel is silent, at a `limited` end.
+    """A reply will not be sent.
+
+    `pause`: seconds for which its channel is silent, at a `limited` end.
 
     `error` is the class of the error, or what else names the reason in `sayso_deliveries_total`.
     """
@@ -134,8 +139,8 @@ class GivenUp:
 class ReplySender:
     """Sends one reply at a time to its channel and records the result.
 
-    `rates` are the messages a second that accounts allow, by channel: 0 for no limit. For other channels the platform's
-    own limit holds.
+    `rates` are the messages a second that accounts allow, by channel: 0 for no limit. For other
+    channels the platform's own limit holds.
     """
 
     def __init__(
@@ -159,14 +164,18 @@ class ReplySender:
         self._chance = chance
         self._sleep = sleep
         self._file_places = PlatformPlaces(MAX_FILES_SENT)
-        #: Channels whose rate this process has stored: a rate that changed since the last start becomes known.
+        #: Channels whose rate this process has stored: a rate that changed
+        #: since the last start becomes known.
         self._paced: set[str] = set()
 
     async def send(self, lease: Lease, reply: QueuedReply, is_held: Callable[[], bool]) -> NextItem:
-        """Send the reply. Return what is next in the conversation; None: nothing is left and its lease is released.
+        """Send the reply.
 
-        Sending is not fenced: `is_held` is asked right before it, because after a long pause of this process another
-        worker may have the lease. Raises ConversationParked when the reply has to wait, LeaseLost.
+        Return what is next in the conversation; None: nothing is left and its lease is released.
+
+        Sending is not fenced: `is_held` is asked right before it, because after a long pause of
+        this process another worker may have the lease. Raises ConversationParked when the reply has
+        to wait, LeaseLost.
         """
         delivery = reply.delivery(lease)
         if reply.is_forwarded:  # a problem with that platform delays nothing here
@@ -174,26 +183,37 @@ class ReplySender:
             with tracing.span("forward reply", parent=parent, links=[link], kind="producer"):
                 there = await self._outbox.forward(await self._to_its_person(delivery))
             if not there:
-                full = GivenUp("too many replies wait in the conversation that it is for", error="full")
+                full = GivenUp(
+                    "too many replies wait in the conversation that it is for", error="full"
+                )
                 return await self._give_up(lease, reply, full)
             log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
             return await self._outbox.mark_delivered(lease, reply, Sent(there), let_go=True)
         channel = self._channels.get(delivery.conversation.channel)
         if channel is None:
-            return await self._give_up(lease, reply, GivenUp("the channel is no longer configured", error="no_channel"))
+            return await self._give_up(
+                lease, reply, GivenUp("the channel is no longer configured", error="no_channel")
+            )
         earlier_receipt = reply.receipt or None
         if reply.suspect and earlier_receipt is None:
             earlier_receipt = await call_in_thread(self._receipts.find, delivery)
         if earlier_receipt is not None:
             log.info("reply.already_sent", extra={"delivery": delivery.id})
-            following = await self._outbox.mark_delivered(lease, reply, Sent(earlier_receipt), let_go=True)
+            following = await self._outbox.mark_delivered(
+                lease, reply, Sent(earlier_receipt), let_go=True
+            )
             DELIVERIES.labels(channel.name, "already_sent", "").inc()
             return following
         if reply.closed:
-            return await self._give_up(lease, reply, GivenUp(reply.closed, "closed", error="AddressClosed"))
-        if reply.held is not None:  # the user has not written since, so the platform is not asked again
+            return await self._give_up(
+                lease, reply, GivenUp(reply.closed, "closed", error="AddressClosed")
+            )
+        # The user has not written since, so the platform is not asked again.
+        if reply.held is not None:
             if reply.held >= KEEP_HELD_MS / 1000:
-                reason = f"WindowClosed: the user did not write for {KEEP_HELD_MS / 1000 / 86400:g} days"
+                reason = (
+                    f"WindowClosed: the user did not write for {KEEP_HELD_MS / 1000 / 86400:g} days"
+                )
                 return await self._give_up(lease, reply, GivenUp(reason, error="WindowClosed"))
             await self._outbox.postpone(lease, reply, 0.0, "held")
             raise ConversationParked(lease.conversation)
@@ -208,7 +228,12 @@ class ReplySender:
         return replace(delivery, conversation=conversation)
 
     async def _attempt(
-        self, lease: Lease, reply: QueuedReply, channel: Channel, delivery: Delivery, is_held: Callable[[], bool]
+        self,
+        lease: Lease,
+        reply: QueuedReply,
+        channel: Channel,
+        delivery: Delivery,
+        is_held: Callable[[], bool],
     ) -> NextItem:
         """Send the reply at its slot, and record the result."""
         pace = self._rate_limit(channel, delivery.conversation)
@@ -222,11 +247,19 @@ class ReplySender:
         async with place:
             if not is_held():
                 raise LeaseLost(lease.conversation)
-            began, (parent, link) = time.perf_counter(), reply.trace if tracing.is_tracing() else ("", "")
-            attributes = {tracing.CHANNEL: channel.name, tracing.DELIVERY: delivery.id, tracing.ATTEMPT: reply.attempt}
-            name, failure = f"send {channel.name}", cast("SendError | None", None)
+            began = time.perf_counter()
+            (parent, link) = reply.trace if tracing.is_tracing() else ("", "")
+            attributes = {
+                tracing.CHANNEL: channel.name,
+                tracing.DELIVERY: delivery.id,
+                tracing.ATTEMPT: reply.attempt,
+            }
+            name = f"send {channel.name}"
+            failure = cast("SendError | None", None)
             try:
-                with tracing.span(name, parent=parent, links=[link], kind="client", attributes=attributes) as span:
+                with tracing.span(
+                    name, parent=parent, links=[link], kind="client", attributes=attributes
+                ) as span:
                     receipt = await self._send(channel, delivery, suspect=reply.suspect)
                     span.set_attribute(tracing.MESSAGE_ID, receipt.message_id)
             except SendError as exc:
@@ -246,14 +279,21 @@ class ReplySender:
         return await self._outbox.mark_delivered(lease, reply, sent, let_go=True)
 
     def _rate_limit(self, channel: Channel, conversation: Conversation) -> RateLimit:
-        """Return how fast the channel may send to a conversation. A configured rate replaces the platform's."""
+        """Return how fast the channel may send to a conversation.
+
+        A configured rate replaces the platform's.
+        """
         rate = self._rates.get(channel.name)
         if rate == 0:
             return RateLimit()
         limit = channel.rate_limit(conversation)
-        return limit if rate is None else replace(limit, per_second=rate)
+        if rate is None:
+            return limit
+        return replace(limit, per_second=rate)
 
-    async def _wait_for_slot(self, lease: Lease, reply: QueuedReply, channel: str, pace: RateLimit) -> None:
+    async def _wait_for_slot(
+        self, lease: Lease, reply: QueuedReply, channel: str, pace: RateLimit
+    ) -> None:
         """Wait for the reply's slot. Raises ConversationParked when that takes long."""
         wait = reply.wait
         if reply.paced_apart or (pace.per_second and (wait is None or channel not in self._paced)):
@@ -261,7 +301,9 @@ class ReplySender:
             self._paced.add(channel)
         wait = max(wait or 0.0, reply.ahead - (pace.burst - 1) * pace.chat_gap)
         if wait > MAX_HOLD_SECONDS:
-            log.info("reply.rate_limited", extra={"delivery": reply.delivery_id(lease), "seconds": wait})
+            log.info(
+                "reply.rate_limited", extra={"delivery": reply.delivery_id(lease), "seconds": wait}
+            )
             await self._outbox.postpone(lease, reply, wait, "paced")
             raise ConversationParked(lease.conversation)
         if wait > 0:
@@ -269,7 +311,8 @@ class ReplySender:
 
     async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> NextItem:
         """Postpone the reply, or give it up and return what is next."""
-        channel, kind = lease.conversation.partition(":")[0], type(error).__name__
+        channel = lease.conversation.partition(":")[0]
+        kind = type(error).__name__
         if isinstance(error, ChannelDown):
             DELIVERIES.labels(channel, "postponed", kind).inc()
             extra = {"channel": channel, "delivery": reply.delivery_id(lease), "reason": str(error)}
@@ -278,39 +321,56 @@ class ReplySender:
             await self._outbox.postpone(lease, reply, DOWN_SECONDS, "down")
             raise ConversationParked(lease.conversation)
         _, why, end = next(row for row in _AFTER_ERROR if isinstance(error, row[0]))
-        asked = min(max(0.0, error.retry_after), MAX_ASKED_SECONDS) if isinstance(error, RateLimited) else 0.0
+        if isinstance(error, RateLimited):
+            asked = min(max(0.0, error.retry_after), MAX_ASKED_SECONDS)
+        else:
+            asked = 0.0
         reason = f"{kind}: {error}"
         if isinstance(error, AddressBarred):
             address = lease.conversation
             if end == "chat_barred":
                 address = reply.delivery(lease).conversation.chat_id
             extra = {"conversation": address, "reason": str(error)}
-            log.error("address.barred", extra={**extra, "cure": "give the bot the right to write there"})
+            log.error(
+                "address.barred", extra={**extra, "cure": "give the bot the right to write there"}
+            )
         if isinstance(error, TemplateRefused):
             log_refused_template(channel, error.refusal)
             await call_in_thread(self._alerts.note, channel, error.refusal.alert, "templates")
         if why is None or reply.attempt >= MAX_ATTEMPTS:
             return await self._give_up(lease, reply, GivenUp(reason, end, asked, kind))
         DELIVERIES.labels(channel, "postponed", kind).inc()
-        pause = backoff_seconds(reply.attempt, first=2.0, longest=MAX_BACKOFF_SECONDS, chance=self._chance())
+        pause = backoff_seconds(
+            reply.attempt, first=2.0, longest=MAX_BACKOFF_SECONDS, chance=self._chance()
+        )
         wait = max(pause, asked)
         ids = {"delivery": reply.delivery_id(lease), "reason": str(error)}
-        log.warning("reply.held" if why == "held" else "reply.postponed", extra={**ids, "seconds": wait})
+        log.warning(
+            "reply.held" if why == "held" else "reply.postponed", extra={**ids, "seconds": wait}
+        )
         await self._outbox.postpone(lease, reply, wait, why, reason)
         raise ConversationParked(lease.conversation)
 
     async def _give_up(self, lease: Lease, reply: QueuedReply, result: GivenUp) -> NextItem:
         """Record that the reply will not be sent, and return what is next."""
-        log.error("reply.dead", extra={"delivery": reply.delivery_id(lease), "reason": result.reason})
+        log.error(
+            "reply.dead", extra={"delivery": reply.delivery_id(lease), "reason": result.reason}
+        )
         following = await self._outbox.mark_delivered(lease, reply, result, let_go=True)
-        # Counted when it is recorded: a worker that has lost its lease leaves the reply to another, which counts it.
+        # Counted when it is recorded: a worker that has lost its lease leaves the reply to another,
+        # which counts it.
         DELIVERIES.labels(lease.conversation.partition(":")[0], "dead", result.error).inc()
         return following
 
     async def _send(self, channel: Channel, delivery: Delivery, *, suspect: bool) -> Receipt:
-        """Send. A crash of the adapter counts as a failed attempt: it cannot block a conversation forever."""
+        """Send.
+
+        A crash of the adapter counts as a failed attempt: it cannot block a conversation forever.
+        """
         try:
-            return await channel.send(self._marked_as_repeated(channel, delivery) if suspect else delivery)
+            return await channel.send(
+                self._marked_as_repeated(channel, delivery) if suspect else delivery
+            )
         except (SendError, RedisError):
             raise
         except OtherVersion as exc:
@@ -320,7 +380,8 @@ class ReplySender:
             raise Unreachable(f"the adapter broke: {type(exc).__name__}") from exc
 
     def _marked_as_repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
-        """Return the delivery of a reply that may have arrived: text is marked as repeated, a file only asked about.
+        """Return the delivery of a reply that may have arrived: text is marked as repeated,
+        a file only asked about.
 
         The text above a file is sent again.
 
@@ -358,7 +419,10 @@ def _result_of(reply: Reply, receipt: Receipt) -> Literal["sent", "edited", "lef
 
 
 class RedisOutbox:
-    """The replies of each conversation, first in first out. Each call is one script in Redis, and safe to repeat."""
+    """The replies of each conversation, first in first out.
+
+    Each call is one script in Redis, and safe to repeat.
+    """
 
     def __init__(self, scripts: LuaScripts, wake_up: WakeUp = no_wake_up) -> None:
         self._scripts = scripts
@@ -367,7 +431,9 @@ class RedisOutbox:
     async def mark_delivered(
         self, lease: Lease, reply: QueuedReply, result: Sent | GivenUp, *, let_go: bool = False
     ) -> NextItem:
-        """Record what became of the reply, and return what is next. A question that was sent can now be answered.
+        """Record what became of the reply, and return what is next.
+
+        A question that was sent can now be answered.
 
         With `let_go`, None means that nothing is left and the lease is released. Raises LeaseLost.
         """
@@ -375,17 +441,26 @@ class RedisOutbox:
         match result:
             case Sent():
                 price_class = result.price_class
-                outcome, detail, gap = "sent", "".join(result.receipt.split()), result.gap
-                written, cause = round(result.written_at * 1_000_000), reply.cause
+                outcome = "sent"
+                detail = "".join(result.receipt.split())
+                gap = result.gap
+                written = round(result.written_at * 1_000_000)
+                cause = reply.cause
             case GivenUp():
-                outcome, detail, gap, written, cause = result.end, result.reason, result.pause, 0, ""
+                outcome = result.end
+                detail = result.reason
+                gap = result.pause
+                written = 0
+                cause = ""
         args = {"outcome": outcome, "detail": detail, "ms": round(gap * 1000), "let_go": let_go}
         args |= {"written": str(written), "cause": cause, "price_class": price_class}
         if reply.paced_apart and outcome == "limited":
             await self._silence(lease, gap)
         if outcome == "chat_barred":
             await self._note_chat(lease, reply, barred=True)
-        answer = await self._scripts.arun("delivered", lease.conversation, {**_reply_args(lease, reply), **args})
+        answer = await self._scripts.arun(
+            "delivered", lease.conversation, {**_reply_args(lease, reply), **args}
+        )
         if answer[0] == "lost":
             raise LeaseLost(lease.conversation)
         if answer[2:] == [1]:
@@ -393,33 +468,68 @@ class RedisOutbox:
         return await parse_or_release(self._scripts, lease, answer[1])
 
     async def _note_chat(self, lease: Lease, reply: QueuedReply, *, barred: bool) -> None:
-        """Note that the bot may not write in any thread of the reply's chat, or that it may. It has its own shard."""
+        """Note that the bot may not write in any thread of the reply's chat, or that it may.
+
+        It has its own shard.
+        """
         chat = reply.delivery(lease).conversation.chat_id
         await self._scripts.arun("bar_chat", chat, {"barred": barred})
 
     async def postpone(
-        self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""
+        self,
+        lease: Lease,
+        reply: QueuedReply,
+        seconds: float,
+        why: PostponeReason = "tried",
+        reason: str = "",
     ) -> None:
         """Postpone the reply by `seconds` and release the lease. Raises LeaseLost.
 
-        With `limited` the whole channel waits so long, and with `down` too, without counting an attempt. With `held`
-        the reply waits, for this reason, until the user writes, for KEEP_HELD_MS at most; if a turn waits already, it
-        counts as an attempt.
+        With `limited` the whole channel waits so long, and with `down` too, without counting an
+        attempt. With `held` the reply waits, for this reason, until the user writes, for
+        KEEP_HELD_MS at most; if a turn waits already, it counts as an attempt.
         """
-        if reply.paced_apart and why in ("limited", "down"):  # it keeps its place in line, for the attempt after that
-            await self._silence(lease, seconds, f"{reply.number}:{reply.attempt + (why == 'limited')}")
-        args = {**_reply_args(lease, reply), "delay_ms": round(seconds * 1000), "why": why, "reason": reason}
+        # It keeps its place in line, for the attempt after that.
+        if reply.paced_apart and why in (
+            "limited",
+            "down",
+        ):
+            await self._silence(
+                lease, seconds, f"{reply.number}:{reply.attempt + (why == 'limited')}"
+            )
+        args = {
+            **_reply_args(lease, reply),
+            "delay_ms": round(seconds * 1000),
+            "why": why,
+            "reason": reason,
+        }
         if await self._scripts.arun("postpone", lease.conversation, args) == "lost":
             raise LeaseLost(lease.conversation)
 
     async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
-        """Store how fast the reply's channel may send, and book a slot for the reply. Return the seconds until then.
+        """Store how fast the reply's channel may send, and book a slot for the reply.
 
-        `per_second` is 0 where only a request of the platform to wait may be known. Raises LeaseLost.
+        Return the seconds until then.
+
+        `per_second` is 0 where only a request of the platform to wait may be known.
+        Raises LeaseLost.
         """
         if reply.paced_apart:
-            args = {"gap_ms": 1000 / per_second if per_second else 0, "mark": f"{reply.number}:{reply.attempt}"}
-            return max(0, int(await self._scripts.arun_for_channel("channel_slot", lease.conversation, args))) / 1000
+            args = {
+                "gap_ms": 1000 / per_second if per_second else 0,
+                "mark": f"{reply.number}:{reply.attempt}",
+            }
+            return (
+                max(
+                    0,
+                    int(
+                        await self._scripts.arun_for_channel(
+                            "channel_slot", lease.conversation, args
+                        )
+                    ),
+                )
+                / 1000
+            )
         args = {**_reply_args(lease, reply), "gap_ms": 1000 / per_second}
         wait_ms = int(await self._scripts.arun("rate_limit", lease.conversation, args))
         if wait_ms == -2:
@@ -431,13 +541,17 @@ class RedisOutbox:
         await self._scripts.arun_for_channel("channel_silence", lease.conversation, args)
 
     async def forward(self, delivery: Delivery) -> str:
-        """Append a reply to the outbox of the conversation it is addressed to, once per id, and wake a worker there.
+        """Append a reply to the outbox of the conversation it is addressed to, once per id,
+        and wake a worker there.
 
         Needs no lease. Return its id there, or "" when too many replies wait there already.
         """
-        to, entry = delivery.conversation.id, outbox_entry(delivery.conversation, delivery.reply, later=True)
+        to = delivery.conversation.id
+        entry = outbox_entry(delivery.conversation, delivery.reply, later=True)
         job = self._wake_up(to)
-        number = await self._scripts.arun("forward", to, {"delivery": delivery.id, **job.names}, entry, *job.fields)
+        number = await self._scripts.arun(
+            "forward", to, {"delivery": delivery.id, **job.names}, entry, *job.fields
+        )
         return f"{to}#{number}" if number else ""
 
 
@@ -446,7 +560,8 @@ def _reply_args(lease: Lease, reply: QueuedReply) -> dict[str, Any]:
 
 
 class ReceiptFiles:
-    """Remembers what a platform accepted: one file per process in a common folder, appended to and never synced.
+    """Remembers what a platform accepted: one file per process in a common folder,
+    appended to and never synced.
 
     It survives its process, not its machine. `name` is the process's own.
     """
@@ -467,10 +582,14 @@ class ReceiptFiles:
                 self._begin()
             self._size += os.write(self._file, line)
         except OSError as exc:
-            log.warning("receipt.not_noted", extra={"delivery": delivery.id, "reason": type(exc).__name__})
+            log.warning(
+                "receipt.not_noted", extra={"delivery": delivery.id, "reason": type(exc).__name__}
+            )
 
     def find(self, delivery: Delivery) -> str | None:
-        """Return the platform's message id, "" if it gave none; None if no file of the last hour has the delivery."""
+        """Return the platform's message id, "" if it gave none;
+        None if no file of the last hour has the delivery.
+        """
         wanted = f"{_key(delivery)} ".encode()
         for path in self._path.parent.glob("*"):
             try:
@@ -498,5 +617,7 @@ class ReceiptFiles:
 
 
 def _key(delivery: Delivery) -> str:
-    """Return the delivery's id and a digest of its content: a Redis that was emptied gives out the same ids again."""
+    """Return the delivery's id and a digest of its content:
+    a Redis that was emptied gives out the same ids again.
+    """
     return f"{delivery.id} {hashlib.sha256(repr(delivery.reply).encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

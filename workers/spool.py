@@ -54,7 +54,10 @@ BATCH = 100
 
 
 class SpoolUnusable(StorageDown):
-    """Raised when the file cannot be read or written: nothing was stored. The message names the file."""
+    """Raised when the file cannot be read or written: nothing was stored.
+
+    The message names the file.
+    """
 
 
 class SpoolFull(SpoolUnusable):
@@ -63,7 +66,9 @@ class SpoolFull(SpoolUnusable):
 
 @dataclass(frozen=True, slots=True)
 class SpooledTurn:
-    """A waiting turn, the action that its button names, and when it was received, by this machine's clock."""
+    """A waiting turn, the action that its button names, and when it was received,
+    by this machine's clock.
+    """
 
     n: int
     turn: Turn
@@ -72,10 +77,12 @@ class SpooledTurn:
 
 
 class SpoolFile:
-    """A SQLite file with the turns that wait, and an empty marker file, so that a check costs one file lookup.
+    """A SQLite file with the turns that wait, and an empty marker file,
+    so that a check costs one file lookup.
 
-    The marker is created before a turn's transaction ends and removed only in a transaction that finds nothing: a
-    process that looks after a turn was stored sees it. Every call opens and closes the database: processes may fork.
+    The marker is created before a turn's transaction ends and removed only in a transaction that
+    finds nothing: a process that looks after a turn was stored sees it. Every call opens and closes
+    the database: processes may fork.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -93,7 +100,10 @@ class SpoolFile:
         if not self.has_some():
             return False
         with self._open() as db:
-            row = db.execute("SELECT 1 FROM turns WHERE conversation = ? AND unreadable = 0 LIMIT 1", (conversation,))
+            row = db.execute(
+                "SELECT 1 FROM turns WHERE conversation = ? AND unreadable = 0 LIMIT 1",
+                (conversation,),
+            )
             return row.fetchone() is not None
 
     def count(self) -> int:
@@ -107,23 +117,35 @@ class SpoolFile:
         """Store a turn, once: it is on disk when this returns. Raises SpoolUnusable, SpoolFull."""
         row = (turn.conversation.id, turn.event_id, tapped, received_at, turn.to_json())
         with self._write() as db:
-            if db.execute("SELECT 1 FROM turns WHERE conversation = ? AND event = ?", row[:2]).fetchone():
+            if db.execute(
+                "SELECT 1 FROM turns WHERE conversation = ? AND event = ?", row[:2]
+            ).fetchone():
                 return
             self._check_room(db, turn.conversation.id)
-            db.execute("INSERT INTO turns (conversation, event, tapped, received_at, turn) VALUES (?, ?, ?, ?, ?)", row)
+            db.execute(
+                "INSERT INTO turns (conversation, event, tapped, received_at, turn) VALUES (?, ?, ?, ?, ?)",
+                row,
+            )
             Path(self._marker).touch(mode=0o600)
 
     def check_room(self) -> None:
-        """Check that a turn of some conversation could be stored. Raises SpoolUnusable, SpoolFull."""
+        """Check that a turn of some conversation could be stored.
+
+        Raises SpoolUnusable, SpoolFull.
+        """
         with self._open() as db:
             self._check_room(db, "")
         with _translated(self._path):
             free = shutil.disk_usage(self._folder).free
         if free < FREE_BYTES:
-            raise SpoolUnusable(f"{self._path} cannot be used as a spool: its disk has {free} bytes free")
+            raise SpoolUnusable(
+                f"{self._path} cannot be used as a spool: its disk has {free} bytes free"
+            )
 
     def next(self, after: int, most: int) -> list[SpooledTurn]:
-        """Return the next turns in the order they were received. A turn that cannot be read is marked so and skipped.
+        """Return the next turns in the order they were received.
+
+        A turn that cannot be read is marked so and skipped.
 
         Raises SpoolUnusable.
         """
@@ -141,7 +163,9 @@ class SpoolFile:
                 db.executemany("DELETE FROM turns WHERE n = ?", [(n,) for n in numbers])
 
     def align(self) -> None:
-        """Create or remove the marker file as the database needs it: a crash may have left it wrong."""
+        """Create or remove the marker file as the database needs it:
+        a crash may have left it wrong.
+        """
         with self._write() as db:
             if db.execute("SELECT 1 FROM turns WHERE unreadable = 0 LIMIT 1").fetchone():
                 Path(self._marker).touch(mode=0o600)
@@ -160,7 +184,9 @@ class SpoolFile:
         count = "SELECT count(*), count(*) FILTER (WHERE conversation = ?) FROM turns"
         turns, of_one = db.execute(count, (conversation,)).fetchone()
         if turns >= MAX_TURNS or of_one >= MAX_TURNS_OF_ONE:
-            raise SpoolFull(f"{self._path} is full: {turns} turns wait, {of_one} of them in {conversation}")
+            raise SpoolFull(
+                f"{self._path} is full: {turns} turns wait, {of_one} of them in {conversation}"
+            )
 
     def _read(self, n: int, turn: str, tapped: str, received_at: float) -> SpooledTurn | None:
         try:
@@ -197,10 +223,12 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 class Spool:
-    """Accepts turns while Redis is away, and hands them over in order when it is back; one per web process.
+    """Accepts turns while Redis is away, and hands them over in order when it is back;
+    one per web process.
 
-    While a turn of a conversation waits, its later turns wait too, in every process: no turn overtakes another. A turn
-    that is handed over twice, because a process died in between, is a duplicate to the mailbox.
+    While a turn of a conversation waits, its later turns wait too, in every process: no turn
+    overtakes another. A turn that is handed over twice, because a process died in between, is a
+    duplicate to the mailbox.
     """
 
     def __init__(
@@ -219,7 +247,10 @@ class Spool:
         self._lock = threading.Lock()
 
     def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
-        """Put a turn into the mailbox, or else on disk, before this returns. Raises SpoolUnusable."""
+        """Put a turn into the mailbox, or else on disk, before this returns.
+
+        Raises SpoolUnusable.
+        """
         received_at = self._clock()
         if not self._file.holds(turn.conversation.id):
             try:
@@ -227,7 +258,9 @@ class Spool:
                     return self._inbox.accept(turn, tapped=tapped)
             except CircuitOpen:
                 pass
-            except RedisError as exc:  # it may have arrived all the same: then it will be a duplicate
+            except (
+                RedisError
+            ) as exc:  # it may have arrived all the same: then it will be a duplicate
                 log.error("redis.away", extra={"reason": type(exc).__name__})
         if reason := self._inbox.ignores(turn):  # not written to disk
             ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
@@ -246,11 +279,14 @@ class Spool:
         self._file.check_room()
 
     def forward(self) -> int:
-        """Hand over what waits, as far as the mailbox accepts it, unless another process is doing so.
+        """Hand over what waits, as far as the mailbox accepts it,
+        unless another process is doing so.
 
         Return how many turns were handed over. Raises redis.RedisError, SpoolUnusable.
         """
-        count, last, stuck = 0, 0, set[str]()
+        count = 0
+        last = 0
+        stuck = set[str]()
         with self._file.alone() as is_alone:
             if is_alone:
                 while batch := self._file.next(last, BATCH):
@@ -260,7 +296,10 @@ class Spool:
         return count
 
     def watch(self) -> None:
-        """Empty the spool in the background for the life of this process. A second call does nothing."""
+        """Empty the spool in the background for the life of this process.
+
+        A second call does nothing.
+        """
         with self._lock:
             if self._watching == os.getpid():  # a thread does not survive a fork
                 return
@@ -274,7 +313,10 @@ class Spool:
     def _watch(self) -> None:
         while True:
             try:
-                count = self.forward() if self._file.has_some() else 0
+                if self._file.has_some():
+                    count = self.forward()
+                else:
+                    count = 0
                 if count:
                     log.info("spool.forwarded", extra={"turns": count, "left": self.count()})
             except RedisError:  # still away
@@ -285,7 +327,10 @@ class Spool:
             time.sleep(ROUND_SECONDS)
 
     def _hand_over(self, batch: Sequence[SpooledTurn], stuck: set[str]) -> int:
-        """Hand over a batch. Turns of a conversation in `stuck` stay: an earlier turn of it was not accepted."""
+        """Hand over a batch.
+
+        Turns of a conversation in `stuck` stay: an earlier turn of it was not accepted.
+        """
         done: list[int] = []
         try:
             for spooled in batch:
@@ -299,12 +344,22 @@ class Spool:
         return len(done)
 
     def _is_taken(self, spooled: SpooledTurn) -> bool:
-        waited = max(self._clock() - spooled.received_at, 0.001)  # it did wait, even if the clock was set back
+        # It did wait, even if the clock was set back.
+        waited = max(self._clock() - spooled.received_at, 0.001)
         ids = {"conversation": spooled.turn.conversation.id, "event": spooled.turn.event_hash}
         try:
-            accepted = self._inbox.accept(spooled.turn, tapped=spooled.tapped, waited_seconds=waited)
-        except (ResponseError, OtherVersion) as exc:  # Redis is there: it may accept turns of other conversations
-            log.warning("spool.refused", extra={**ids, "n": spooled.n, "reason": type(exc).__name__})
+            accepted = self._inbox.accept(
+                spooled.turn, tapped=spooled.tapped, waited_seconds=waited
+            )
+        except (
+            ResponseError,
+            OtherVersion,
+        ) as exc:  # Redis is there: it may accept turns of other conversations
+            log.warning(
+                "spool.refused", extra={**ids, "n": spooled.n, "reason": type(exc).__name__}
+            )
             return False
-        log.info("spool.handed_over", extra={**ids, "seq": accepted.seq, "outcome": accepted.outcome})
+        log.info(
+            "spool.handed_over", extra={**ids, "seq": accepted.seq, "outcome": accepted.outcome}
+        )
         return not accepted.refused

@@ -316,8 +316,8 @@ class ChangeHandler:
     async def begin(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         """Ask for the first field.
 
-        The question stays open to its buttons and to a yes that quotes it. Its time limit gets longer,
-        because values take longer to type than a yes.
+        The question stays open to its buttons and to a yes that quotes it. Its time limit gets
+        longer, because values take longer to type than a yes.
         """
         opened = await self._store.repository.open_form(context.turn.conversation.id, stored.pid)
         if opened is not None:
@@ -593,7 +593,9 @@ def _options(field: FormField) -> tuple[str, ...]:
     if field.type == "boolean":
         return ("true", "false")
     choices = field.choice_texts
-    return choices if len(choices) <= _MOST_CHOICES else ()
+    if len(choices) <= _MOST_CHOICES:
+        return choices
+    return ()
 
 
 def _is_word(text: str, word: str) -> bool:

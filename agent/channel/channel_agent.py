@@ -18,7 +18,11 @@ from typing import Any, Literal, get_args
 from sayso.agent.agent import Agent
 from sayso.agent.channel.changes import ChangeHandler
 from sayso.agent.channel.commands import Commands
-from sayso.agent.channel.confirmation import ConfirmationHandler, dropped_transition, with_answer_followed
+from sayso.agent.channel.confirmation import (
+    ConfirmationHandler,
+    dropped_transition,
+    with_answer_followed,
+)
 from sayso.agent.channel.context import (
     NO_ANSWER,
     TAPPED,
@@ -93,8 +97,8 @@ log = logging.getLogger(__name__)
 
 #: Characters of a text about an earlier action that stand in a question, above its preview.
 MAX_PREFACE_CHARS = 1000
-#: How long an outcome waits for what the model says of it where both are one message, in seconds. Then the person gets
-#: the outcome, and that the rest is missing.
+#: How long an outcome waits for what the model says of it where both are one message, in seconds.
+#: Then the person gets the outcome, and that the rest is missing.
 OUTCOME_SECONDS = 30.0
 #: Number of scopes whose history is kept without a mailbox.
 MAX_MEMORIES = 5000
@@ -106,21 +110,25 @@ _OWN_REPLY_REASONS = ("answer", "terminal")
 
 
 class ChannelAgent:
-    """One agent on one channel, for all its users. Each scope has its own history and its own pending action.
+    """One agent on one channel, for all its users.
 
-    In a worker, `answer` returns everything that a turn changes, for one commit. Without a worker, as in the seed,
-    `ask_channel` applies the changes at once, and a proposal counts as shown.
+    Each scope has its own history and its own pending action.
 
-    `journals`: a turn whose worker is killed continues where it was; without them it starts again. `texts` stores texts
-    that are too long for Redis; without it they are cut. Users are answered in the language they write if it is one of
-    `languages` (empty: every language with a catalogue), or else in `language`. `expiry_notice`: tell users when a
-    question expires. `escalation`: tell operators about unanswered questions. `commands`: answer /help and others
-    without the model. `confirm_ok`: a plain "ok" right after the question is a yes. `after`: what follows the outcome
-    of an action whose tool and policy say nothing: "say" ends the request with the bot's own text, "continue" lets the
-    model go on with it. `is_one_message`: the outcome of an action and what the model says of it are one message,
-    because each message costs money. `other_message`: what a message about something else does to an open question
-    whose tool says nothing: "drop" ends it, "keep" answers the message and leaves it open. Raises ValueError for
-    another `after` or `other_message`.
+    In a worker, `answer` returns everything that a turn changes, for one commit. Without a worker,
+    as in the seed, `ask_channel` applies the changes at once, and a proposal counts as shown.
+
+    `journals`: a turn whose worker is killed continues where it was; without them it starts again.
+    `texts` stores texts that are too long for Redis; without it they are cut. Users are answered in
+    the language they write if it is one of `languages` (empty: every language with a catalogue), or
+    else in `language`. `expiry_notice`: tell users when a question expires. `escalation`: tell
+    operators about unanswered questions. `commands`: answer /help and others without the model.
+    `confirm_ok`: a plain "ok" right after the question is a yes. `after`: what follows the outcome
+    of an action whose tool and policy say nothing: "say" ends the request with the bot's own text,
+    "continue" lets the model go on with it. `is_one_message`: the outcome of an action and what the
+    model says of it are one message, because each message costs money. `other_message`: what a
+    message about something else does to an open question whose tool says nothing: "drop" ends it,
+    "keep" answers the message and leaves it open. Raises ValueError for another `after` or
+    `other_message`.
     """
 
     def __init__(
@@ -151,7 +159,8 @@ class ChannelAgent:
         self.after = after
         self.store = store or InMemoryPendingStore()
         self.parser = parser or self.store.parser
-        if isinstance(self.parser, RegexConfirmParser):  # a question says "Reply ja", so a "ja" must be read
+        # A question says "Reply ja", so a "ja" must be read.
+        if isinstance(self.parser, RegexConfirmParser):
             self.parser = self.parser.reading((language, *languages))
         self._confirm_ttl = confirm_ttl or self.store.default_ttl_seconds
         self._files = TurnFiles(media)
@@ -186,8 +195,8 @@ class ChannelAgent:
             other_message=other_message,
             run_agent=self._run_agent,
         )
-        #: By conversation without a worker: the id of the action whose question is its last message,
-        #: "" where the last message asks nothing.
+        #: By conversation without a worker: the id of the action whose question is its last
+        #: message, "" where the last message asks nothing.
         self._last_questions: OrderedDict[str, str] = OrderedDict()
         self._commands = Commands(agent, self._prompts) if commands else None
         self.store.executors.tools = ToolExecutors(lambda: agent.tools, lambda: agent.config)
@@ -222,8 +231,13 @@ class ChannelAgent:
         )
         answer = await self._answer(context)
         language = context.texts.language
-        replies = tuple((replace(reply, language=language), pid) for reply, pid in answer.change.replies)
-        tools = tuple(call.tool_name for call in answer.result.tool_calls) if answer.result else ()
+        replies = tuple(
+            (replace(reply, language=language), pid) for reply, pid in answer.change.replies
+        )
+        if answer.result:
+            tools = tuple(call.tool_name for call in answer.result.tool_calls)
+        else:
+            tools = ()
         history = await _stored_history(memory, long_texts)
         return replace(
             answer.change,
@@ -247,9 +261,11 @@ class ChannelAgent:
     async def _with_untold_outcome(
         self, context: TurnContext, answer: TurnAnswer, pending_action_id: str
     ) -> TurnAnswer:
-        """Return the answer below an outcome that waits for its continuation, which tells it no more.
+        """Return the answer below an outcome that waits for its continuation,
+        which tells it no more.
 
-        The turn came in while the action was carried out, so it is answered before the continuation.
+        The turn came in while the action was carried out,
+        so it is answered before the continuation.
         """
         conversation = context.turn.conversation.id
         (stored,) = await self.store.repository.read(conversation, (pending_action_id,))
@@ -261,7 +277,9 @@ class ChannelAgent:
         return self._prompts.with_outcome(context, answer, outcome, effects)
 
     async def _waiting_outcome(self, context: TurnContext) -> tuple[str, tuple[Effect, ...]]:
-        """Return the outcome that a continuation has to tell, "" if it was told, and what took effect."""
+        """Return the outcome that a continuation has to tell, "" if it was told,
+        and what took effect.
+        """
         turn = context.turn
         told = context.memory.notes.pop(TOLD_OUTCOME, "")
         if not turn.tells_outcome or told == turn.continues:
@@ -277,11 +295,15 @@ class ChannelAgent:
                 return await self._go_on(context)
             tap = context.turn.tap
             settled = context.settled
-            if settled and not (tap and is_choice_token(tap.data)):  # an offered answer settles nothing
+            # An offered answer settles nothing.
+            if settled and not (tap and is_choice_token(tap.data)):
                 effects = await self.store.settlement.effects(context.turn.scope, settled)
-                ended = await self._confirmation.answer_ended(context, settled, effects, is_deciding=True)
+                ended = await self._confirmation.answer_ended(
+                    context, settled, effects, is_deciding=True
+                )
                 return ended.about(settled)
-            if tap or context.turn.kind == "form":  # a form without the token of its button changes nothing
+            # A form without the token of its button changes nothing.
+            if tap or context.turn.kind == "form":
                 return (await self._confirmation.handle_tap(context)).about(context.tapped)
             if context.turn.kind == "anonymous":
                 return fixed_answer(context, context.texts.anonymous())
@@ -304,13 +326,24 @@ class ChannelAgent:
         """Drop the open question at /stop. Without a worker nothing else can be under way."""
         if context.waiting is None:
             return TurnAnswer(text_change(context.texts.nothing_to_stop()))
-        return TurnAnswer(await self._confirmation.settle_failed_turn(context, "", InterruptedRun(), for_history=""))
+        return TurnAnswer(
+            await self._confirmation.settle_failed_turn(
+                context, "", InterruptedRun(), for_history=""
+            )
+        )
 
     async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:
-        """Answer a turn without a pending action here. A yes may be meant for another thread of the chat."""
-        turn, live = context.turn, context.live
+        """Answer a turn without a pending action here.
+
+        A yes may be meant for another thread of the chat.
+        """
+        turn = context.turn
+        live = context.live
         if self._confirmation.repeats_answer(turn, context.last_answer):
-            about = context.last_answer.pending_action_id if context.last_answer else ""
+            if context.last_answer:
+                about = context.last_answer.pending_action_id
+            else:
+                about = ""
             return NO_ANSWER.changed(about=about)
         intent = ""
         if turn.decides:
@@ -319,32 +352,44 @@ class ChannelAgent:
             question = await self._prompts.find_question_elsewhere(turn, context.received_at)
             if question:
                 told = texts_for(question.action.language).asked_elsewhere(question.action.preview)
-                if context.memory.get_history():  # the yes may answer an earlier message of this thread
+                # The yes may answer an earlier message of this thread.
+                if context.memory.get_history():
                     return await self._run_agent(context, told)
                 return fixed_answer(context, told)
-        if intent in ("confirm", "cancel") and live is None and context.lost_at and not context.is_loss_told:
+        if (
+            intent in ("confirm", "cancel")
+            and live is None
+            and context.lost_at
+            and not context.is_loss_told
+        ):
             return self._confirmation.answer_lost_question(context)
         if live is None or not live.is_stale:
             return await self._run_agent(context)
         # The process died while it ran the action.
-        recovered = await self.store.settlement.recover(Claim(turn.scope, live.pid, turn.event_id), live)
+        recovered = await self.store.settlement.recover(
+            Claim(turn.scope, live.pid, turn.event_id), live
+        )
         outcome = self._confirmation.as_line(live, recovered.record.state, recovered.outcome_text)
         return await self._run_agent(context, outcome)
 
     async def _go_on(self, context: TurnContext) -> TurnAnswer:
-        """Let the agent go on after the decision about an action, whose outcome is the result of its call.
+        """Let the agent go on after the decision about an action,
+        whose outcome is the result of its call.
 
         If a model has answered another message since, it has read the outcome, and there is nothing
         to go on with. Answers without a model, such as that to a second tap, change nothing. After
         them the history gets a message which says that the request goes on. Where the deciding turn
-        did not tell the outcome, it is told first; it waits for the model for OUTCOME_SECONDS. Raises
-        TimeoutError after that.
+        did not tell the outcome, it is told first; it waits for the model for OUTCOME_SECONDS.
+        Raises TimeoutError after that.
         """
         turn = context.turn
         decided = context.tapped
         outcome, effects = await self._waiting_outcome(context)
         answer = TurnAnswer(TurnChange(ended="answered_before"))
-        ids = action_ids(decided) if decided else frozenset()
+        if decided:
+            ids = action_ids(decided)
+        else:
+            ids = frozenset()
         counts = run_counts_of(context.memory, ids)
         is_answered = has_answer(context, ids, counts)
         if not (is_answered or turn.asks_model):
@@ -354,11 +399,14 @@ class ChannelAgent:
             answer = fixed_answer(context, context.texts.rest_missing())
         elif decided and not is_answered:
             if decided.state == "cancelled":  # the model cannot propose again what was just refused
-                context.run.denied.extend(await self._confirmation.refused_by_no(turn.scope, decided))
+                context.run.denied.extend(
+                    await self._confirmation.refused_by_no(turn.scope, decided)
+                )
             if context.memory.get_history()[-1].role is Role.ASSISTANT:
                 context.remember([user_message(turn)])
             limit: AbstractAsyncContextManager[Any] = nullcontext()
-            if outcome and not has_no_loop.get():  # at its end the worker gives the turn up, and tells the outcome
+            # At its end the worker gives the turn up, and tells the outcome.
+            if outcome and not has_no_loop.get():
                 limit = asyncio.timeout(OUTCOME_SECONDS)
             async with limit:
                 answer = await self._run_agent(context, paused=counts or RunCounts(random_id(), 0))
@@ -375,12 +423,19 @@ class ChannelAgent:
         """
         if context.turn.maybe_other_person:
             preface = ""
-        turn, run, timers = context.turn, context.run, None
+        turn = context.turn
+        run = context.run
+        timers = None
         if context.lease:
-            timers = TurnTimers(context.user, context.received_at, context.texts.language, context.timers)
+            timers = TurnTimers(
+                context.user, context.received_at, context.texts.language, context.timers
+            )
         await self._outcomes.refresh(context)
         memory = await load_history(context)
-        hear = context.stream_listener if context.stream_listener and may_stream(self.agent.config) else None
+        if context.stream_listener and may_stream(self.agent.config):
+            hear = context.stream_listener
+        else:
+            hear = None
         journal: Journal | None = context.journal
         if context.step_listener:
             journal = StepsJournal(journal or NoJournal(), context.step_listener)
@@ -401,7 +456,8 @@ class ChannelAgent:
             # The run has removed the oldest messages from its own copy, which has the long texts.
             context.memory.add_many(shorten_for_history(result.messages), trims=False)
             context.memory.keep_newest(len(memory.get_history()))
-            context.memory.summary, context.memory.notes = memory.summary, memory.notes
+            context.memory.summary = memory.summary
+            context.memory.notes = memory.notes
             forget_ended_pause(context.memory)
         for pid, executor in run.executors.items():
             self.store.executors.keep_closure(pid, executor)
@@ -435,12 +491,15 @@ class ChannelAgent:
         return tool.other_message if tool else ""
 
     def _after_tool(self, name: str) -> After | Literal[""]:
-        """Return what follows the outcome of a tool's actions, "" where neither policy nor tool say."""
+        """Return what follows the outcome of a tool's actions,
+        "" where neither policy nor tool say.
+        """
         tool, policy = self._tool_and_policy(name)
         return effective_after(name, tool, policy)
 
     def _tool_and_policy(self, name: str) -> tuple[Tool | None, ToolPolicy | None]:
-        """Return the tool of this name, and the policy of its agent: this one, or one that is a tool of this one.
+        """Return the tool of this name, and the policy of its agent: this one,
+        or one that is a tool of this one.
 
         For a kind of action that is no tool's name there is only the policy of this agent.
         """
@@ -460,14 +519,24 @@ class ChannelAgent:
         *,
         goes_on: bool,
     ) -> TurnAnswer:
-        """Return the replies to a run, including its question. `goes_on`: the run followed an action's outcome."""
+        """Return the replies to a run, including its question.
+
+        `goes_on`: the run followed an action's outcome.
+        """
         texts = context.texts
         is_tool_result = result.stop_reason == "terminal"
-        files = tuple((Reply(media=media), "") for media in await self._files.store_all(result.artifacts, context.turn))
-        tools = {tool.name: tool for tool in self.agent.tools} if result.tool_calls else {}
+        files = tuple(
+            (Reply(media=media), "")
+            for media in await self._files.store_all(result.artifacts, context.turn)
+        )
+        if result.tool_calls:
+            tools = {tool.name: tool for tool in self.agent.tools}
+        else:
+            tools = {}
         # Tools that are not read-only may have changed something.
         has_acted = goes_on or any(
-            call.tool_name in tools and not tools[call.tool_name].read_only for call in result.tool_calls
+            call.tool_name in tools and not tools[call.tool_name].read_only
+            for call in result.tool_calls
         )
         content = reply_text(result, texts, has_acted=has_acted)
         if is_tool_result:
@@ -485,10 +554,13 @@ class ChannelAgent:
                 *not_done_beside(result, self.agent.tools, proposal, texts),
             ]
         # The question names a tool without a value, as each that ran.
-        beside_texts = [as_markdown(result_text(unfenced(each))) for each in beside if each != WITHOUT_VALUE]
+        beside_texts = [
+            as_markdown(result_text(unfenced(each))) for each in beside if each != WITHOUT_VALUE
+        ]
         reports = _join([*unclear, *results, *beside_texts])
         prompt = ""
-        if proposal:  # the signs in its preview stay, so the prompt is made before signs are replaced
+        # The signs in its preview stay, so the prompt is made before signs are replaced.
+        if proposal:
             prompt = without_signs(as_markdown(proposal.prompt_in(content)))
         if not context.returns_text:  # a caller of `ask_channel` gets what the model wrote
             content = without_signs(content)
@@ -502,10 +574,15 @@ class ChannelAgent:
             names = ran_beside(result, self.agent.tools, proposal)
             proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
             proposal, changed = await self._changes.mark_changes(context, proposal)
-            question, actions = await self._prompts.ask(context, proposal, preface, prompt, changed=changed)
+            question, actions = await self._prompts.ask(
+                context, proposal, preface, prompt, changed=changed
+            )
             await self._prompts.note_question(context.turn, question[1])
             return TurnAnswer(
-                TurnChange(replies=(*text_change(reports).replies, *files, question), new_actions=actions), result
+                TurnChange(
+                    replies=(*text_change(reports).replies, *files, question), new_actions=actions
+                ),
+                result,
             )
         change = text_change(_join([preface, reports, content]), result.failure_cause)
         answer = TurnAnswer(replace(change, replies=(*change.replies, *files)), result)
@@ -516,11 +593,14 @@ class ChannelAgent:
     async def give_up(self, queued: QueuedTurn, lease: Lease, failure_text: str) -> TurnChange:
         """Return what a turn changes that could not be answered.
 
-        The user gets the outcome of the action that the turn settled, or else the calls with an unknown
-        outcome and `failure_text`. A pending action is cancelled. The history tells what was asked, what
-        tools did, and how the turn ended. Raises LeaseLost.
+        The user gets the outcome of the action that the turn settled, or else the calls with an
+        unknown outcome and `failure_text`. A pending action is cancelled. The history tells what
+        was asked, what tools did, and how the turn ended. Raises LeaseLost.
         """
-        entries = tuple(await self._journals.entries(lease)) if self._journals is not None else ()
+        if self._journals is not None:
+            entries = tuple(await self._journals.entries(lease))
+        else:
+            entries = ()
         try:
             run = interrupted_run(replace(queued, journal=entries))
         except JournalUnreadable:  # then the calls are unknown too
@@ -556,13 +636,17 @@ class ChannelAgent:
         for_history = _join([*unclear, failure_text or texts.stopped()])
         if queued.turn.is_stop or (self._commands and self._commands.find(queued.turn)):
             for_history = ""  # a command is no part of the conversation
-        return await self._confirmation.settle_failed_turn(context, text, run, for_history=for_history)
+        return await self._confirmation.settle_failed_turn(
+            context, text, run, for_history=for_history
+        )
 
-    async def _give_up_going_on(self, context: TurnContext, run: InterruptedRun, *, is_stopped: bool) -> TurnChange:
+    async def _give_up_going_on(
+        self, context: TurnContext, run: InterruptedRun, *, is_stopped: bool
+    ) -> TurnChange:
         """Return what a continuation changes in which the agent could not go on.
 
-        The effect before it is certain and stays. The person is told that the rest is missing, unless
-        they stopped it, and the outcome if the deciding turn did not tell it.
+        The effect before it is certain and stays. The person is told that the rest is missing,
+        unless they stopped it, and the outcome if the deciding turn did not tell it.
         """
         texts = context.texts
         outcome, effects = await self._waiting_outcome(context)
@@ -606,14 +690,18 @@ class ChannelAgent:
         return self._confirmation.read_answer(queued.turn, live, queued.seq).intent != ""
 
     def texts_for_turn(self, turn: Turn, memory: ConversationMemory | None = None) -> Texts:
-        """Return the texts in the sender's language: of this or earlier messages, the app, or the channel."""
+        """Return the texts in the sender's language: of this or earlier messages, the app,
+        or the channel.
+        """
         before = (
             without_notes(message.content)
             for message in reversed(memory.get_history() if memory else [])
             if message.role is Role.USER and message.content != TAPPED
         )
         language = choose(chain([turn.text], before), turn.language, self._language)
-        return texts_for(language if not self._languages or language in self._languages else self._language)
+        return texts_for(
+            language if not self._languages or language in self._languages else self._language
+        )
 
     def ask_channel(
         self, user_id: str, message: str, *, channel_id: str | None = None, conversation_id: str | None = None,
@@ -622,7 +710,11 @@ class ChannelAgent:
         """Handle one message without mailbox or outbox (seed). Thread-safe; see `aask_channel`."""
         return run_sync(
             self.aask_channel(
-                user_id, message, channel_id=channel_id, conversation_id=conversation_id, args_digest=args_digest
+                user_id,
+                message,
+                channel_id=channel_id,
+                conversation_id=conversation_id,
+                args_digest=args_digest,
             )
         )
 
@@ -632,9 +724,10 @@ class ChannelAgent:
     ) -> AgentResult:  # fmt: skip
         """Handle one message: settle the pending action, or else run the agent.
 
-        A yes is refused unless `args_digest`, if given, matches the pending action. The result's `content` is the whole
-        text for the user, ready to print: what the model wrote stays as it is, and names in all other text have no
-        escapes of Markdown. `take` returns replies that a channel can format. `iterations` is 0 if no model was called.
+        A yes is refused unless `args_digest`, if given, matches the pending action. The result's
+        `content` is the whole text for the user, ready to print: what the model wrote stays as it
+        is, and names in all other text have no escapes of Markdown. `take` returns replies that a
+        channel can format. `iterations` is 0 if no model was called.
         """
         scope = scope_of(user_id, channel_id, conversation_id)
         turn = Turn(f"ask-{random_id()}", scope.conversation, user_id, message)
@@ -645,7 +738,9 @@ class ChannelAgent:
         if live and is_other and not live.is_changed and self.parser.is_confirm(message):
             transition = Transition(live.pid, WAITING_STATES, "cancelled")
             self._outcomes.write_outcome(context, live, "replaced")
-            await self.store.repository.change(scope.conversation.id, TurnChange(transition=transition))
+            await self.store.repository.change(
+                scope.conversation.id, TurnChange(transition=transition)
+            )
             refusal = texts_for(live.action.language).unsafe(live.action.preview)
             return AgentResult(as_text(refusal))
         answer = await self._answer_and_apply(context)
@@ -654,18 +749,25 @@ class ChannelAgent:
         return replace(result, content=_text_to_print(text, _words_of_model(result)))
 
     async def take(self, turn: Turn) -> tuple[Reply, ...]:
-        """Handle one turn, a text or a tap, without mailbox or outbox. Return the replies, with buttons and files."""
+        """Handle one turn, a text or a tap, without mailbox or outbox.
+
+        Return the replies, with buttons and files.
+        """
         answer = await self._answer_and_apply(await self._load_context(turn))
         return tuple(reply for reply, _ in answer.change.replies)
 
     async def _load_context(self, turn: Turn) -> TurnContext:
         """Return a turn with everything that this process knows about it."""
-        user, conversation = turn.scope.id, turn.conversation.id
+        user = turn.scope.id
+        conversation = turn.conversation.id
         live = await self.store.repository.find_open(conversation, user)
         last_question = self._last_questions.get(conversation)
         if live and last_question not in (None, live.pid):
             live = replace(live, followed_at=1)
-        parts = split_button_token(turn.tap.data) if turn.tap else None
+        if turn.tap:
+            parts = split_button_token(turn.tap.data)
+        else:
+            parts = None
         named_id = turn.continues or (parts[0] if parts else "")
         tapped = None
         if named_id:
@@ -720,7 +822,10 @@ class ChannelAgent:
         received_at: float,
         texts: Texts,
     ) -> TurnContext:
-        """Return a turn with what every turn needs. Nothing of a record that was changed gets any further."""
+        """Return a turn with what every turn needs.
+
+        Nothing of a record that was changed gets any further.
+        """
         signer = self.store.signer
         if live is not None:
             live = live.verified(signer, turn.scope)
@@ -780,7 +885,9 @@ class ChannelAgent:
         else:
             self._outcomes.forget_outcome(context, live)
 
-    async def _with_continuation(self, context: TurnContext, answer: TurnAnswer, continuation: Turn) -> TurnAnswer:
+    async def _with_continuation(
+        self, context: TurnContext, answer: TurnAnswer, continuation: Turn
+    ) -> TurnAnswer:
         """Return the answer of a deciding turn with that of its continuation, without a worker.
 
         The effect has taken place: a bug after it must not hide the outcome from the caller.
@@ -804,7 +911,10 @@ class ChannelAgent:
         self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
 
     async def _apply(self, conversation: str, change: TurnChange) -> bool:
-        """Apply the change. Return False if another message of the scope was faster, so this answer is void."""
+        """Apply the change.
+
+        Return False if another message of the scope was faster, so this answer is void.
+        """
         if not (change.transition or change.new_actions):
             return True
         word, _ = await self.store.repository.change(conversation, change)
@@ -824,22 +934,31 @@ def text_change(text: str, cause: str = "") -> TurnChange:
 
 
 def may_stream(config: AgentConfig) -> bool:
-    """Return whether the text may be shown while it arrives: no check of the answer or its calls follows."""
+    """Return whether the text may be shown while it arrives:
+    no check of the answer or its calls follows.
+    """
     return not (config.coherence_check or (config.guardrails and config.guardrails.output))
 
 
 def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
     """Return the text for the user. Texts of our own are in the user's language.
 
-    An empty answer counts as no answer. If tools have acted, the text never says that nothing was done.
+    An empty answer counts as no answer. If tools have acted,
+    the text never says that nothing was done.
     """
     match result.stop_reason:
         case "provider_error" if not result.refusal:
-            return texts.model_lost(result.failure) if has_acted else texts.model_failed(result.failure)
+            if has_acted:
+                return texts.model_lost(result.failure)
+            return texts.model_failed(result.failure)
         case "provider_error":  # the text of a model that refuses comes first
-            return f"{result.refusal}\n\n{texts.model_lost(result.failure)}" if has_acted else result.refusal
+            if has_acted:
+                return f"{result.refusal}\n\n{texts.model_lost(result.failure)}"
+            return result.refusal
         case "answer" if shows_nothing(result.content) and not (result.artifacts or result.choices):
-            return texts.model_lost() if has_acted else texts.model_failed()
+            if has_acted:
+                return texts.model_lost()
+            return texts.model_failed()
         case "max_iterations":
             return texts.too_many_steps()
         case "budget":
@@ -856,10 +975,11 @@ def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
 
 
 def terminal_text(result: AgentResult, texts: Texts) -> str:
-    """Return what the user is told of a tool's result that ended the run: it reads as it does for the model.
+    """Return what the user is told of a tool's result that ended the run:
+    it reads as it does for the model.
 
-    Of a tool without a value, such as one that returned None, the user is told that it is done. A file or
-    choices of the tool say so themselves.
+    Of a tool without a value, such as one that returned None, the user is told that it is done. A
+    file or choices of the tool say so themselves.
     """
     text = result_text(unfenced(result.content))
     if text != WITHOUT_VALUE:
@@ -869,13 +989,20 @@ def terminal_text(result: AgentResult, texts: Texts) -> str:
     return texts.done(literal(result.tool_calls[-1].tool_name), "")
 
 
-def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collection[str]) -> list[str]:
-    """Return the results of read-only tools that the model's last answer with calls asked for, as text.
+def read_results(
+    result: AgentResult, tools: Iterable[Tool], *, shown: Collection[str]
+) -> list[str]:
+    """Return the results of read-only tools that the model's last answer with calls asked for,
+    as text.
 
-    If that answer also proposed an action, the run has ended before a model could report them. Errors are for models
-    and are left out, and so are results that are `shown` already, and proposals of read-only tools that ask first.
+    If that answer also proposed an action, the run has ended before a model could report them.
+    Errors are for models and are left out, and so are results that are `shown` already, and
+    proposals of read-only tools that ask first.
     """
-    last = max((at for at, message in enumerate(result.messages) if message.tool_calls), default=len(result.messages))
+    last = max(
+        (at for at, message in enumerate(result.messages) if message.tool_calls),
+        default=len(result.messages),
+    )
     reading = {tool.name for tool in tools if tool.read_only}
     results = [
         message.content
@@ -887,14 +1014,20 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
     return [text for text in texts if text]
 
 
-def not_done_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal, texts: Texts) -> list[str]:
-    """Return what the user is told of calls that did nothing beside a question: they failed, or found no target.
+def not_done_beside(
+    result: AgentResult, tools: Iterable[Tool], proposal: Proposal, texts: Texts
+) -> list[str]:
+    """Return what the user is told of calls that did nothing beside a question: they failed,
+    or found no target.
 
     The run has ended before a model could report them. Calls of tools that only read are left out.
     So are the names of failed tools that the question is about: they would be read as if the
     question had failed.
     """
-    last = max((at for at, message in enumerate(result.messages) if message.tool_calls), default=len(result.messages))
+    last = max(
+        (at for at, message in enumerate(result.messages) if message.tool_calls),
+        default=len(result.messages),
+    )
     asking: set[str] = set()
     for action in proposal.steps or (proposal.head,):
         asking |= {action.kind, action.asked_by}
@@ -917,7 +1050,8 @@ def not_done_beside(result: AgentResult, tools: Iterable[Tool], proposal: Propos
 
 
 def ran_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal) -> str:
-    """Return the names of the tools that ran in a run which ends with a question, and may have changed something.
+    """Return the names of the tools that ran in a run which ends with a question,
+    and may have changed something.
 
     A tool whose code asks for itself runs only to ask.
     """
@@ -943,7 +1077,10 @@ def _words_of_model(result: AgentResult) -> str:
 
 
 def _text_to_print(text: str, written: str) -> str:
-    """Return a reply without the escapes of Markdown. What the model has `written` stays as it is."""
+    """Return a reply without the escapes of Markdown.
+
+    What the model has `written` stays as it is.
+    """
     written = storable(written)  # as the text of every reply
     start = text.rfind(written)
     if start < 0:

@@ -37,7 +37,10 @@ class Commands:
     def find(self, turn: Turn) -> str:
         """Return the command that a turn begins with; "" for none."""
         first, *_ = turn.text.split(maxsplit=1) or [""]
-        name = first[1:].casefold() if first.startswith("/") else ""
+        if first.startswith("/"):
+            name = first[1:].casefold()
+        else:
+            name = ""
         is_ours = name in ANSWERED and turn.decides and turn.tap is None
         return name if is_ours and name not in self._tool_names() else ""
 
@@ -65,7 +68,8 @@ class Commands:
 
         A selector that depends on the message hides nothing here.
         """
-        usable, policy = [], self._agent.config.tool_policy
+        usable = []
+        policy = self._agent.config.tool_policy
         for tool in policy.without_denied(self._agent.tools) if policy else self._agent.tools:
             decision = effective_decision(tool, {}, policy).decision
             if await would_show(self._agent.selector, tool) != "hidden":
@@ -73,15 +77,22 @@ class Commands:
         return usable
 
     def _help(self, context: TurnContext, usable: list[tuple[Tool, bool]]) -> str:
-        texts, tool_names = context.texts, self._tool_names()
+        texts = context.texts
+        tool_names = self._tool_names()
         lines = [f"- /{name}: {texts.command(name)}" for name in LISTED if name not in tool_names]
         asking = [f"`{tool.name}`" for tool, asks in usable if asks]
         more = ["..."] if len(asking) > MAX_TOOLS else []
-        first = texts.asks_first(", ".join([*asking[:MAX_TOOLS], *more])) if asking else ""
+        if asking:
+            first = texts.asks_first(", ".join([*asking[:MAX_TOOLS], *more]))
+        else:
+            first = ""
         return "\n\n".join(filter(None, [texts.help_intro(), "\n".join(lines), first]))
 
     async def _reset(self, context: TurnContext) -> TurnAnswer:
-        """Clear the history and cancel the pending action. Other memories and reminders are kept."""
+        """Clear the history and cancel the pending action.
+
+        Other memories and reminders are kept.
+        """
         context.memory.clear()
         done = context.texts.reset_done()
         if context.waiting is None:
@@ -102,7 +113,8 @@ def _tool_list(context: TurnContext, usable: list[tuple[Tool, bool]]) -> str:
         return texts.no_tools()
     lines = []
     for tool, asks in usable[:MAX_TOOLS]:
-        first, *_ = readable(tool.description).strip().split("\n")  # a remote source may have written it
+        # A remote source may have written it.
+        first, *_ = readable(tool.description).strip().split("\n")
         if len(first) > MAX_LINE_CHARS:
             first = f"{first[:MAX_LINE_CHARS]}..."
         summary = literal(first)
@@ -112,7 +124,8 @@ def _tool_list(context: TurnContext, usable: list[tuple[Tool, bool]]) -> str:
 
 def _who(context: TurnContext, roles: list[str]) -> Iterator[str]:
     """Yield what identifies the user to an operator. A user without a role sees a dash."""
-    turn, texts = context.turn, context.texts
+    turn = context.turn
+    texts = context.texts
     yield texts.who("id", f"`{turn.user_id}`")
     if turn.user_name:
         yield texts.who("name", literal(turn.user_name))
@@ -120,19 +133,25 @@ def _who(context: TurnContext, roles: list[str]) -> Iterator[str]:
     if roles:
         names = [literal(role) or "-" for role in dict.fromkeys(roles)]
         yield texts.who("role", ", ".join(names))
-    if turn.aliases and not turn.in_group:  # an alias may be a phone number, which others must not see
+    # An alias may be a phone number, which others must not see.
+    if turn.aliases and not turn.in_group:
         yield texts.who("aliases", ", ".join(f"`{alias}`" for alias in turn.aliases))
 
 
 def _status(context: TurnContext) -> Iterator[str]:
     """Yield what is open and for how long.
 
-    Turns of a conversation run one at a time, so no other turn is running; an action confirmed elsewhere may be.
+    Turns of a conversation run one at a time, so no other turn is running;
+    an action confirmed elsewhere may be.
     """
-    live, texts = context.live, context.texts
+    live = context.live
+    texts = context.texts
     if context.waiting and not context.waiting.action.is_expired(context.received_at):
         action = context.waiting.action
-        left = action.expires_at - context.received_at if action.expires_at else action.ttl_seconds
+        if action.expires_at:
+            left = action.expires_at - context.received_at
+        else:
+            left = action.ttl_seconds
         yield texts.status_waiting(action.preview, left)
     elif live and live.state in ("claimed", "started"):
         yield texts.status_running(live.action.preview)
@@ -140,7 +159,9 @@ def _status(context: TurnContext) -> Iterator[str]:
         yield texts.status_idle()
     for timer in context.timers:
         if timer.user == context.user:
-            yield texts.status_reminder(timer.note or Markdown(timer.text), timer.at - context.received_at)
+            yield texts.status_reminder(
+                timer.note or Markdown(timer.text), timer.at - context.received_at
+            )
 
 
 def _text_answer(text: str) -> TurnAnswer:

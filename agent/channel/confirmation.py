@@ -53,7 +53,12 @@ from sayso.pending.consent import (
     read_answer,
     written_before,
 )
-from sayso.pending.consent.asking import invites_answer, is_misspelled_asking, is_plain_answer, read_asking
+from sayso.pending.consent.asking import (
+    invites_answer,
+    is_misspelled_asking,
+    is_plain_answer,
+    read_asking,
+)
 from sayso.pending.consent.refusing import is_no_with_more, is_yes_with_change
 from sayso.pending.proposals import Effect, is_undo, step_ids
 from sayso.pending.repository import (
@@ -66,7 +71,14 @@ from sayso.pending.repository import (
 )
 from sayso.pending.settlement import brief_outcome
 from sayso.pending.store import PendingActionStore
-from sayso.pending.turns import ABOUT, CHOICE_KIND, SettledAnswer, SettledIntent, Transition, TurnChange
+from sayso.pending.turns import (
+    ABOUT,
+    CHOICE_KIND,
+    SettledAnswer,
+    SettledIntent,
+    Transition,
+    TurnChange,
+)
 
 #: Characters of an outcome that is repeated after a second tap.
 MAX_OUTCOME_CHARS = 600
@@ -88,7 +100,10 @@ RunAgent = Callable[[TurnContext, str], Awaitable[TurnAnswer]]
 
 
 class ConfirmationHandler:
-    """Decides about the pending actions of one channel. `run_agent` answers what is not about an action."""
+    """Decides about the pending actions of one channel.
+
+    `run_agent` answers what is not about an action.
+    """
 
     def __init__(
         self,
@@ -128,9 +143,12 @@ class ConfirmationHandler:
         *,
         is_deciding: bool = False,
     ) -> TurnAnswer:
-        """Answer a yes or no with the outcome of an action that has ended. An undo is offered for the effects.
+        """Answer a yes or no with the outcome of an action that has ended.
 
-        `is_deciding`: this turn itself decided the action, before its worker died. Then the agent goes on.
+        An undo is offered for the effects.
+
+        `is_deciding`: this turn itself decided the action, before its worker died.
+        Then the agent goes on.
         """
         outcome = await self.outcome_text(context.turn.scope, stored)
         if stored.state == "expired" and intent == "confirm" and self._goes_on(context, stored):
@@ -141,17 +159,20 @@ class ConfirmationHandler:
         answer = _with_settled_answer(answer, stored, intent)
         return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
 
-    async def _answer_late_yes(self, context: TurnContext, stored: StoredAction, outcome: str) -> TurnAnswer:
+    async def _answer_late_yes(
+        self, context: TurnContext, stored: StoredAction, outcome: str
+    ) -> TurnAnswer:
         """Answer a late yes: nothing was done, and the agent may propose it again."""
         self._outcomes.write_outcome(context, stored, "expired")
         answer = await self._run(context, self.as_line(stored, "expired", outcome))
         return await self.with_closed_prompt(context, answer, stored, "expired", outcome)
 
     def repeats_answer(self, turn: Turn, last: SettledAnswer | None) -> bool:
-        """Return whether a message repeats a yes or no whose outcome is the last thing that the bot said.
+        """Return whether a message repeats a yes or no whose outcome
+        is the last thing that the bot said.
 
-        A message that quotes another one may answer that one, and a command such as "delete it" may be
-        a new request.
+        A message that quotes another one may answer that one,
+        and a command such as "delete it" may be a new request.
         """
         if last is None or last.words_follow or not turn.decides or turn.replied_to:
             return False
@@ -161,7 +182,8 @@ class ConfirmationHandler:
         return is_same and is_plain_answer(self._parser, turn.text)
 
     def asks_for_time_again(self, turn: Turn, live: StoredAction, seq: int) -> bool:
-        """Return whether a message, turn `seq`, asks for time although its person knows that the question stays.
+        """Return whether a message, turn `seq`, asks for time although its
+        person knows that the question stays.
 
         Where the bot has answered something else since, it may be about that.
         """
@@ -170,20 +192,30 @@ class ConfirmationHandler:
         is_known = bool(live.unclear_answers) and not quotes_another(turn, live)
         return is_known and read_asking(self._parser, turn.text, live.action) == "waits"
 
-    async def _answer_again(self, context: TurnContext, stored: StoredAction, press: ButtonPress) -> TurnAnswer:
+    async def _answer_again(
+        self, context: TurnContext, stored: StoredAction, press: ButtonPress
+    ) -> TurnAnswer:
         """Answer a further tap on a question that has ended, whose outcome the user knows already.
 
-        A long outcome is not sent again as a whole. Right after the outcome, the answer says nothing
-        new: it is left out where a message costs money, and the history does not know of the tap.
+        A long outcome is not sent again as a whole. Right after the outcome, the answer says
+        nothing new: it is left out where a message costs money, and the history does not know of
+        the tap.
         """
         outcome = await self.outcome_text(context.turn.scope, stored)
-        is_late_yes = stored.state == "expired" and press.intent == "confirm" and context.waiting is None
+        is_late_yes = (
+            stored.state == "expired" and press.intent == "confirm" and context.waiting is None
+        )
         if is_late_yes and self._goes_on(context, stored):
             return await self._answer_late_yes(context, stored, outcome)
         text = outcome
-        if press.intent == "confirm" and outcome.startswith(_texts_of(stored).dropped(stored.action.preview)):
-            text = _texts_of(stored).cancelled(stored.action.preview)  # this tap does say yes, too late
-        elif stored.state == "done" and not await self._store.settlement.was_undone(context.turn.scope, stored):
+        if press.intent == "confirm" and outcome.startswith(
+            _texts_of(stored).dropped(stored.action.preview)
+        ):
+            # This tap does say yes, too late.
+            text = _texts_of(stored).cancelled(stored.action.preview)
+        elif stored.state == "done" and not await self._store.settlement.was_undone(
+            context.turn.scope, stored
+        ):
             text = _texts_of(stored).already_done(stored.action.preview)
         elif len(outcome) > MAX_OUTCOME_CHARS:
             text = brief(outcome)
@@ -228,11 +260,14 @@ class ConfirmationHandler:
         return await self._ignore(context, target)
 
     def _read_press(self, turn: Turn) -> ButtonPress | None:
-        """Return what the turn's button says, None for one that was not issued for this person and place."""
+        """Return what the turn's button says, None for one that was
+        not issued for this person and place.
+        """
         if turn.tap is None:
             return None
         press = self._store.signer.read_button(turn.tap.data, turn.scope)
-        if press and turn.kind == "form" and press.intent != "change":  # no other button opens a form
+        # No other button opens a form.
+        if press and turn.kind == "form" and press.intent != "change":
             return None
         return press
 
@@ -261,7 +296,9 @@ class ConfirmationHandler:
             decided, _ = await self._store.repository.decide(decision)
         if decided == "expired":
             return await self._answer_expired(context, target)
-        return about_question(target, fixed_answer(context, _texts_of(target).ignored(target.action.preview)))
+        return about_question(
+            target, fixed_answer(context, _texts_of(target).ignored(target.action.preview))
+        )
 
     async def _answer_expired(self, context: TurnContext, target: StoredAction) -> TurnAnswer:
         """Answer a tap on a question whose time is over."""
@@ -273,7 +310,9 @@ class ConfirmationHandler:
 
     def answer_lost_question(self, context: TurnContext) -> TurnAnswer:
         """Answer a yes, a no or a tap whose question Redis has lost, so that the action is unknown."""
-        answer = fixed_answer(context, context.texts.forgot_answer(context.lost_at)).changed(tells_loss=True)
+        answer = fixed_answer(context, context.texts.forgot_answer(context.lost_at)).changed(
+            tells_loss=True
+        )
         return _for_sender_only(context.turn, answer)
 
     async def decide(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
@@ -295,7 +334,10 @@ class ConfirmationHandler:
                 return self._ask_again(context, live)
             return await self._cancel(context, live)
         if answer.intent == "confirm":
-            explanation = _why_not_confirmed(context, live, answer) if is_open else ""
+            if is_open:
+                explanation = _why_not_confirmed(context, live, answer)
+            else:
+                explanation = ""
             if explanation:
                 return self._repeat_question(context, live, explanation, brief(action.preview))
             if answer.code == action.code:
@@ -305,7 +347,9 @@ class ConfirmationHandler:
         return await self._answer_no_decision(context, live)
 
     async def _answer_field(self, context: TurnContext, live: StoredAction) -> TurnAnswer | None:
-        """Answer the value of a field, or the wish to change the question; None for any other message."""
+        """Answer the value of a field, or the wish to change the question;
+        None for any other message.
+        """
         if live.action.is_expired(context.received_at):
             if self._changes.was_asking(context, live):
                 return await self._answer_expired(context, live)
@@ -352,7 +396,9 @@ class ConfirmationHandler:
         return await self._answer_other_message(context, live)
 
     async def _decide_on_changed(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
-        """Refuse a yes to a question whose record was changed. Anything else ends the question, too.
+        """Refuse a yes to a question whose record was changed.
+
+        Anything else ends the question, too.
 
         It is not asked again: the user would be shown other words than those that were signed. Its
         language is not known, so the answer is read in that of the turn.
@@ -366,7 +412,9 @@ class ConfirmationHandler:
         return await self.drop_and_run(context, live)
 
     def read_answer(self, turn: Turn, live: StoredAction, seq: int) -> ParsedAnswer:
-        """Return what the turn says about the open question. A plain "ok" counts only right after it.
+        """Return what the turn says about the open question.
+
+        A plain "ok" counts only right after it.
 
         A turn without a worker has the number 0.
         """
@@ -375,14 +423,16 @@ class ConfirmationHandler:
             return answer
         is_last = live.state == "shown" and live.was_last_message(seq)
         is_next = is_last and not live.unclear_answers and seq in (0, live.seen + 1)
-        was_settled_by_this = live.by == turn.event_id  # its worker died, and this one repeats the turn
+        # Its worker died, and this one repeats the turn.
+        was_settled_by_this = live.by == turn.event_id
         may_be_short = is_next or was_settled_by_this
         if may_be_short and is_ok(self._parser, turn.text, live.action.language):
             return ParsedAnswer("confirm")
         return answer
 
     def is_late_answer(self, context: TurnContext, live: StoredAction) -> bool:
-        """Return whether this is an answer to a question that has just expired, or a yes to one of unknown outcome.
+        """Return whether this is an answer to a question that has just expired,
+        or a yes to one of unknown outcome.
 
         The value of a field that was asked for is such an answer, too.
         """
@@ -394,7 +444,10 @@ class ConfirmationHandler:
         return says == "confirm" or (says == "cancel" and live.state == "expired")
 
     async def _answer_other_message(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
-        """Answer a message about something else. The question ends, unless it is kept and its time is not over."""
+        """Answer a message about something else.
+
+        The question ends, unless it is kept and its time is not over.
+        """
         if self._is_kept(live) and not live.action.is_expired(context.received_at):
             return await self.keep_and_run(context, live)
         return await self.drop_and_run(context, live)
@@ -405,7 +458,8 @@ class ConfirmationHandler:
         return is_waiting and keeps_question(live.action, self._other_message)
 
     def survives_failure(self, context: TurnContext, live: StoredAction) -> bool:
-        """Return whether the question stays open although a message of its person could not be answered.
+        """Return whether the question stays open although a message
+        of its person could not be answered.
 
         It ends if the message was meant as an answer to it, or as /stop.
         """
@@ -414,10 +468,14 @@ class ConfirmationHandler:
             return False
         if self._refuses_in_words(context, live):
             return False
-        return not (turn.decides and read_answer(self._parser, turn.text, live.action.language).intent)
+        return not (
+            turn.decides and read_answer(self._parser, turn.text, live.action.language).intent
+        )
 
     def _refuses_in_words(self, context: TurnContext, live: StoredAction) -> bool:
-        """Return whether a message says no with more words, right after the question or as a reply to it."""
+        """Return whether a message says no with more words,
+        right after the question or as a reply to it.
+        """
         turn = context.turn
         if not turn.decides or not _follows_question(context, live):
             return False
@@ -426,8 +484,8 @@ class ConfirmationHandler:
     async def keep_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Answer a message about something else while the question stays open.
 
-        A model that proposes the same again is told that it waits, and the question is repeated. If it
-        proposes something else, that takes the place of the question, because a scope has one.
+        A model that proposes the same again is told that it waits, and the question is repeated. If
+        it proposes something else, that takes the place of the question, because a scope has one.
         """
         context.run.waiting += await self.actions_of(context.turn.scope, live)
         answer = await self._run(context, "")
@@ -436,7 +494,9 @@ class ConfirmationHandler:
             self._outcomes.write_outcome(context, live, "replaced")
             told = (Reply(self.as_line(live, transition.to, transition.outcome_text)), "")
             answer = answer.changed(replies=(told, *answer.change.replies), transition=transition)
-            return await self.with_closed_prompt(context, answer, live, transition.to, transition.outcome_text)
+            return await self.with_closed_prompt(
+                context, answer, live, transition.to, transition.outcome_text
+            )
         if not context.run.asks_for_waiting:
             return answer
         preview = _explained_preview(live)
@@ -444,7 +504,9 @@ class ConfirmationHandler:
         return answer.changed(replies=(*answer.change.replies, (question, f"{ABOUT}{live.pid}")))
 
     async def drop_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
-        """Drop the pending action because of an unrelated message (seed), say so, and answer the message."""
+        """Drop the pending action because of an unrelated message (seed), say so,
+        and answer the message.
+        """
         transition = ended_transition(context, live, _dropped_text(live))
         if transition.to == "cancelled":
             self._outcomes.write_outcome(context, live, "replaced")
@@ -453,10 +515,13 @@ class ConfirmationHandler:
             self._outcomes.write_outcome(context, live, "expired")
             preface = ""
         answer = (await self._run(context, preface)).changed(transition=transition)
-        return await self.with_closed_prompt(context, answer, live, transition.to, transition.outcome_text)
+        return await self.with_closed_prompt(
+            context, answer, live, transition.to, transition.outcome_text
+        )
 
     async def deny_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
-        """Cancel the pending action because of a no with more words, say so, and answer the message.
+        """Cancel the pending action because of a no with more words, say so,
+        and answer the message.
 
         The model reads the words, and cannot propose the same again in this turn.
         """
@@ -470,7 +535,9 @@ class ConfirmationHandler:
         return await self.with_closed_prompt(context, answer, live, "cancelled", outcome)
 
     async def _checked_words(self, turn: Turn) -> str:
-        """Return the words of a no as the guardrails pass them: so the model reads the message itself, too."""
+        """Return the words of a no as the guardrails pass them:
+        so the model reads the message itself, too.
+        """
         guardrails = self._agent.config.guardrails
         if guardrails is None:
             return turn.text
@@ -485,7 +552,8 @@ class ConfirmationHandler:
         return [step.verified(self._store.signer, scope).action for step in steps if step]
 
     async def refused_by_no(self, scope: Scope, stored: StoredAction) -> list[PendingAction]:
-        """Return what a plain no refuses: an action or the steps of a plan, and what its person has changed to these.
+        """Return what a plain no refuses: an action or the steps of a plan,
+        and what its person has changed to these.
 
         A person who changes a call and then says no does not want the call of the model either.
         """
@@ -498,14 +566,28 @@ class ConfirmationHandler:
         return refused
 
     async def with_closed_prompt(
-        self, context: TurnContext, answer: TurnAnswer, stored: StoredAction, state: ActionState, outcome: str
+        self,
+        context: TurnContext,
+        answer: TurnAnswer,
+        stored: StoredAction,
+        state: ActionState,
+        outcome: str,
     ) -> TurnAnswer:
-        """Return the answer after the reply that closes the question. Without a worker its message is unknown."""
-        closed = await self._prompts.close(context.turn, stored, state, outcome) if context.lease else ()
+        """Return the answer after the reply that closes the question.
+
+        Without a worker its message is unknown.
+        """
+        if context.lease:
+            closed = await self._prompts.close(context.turn, stored, state, outcome)
+        else:
+            closed = ()
         return answer.changed(replies=(*closed, *answer.change.replies))
 
     async def outcome_text(self, scope: Scope, stored: StoredAction) -> str:
-        """Return the known outcome of an action that has ended, or a text for its state. It says what was undone."""
+        """Return the known outcome of an action that has ended, or a text for its state.
+
+        It says what was undone.
+        """
         known = ""
         if stored.state in EXECUTED_STATES:
             known = await self._store.settlement.report(scope, stored)
@@ -541,7 +623,9 @@ class ConfirmationHandler:
         return self.as_line(stored, stored.state, told), effects
 
     async def _briefly(self, scope: Scope, stored: StoredAction, outcome: str) -> str:
-        """Return an outcome as it stands above the words of a model, which has read the whole result."""
+        """Return an outcome as it stands above the words of a model,
+        which has read the whole result.
+        """
         if outcome != stored.outcome_text:  # it was undone since, or is not known
             return outcome
         if stored.action.kind == PLAN_KIND:
@@ -549,7 +633,10 @@ class ConfirmationHandler:
         return brief_outcome(stored)
 
     def as_line(self, stored: StoredAction, state: ActionState, outcome: str) -> str:
-        """Return an outcome as people read it. Where a model may go on after it, it begins with its sign."""
+        """Return an outcome as people read it.
+
+        Where a model may go on after it, it begins with its sign.
+        """
         if "continue" in (self._after, stored.action.after):
             return outcome_line(state, outcome)
         return outcome
@@ -557,10 +644,11 @@ class ConfirmationHandler:
     async def settle_failed_turn(
         self, context: TurnContext, failure_text: str, run: InterruptedRun, *, for_history: str
     ) -> TurnChange:
-        """Return what a turn changes that could not be answered: the action's outcome, or else `failure_text`.
+        """Return what a turn changes that could not be answered: the action's outcome,
+        or else `failure_text`.
 
-        A pending action is cancelled. The history gets what the `run` had done, and `for_history` as its
-        end; nothing where that is "", because a command is no part of the conversation.
+        A pending action is cancelled. The history gets what the `run` had done, and `for_history`
+        as its end; nothing where that is "", because a command is no part of the conversation.
         """
         turn = context.turn
         conversation = turn.conversation.id
@@ -581,13 +669,21 @@ class ConfirmationHandler:
             stored = record.verified(signer, turn.scope)
             is_decided = stored.by == turn.event_id and stored.state in ("claimed", "started")
             is_tapped = press is not None and stored.pid == press.pending_action_id
-            has_ended = stored.state in EXECUTED_STATES and (is_tapped or stored.by == turn.event_id)
+            has_ended = stored.state in EXECUTED_STATES and (
+                is_tapped or stored.by == turn.event_id
+            )
             if is_decided or has_ended:
                 return await self._outcome_of_failed_turn(context, stored)
 
         is_open = live is not None and live.state in WAITING_STATES
-        if live and is_open and (is_choice or not turn.tap) and not self.survives_failure(context, live):
-            if self._refuses_in_words(context, live):  # no guardrail is asked: one may be why the turn failed
+        if (
+            live
+            and is_open
+            and (is_choice or not turn.tap)
+            and not self.survives_failure(context, live)
+        ):
+            # No guardrail is asked: one may be why the turn failed.
+            if self._refuses_in_words(context, live):
                 transition = denied_transition(live, turn)
                 self._outcomes.write_outcome(context, live, "denied")
             else:
@@ -609,8 +705,12 @@ class ConfirmationHandler:
             add_exchange(context, ending, run.messages)
             self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
 
-    async def _outcome_of_failed_turn(self, context: TurnContext, stored: StoredAction) -> TurnChange:
-        """Return the outcome of an action that the turn claimed, and perhaps started, before it failed."""
+    async def _outcome_of_failed_turn(
+        self, context: TurnContext, stored: StoredAction
+    ) -> TurnChange:
+        """Return the outcome of an action that the turn claimed, and perhaps started,
+        before it failed.
+        """
         turn = context.turn
         texts = _texts_of(stored)
         preview = stored.action.preview
@@ -623,7 +723,9 @@ class ConfirmationHandler:
         elif state == "started":
             state = "unknown"
             outcome = texts.unknown(preview)
-            transition = Transition(stored.pid, ("started", "unknown"), "unknown", outcome, turn.event_id)
+            transition = Transition(
+                stored.pid, ("started", "unknown"), "unknown", outcome, turn.event_id
+            )
             self._outcomes.write_outcome(context, stored, "unknown")
         else:
             outcome = await self.outcome_text(turn.scope, stored)
@@ -640,14 +742,20 @@ class ConfirmationHandler:
             context.memory.notes.pop(UNTOLD_OUTCOME, None)
         closed = await self._prompts.close(turn, stored, state, outcome)
         told = Reply(self.as_line(stored, state, outcome))
-        return TurnChange(replies=(*closed, (told, "")), transition=transition, continuation=continuation)
+        return TurnChange(
+            replies=(*closed, (told, "")), transition=transition, continuation=continuation
+        )
 
     def _ask_again(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Repeat the question after an answer that is neither a yes nor a no."""
         preview = brief(live.action.preview)
-        return self._note_unclear(context, live, _texts_of(live).unclear(preview, live.action.code), preview)
+        return self._note_unclear(
+            context, live, _texts_of(live).unclear(preview, live.action.code), preview
+        )
 
-    def _explain(self, context: TurnContext, live: StoredAction, *, is_brief: bool = False) -> TurnAnswer:
+    def _explain(
+        self, context: TurnContext, live: StoredAction, *, is_brief: bool = False
+    ) -> TurnAnswer:
         """Answer a message that asks about the question: what is open, and what a yes would do.
 
         The preview is repeated in full, unless the answer `is_brief` or would be several messages.
@@ -655,32 +763,53 @@ class ConfirmationHandler:
         preview = _explained_preview(live, is_brief=is_brief)
         return self._note_unclear(context, live, _explained(context, live, preview), preview)
 
-    def _note_unclear(self, context: TurnContext, live: StoredAction, text: str, preview: str) -> TurnAnswer:
-        """Repeat the question in this text, which quotes the preview. The record notes the message."""
+    def _note_unclear(
+        self, context: TurnContext, live: StoredAction, text: str, preview: str
+    ) -> TurnAnswer:
+        """Repeat the question in this text, which quotes the preview.
+
+        The record notes the message.
+        """
         answer = self._repeat_question(context, live, text, preview)
         transition = Transition(
-            live.pid, ("shown",), "shown", by=context.turn.event_id, unclear=_words_id(context.turn.text)
+            live.pid,
+            ("shown",),
+            "shown",
+            by=context.turn.event_id,
+            unclear=_words_id(context.turn.text),
         )
         return answer.changed(transition=transition)
 
-    def _repeat_question(self, context: TurnContext, live: StoredAction, text: str, preview: str) -> TurnAnswer:
-        """Answer with the open question in other words, with its buttons. Its time limit stays as it was.
+    def _repeat_question(
+        self, context: TurnContext, live: StoredAction, text: str, preview: str
+    ) -> TurnAnswer:
+        """Answer with the open question in other words, with its buttons.
+
+        Its time limit stays as it was.
 
         `preview`: the part of the text that a yes agrees to.
         """
         asked = self._question_again(context, live, text, preview)
         return about_question(live, fixed_answer(context, text).changed(replies=((asked, ""),)))
 
-    def _question_again(self, context: TurnContext, live: StoredAction, text: str, preview: str) -> Reply:
+    def _question_again(
+        self, context: TurnContext, live: StoredAction, text: str, preview: str
+    ) -> Reply:
         """Return the open question in other words, with its buttons."""
         action = live.action
         left = max(1.0, action.expires_at - context.received_at)  # 0 would stand for no limit
         buttons = self._prompts.buttons(action, context)
         return Reply(text, buttons, answer_seconds=left, preview=preview)
 
-    async def _choose(self, context: TurnContext, offer: StoredAction, press: ButtonPress) -> TurnAnswer:
-        """Handle a chosen answer as the user's message. It confirms nothing, and can be chosen once."""
-        place, turn = press.choice, context.turn
+    async def _choose(
+        self, context: TurnContext, offer: StoredAction, press: ButtonPress
+    ) -> TurnAnswer:
+        """Handle a chosen answer as the user's message.
+
+        It confirms nothing, and can be chosen once.
+        """
+        place = press.choice
+        turn = context.turn
         if place is None or offer.action.kind != CHOICE_KIND:
             return fixed_answer(context, context.texts.stale())
         offer = await self._prompts.take_choice(context, offer, place)
@@ -699,8 +828,12 @@ class ConfirmationHandler:
         return await self.with_closed_prompt(context, answer, offer, "done", literal(label))
 
     def _answer_foreign_button(self, context: TurnContext) -> TurnAnswer:
-        """Answer a tap on a button of another user, or of an ended question. In a group, only this user sees it."""
-        turn, tapped = context.turn, context.tapped
+        """Answer a tap on a button of another user, or of an ended question.
+
+        In a group, only this user sees it.
+        """
+        turn = context.turn
+        tapped = context.tapped
         is_foreign = tapped is not None and tapped.action.user_id not in ("", turn.user_id)
         text = context.texts.stale()
         if is_foreign:
@@ -710,9 +843,13 @@ class ConfirmationHandler:
 
     async def _confirm(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         if stored.state == "armed" and not stored.is_changed:
-            return about_question(stored, fixed_answer(context, _texts_of(stored).early(stored.action.preview)))
+            return about_question(
+                stored, fixed_answer(context, _texts_of(stored).early(stored.action.preview))
+            )
         if stored.state == "shown" and await self._is_hidden(context, stored):
-            return await self._cancel(context, stored, _texts_of(stored).unsafe(stored.action.preview))
+            return await self._cancel(
+                context, stored, _texts_of(stored).unsafe(stored.action.preview)
+            )
         claim = Claim(
             scope=context.turn.scope,
             pending_action_id=stored.pid,
@@ -726,7 +863,11 @@ class ConfirmationHandler:
         step_name = (stored.action.asked_by or stored.action.kind).removeprefix(RESERVED_PREFIX)
         if steps:
             steps.begin(0, step_name)
-        with collect_artifacts() as artifacts, collect_choices() as choices, in_scope(context.memory_scope):
+        with (
+            collect_artifacts() as artifacts,
+            collect_choices() as choices,
+            in_scope(context.memory_scope),
+        ):
             outcome = await self._store.settlement.confirm(claim, stored)
         if steps:
             steps.end(0, step_name, _STEP_STATES.get(outcome.status) if outcome else None)
@@ -738,7 +879,13 @@ class ConfirmationHandler:
 
         text = outcome.outcome_text
         state = outcome.record.state
-        ended = replace(stored, state=state, by=context.turn.event_id, outcome_text=text, result=outcome.result or "")
+        ended = replace(
+            stored,
+            state=state,
+            by=context.turn.event_id,
+            outcome_text=text,
+            result=outcome.result or "",
+        )
         if outcome.status == "expired" and self._goes_on(context, ended):
             return await self._answer_late_yes(context, ended, text)
         answer = await self._answer_outcome(context, ended, text, files, goes_on=not choices)
@@ -773,7 +920,8 @@ class ConfirmationHandler:
     def _goes_on(self, context: TurnContext, stored: StoredAction) -> bool:
         """Return whether the agent goes on after the decision about an action.
 
-        It does not if the history has lost the call: a model could not tell what the decision was about.
+        It does not if the history has lost the call: a model could
+        not tell what the decision was about.
         """
         if stored.is_changed or context.turn.maybe_other_person:
             return False
@@ -787,14 +935,19 @@ class ConfirmationHandler:
     ) -> TurnAnswer:
         """Return the answer that tells the outcome, with the turn in which the agent goes on.
 
-        Where each message costs money, the outcome is told by that turn. The history gets no answer of
-        the bot: the model reads the outcome as the result of its call. Where other messages came after
-        the question, the decision follows them as the person's message.
+        Where each message costs money, the outcome is told by that turn. The history gets no answer
+        of the bot: the model reads the outcome as the result of its call. Where other messages came
+        after the question, the decision follows them as the person's message.
         """
         history = context.memory.get_history()
         if history[-1].role is not Role.TOOL:
             context.remember([user_message(context.turn)])
-        tells_later = self._is_one_message and context.lease is not None and context.is_last_turn and not files
+        tells_later = (
+            self._is_one_message
+            and context.lease is not None
+            and context.is_last_turn
+            and not files
+        )
         continuation = continuation_turn(context.turn, stored.pid, tells_outcome=tells_later)
         state = stored.state
         if state in WAITING_STATES:  # the record before the no
@@ -807,16 +960,30 @@ class ConfirmationHandler:
         return TurnAnswer(TurnChange(replies=tuple(replies), continuation=continuation))
 
     async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:
-        """Return whether the user may no longer use the action's tools, such as after a change of role."""
-        selector, action = self._agent.selector, stored.action
+        """Return whether the user may no longer use the action's tools,
+        such as after a change of role.
+        """
+        selector = self._agent.selector
+        action = stored.action
         if selector is None or action.is_expired(context.received_at):
             return False
-        return any([await would_show(selector, tool) == "hidden" for tool in tools_of(action, self._agent.tools)])
+        return any(
+            [
+                await would_show(selector, tool) == "hidden"
+                for tool in tools_of(action, self._agent.tools)
+            ]
+        )
 
-    async def _cancel(self, context: TurnContext, stored: StoredAction, refusal: str = "") -> TurnAnswer:
-        """Cancel the action because the user said no, or because their yes is refused with this text."""
+    async def _cancel(
+        self, context: TurnContext, stored: StoredAction, refusal: str = ""
+    ) -> TurnAnswer:
+        """Cancel the action because the user said no,
+        or because their yes is refused with this text.
+        """
         outcome = refusal or _cancelled_text(stored)
-        transition = Transition(stored.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
+        transition = Transition(
+            stored.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id
+        )
         self._outcomes.write_outcome(context, stored, "replaced" if refusal else "denied")
         if not refusal and self._goes_on(context, stored):
             answer = self._hand_on(context, stored, outcome)
@@ -829,11 +996,14 @@ class ConfirmationHandler:
         return await self.with_closed_prompt(context, answer, stored, "cancelled", outcome)
 
 
-def _with_settled_answer(answer: TurnAnswer, stored: StoredAction, intent: SettledIntent) -> TurnAnswer:
-    """Return the answer marked as the outcome of a yes or no, so that the same again needs no answer.
+def _with_settled_answer(
+    answer: TurnAnswer, stored: StoredAction, intent: SettledIntent
+) -> TurnAnswer:
+    """Return the answer marked as the outcome of a yes or no,
+    so that the same again needs no answer.
 
-    An outcome that asks something itself, offers choices, or refuses a yes is not marked: the next yes
-    may answer it.
+    An outcome that asks something itself, offers choices, or refuses a yes is not marked:
+    the next yes may answer it.
     """
     change = answer.change
     language = stored.action.language
@@ -843,7 +1013,9 @@ def _with_settled_answer(answer: TurnAnswer, stored: StoredAction, intent: Settl
     if change.continuation and change.continuation.tells_outcome:
         return answer
     for reply, _ in change.replies:
-        if invites_answer(reply.text, language) or without_own_sign(reply.text).startswith(refusals):
+        if invites_answer(reply.text, language) or without_own_sign(reply.text).startswith(
+            refusals
+        ):
             return answer
     if any(action.kind == CHOICE_KIND for action in change.new_actions):
         return answer
@@ -853,11 +1025,16 @@ def _with_settled_answer(answer: TurnAnswer, stored: StoredAction, intent: Settl
 
 
 def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> TurnAnswer:
-    """Return what a model says below an outcome, marked so that a further tap on the question needs no answer.
+    """Return what a model says below an outcome, marked so that a further
+    tap on the question needs no answer.
 
-    It is not marked where the model asks for another yes or offers choices: a tap may be meant for that.
+    It is not marked where the model asks for another yes or offers choices:
+    a tap may be meant for that.
     """
-    intent = _intent_of_ending(stored) if stored else None
+    if stored:
+        intent = _intent_of_ending(stored)
+    else:
+        intent = None
     if stored is None or intent is None or answer.change.last_question or not answer.change.replies:
         return answer
     if any(action.kind == CHOICE_KIND for action in answer.change.new_actions):
@@ -891,12 +1068,19 @@ def _repeats_request(context: TurnContext, live: StoredAction) -> bool:
 
 
 def _is_new_words(live: StoredAction, message: str) -> bool:
-    """Return whether the question was not repeated for these words before, nor too often for others."""
-    return len(live.unclear_answers) < MAX_UNCLEAR_ANSWERS and _words_id(message) not in live.unclear_answers
+    """Return whether the question was not repeated for these words before,
+    nor too often for others.
+    """
+    return (
+        len(live.unclear_answers) < MAX_UNCLEAR_ANSWERS
+        and _words_id(message) not in live.unclear_answers
+    )
 
 
 def _words_id(message: str) -> str:
-    """Return a short name of a message, the same for its spellings in capitals and with other punctuation."""
+    """Return a short name of a message, the same for its spellings in
+    capitals and with other punctuation.
+    """
     return digest("".join(filter(str.isalnum, message.casefold())) or message)[:8]
 
 
@@ -906,14 +1090,18 @@ def _undo(stored: StoredAction) -> StoredAction | None:
 
 
 def _follows_question(context: TurnContext, live: StoredAction) -> bool:
-    """Return whether a message was written after the question, with nothing in between, or as a reply to it."""
+    """Return whether a message was written after the question, with nothing in between,
+    or as a reply to it.
+    """
     if 0 < context.seq <= live.seen or written_before(context.turn, live):
         return False
     return live.was_last_message(context.seq) or quotes(context.turn, live)
 
 
 def _explained_preview(live: StoredAction, *, is_brief: bool = False) -> str:
-    """Return the preview as an explanation quotes it: in full, unless that would be several messages."""
+    """Return the preview as an explanation quotes it: in full,
+    unless that would be several messages.
+    """
     preview = as_statement(live.action.preview)
     if is_brief or len(preview) > MAX_EXPLAINED_CHARS:
         return brief(live.action.preview)
@@ -947,13 +1135,16 @@ def with_ran_beside(stored: StoredAction, text: str) -> str:
 def _ran_beside(stored: StoredAction) -> str:
     """Return the line of an outcome about tools that ran at once beside the action, "" for none."""
     names = stored.action.ran_beside
-    return f"\n{_texts_of(stored).ran_beside(names)}" if names else ""
+    if names:
+        return f"\n{_texts_of(stored).ran_beside(names)}"
+    return ""
 
 
 def _why_not_confirmed(context: TurnContext, live: StoredAction, answer: ParsedAnswer) -> str:
     """Return why a yes does not confirm the open question, "" if it does.
 
-    A yes that is about another message, or was written before the question, may be meant for something else.
+    A yes that is about another message, or was written before the question,
+    may be meant for something else.
     """
     action = live.action
     texts = _texts_of(live)
@@ -972,7 +1163,10 @@ def _why_not_confirmed(context: TurnContext, live: StoredAction, answer: ParsedA
 
 
 def _for_sender_only(turn: Turn, answer: TurnAnswer, *, in_tap: bool = False) -> TurnAnswer:
-    """Return the answer. In a group only the sender of the turn sees it; with `in_tap` it is no message of the chat."""
+    """Return the answer.
+
+    In a group only the sender of the turn sees it; with `in_tap` it is no message of the chat.
+    """
     if not turn.in_group:
         return answer
     callback_id = turn.tap.callback_id if turn.tap and in_tap else ""
@@ -984,16 +1178,24 @@ def _for_sender_only(turn: Turn, answer: TurnAnswer, *, in_tap: bool = False) ->
 
 
 def about_question(question: StoredAction, answer: TurnAnswer) -> TurnAnswer:
-    """Return the answer marked as a repetition of the question: quoting the answer quotes the question."""
-    return answer.changed(replies=tuple((reply, f"{ABOUT}{question.pid}") for reply, _ in answer.change.replies))
+    """Return the answer marked as a repetition of the question:
+    quoting the answer quotes the question.
+    """
+    return answer.changed(
+        replies=tuple((reply, f"{ABOUT}{question.pid}") for reply, _ in answer.change.replies)
+    )
 
 
-def _with_state_check(context: TurnContext, answer: TurnAnswer, record: PendingAction) -> TurnAnswer:
+def _with_state_check(
+    context: TurnContext, answer: TurnAnswer, record: PendingAction
+) -> TurnAnswer:
     """Return the answer so that its commit fails if the action has changed state since."""
     if context.lease is None or record.state not in EXECUTED_STATES:
         return answer
     outcome = record.outcome or ""
-    transition = Transition(record.pending_action_id, (record.state,), record.state, outcome, context.turn.event_id)
+    transition = Transition(
+        record.pending_action_id, (record.state,), record.state, outcome, context.turn.event_id
+    )
     return answer.changed(transition=transition)
 
 
@@ -1003,7 +1205,9 @@ def _texts_of(stored: StoredAction) -> Texts:
 
 
 def ended_transition(context: TurnContext, live: StoredAction, outcome: str) -> Transition:
-    """Return the transition that cancels an action with this outcome, or says that its time was over before."""
+    """Return the transition that cancels an action with this outcome,
+    or says that its time was over before.
+    """
     if not live.action.is_expired(context.received_at):
         return Transition(live.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
     expired = f"{_texts_of(live).expired(live.action.preview)}{_ran_beside(live)}"

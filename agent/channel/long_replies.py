@@ -18,8 +18,8 @@ from sayso.pending.turns import TurnChange
 
 log = logging.getLogger(__name__)
 
-#: A reply with more characters gets a file. So many are two messages of Telegram, three of Slack, five
-#: of WhatsApp.
+#: A reply with more characters gets a file. So many are two messages of Telegram, three of Slack,
+#: five of WhatsApp.
 MAX_REPLY_CHARS = 8000
 #: Characters of a longer reply that come before its file: one message of every platform.
 BEGINNING_CHARS = 1200

@@ -26,8 +26,9 @@ from sayso.pending.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)
 
-#: Characters at the beginning of a long text of a person that stay in Redis: enough to detect its language and its
-#: subject. A result of a tool keeps its beginning and end (`sayso.agent.run.long_results`).
+#: Characters at the beginning of a long text of a person that stay in Redis: enough to detect its
+#: language and its subject. A result of a tool keeps its beginning and end
+#: (`sayso.agent.run.long_results`).
 BEGINNING_CHARS = 1000
 
 #: Characters of one text that are stored at all, other than a result.
@@ -36,18 +37,20 @@ MAX_TEXT_CHARS = 100_000
 #: Characters of a text that stay in Redis where no file can be written.
 MAX_CUT_CHARS = 8000
 
-#: Characters of long texts of people in earlier turns that one turn shows its model, about 25,000 tokens: the newest
-#: text in full, older ones while there is room, and only the beginning of the others.
+#: Characters of long texts of people in earlier turns that one turn shows its model, about 25,000
+#: tokens: the newest text in full, older ones while there is room, and only the beginning of the
+#: others.
 MAX_HISTORY_CHARS = MAX_TEXT_CHARS
-#: Characters of such texts that make room at once. So the texts before the newest stay the same for the model while
-#: these are filled, and the vendor's cache knows them.
+#: Characters of such texts that make room at once. So the texts before the newest stay the same for
+#: the model while these are filled, and the vendor's cache knows them.
 HISTORY_STEP_CHARS = int(MAX_HISTORY_CHARS * LOW_WATER_SHARE)
 
 
 class LongTexts:
     """The long texts of one person, for one turn. Without a store, texts that are too long are cut.
 
-    A text that cannot be stored or read does not fail the turn: it is cut, with a note for the model.
+    A text that cannot be stored or read does not fail the turn: it is cut,
+    with a note for the model.
     """
 
     def __init__(self, store: TextFiles | None, owner: str) -> None:
@@ -55,12 +58,17 @@ class LongTexts:
         self._owner = owner
 
     async def store(self, texts: Sequence[str]) -> list[KeptText | None]:
-        """Store texts durably. Return the reference of each; None for one that could not be stored."""
+        """Store texts durably.
+
+        Return the reference of each; None for one that could not be stored.
+        """
         if self._store is None or not texts:  # most turns need no thread and no disk
             return [None] * len(texts)
         try:
             store = self._store
-            return await call_in_thread(lambda: [KeptText(store.put(self._owner, text), len(text)) for text in texts])
+            return await call_in_thread(
+                lambda: [KeptText(store.put(self._owner, text), len(text)) for text in texts]
+            )
         except OSError as exc:
             log.warning("texts.not_stored", extra={"reason": type(exc).__name__})
             return [None] * len(texts)
@@ -70,7 +78,9 @@ class LongTexts:
         return await call_in_thread(self._load, reference)
 
     async def move_to_files(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Replace each long text of the messages (`Message.to_dict`) by a part of it and a reference to a file."""
+        """Replace each long text of the messages (`Message.to_dict`) by a
+        part of it and a reference to a file.
+        """
         for message in messages:
             for call in message.get("tool_calls", ()):
                 call["parameters"] = _shorten_arguments(call["parameters"])
@@ -85,9 +95,11 @@ class LongTexts:
             message.pop("full_text", None)
 
     def read_history(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages of earlier turns with the long texts of people: the newest first, up to MAX_HISTORY_CHARS.
+        """Return messages of earlier turns with the long texts of people: the newest first,
+        up to MAX_HISTORY_CHARS.
 
-        Results stay as they are: the model reads on in them where it needs to. It reads files, so call it in a thread.
+        Results stay as they are: the model reads on in them where it needs to. It reads files,
+        so call it in a thread.
         """
         long = [
             (at, message.kept)
@@ -104,7 +116,9 @@ class LongTexts:
         return complete
 
     def _in_room(self, beginning: str, reference: KeptText, room: int) -> str:
-        """Return a long text in at most this many characters; without room, its beginning with a note."""
+        """Return a long text in at most this many characters; without room,
+        its beginning with a note.
+        """
         if room < len(beginning):
             return f"{beginning} [cut, was {reference.chars} characters]"
         text = self._load(reference)
@@ -114,7 +128,9 @@ class LongTexts:
 
     def _load(self, reference: KeptText) -> str | None:
         try:
-            return self._store.get(self._owner, reference.ref) if self._store else None
+            if self._store:
+                return self._store.get(self._owner, reference.ref)
+            return None
         except (KeyError, OSError) as exc:
             log.warning("texts.not_read", extra={"reason": type(exc).__name__})
             return None
@@ -126,7 +142,9 @@ def with_lost_note(beginning: str, reference: KeptText) -> str:
 
 
 def _full_text(message: Mapping[str, Any]) -> str:
-    """Return the text of a message that does not stay in Redis as a whole; "" for a message without one."""
+    """Return the text of a message that does not stay in Redis as a whole;
+    "" for a message without one.
+    """
     if "full_text" in message:
         return str(message["full_text"])
     text = str(message.get("content", ""))
@@ -137,7 +155,9 @@ def _full_text(message: Mapping[str, Any]) -> str:
     return shorten(text, MAX_TEXT_CHARS)
 
 
-def _stored_part(message: Mapping[str, Any], text: str, reference: KeptText | None) -> dict[str, str]:
+def _stored_part(
+    message: Mapping[str, Any], text: str, reference: KeptText | None
+) -> dict[str, str]:
     """Return the content that stays in Redis of a message with this long text."""
     if message["role"] != Role.TOOL.value:
         content = text[:BEGINNING_CHARS]
@@ -152,18 +172,25 @@ def _stored_part(message: Mapping[str, Any], text: str, reference: KeptText | No
 
 
 def _shorten_arguments(value: Any) -> Any:
-    """Return the arguments of a call with long texts cut. The model wrote them itself, within its own limit."""
+    """Return the arguments of a call with long texts cut.
+
+    The model wrote them itself, within its own limit.
+    """
     if isinstance(value, str):
         return shorten(value, MAX_CUT_CHARS)
     if isinstance(value, dict):
         return {name: _shorten_arguments(each) for name, each in value.items()}
-    return [_shorten_arguments(each) for each in value] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [_shorten_arguments(each) for each in value]
+    return value
 
 
-#: Name of the folder in the data folder, or in the bucket. Its files are never served; media have one of their own.
+#: Name of the folder in the data folder, or in the bucket. Its files are never served;
+#: media have one of their own.
 FOLDER = "texts"
 
-#: How long a text is kept after it was last stored or read, in seconds: as long as the history of a conversation.
+#: How long a text is kept after it was last stored or read, in seconds:
+#: as long as the history of a conversation.
 KEEP_SECONDS = 30 * 24 * 3600
 _OWNER = re.compile(r"[0-9a-f]{20}")
 _REF = re.compile(r"[0-9a-f]{64}")
@@ -172,8 +199,9 @@ _REF = re.compile(r"[0-9a-f]{64}")
 class TextFiles:
     """Long texts in an object store, shared by all workers. One per process; thread-safe.
 
-    A name begins with the owner (`Scope.id`), so that a person's reference never reads another person's text, and
-    all texts of a person can be erased. It ends with the SHA-256 of the content, which reveals a truncated file.
+    A name begins with the owner (`Scope.id`), so that a person's reference never reads another
+    person's text, and all texts of a person can be erased. It ends with the SHA-256 of the content,
+    which reveals a truncated file.
     """
 
     def __init__(self, objects: ObjectStore) -> None:
@@ -187,7 +215,10 @@ class TextFiles:
         return ref
 
     def get(self, owner: str, ref: str) -> str:
-        """Return a stored text, and extend its life. Raises KeyError if it is deleted or damaged, and OSError."""
+        """Return a stored text, and extend its life.
+
+        Raises KeyError if it is deleted or damaged, and OSError.
+        """
         name = _name(owner, ref)
         with self._objects.open(name) as file:
             data = file.read()
@@ -199,7 +230,10 @@ class TextFiles:
         return data.decode("utf-8", "surrogatepass")
 
     def sweep(self) -> int:
-        """Delete texts that were not stored or read for KEEP_SECONDS. Return how many. Raises OSError."""
+        """Delete texts that were not stored or read for KEEP_SECONDS.
+
+        Return how many. Raises OSError.
+        """
         return sweep(self._objects, KEEP_SECONDS, time.time())
 
     def erase(self, owner: str) -> int:

@@ -12,7 +12,12 @@ from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnContext
 from sayso.agent.decisions import json_or_text, outcome_entry
 from sayso.agent.messages import FINAL_OUTCOMES, ActionLink, ActionOutcome, Message
-from sayso.agent.run.long_results import MAX_FULL_CHARS, REMEMBERED_CHARS, shorten_for_history, shorten_result
+from sayso.agent.run.long_results import (
+    MAX_FULL_CHARS,
+    REMEMBERED_CHARS,
+    shorten_for_history,
+    shorten_result,
+)
 from sayso.agent.run.pause import rename_actions
 from sayso.agent.tools.call_texts import shorten, truncate
 from sayso.agent.tools.screening import fenced, result_for_model, screen
@@ -42,14 +47,16 @@ Records = Mapping[str, StoredAction | None]
 
 
 class OutcomeHistory:
-    """The outcomes of proposed calls in the histories of one channel. Lives as long as its agent and store.
+    """The outcomes of proposed calls in the histories of one channel.
 
-    While a question is open, the result of the call is empty, or as a tool wrote it that asks itself
-    (`pending_confirmation`). Then the result becomes one JSON object: `outcome`, who decided
-    (`decided_by`), when it came about (`at`), and the tool's `result` or `error` as later turns read
-    it of a call that ran at once, which means shortened and screened. Otherwise a model that believes
-    results would go on asking for what was done. No model summarizes it: the history keeps so little
-    of it that the call would cost more.
+    Lives as long as its agent and store.
+
+    While a question is open, the result of the call is empty, or as a tool wrote it that asks
+    itself (`pending_confirmation`). Then the result becomes one JSON object: `outcome`, who decided
+    (`decided_by`), when it came about (`at`), and the tool's `result` or `error` as later turns
+    read it of a call that ran at once, which means shortened and screened. Otherwise a model that
+    believes results would go on asking for what was done. No model summarizes it: the history keeps
+    so little of it that the call would cost more.
     """
 
     def __init__(self, agent: Agent, store: PendingActionStore) -> None:
@@ -57,7 +64,8 @@ class OutcomeHistory:
         self._store = store
 
     async def refresh(self, context: TurnContext, *, undo: StoredAction | None = None) -> None:
-        """Read the actions that may have ended since their results were written, and write how they ended.
+        """Read the actions that may have ended since their results were written,
+        and write how they ended.
 
         `undo` is an action that undid others in this turn, or tried to. The actions are read in one
         step, and only if some are open, or may still turn out otherwise.
@@ -71,7 +79,9 @@ class OutcomeHistory:
         records = await self._read(context.turn.scope, messages)
         results = {}
         for message in messages:
-            links = tuple(self._current(link, records, context.received_at) for link in message.actions)
+            links = tuple(
+                self._current(link, records, context.received_at) for link in message.actions
+            )
             entries = []
             if _differ(links, message.actions) and all(link.outcome for link in links):
                 entries = [await self._entry(message, link, records) for link in links]
@@ -91,7 +101,13 @@ class OutcomeHistory:
         self.write_outcomes(context, action_ids(stored), outcome, at, words=words)
 
     def write_outcomes(
-        self, context: TurnContext, ids: Iterable[str], outcome: ActionOutcome, at: float, *, words: str = ""
+        self,
+        context: TurnContext,
+        ids: Iterable[str],
+        outcome: ActionOutcome,
+        at: float,
+        *,
+        words: str = "",
     ) -> None:
         """Write that the actions with these ids ended at `at` (Unix seconds) without being run."""
         is_final = outcome in FINAL_OUTCOMES
@@ -134,12 +150,14 @@ class OutcomeHistory:
                 results[links[0].id] = replace(message, actions=links)
         context.memory.replace_results(results)
 
-    async def history_text(self, context: TurnContext, stored: StoredAction, outcome_text: str) -> str:
+    async def history_text(
+        self, context: TurnContext, stored: StoredAction, outcome_text: str
+    ) -> str:
         """Return what the history keeps as the bot's answer, where the user reads `outcome_text`.
 
         It says of each step of a plan how it ended, and of an action that it was undone since. It
-        leaves out what a tool returned, because that is in the result of the call. If the call is not
-        in the history, the result follows between two marked lines.
+        leaves out what a tool returned, because that is in the result of the call. If the call is
+        not in the history, the result follows between two marked lines.
         """
         if stored.state not in EXECUTED_STATES:
             return outcome_text
@@ -193,7 +211,10 @@ class OutcomeHistory:
         return {**records, **await self._read_by_id(scope, sorted(plans))}
 
     async def _read_by_id(self, scope: Scope, ids: Sequence[str]) -> dict[str, StoredAction | None]:
-        """Return the actions with these ids. Nothing of a record that was changed is told to the model."""
+        """Return the actions with these ids.
+
+        Nothing of a record that was changed is told to the model.
+        """
         signer = self._store.signer
         stored = await self._store.repository.read(scope.conversation.id, tuple(ids))
         records: dict[str, StoredAction | None] = dict(zip(ids, stored, strict=True))
@@ -234,7 +255,9 @@ class OutcomeHistory:
         is_final = outcome in FINAL_OUTCOMES
         return replace(link, outcome=outcome, at=round(at, 3), is_final=is_final)
 
-    def _outcome_of(self, stored: StoredAction, records: Records, now: float) -> ActionOutcome | Literal[""]:
+    def _outcome_of(
+        self, stored: StoredAction, records: Records, now: float
+    ) -> ActionOutcome | Literal[""]:
         """Return what became of an action by its record; "" while it waits for an answer."""
         state = stored.state
         match state:
@@ -247,7 +270,8 @@ class OutcomeHistory:
             case "superseded":
                 changed = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
                 is_changed = stored.outcome_text.startswith(changed)
-                return "replaced" if is_changed else "failed"  # else its worker died before it began
+                # Else its worker died before it began.
+                return "replaced" if is_changed else "failed"
 
         # It was cancelled. Of a step only its plan knows why.
         head: StoredAction | None = stored
@@ -288,7 +312,10 @@ class OutcomeHistory:
             text = await self._for_model(message.tool_name, raw)
             key = "error" if link.outcome == "failed" else "result"
             entry[key] = json_or_text(text)
-        undo = records.get(link.undo) if has_failed_undo else None
+        if has_failed_undo:
+            undo = records.get(link.undo)
+        else:
+            undo = None
         if undo is not None:
             entry["note"] = _UNDO_FAILED
             text = await self._for_model(message.tool_name, _raw_text(undo))
@@ -403,7 +430,9 @@ def _differ(links: Sequence[ActionLink], before: Sequence[ActionLink]) -> bool:
     """
     if any(link.outcome == "unknown" or _has_failed_undo(link) for link in links):
         return True
-    return [(link.outcome, link.at) for link in links] != [(link.outcome, link.at) for link in before]
+    return [(link.outcome, link.at) for link in links] != [
+        (link.outcome, link.at) for link in before
+    ]
 
 
 def _raw_text(stored: StoredAction) -> str:
@@ -417,7 +446,8 @@ def _raw_text(stored: StoredAction) -> str:
 
 
 def _outcome_entry(link: ActionLink, words: str = "") -> dict[str, Any]:
-    """Return an outcome, when it came about in UTC, what it means, and the `words` of a person who denied it.
+    """Return an outcome, when it came about in UTC, what it means,
+    and the `words` of a person who denied it.
 
     The words are no result of the tool, and have no effect as special tokens of models.
     """
@@ -433,7 +463,9 @@ def _outcome_entry(link: ActionLink, words: str = "") -> dict[str, Any]:
     )
 
 
-def _with_outcomes(message: Message, links: tuple[ActionLink, ...], entries: Sequence[dict[str, Any]]) -> Message:
+def _with_outcomes(
+    message: Message, links: tuple[ActionLink, ...], entries: Sequence[dict[str, Any]]
+) -> Message:
     """Return the result of a call with what became of its actions.
 
     Without entries its content stays as it was.
@@ -451,7 +483,9 @@ def _with_outcomes(message: Message, links: tuple[ActionLink, ...], entries: Seq
 
 
 def _common_outcome(outcomes: Sequence[str]) -> str:
-    """Return the outcome of several actions of one call: "failed" if some were done and others were not."""
+    """Return the outcome of several actions of one call:
+    "failed" if some were done and others were not.
+    """
     if len(set(outcomes)) == 1:
         return outcomes[0]
     return "unknown" if "unknown" in outcomes else "failed"

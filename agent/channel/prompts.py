@@ -1,4 +1,6 @@
-"""ConfirmPrompts: the questions and the offered choices that wait for an answer, with their buttons."""
+"""ConfirmPrompts: the questions and the offered choices that wait for an answer,
+with their buttons.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,17 @@ from sayso.pending.limits import KEEP_RECENT_MS
 from sayso.pending.proposals import Effect, Proposal, is_undo, step_ids, undo_proposal
 from sayso.pending.repository import OPEN_STATES, ActionResult, Claim, StoredAction, sign_action
 from sayso.pending.store import PendingActionStore
-from sayso.pending.turns import CHOICE_KIND, LeaseLost, NewAction, StaleTurn, TurnChange, outbox_entry
+from sayso.pending.turns import (
+    CHOICE_KIND,
+    LeaseLost,
+    NewAction,
+    StaleTurn,
+    TurnChange,
+    outbox_entry,
+)
 
-#: Characters of a message that keeps its text when its buttons are removed. A longer text is sent as a message of its
-#: own, with the buttons in the next message.
+#: Characters of a message that keeps its text when its buttons are removed. A longer text is sent
+#: as a message of its own, with the buttons in the next message.
 MAX_KEPT_CHARS = 1000
 #: Characters of a preview that a button may show.
 MAX_EFFECT_CHARS = 48
@@ -51,19 +60,23 @@ _FIRST_STEP = re.compile(r"^1\. (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """The conversation of operators that is told about a question without an answer for `after_seconds`."""
+    """The conversation of operators that is told about a question
+    without an answer for `after_seconds`.
+    """
 
     after_seconds: float
     to: Conversation
     language: str = "en"
 
     def added_to(self, action: NewAction, preview: str, asked_in: Conversation) -> NewAction:
-        """Return the action with a message for the operators: its channel, its preview and its time limit.
+        """Return the action with a message for the operators: its channel,
+        its preview and its time limit.
 
         The message does not name the user; the preview contains what may be told.
         """
         text = texts_for(self.language).escalation(preview, asked_in.channel, action.ttl_ms / 1000)
-        reply, is_elsewhere = Reply(text, language=self.language), self.to.id != asked_in.id
+        reply = Reply(text, language=self.language)
+        is_elsewhere = self.to.id != asked_in.id
         entry = outbox_entry(self.to, reply, forward=is_elsewhere, later=True)
         return replace(action, alarm=entry, alarm_after_ms=round(self.after_seconds * 1000))
 
@@ -71,7 +84,9 @@ class Escalation:
 class ConfirmPrompts:
     """The questions and offered choices of one channel. Lives as long as its store."""
 
-    def __init__(self, store: PendingActionStore, escalation: Escalation | None, *, expiry_notice: bool) -> None:
+    def __init__(
+        self, store: PendingActionStore, escalation: Escalation | None, *, expiry_notice: bool
+    ) -> None:
         self._store = store
         self._escalation = escalation
         self._expiry_notice = expiry_notice
@@ -87,16 +102,25 @@ class ConfirmPrompts:
     ) -> tuple[tuple[Reply, str], tuple[NewAction, ...]]:
         """Return the question with the id of its action, and the actions to store.
 
-        `above` is text that disappears with the question. `prompt` is the tool's own text below the preview.
-        `changed` says what differs from the question that this one changes.
+        `above` is text that disappears with the question. `prompt` is the tool's own text below the
+        preview. `changed` says what differs from the question that this one changes.
         """
         head = proposal.head
         texts = texts_for(head.language)
-        ran_beside = texts.ran_beside(head.ran_beside) if head.ran_beside else ""
-        notes = "\n".join(filter(None, [changed, await self._earlier_runs(context, proposal), ran_beside]))
-        question = texts.question("\n\n".join(filter(None, [head.preview, notes, prompt])), head.ttl_seconds, head.code)
+        if head.ran_beside:
+            ran_beside = texts.ran_beside(head.ran_beside)
+        else:
+            ran_beside = ""
+        notes = "\n".join(
+            filter(None, [changed, await self._earlier_runs(context, proposal), ran_beside])
+        )
+        question = texts.question(
+            "\n\n".join(filter(None, [head.preview, notes, prompt])), head.ttl_seconds, head.code
+        )
         text = "\n\n".join(filter(None, [above, question]))
-        reply = Reply(text, self.buttons(head, context), answer_seconds=head.ttl_seconds, preview=head.preview)
+        reply = Reply(
+            text, self.buttons(head, context), answer_seconds=head.ttl_seconds, preview=head.preview
+        )
         *steps, action = proposal.new_actions(self._store.signer, context.user)
         return (reply, head.pending_action_id), (*steps, self._with_notices(context, action, head))
 
@@ -127,18 +151,29 @@ class ConfirmPrompts:
         return "\n".join(lines)
 
     def buttons(self, head: PendingAction, context: TurnContext) -> tuple[Button, ...]:
-        """Return the buttons of a question. With a code there is no confirm button, because the code must be typed."""
-        signer, scope, pid = self._store.signer, context.turn.scope, head.pending_action_id
+        """Return the buttons of a question.
+
+        With a code there is no confirm button, because the code must be typed.
+        """
+        signer = self._store.signer
+        scope = context.turn.scope
+        pid = head.pending_action_id
         buttons = _question_buttons(head)
         return tuple(
-            replace(button, data=signer.button_token(pid, intent, scope)) for intent, button in buttons.items()
+            replace(button, data=signer.button_token(pid, intent, scope))
+            for intent, button in buttons.items()
         )
 
-    def _with_notices(self, context: TurnContext, action: NewAction, head: PendingAction) -> NewAction:
-        """Return the action with the messages to send if there is no answer, which only a worker can send."""
+    def _with_notices(
+        self, context: TurnContext, action: NewAction, head: PendingAction
+    ) -> NewAction:
+        """Return the action with the messages to send if there is no answer,
+        which only a worker can send.
+        """
         if context.lease is None:
             return action
-        preview, here = brief(head.preview), context.turn.conversation
+        preview = brief(head.preview)
+        here = context.turn.conversation
         action = replace(action, to=json.dumps([here.channel, here.chat, here.thread]))
         if self._escalation:
             action = self._escalation.added_to(action, preview, here)
@@ -148,19 +183,24 @@ class ConfirmPrompts:
         closed = closed_prompt("", preview, "expired", "", buttons)
         if not self._expiry_notice:
             closed = replace(closed, text=f"{_SYMBOLS['expired']} {texts.expired(head.preview)}")
-        action = replace(action, ending=outbox_entry(here, replace(closed, language=head.language), later=True))
+        action = replace(
+            action, ending=outbox_entry(here, replace(closed, language=head.language), later=True)
+        )
         if not self._expiry_notice:
             return action
-        notice = Reply(outcome_line("expired", texts.expired_unanswered(preview)), language=head.language)
+        notice = Reply(
+            outcome_line("expired", texts.expired_unanswered(preview)), language=head.language
+        )
         return replace(action, notice=outbox_entry(here, notice, later=True))
 
     async def close(
         self, turn: Turn, stored: StoredAction, state: ActionState, outcome: str
     ) -> tuple[tuple[Reply, str], ...]:
-        """Return the reply that replaces the question of an action that has ended, or nothing if it cannot be found.
+        """Return the reply that replaces the question of an action that has ended,
+        or nothing if it cannot be found.
 
-        Send it before everything else, so that a second set of buttons never shows while the first can be tapped.
-        Sending it twice is harmless.
+        Send it before everything else, so that a second set of buttons never shows while the first
+        can be tapped. Sending it twice is harmless.
         """
         prompt = prompt_id(turn, stored)
         if not prompt:
@@ -186,14 +226,18 @@ class ConfirmPrompts:
         buttons = decided_buttons(asked, decision)
         return ((closed_prompt(prompt, kept_text, state, decision, buttons), ""),)
 
-    def offer_undo(self, context: TurnContext, answer: TurnAnswer, effects: Sequence[Effect]) -> TurnAnswer:
+    def offer_undo(
+        self, context: TurnContext, answer: TurnAnswer, effects: Sequence[Effect]
+    ) -> TurnAnswer:
         """Return the answer with an undo button for the effects that can be undone.
 
         The undo waits beside the pending action that the user may have.
         """
         if context.returns_text or not answer.change.replies:
             return answer
-        limits = [(self._store.executors.undo_seconds(effect.action.kind), effect) for effect in effects]
+        limits = [
+            (self._store.executors.undo_seconds(effect.action.kind), effect) for effect in effects
+        ]
         limits = [(limit, effect) for limit, effect in limits if limit]
         if not limits:
             return answer
@@ -215,35 +259,52 @@ class ConfirmPrompts:
     def with_outcome(
         self, context: TurnContext, answer: TurnAnswer, outcome: str, effects: Sequence[Effect]
     ) -> TurnAnswer:
-        """Return the answer of the model below the outcome that it follows, with an undo button for the effects.
+        """Return the answer of the model below the outcome that it follows,
+        with an undo button for the effects.
 
         They are one text, unless the answer has buttons, or begins with a file or an edit.
         """
         if not outcome:
             return answer
         change = answer.change
-        above = self.offer_undo(context, TurnAnswer(TurnChange(replies=((Reply(outcome), ""),))), effects).change
+        above = self.offer_undo(
+            context, TurnAnswer(TurnChange(replies=((Reply(outcome), ""),))), effects
+        ).change
         replies = (*above.replies, *change.replies)
-        first = change.replies[0][0] if change.replies else Reply()
+        if change.replies:
+            first = change.replies[0][0]
+        else:
+            first = Reply()
         if first.text and not (first.media or first.edits or change.new_actions):
             *before, (last, pid) = above.replies
             # What can be undone stands beside the outcome, not below the words of a model.
             kept = last if last.buttons else first
             joined = replace(kept, text=f"{last.text}\n\n{first.text}")
             replies = (*before, (joined, pid), *change.replies[1:])
-        return answer.changed(replies=replies, new_actions=(*above.new_actions, *change.new_actions))
+        return answer.changed(
+            replies=replies, new_actions=(*above.new_actions, *change.new_actions)
+        )
 
     async def note_question(self, turn: Turn, pid: str) -> None:
-        """Note a question that is asked in a thread, so that the other threads of the chat know of it."""
+        """Note a question that is asked in a thread, so that the
+        other threads of the chat know of it.
+        """
         here = turn.conversation
         if here.thread:
             note = json.dumps({"thread": here.thread, "pid": pid})
-            await self._store.repository.note_asked(replace(here, thread="").id, turn.scope.id, note)
+            await self._store.repository.note_asked(
+                replace(here, thread="").id, turn.scope.id, note
+            )
 
     async def find_question_elsewhere(self, turn: Turn, now: float) -> StoredAction | None:
         """Return the question that is open for this person in another thread of the chat, or None."""
-        repository, here, chat = self._store.repository, turn.conversation, replace(turn.conversation, thread="")
-        stored = await repository.find_open(chat.id, turn.scope.id) if here.thread else None
+        repository = self._store.repository
+        here = turn.conversation
+        chat = replace(turn.conversation, thread="")
+        if here.thread:
+            stored = await repository.find_open(chat.id, turn.scope.id)
+        else:
+            stored = None
         if self._is_open(stored, turn, chat, now):
             return stored
         note = await repository.last_asked(chat.id, turn.scope.id)
@@ -254,16 +315,22 @@ class ConfirmPrompts:
         (stored,) = await repository.read(there.id, (asked["pid"],))
         return stored if self._is_open(stored, turn, there, now) else None
 
-    def _is_open(self, stored: StoredAction | None, turn: Turn, there: Conversation, now: float) -> bool:
+    def _is_open(
+        self, stored: StoredAction | None, turn: Turn, there: Conversation, now: float
+    ) -> bool:
         """Return whether the action still waits for this person and was not modified."""
         if stored is None or stored.state != "shown" or stored.action.is_expired(now):
             return False
         return stored.is_genuine(self._store.signer, replace(turn.scope, conversation=there))
 
-    def offer_choices(self, context: TurnContext, answer: TurnAnswer, labels: Sequence[str]) -> TurnAnswer:
-        """Return the answer with the labels as buttons under its last text, or as a list without a worker.
+    def offer_choices(
+        self, context: TurnContext, answer: TurnAnswer, labels: Sequence[str]
+    ) -> TurnAnswer:
+        """Return the answer with the labels as buttons under its last text,
+        or as a list without a worker.
 
-        If the last reply is a question or a file, or is too long, the buttons get a message of their own.
+        If the last reply is a question or a file, or is too long,
+        the buttons get a message of their own.
         """
         if not labels:
             return answer
@@ -271,9 +338,12 @@ class ConfirmPrompts:
         fits = not (pid or last.media) and len(last.text) <= MAX_KEPT_CHARS
         above, text = (before, last.text) if fits else ([*before, (last, pid)], "")
         if context.lease is None:
-            listed = "\n".join([text or context.texts.choose(), "", *(f"- {literal(label)}" for label in labels)])
+            listed = "\n".join(
+                [text or context.texts.choose(), "", *(f"- {literal(label)}" for label in labels)]
+            )
             return answer.changed(replies=(*above, (Reply(listed), "")))
-        turn, args = context.turn, {"labels": list(labels), "text": Reply(text or context.texts.choose()).text}
+        turn = context.turn
+        args = {"labels": list(labels), "text": Reply(text or context.texts.choose()).text}
         offer = PendingAction(
             user_id=turn.user_id,
             kind=CHOICE_KIND,
@@ -288,19 +358,30 @@ class ConfirmPrompts:
         )
         # The offer waits beside the scope's pending action, and only its buttons reach it.
         action = sign_action(offer, self._store.signer, user=context.user, live=False)
-        signer, pid = self._store.signer, offer.pending_action_id
-        buttons = (Button(label, signer.choice_token(pid, place, turn.scope)) for place, label in enumerate(labels))
+        signer = self._store.signer
+        pid = offer.pending_action_id
+        buttons = (
+            Button(label, signer.choice_token(pid, place, turn.scope))
+            for place, label in enumerate(labels)
+        )
         reply = Reply(offer.args["text"], tuple(buttons))
-        return answer.changed(replies=(*above, (reply, pid)), new_actions=(*answer.change.new_actions, action))
+        return answer.changed(
+            replies=(*above, (reply, pid)), new_actions=(*answer.change.new_actions, action)
+        )
 
-    async def take_choice(self, context: TurnContext, stored: StoredAction, choice: int) -> StoredAction:
-        """Take a choice unless one was taken before. Return the offer, which names the event that took a choice.
+    async def take_choice(
+        self, context: TurnContext, stored: StoredAction, choice: int
+    ) -> StoredAction:
+        """Take a choice unless one was taken before.
+
+        Return the offer, which names the event that took a choice.
 
         Raises LeaseLost and StaleTurn if the worker must stop or read the action again.
         """
         if stored.state not in OPEN_STATES:
             return stored
-        repository, event = self._store.repository, context.turn.event_id
+        repository = self._store.repository
+        event = context.turn.event_id
         claim = Claim(context.turn.scope, stored.pid, event, "tap", context.lease, context.seq)
         verdict, _ = await repository.claim(claim, stored)
         match verdict:
@@ -318,7 +399,9 @@ class ConfirmPrompts:
 
 
 def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: str) -> str:
-    """Return the label of the button by which a user decided an action, "" if it ended without them."""
+    """Return the label of the button by which a user decided an action,
+    "" if it ended without them.
+    """
     preview = stored.action.preview
     match state:
         case "cancelled" if outcome.startswith(texts.cancelled(preview)):
@@ -333,8 +416,13 @@ def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: s
 
 
 def prompt_id(turn: Turn, stored: StoredAction) -> str:
-    """Return the platform's id of the question's message: the tapped one, or else the delivered one; "" if unknown."""
-    parts = split_button_token(turn.tap.data) if turn.tap else None
+    """Return the platform's id of the question's message: the tapped one,
+    or else the delivered one; "" if unknown.
+    """
+    if turn.tap:
+        parts = split_button_token(turn.tap.data)
+    else:
+        parts = None
     if parts and parts[0] == stored.pid and turn.message_id:
         return turn.message_id
     return stored.prompt
@@ -373,12 +461,17 @@ def decided_buttons(asked: Sequence[Button], decision: str) -> tuple[Button, ...
 
 def _decided(button: Button, *, is_chosen: bool) -> Button:
     mark = f"{_CHOSEN} " if is_chosen else ""
-    effect = f"{mark}{button.effect}" if button.effect else ""
+    if button.effect:
+        effect = f"{mark}{button.effect}"
+    else:
+        effect = ""
     return Button(f"{mark}{button.label}", "", effect=effect)
 
 
 def outcome_line(state: ActionState, text: str) -> str:
-    """Return an outcome as a line of the bot's own, which no text of a model passes for: with the sign of its state."""
+    """Return an outcome as a line of the bot's own, which no text of a model passes for:
+    with the sign of its state.
+    """
     return f"{_SYMBOLS.get(state, WARNING)} {text}"
 
 
@@ -402,11 +495,15 @@ def closed_prompt(
     return Reply(text, edits=prompt, optional=True, decided_buttons=buttons)
 
 
-def _earlier_run(texts: Texts, action: PendingAction, recent: Sequence[StoredAction], now: float) -> str:
-    """Return when the same action was done, or may have been done, within the last hour; "" if it was not.
+def _earlier_run(
+    texts: Texts, action: PendingAction, recent: Sequence[StoredAction], now: float
+) -> str:
+    """Return when the same action was done, or may have been done, within the last hour;
+    "" if it was not.
 
-    The clock of the store counts the hour: a worker's own clock may be wrong, and the turn may have waited. A call
-    without a question that may have run is named after the hour, too, without its time: `now` is when the turn came in.
+    The clock of the store counts the hour: a worker's own clock may be wrong, and the turn may have
+    waited. A call without a question that may have run is named after the hour, too, without its
+    time: `now` is when the turn came in.
     """
     for stored in recent:
         age = stored.looked_at - stored.begun_at
@@ -427,20 +524,26 @@ def _earlier_run(texts: Texts, action: PendingAction, recent: Sequence[StoredAct
 def _is_same_effect(earlier: PendingAction, action: PendingAction) -> bool:
     """Return whether two actions have the same tool and arguments.
 
-    Code that asks by itself need not record arguments. Then the words of the question tell its actions apart.
+    Code that asks by itself need not record arguments.
+    Then the words of the question tell its actions apart.
     """
     is_same_call = (earlier.kind, earlier.args_digest) == (action.kind, action.args_digest)
     return is_same_call and (bool(action.args) or earlier.preview == action.preview)
 
 
 def short_effect(head: PendingAction) -> str:
-    """Return a preview that fits on a button, without details in brackets at its end; "" if it is too long.
+    """Return a preview that fits on a button, without details in brackets at its end;
+    "" if it is too long.
 
     For a plan, return the first step and the number of further steps.
     """
-    preview, more = head.preview.strip(), ""
+    preview = head.preview.strip()
+    more = ""
     if head.kind == PLAN_KIND:
         first = _FIRST_STEP.search(preview)
-        preview, more = (first[1] if first else ""), f" (+{len(step_ids(head)) - 1})"
+        preview = first[1] if first else ""
+        more = f" (+{len(step_ids(head)) - 1})"
     effect = _DETAILS.sub("", as_statement(preview))
-    return f"{effect}{more}" if effect and "\n" not in effect and len(effect) <= MAX_EFFECT_CHARS else ""
+    if effect and "\n" not in effect and len(effect) <= MAX_EFFECT_CHARS:
+        return f"{effect}{more}"
+    return ""

@@ -44,44 +44,58 @@ PREVIEW_SECONDS = 10.0
 
 
 class ToolExecutors:
-    """The agent's tools as kinds of actions. Lives as long as the store, and follows changes of the tools.
+    """The agent's tools as kinds of actions.
+
+    Lives as long as the store, and follows changes of the tools.
 
     Among them are those of agents that are tools of the agent, under the policy of their own agent.
 
-    A tool that was removed or disabled, or that the policy denies by now, does not run even after a yes. This also
-    holds for executors that the tool's author registered.
+    A tool that was removed or disabled, or that the policy denies by now, does not run even after a
+    yes. This also holds for executors that the tool's author registered.
     """
 
-    def __init__(self, tools: Callable[[], Iterable[Tool]], config: Callable[[], AgentConfig]) -> None:
+    def __init__(
+        self, tools: Callable[[], Iterable[Tool]], config: Callable[[], AgentConfig]
+    ) -> None:
         self._tools = tools
         self._config = config
         #: The names of all tools there were.
         self._known = {tool.name for tool, _ in self._all()}
 
     def executor(self, action: PendingAction, own: ExecutorFactory | None) -> ActionExecutor | None:
-        """Return what performs a confirmed action or an undo, and reports it to observers. None: nothing may.
+        """Return what performs a confirmed action or an undo, and reports it to observers.
+
+        None: nothing may.
 
         The effect of an undo begins with its start, whatever its tool declares.
         """
-        name, factory = action.kind.removeprefix(UNDO_PREFIX), own
+        name = action.kind.removeprefix(UNDO_PREFIX)
+        factory = own
         marks_effect = False
         tool = self._find(name)
         if tool is None and name in self._known:
             return None
         if tool and action.kind == name:
-            factory = (own or partial(_tool_executor, tool)) if self._may_run(tool, action) else None
+            if self._may_run(tool, action):
+                factory = own or partial(_tool_executor, tool)
+            else:
+                factory = None
             marks_effect = tool.marks_effect and own is None
         elif tool and tool.undo is not None:
             factory = own or partial(_undo_executor, tool)
         executor = factory(action) if factory else None
         if executor is None:
             return None
-        return ActionExecutor(partial(_run_observed, action, self._config(), executor), marks_effect)
+        return ActionExecutor(
+            partial(_run_observed, action, self._config(), executor), marks_effect
+        )
 
     async def compare(self, action: PendingAction, *, render: bool, has_own: bool) -> Comparison:
-        """Compare the tool of an action with the one that was shown; with `render` its preview as well.
+        """Compare the tool of an action with the one that was shown;
+        with `render` its preview as well.
 
-        An undo, and what a tool's own code asked, have no preview that could be made again. Raises nothing.
+        An undo, and what a tool's own code asked, have no preview that could be made again.
+        Raises nothing.
         """
         ids = {"kind": action.kind, "pending": action.pending_action_id}
         names = {action.kind.removeprefix(UNDO_PREFIX), action.asked_by} - {""}
@@ -103,8 +117,9 @@ class ToolExecutors:
     def _why_gone(self, action: PendingAction, *, has_own: bool) -> str:
         """Return the log event that says why nothing may run an action by now, "" if something may.
 
-        Its own tool must be there and allowed, and so must the tool whose code asked: who removes or denies
-        that one withdraws its questions. An undo needs no permission: it only takes back what was done.
+        Its own tool must be there and allowed, and so must the tool whose code asked: who removes
+        or denies that one withdraws its questions. An undo needs no permission: it only takes back
+        what was done.
         """
         name = action.kind.removeprefix(UNDO_PREFIX)
         tool = self._find(name)
@@ -119,18 +134,24 @@ class ToolExecutors:
         asking = self._find(action.asked_by or name)
         if asking is None:
             return "pending.tool_gone"
-        # The arguments of the call that asked are not stored: only a rule without arguments can deny it.
+        # The arguments of the call that asked are not stored:
+        # only a rule without arguments can deny it.
         return "pending.denied" if self._is_denied(asking, None) else ""
 
     def _is_denied(self, tool: Tool, args: Mapping[str, Any] | None) -> bool:
-        """Return whether the policy denies a call by now; without arguments, whether it denies every call."""
+        """Return whether the policy denies a call by now; without arguments,
+        whether it denies every call.
+        """
         policy = next((policy for each, policy in self._all() if each.name == tool.name), None)
         if args is None:
             return policy is not None and policy.unconditional_denial(tool.name) is not None
         return effective_decision(tool, args, policy).decision == "deny"
 
     async def _compare_with(self, tool: Tool, action: PendingAction, *, render: bool) -> Comparison:
-        """Compare an action with its tool, or with the tool whose code asked. Raises what its author's code raises."""
+        """Compare an action with its tool, or with the tool whose code asked.
+
+        Raises what its author's code raises.
+        """
         if tool.config_injector is not None:  # it may block, and there may be no event loop here
             await run_with_timeout(tool.schema, PREVIEW_SECONDS)
         if not _is_same_definition(tool, action):
@@ -144,7 +165,10 @@ class ToolExecutors:
             return Comparison("changed")
 
     async def _compare_preview(self, tool: Tool, action: PendingAction) -> Comparison:
-        """Make the preview again and compare it with the one that was shown. Raises ToolError, TimedOut."""
+        """Make the preview again and compare it with the one that was shown.
+
+        Raises ToolError, TimedOut.
+        """
         limits = (PREVIEW_SECONDS, self._config().tool_timeout_seconds, tool.metadata.timeout)
         seconds = min(limit for limit in limits if limit is not None)
         draft = await run_with_timeout(lambda: tool.draft(action.args), seconds)
@@ -154,7 +178,10 @@ class ToolExecutors:
         return Comparison("same" if is_same else "changed")
 
     def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
-        """Return what finds out how an interrupted action of this kind ended. None: nothing can, or may."""
+        """Return what finds out how an interrupted action of this kind ended.
+
+        None: nothing can, or may.
+        """
         name = kind.removeprefix(UNDO_PREFIX)
         tool = self._find(name)
         if tool is None and name in self._known:
@@ -173,14 +200,19 @@ class ToolExecutors:
         return tool
 
     def _all(self) -> Iterator[tuple[Tool, ToolPolicy | None]]:
-        """Yield each tool with the policy that decides about it. Of two with one name the first counts."""
+        """Yield each tool with the policy that decides about it.
+
+        Of two with one name the first counts.
+        """
         tools = list(self._tools())
         policy = self._config().tool_policy
         yield from ((tool, policy) for tool in tools)
         yield from inner_tools(tools)
 
     def _may_run(self, tool: Tool, action: PendingAction) -> bool:
-        """Return whether an action may run: not against the current policy, nor with another version of its tool."""
+        """Return whether an action may run: not against the current policy,
+        nor with another version of its tool.
+        """
         refusal = ""
         if not _is_same_definition(tool, action):
             refusal = "pending.other_version"
@@ -192,23 +224,29 @@ class ToolExecutors:
 
 
 def _is_same_definition(tool: Tool, action: PendingAction) -> bool:
-    """Return whether the tool has the version and the definition that were shown, as far as the action names them."""
-    if action.asked_by in ("", tool.name) and action.tool_digest not in ("", tool.definition_digest):
+    """Return whether the tool has the version and the definition that were shown,
+    as far as the action names them.
+    """
+    if action.asked_by in ("", tool.name) and action.tool_digest not in (
+        "",
+        tool.definition_digest,
+    ):
         return False
     is_of_this_kind = action.kind.removeprefix(UNDO_PREFIX) == tool.name
     return not is_of_this_kind or action.version in ("", tool.version)
 
 
 def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:
-    """Return the executor of an action: it runs the tool with the recorded arguments, validated again.
+    """Return the executor of an action: it runs the tool with the recorded arguments,
+    validated again.
 
-    A typed result becomes text for the user here. None: the version of the tool has changed since the preview, or it
-    would run with other arguments than those shown.
+    A typed result becomes text for the user here. None: the version of the tool has changed since
+    the preview, or it would run with other arguments than those shown.
     """
     refusal = ""
     if action.version != tool.version:
         refusal = "pending.other_version"
-    elif not is_same_call(tool, action.args):  # a changed definition has arguments that were never shown
+    elif not is_same_call(tool, action.args):
         refusal = "pending.other_arguments"
     if refusal:
         log.warning(refusal, extra={"kind": tool.name, "pending": action.pending_action_id})
@@ -231,12 +269,16 @@ def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:
 async def _run_observed(action: PendingAction, config: AgentConfig, executor: Executor) -> Any:
     """Run a confirmed call or an undo, and report it to observers as a run with one call.
 
-    The id of the call is that of the action, and the name of the tool is its kind. Raises the errors of the call.
+    The id of the call is that of the action, and the name of the tool is its kind.
+    Raises the errors of the call.
     """
     events = RunEvents(
-        config.observers, metadata={"pending_action": action.pending_action_id}, asynchronous=is_in_loop()
+        config.observers,
+        metadata={"pending_action": action.pending_action_id},
+        asynchronous=is_in_loop(),
     )
-    began, call = perf_counter(), (action.pending_action_id, action.kind)
+    began = perf_counter()
+    call = (action.pending_action_id, action.kind)
     await events.tell("run_start", [], "")
     await events.tell("tool_start", *call, action.args)
     try:
@@ -245,7 +287,10 @@ async def _run_observed(action: PendingAction, config: AgentConfig, executor: Ex
         await events.tell("cancelled", 0, "the confirmed call was cut off")
         raise
     except Exception as exc:
-        cause = exc.__cause__ if isinstance(exc, EffectFailed | TimedOut) else None
+        if isinstance(exc, EffectFailed | TimedOut):
+            cause = exc.__cause__
+        else:
+            cause = None
         error = original_error(cause if isinstance(cause, Exception) else exc)
         await _tell_failure(events, action, error, began)
         raise
@@ -253,7 +298,13 @@ async def _run_observed(action: PendingAction, config: AgentConfig, executor: Ex
     if isinstance(value, Ambiguous | NotFound):
         await _tell_failure(events, action, EffectFailed(result), began)
         return value
-    events.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, tool_result=result)
+    events.note(
+        "tool_execution",
+        began=began,
+        tool_name=action.kind,
+        tool_args=action.args,
+        tool_result=result,
+    )
     await events.tell("tool_end", *call, result, (perf_counter() - began) * 1000)
     await events.tell("run_end", AgentResult(result, trace=events.trace, stop_reason="terminal"))
     return value
@@ -264,20 +315,32 @@ def _observed_text(value: Any) -> str:
     if isinstance(value, ToolOutput):
         return value.text or value.output
     try:
-        return value if isinstance(value, str) else result_text(serialize(value))
+        if isinstance(value, str):
+            return value
+        return result_text(serialize(value))
     except Exception:  # a value of any type may raise anything
         return type(value).__name__
 
 
-async def _tell_failure(events: RunEvents, action: PendingAction, error: BaseException, began: float) -> None:
+async def _tell_failure(
+    events: RunEvents, action: PendingAction, error: BaseException, began: float
+) -> None:
     call = (action.pending_action_id, action.kind)
-    events.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, error=error_text(error))
+    events.note(
+        "tool_execution",
+        began=began,
+        tool_name=action.kind,
+        tool_args=action.args,
+        error=error_text(error),
+    )
     await events.tell("tool_error", *call, error, action.args, (perf_counter() - began) * 1000)
     await events.tell("run_end", AgentResult("", trace=events.trace, stop_reason="error"))
 
 
 def tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
-    """Return the tools that the action or a step of it needs: those that run, and those whose code asked."""
+    """Return the tools that the action or a step of it needs: those that run,
+    and those whose code asked.
+    """
     needed = [action.kind, action.asked_by]
     if action.kind == PLAN_KIND:
         needed = []
@@ -288,7 +351,8 @@ def tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
 
 
 def _tool_output(tool: Tool, value: Any) -> ToolOutput | Ambiguous | NotFound:
-    """Return a result as the user and the model read it; the value itself if it says that nothing was done.
+    """Return a result as the user and the model read it;
+    the value itself if it says that nothing was done.
 
     Raises ToolExecutionError if the tool asked for a yes itself and did nothing.
     """
@@ -298,7 +362,8 @@ def _tool_output(tool: Tool, value: Any) -> ToolOutput | Ambiguous | NotFound:
             f"factory for {tool.name!r}, so that its yes outlives a restart",
             tool_name=tool.name,
         )
-    if isinstance(value, Ambiguous | NotFound):  # nothing was done, because the target was missing or ambiguous
+    # Nothing was done, because the target was missing or ambiguous.
+    if isinstance(value, Ambiguous | NotFound):
         return value
     raw = serialize(value)
     text = "" if value is None else effect_text(raw)
@@ -306,7 +371,10 @@ def _tool_output(tool: Tool, value: Any) -> ToolOutput | Ambiguous | NotFound:
 
 
 def _undo_executor(tool: Tool, action: PendingAction) -> Executor | None:
-    """Return the executor of a tool's undo. It gets the arguments and the result of the original call."""
+    """Return the executor of a tool's undo.
+
+    It gets the arguments and the result of the original call.
+    """
 
     async def execute() -> ToolOutput | Ambiguous | NotFound:
         try:

@@ -17,7 +17,15 @@ from typing import Any, Literal, Protocol
 from sayso.agent.channel.long_texts import BEGINNING_CHARS, LongTexts, with_lost_note
 from sayso.agent.messages import KeptText, Message, Role, ToolCall, UsageStats
 from sayso.agent.run.long_results import MAX_FULL_CHARS, is_long, kept_part, shorten_for_history
-from sayso.agent.run.state import NOT_RUN, UNCLEAR, CallOutcome, Journal, JournaledAnswer, ModelAnswer, NoJournal
+from sayso.agent.run.state import (
+    NOT_RUN,
+    UNCLEAR,
+    CallOutcome,
+    Journal,
+    JournaledAnswer,
+    ModelAnswer,
+    NoJournal,
+)
 from sayso.agent.tools.call_texts import shorten
 from sayso.agent.tools.context import Artifact, TimerChange
 from sayso.channels.storage.media import NoRoom, TooLarge
@@ -37,12 +45,14 @@ from sayso.pending.turns import (
     journal_head,
 )
 
-#: Characters of a journal, including long texts. Once it has this many, the run ends politely without further calls.
+#: Characters of a journal, including long texts. Once it has this many,
+#: the run ends politely without further calls.
 MAX_JOURNAL_CHARS = 1_000_000
 #: Characters of a long text that count for it at most: a model is never shown more of one result.
 MAX_COUNTED_CHARS = 100_000
 
-#: Stands above the result of a call of an interrupted turn that would have taken effect at the end of the turn.
+#: Stands above the result of a call of an interrupted turn that would have
+#: taken effect at the end of the turn.
 UNDELIVERED = "[The turn was interrupted: it set no timer, and sent no file and no buttons.]"
 
 log = logging.getLogger(__name__)
@@ -52,13 +62,19 @@ StoreFile = Callable[[Artifact], Awaitable[Artifact]]
 
 
 class Journals(Protocol):
-    """The store of the journals. A journal is read with its turn (`QueuedTurn.journal`) and deleted with it."""
+    """The store of the journals.
+
+    A journal is read with its turn (`QueuedTurn.journal`) and deleted with it.
+    """
 
     async def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
-        """Append entries to the journal of turn `seq`. The first entry gets the number `at`, counted from 0.
+        """Append entries to the journal of turn `seq`.
 
-        Repeating is safe: an entry whose number exists is already stored. Entry 0 names the turn; it replaces the
-        journal of another turn. Raises LeaseLost, and StaleTurn if the turn is not the next one or entries are missing.
+        The first entry gets the number `at`, counted from 0.
+
+        Repeating is safe: an entry whose number exists is already stored. Entry 0 names the turn;
+        it replaces the journal of another turn. Raises LeaseLost, and StaleTurn if the turn is not
+        the next one or entries are missing.
         """
 
     async def entries(self, lease: Lease) -> Sequence[str]:
@@ -72,8 +88,13 @@ class RedisJournals:
         self._scripts = scripts
 
     async def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
-        """Append entries to the journal of a turn. Raises redis.RedisError if they may or may not be stored."""
-        answer = await self._scripts.arun("journal", lease.conversation, {**lease.args, "seq": seq, "at": at}, *entries)
+        """Append entries to the journal of a turn.
+
+        Raises redis.RedisError if they may or may not be stored.
+        """
+        answer = await self._scripts.arun(
+            "journal", lease.conversation, {**lease.args, "seq": seq, "at": at}, *entries
+        )
         if answer == "lost":
             raise LeaseLost(lease.conversation)
         if answer != "ok":
@@ -90,21 +111,32 @@ class RedisJournals:
 class TurnJournal:
     """The journal of one attempt at a turn.
 
-    Entries are JSON. The first names the turn. Then follow the model's answers with tool calls, which calls of the last
-    answer were started (only those that must not start twice), and their outcomes. The answer that ends the run needs
-    no entry, because the commit follows at once. An entry has only a part of a long result and a reference to the full
-    text in `texts`. Answers are stored in full, because a successor runs their calls.
+    Entries are JSON. The first names the turn. Then follow the model's answers with tool calls,
+    which calls of the last answer were started (only those that must not start twice), and their
+    outcomes. The answer that ends the run needs no entry, because the commit follows at once. An
+    entry has only a part of a long result and a reference to the full text in `texts`. Answers are
+    stored in full, because a successor runs their calls.
     """
 
     def __init__(
-        self, store: Journals, lease: Lease, queued: QueuedTurn, store_file: StoreFile, texts: LongTexts
+        self,
+        store: Journals,
+        lease: Lease,
+        queued: QueuedTurn,
+        store_file: StoreFile,
+        texts: LongTexts,
     ) -> None:
         """Raises JournalUnreadable if the journal does not tell what an earlier attempt has done."""
-        entries = queued.journal if _belongs_to(queued) else ()
+        if _belongs_to(queued):
+            entries = queued.journal
+        else:
+            entries = ()
         self._known_answers = deque(_parse(entries[1:]))
         self._unsaved = [] if entries else [journal_head(queued)]
         self._saved_count = len(entries)
-        self._size = sum(map(len, entries)) + sum(each.chars_in_files for each in self._known_answers)
+        self._size = sum(map(len, entries)) + sum(
+            each.chars_in_files for each in self._known_answers
+        )
         self._store = store
         self._lease = lease
         self._queued = queued
@@ -124,7 +156,9 @@ class TurnJournal:
         self._begin_answer(entry.answer)
         for at, references in entry.long_texts.items():
             outcome = entry.outcomes[at]
-            texts = {name: await self._texts.load(reference) for name, reference in references.items()}
+            texts = {
+                name: await self._texts.load(reference) for name, reference in references.items()
+            }
             # Of a text that is lost, model and user see the beginning.
             if "full_text" in texts:
                 outcome = replace(outcome, full_text=texts["full_text"] or "")
@@ -132,14 +166,21 @@ class TurnJournal:
                 lost = with_lost_note(outcome.content, references["content"])
                 outcome = replace(outcome, content=texts["content"] or lost)
             if "closing" in texts:
-                outcome = replace(outcome, final_text=texts["closing"] or f"{outcome.final_text} […]")
+                outcome = replace(
+                    outcome, final_text=texts["closing"] or f"{outcome.final_text} […]"
+                )
             entry.outcomes[at] = outcome
         return entry.journaled
 
     def record_answer(self, answer: ModelAnswer) -> bool:
         """Record an answer; `save` writes it together with the calls that start."""
-        shown = {} if answer.tools is None else {"tools": answer.tools}
-        entry = json.dumps({"answer": answer.message.to_dict(), "usage": answer.usage.to_dict(), **shown})
+        if answer.tools is None:
+            shown = {}
+        else:
+            shown = {"tools": answer.tools}
+        entry = json.dumps(
+            {"answer": answer.message.to_dict(), "usage": answer.usage.to_dict(), **shown}
+        )
         if self._size + len(entry) > MAX_JOURNAL_CHARS:
             return False
         self._begin_answer(answer)
@@ -147,7 +188,9 @@ class TurnJournal:
         return True
 
     async def save(self, *started: int) -> None:
-        """Write what was recorded, in one round trip. Of calls that save at the same time, one writes for all.
+        """Write what was recorded, in one round trip.
+
+        Of calls that save at the same time, one writes for all.
 
         Under `run_without_loop` it blocks: the thread of a tool saves that its effect begins.
         """
@@ -160,7 +203,10 @@ class TurnJournal:
             await self._write()
 
     async def _write(self) -> None:
-        """Write the entries that are not saved yet. Two threads may write the same ones: they are stored once."""
+        """Write the entries that are not saved yet.
+
+        Two threads may write the same ones: they are stored once.
+        """
         with self._entries_lock:
             first = self._saved_count
             entries = tuple(self._unsaved)
@@ -182,7 +228,9 @@ class TurnJournal:
         if content != outcome.content:
             stored = replace(stored, raw_digest=outcome.fingerprint)
         entry = {"call": at, **_outcome_to_dict(stored)}
-        long = {name: text for name in ("content", "closing") if is_long(text := entry.get(name, ""))}
+        long = {
+            name: text for name in ("content", "closing") if is_long(text := entry.get(name, ""))
+        }
         if stored.full_text:
             long["full_text"] = kept_part(stored.full_text, MAX_FULL_CHARS)
         references = zip(long, await self._texts.store(list(long.values())), strict=True)
@@ -198,29 +246,50 @@ class TurnJournal:
         return stored
 
     async def _with_files(self, outcome: CallOutcome) -> CallOutcome:
-        """Return the outcome with its files stored. The model is told of those that cannot be, and goes on.
+        """Return the outcome with its files stored.
+
+        The model is told of those that cannot be, and goes on.
 
         The call may have had an effect, so that the user must hear of it all the same.
         """
-        stored, lost = list[Artifact](), list[str]()
+        stored = list[Artifact]()
+        lost = list[str]()
         for artifact in outcome.artifacts:
             try:
                 stored.append(await self._store_file(artifact))
             except (NoRoom, TooLarge, OSError) as exc:
-                may_show = not isinstance(exc, OSError) or isinstance(exc, StoreUnavailable)  # others may name a path
-                log.warning("media.not_stored", extra={"reason": str(exc) if may_show else type(exc).__name__})
+                # Others may name a path.
+                may_show = not isinstance(exc, OSError) or isinstance(exc, StoreUnavailable)
+                log.warning(
+                    "media.not_stored",
+                    extra={"reason": str(exc) if may_show else type(exc).__name__},
+                )
                 lost.append(artifact.filename or "file")
         if not lost:
             return replace(outcome, artifacts=tuple(stored))
         note = f"[{', '.join(lost)}: could not be stored, so the user does not get it]"
         ends: Literal["", "pending"] = "pending" if outcome.ends == "pending" else ""
-        return replace(outcome, content=f"{note}\n{outcome.content}", ends=ends, artifacts=tuple(stored))
+        return replace(
+            outcome, content=f"{note}\n{outcome.content}", ends=ends, artifacts=tuple(stored)
+        )
 
     def begin_call(self, at: int) -> str:
-        """Return a hash of the turn's event, the position of the call in the turn, and its tool and arguments."""
-        call, turn = self._calls[at], self._queued.turn
-        parts = [turn.conversation.id, turn.event_id, self._answer_count, at, call.tool_name, call.parameters]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+        """Return a hash of the turn's event, the position of the call in the turn,
+        and its tool and arguments.
+        """
+        call = self._calls[at]
+        turn = self._queued.turn
+        parts = [
+            turn.conversation.id,
+            turn.event_id,
+            self._answer_count,
+            at,
+            call.tool_name,
+            call.parameters,
+        ]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[
+            :32
+        ]
 
     def _begin_answer(self, answer: ModelAnswer) -> None:
         self._calls = answer.message.tool_calls
@@ -233,7 +302,9 @@ class TurnJournal:
 
 
 class StreamingJournal:
-    """A journal that tells the stream listener when a step is over, so that the next text replaces this step's."""
+    """A journal that tells the stream listener when a step is over,
+    so that the next text replaces this step's.
+    """
 
     def __init__(self, journal: Journal, listener: StreamListener) -> None:
         self._journal = journal
@@ -304,7 +375,10 @@ def _step_state(outcome: CallOutcome) -> StepState:
 
 
 class RunRecord(NoJournal):
-    """What a run without a worker has done so far, for the history if it is interrupted. One per turn."""
+    """What a run without a worker has done so far, for the history if it is interrupted.
+
+    One per turn.
+    """
 
     def __init__(self) -> None:
         self._answers: list[_AnswerEntries] = []
@@ -333,8 +407,9 @@ class RunRecord(NoJournal):
 class InterruptedRun:
     """What a run had done when it was interrupted.
 
-    `messages`: the model's answers with calls, each followed by one result for each call. `unclear`: the calls whose
-    outcome is unknown. `proposed`: the ids of proposed actions, which are not stored.
+    `messages`: the model's answers with calls, each followed by one result for each call.
+    `unclear`: the calls whose outcome is unknown. `proposed`: the ids of proposed actions, which
+    are not stored.
     """
 
     messages: tuple[Message, ...] = ()
@@ -350,7 +425,9 @@ def interrupted_run(queued: QueuedTurn) -> InterruptedRun:
 
 
 def _interrupted(answers: Iterable[_AnswerEntries], at: float) -> InterruptedRun:
-    """Return what these answers and their calls tell of a run. Calls that did not start get a result, too.
+    """Return what these answers and their calls tell of a run.
+
+    Calls that did not start get a result, too.
 
     `at`: the time of the run, in Unix seconds.
     """
@@ -369,9 +446,12 @@ def _interrupted(answers: Iterable[_AnswerEntries], at: float) -> InterruptedRun
             # The part of a long text is what the history keeps of it, too.
             kept = entries.long_texts.get(at, {})
             reference = kept.get("full_text") or kept.get("content")
-            message = replace(outcome.message, pictures=(), kept=reference, at=at if outcome.unclear else 0.0)
+            message = replace(
+                outcome.message, pictures=(), kept=reference, at=at if outcome.unclear else 0.0
+            )
             has_more = outcome.timers or outcome.artifacts or outcome.choices
-            if has_more and not outcome.unclear:  # which is JSON, and says itself that nothing is certain
+            # Which is JSON, and says itself that nothing is certain.
+            if has_more and not outcome.unclear:
                 message = replace(message, content=f"{UNDELIVERED}\n{message.content}")
             messages.append(message)
     return InterruptedRun(tuple(messages), tuple(unclear), tuple(proposed))
@@ -398,7 +478,10 @@ def _outcome_to_dict(outcome: CallOutcome) -> dict[str, Any]:
         "content": outcome.content,
         "ends": outcome.ends,
         "closing": outcome.final_text,
-        "files": [each.to_dict() | ({"kept": asdict(each.kept)} if each.kept else {}) for each in outcome.artifacts],
+        "files": [
+            each.to_dict() | ({"kept": asdict(each.kept)} if each.kept else {})
+            for each in outcome.artifacts
+        ],
         "proposals": [proposed.to_dict() for proposed in outcome.proposals],
         "timers": [change.to_dict() for change in outcome.timers],
         "choices": outcome.choices,
@@ -412,9 +495,15 @@ def _outcome_to_dict(outcome: CallOutcome) -> dict[str, Any]:
 
 
 def _belongs_to(queued: QueuedTurn) -> bool:
-    """Return whether the journal that came with a turn is the turn's own. Raises JournalUnreadable."""
+    """Return whether the journal that came with a turn is the turn's own.
+
+    Raises JournalUnreadable.
+    """
     try:
-        head = json.loads(queued.journal[0]) if queued.journal else {"seq": 0}
+        if queued.journal:
+            head = json.loads(queued.journal[0])
+        else:
+            head = {"seq": 0}
         if head["seq"] == queued.seq and head["upto"] != queued.last:
             raise ValueError("not of the same turns")
         return bool(head["seq"] == queued.seq)
@@ -429,7 +518,8 @@ class _AnswerEntries:
     answer: ModelAnswer
     started: set[int] = field(default_factory=set)
     outcomes: dict[int, CallOutcome] = field(default_factory=dict)
-    #: References to the long texts of outcomes, by call index and by the field that has the beginning.
+    #: References to the long texts of outcomes, by call index and by
+    #: the field that has the beginning.
     long_texts: dict[int, Mapping[str, KeptText]] = field(default_factory=dict)
 
     @property
@@ -440,7 +530,10 @@ class _AnswerEntries:
 
     @property
     def journaled(self) -> JournaledAnswer:
-        """Return the answer. A call that was started and has no outcome is unclear in every later attempt."""
+        """Return the answer.
+
+        A call that was started and has no outcome is unclear in every later attempt.
+        """
         calls = self.answer.message.tool_calls
         unclear = {at: CallOutcome(calls[at], UNCLEAR, unclear=True) for at in self.started}
         return JournaledAnswer(self.answer, {**unclear, **self.outcomes})
@@ -449,8 +542,8 @@ class _AnswerEntries:
 def _parse(entries: Iterable[str]) -> list[_AnswerEntries]:
     """Return what an earlier attempt recorded.
 
-    Raises JournalUnreadable for an unknown entry: starting over, or continuing from the last readable entry, could
-    repeat an effect.
+    Raises JournalUnreadable for an unknown entry: starting over, or continuing from the last
+    readable entry, could repeat an effect.
     """
     answers: list[_AnswerEntries] = []
     for number, text in enumerate(entries, 1):
@@ -465,7 +558,10 @@ def _parse_entry(answers: list[_AnswerEntries], entry: Mapping[str, Any]) -> Non
     match entry:
         case {"answer": message}:
             names = entry.get("tools")
-            tools = None if names is None else tuple(map(str, names))
+            if names is None:
+                tools = None
+            else:
+                tools = tuple(map(str, names))
             answer = ModelAnswer(Message.from_dict(message), UsageStats(**entry["usage"]), tools)
             answers.append(_AnswerEntries(answer))
         case {"begun": [*started]}:
@@ -475,7 +571,9 @@ def _parse_entry(answers: list[_AnswerEntries], entry: Mapping[str, Any]) -> Non
             call = answers[-1].answer.message.tool_calls[_checked_index(at)]
             answers[-1].outcomes[at] = _parse_outcome(call, entry)
             references = entry.get("kept", {}).items()
-            answers[-1].long_texts[at] = {name: KeptText.from_dict(each) for name, each in references}
+            answers[-1].long_texts[at] = {
+                name: KeptText.from_dict(each) for name, each in references
+            }
         case _:
             raise ValueError("unknown entry")
 

@@ -1,1 +1,3 @@
-"""Guardrails check what users say and what models answer; the coherence check compares tool calls with the request."""
+"""Guardrails check what users say and what models answer;
+the coherence check compares tool calls with the request.
+"""

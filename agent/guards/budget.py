@@ -1,4 +1,6 @@
-"""Budget: limits tokens and cost of a run, of a conversation per day, and of all conversations per day."""
+"""Budget: limits tokens and cost of a run, of a conversation per day,
+and of all conversations per day.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,16 @@ log = logging.getLogger(__name__)
 _MICRO = 1_000_000
 _DAY_SECONDS = 86_400
 
-#: The limit that was reached: that of one run, of one conversation for the day, or of all conversations for the day.
+#: The limit that was reached: that of one run, of one conversation for the day,
+#: or of all conversations for the day.
 BudgetLimit = Literal["run", "conversation", "day"]
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetRefusal:
-    """The limit that forbids another model call, and what has been used of it: tokens and US dollars."""
+    """The limit that forbids another model call, and what has been used of it:
+    tokens and US dollars.
+    """
 
     reason: BudgetLimit
     tokens_used: int
@@ -40,7 +45,10 @@ class BudgetRefusal:
 
 @dataclass(frozen=True, slots=True)
 class RunBudget:
-    """The limits of one run; None for no limit. Raises ValueError for a limit that is not positive."""
+    """The limits of one run; None for no limit.
+
+    Raises ValueError for a limit that is not positive.
+    """
 
     max_total_tokens: int | None = None
     max_cost_usd: float | None = None
@@ -61,7 +69,8 @@ class RunBudget:
 class BudgetLimits:
     """The limits of one UTC day, in tokens and US dollars; None for no limit.
 
-    A conversation's limits are per day too: a chat never ends, so a total would lock its people out for good.
+    A conversation's limits are per day too: a chat never ends,
+    so a total would lock its people out for good.
     """
 
     conversation_tokens: int | None = None
@@ -73,16 +82,20 @@ class BudgetLimits:
         _require_positive(self)
 
     def refusal(self, conversation: tuple[int, int], day: tuple[int, int]) -> BudgetRefusal | None:
-        """Return the limit that is reached, or None. Usage is given as (tokens, millionths of a US dollar)."""
-        return _refusal("conversation", conversation, self.conversation_tokens, self.conversation_usd) or _refusal(
-            "day", day, self.day_tokens, self.day_usd
-        )
+        """Return the limit that is reached, or None.
+
+        Usage is given as (tokens, millionths of a US dollar).
+        """
+        return _refusal(
+            "conversation", conversation, self.conversation_tokens, self.conversation_usd
+        ) or _refusal("day", day, self.day_tokens, self.day_usd)
 
 
 class Budget(Protocol):
     """Counts usage. `scope` names the conversation.
 
-    Concurrent runs may all start their calls, so usage can exceed a limit by the calls in progress when it was reached.
+    Concurrent runs may all start their calls, so usage can exceed a limit by the
+    calls in progress when it was reached.
     """
 
     async def refusal(self, scope: str) -> BudgetRefusal | None:
@@ -95,7 +108,10 @@ class Budget(Protocol):
 
 
 async def budget_refusal(budget: Budget, scope: str) -> BudgetRefusal | None:
-    """Return the refusal of a budget. If the budget fails, return None: users get answers, and operators a warning."""
+    """Return the refusal of a budget.
+
+    If the budget fails, return None: users get answers, and operators a warning.
+    """
     try:
         return await budget.refusal(scope)
     except Exception as exc:  # a budget may raise anything
@@ -108,11 +124,16 @@ async def book_usage(budget: Budget, scope: str, usage: UsageStats) -> None:
     try:
         await budget.book(scope, usage)
     except Exception as exc:  # the answer exists and is paid for
-        log.warning("budget.not_booked", extra={"reason": type(exc).__name__, "tokens": usage.total_tokens})
+        log.warning(
+            "budget.not_booked", extra={"reason": type(exc).__name__, "tokens": usage.total_tokens}
+        )
 
 
 class MemoryBudget:
-    """Budget in the memory of one process, lost when it ends. `clock` returns seconds since 1970."""
+    """Budget in the memory of one process, lost when it ends.
+
+    `clock` returns seconds since 1970.
+    """
 
     def __init__(self, limits: BudgetLimits, *, clock: Callable[[], float] = time.time) -> None:
         self._limits = limits
@@ -140,8 +161,8 @@ class MemoryBudget:
     def _start_new_day(self) -> None:
         """Reset the counters when the day changes.
 
-        A clock that is set back a little after midnight starts no new day. A clock that was wrong by days, and is
-        corrected, does.
+        A clock that is set back a little after midnight starts no new day.
+        A clock that was wrong by days, and is corrected, does.
         """
         now = self._clock()
         today = utc_day(now)
@@ -151,7 +172,10 @@ class MemoryBudget:
 
 
 def counted_usage(usage: UsageStats) -> tuple[int, int]:
-    """Return tokens and millionths of a US dollar as integers, so that sums are exact. Negative numbers become 0."""
+    """Return tokens and millionths of a US dollar as integers, so that sums are exact.
+
+    Negative numbers become 0.
+    """
     tokens = usage.total_tokens or usage.prompt_tokens + usage.completion_tokens
     cost = usage.cost_usd if math.isfinite(usage.cost_usd) else 0.0
     return max(0, tokens), max(0, round(cost * _MICRO))
@@ -163,7 +187,9 @@ def _refusal(
     tokens, micros = used
     over_tokens = max_tokens is not None and tokens >= max_tokens
     over_cost = max_usd is not None and micros >= max(1, round(max_usd * _MICRO))
-    return BudgetRefusal(reason, tokens, micros / _MICRO) if over_tokens or over_cost else None
+    if over_tokens or over_cost:
+        return BudgetRefusal(reason, tokens, micros / _MICRO)
+    return None
 
 
 def utc_day(now: float) -> str:
@@ -174,7 +200,9 @@ def utc_day(now: float) -> str:
 def _require_positive(limits: RunBudget | BudgetLimits) -> None:
     for name, value in asdict(limits).items():
         if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name}={value!r} is no limit: use a number above 0, or None for no limit")
+            raise ValueError(
+                f"{name}={value!r} is no limit: use a number above 0, or None for no limit"
+            )
 
 
 #: Returns the usage of the conversation and of the day.
@@ -192,19 +220,23 @@ for _, key in ipairs(KEYS) do
 end
 """
 
-#: How long the counters of a day stay in Redis after the last booking, in seconds: the day, and another for clocks
-#: that differ.
+#: How long the counters of a day stay in Redis after the last booking, in seconds: the day, and
+#: another for clocks that differ.
 COUNTER_TTL_SECONDS = 172_800
 
-#: A failure that took `SLOW_SECONDS` opens the circuit for `PAUSE_SECONDS`. Meanwhile the budget limits nothing.
-SLOW_SECONDS, PAUSE_SECONDS = 0.25, 5.0
+#: A failure that took `SLOW_SECONDS` opens the circuit for `PAUSE_SECONDS`.
+#: Meanwhile the budget limits nothing.
+SLOW_SECONDS = 0.25
+PAUSE_SECONDS = 5.0
 
 
 class RedisBudget:
-    """Budget in Redis, shared by all processes. Each method takes one round trip, and raises RedisError.
+    """Budget in Redis, shared by all processes.
 
-    Keys contain digests of conversations, whose names may be phone numbers. A booking whose reply was lost may count
-    twice. `clock` returns seconds since 1970.
+    Each method takes one round trip, and raises RedisError.
+
+    Keys contain digests of conversations, whose names may be phone numbers. A booking whose reply
+    was lost may count twice. `clock` returns seconds since 1970.
     """
 
     def __init__(
@@ -216,7 +248,9 @@ class RedisBudget:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._connections = Connections.of(client)
-        self._circuit_breaker = RedisCircuitBreaker(slow_seconds=SLOW_SECONDS, pause_seconds=PAUSE_SECONDS)
+        self._circuit_breaker = RedisCircuitBreaker(
+            slow_seconds=SLOW_SECONDS, pause_seconds=PAUSE_SECONDS
+        )
         self._limits = limits
         self._prefix = prefix
         self._clock = clock
@@ -231,10 +265,13 @@ class RedisBudget:
         """See `Budget`."""
         tokens, micros = counted_usage(usage)
         if tokens or micros:
-            await self._ask("EVAL", _ADD_SCRIPT, 2, *self._keys(scope), tokens, micros, COUNTER_TTL_SECONDS)
+            await self._ask(
+                "EVAL", _ADD_SCRIPT, 2, *self._keys(scope), tokens, micros, COUNTER_TTL_SECONDS
+            )
 
     def _keys(self, scope: str) -> tuple[str, str]:
-        day = f"{self._prefix}:{{{utc_day(self._clock())}}}"  # the keys of a day are on one node of a cluster
+        # The keys of a day are on one node of a cluster.
+        day = f"{self._prefix}:{{{utc_day(self._clock())}}}"
         return f"{day}:{scope_digest(scope)}", day
 
     async def _ask(self, *command: str | int) -> Any:

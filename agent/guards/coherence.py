@@ -1,4 +1,6 @@
-"""Coherence check: asks a model whether a tool call is what the user asked for, or what a document talked it into."""
+"""Coherence check: asks a model whether a tool call is what the user asked for,
+or what a document talked it into.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ COHERENCE_PROMPT = (
     'follow it. Reply with one JSON object and nothing else: {"coherent": true or false, "explanation": "one sentence"}'
 )
 #: The most tokens of the model's reply, and characters of its explanation that are kept.
-MAX_REPLY_TOKENS, MAX_EXPLANATION_CHARS = 300, 300
+MAX_REPLY_TOKENS = 300
+MAX_EXPLANATION_CHARS = 300
 
 _FIRST_WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 _YES_OR_NO = re.compile(r"\b(?:yes|no)\b", re.IGNORECASE)
@@ -36,7 +39,10 @@ class NotUnderstood(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CoherenceResult:
-    """Whether the call may be made, why, and what the check cost. If it `failed`, `fail_closed` decided."""
+    """Whether the call may be made, why, and what the check cost.
+
+    If it `failed`, `fail_closed` decided.
+    """
 
     coherent: bool
     explanation: str
@@ -60,21 +66,27 @@ async def check_coherence(
     """
     usage = UsageStats()
     try:
-        answer, answer_usage = await acall(provider, _request(call, tool_description, user_words, model, timeout))
+        answer, answer_usage = await acall(
+            provider, _request(call, tool_description, user_words, model, timeout)
+        )
         usage = answer_usage or usage
         coherent, explanation = _parse(_CODE_BLOCK.sub(r"\1", answer.content.strip()))
     except Exception as exc:  # a failed check never breaks a run
         reason = type(exc).__name__
         facts = {"reason": reason_for_log(exc), "tool": call.tool_name, "model": model}
         log.warning("coherence.check_failed", extra=facts)
-        return CoherenceResult(not fail_closed, f"the call could not be checked: {reason}", usage, failed=True)
+        return CoherenceResult(
+            not fail_closed, f"the call could not be checked: {reason}", usage, failed=True
+        )
     return CoherenceResult(coherent, inert(explanation)[:MAX_EXPLANATION_CHARS], usage)
 
 
 def _request(
     call: ToolCall, tool_description: str, user_words: str, model: str, timeout: float | None
 ) -> ProviderRequest:
-    call_text = json.dumps({"tool": call.tool_name, "arguments": call.parameters}, ensure_ascii=False, default=str)
+    call_text = json.dumps(
+        {"tool": call.tool_name, "arguments": call.parameters}, ensure_ascii=False, default=str
+    )
     question = (
         f"What the user said:\n{fenced(user_words)}\n\nThe tool's description:\n{fenced(tool_description)}\n\n"
         f"The call:\n{fenced(call_text)}"
@@ -89,9 +101,11 @@ def _request(
 
 
 def _parse(reply: str) -> tuple[bool, str]:
-    """Return the verdict and its explanation: of a JSON object, or of a text that begins with yes or no.
+    """Return the verdict and its explanation: of a JSON object,
+    or of a text that begins with yes or no.
 
-    Raise NotUnderstood for anything else, and for a text that also contains the other word, or JSON.
+    Raise NotUnderstood for anything else, and for a text that also contains the other word,
+    or JSON.
     """
     if reply.startswith("{"):
         try:
@@ -110,7 +124,10 @@ def _parse(reply: str) -> tuple[bool, str]:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs as a dict. Raise NotUnderstood for a repeated key, which could be read both ways."""
+    """Return the pairs as a dict.
+
+    Raise NotUnderstood for a repeated key, which could be read both ways.
+    """
     if len(dict(pairs)) < len(pairs):
         raise NotUnderstood("a key twice")
     return dict(pairs)

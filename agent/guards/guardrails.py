@@ -1,4 +1,6 @@
-"""Guardrails check texts of users and answers of models: the pipeline that runs them, and the built-in ones (seed)."""
+"""Guardrails check texts of users and answers of models: the pipeline that runs them,
+and the built-in ones (seed).
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,11 @@ log = logging.getLogger(__name__)
 MAX_DETAIL_CHARS = 200
 #: What PatternGuardrail puts in place of a match.
 REDACTED = "[redacted]"
-#: Letters of scripts without spaces between words: there, a denied word is also found inside a longer run of letters.
-_UNSPACED_SCRIPT = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+#: Letters of scripts without spaces between words: there, a denied word is also found
+#: inside a longer run of letters.
+_UNSPACED_SCRIPT = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
+)
 #: Whether a text is the user's input or the model's output.
 GuardStage = Literal["input", "output"]
 
@@ -37,7 +42,10 @@ class GuardrailAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """A guardrail that a text failed. Observers receive it, so `detail` contains nothing of the text."""
+    """A guardrail that a text failed.
+
+    Observers receive it, so `detail` contains nothing of the text.
+    """
 
     guardrail_name: str
     action: GuardrailAction
@@ -48,7 +56,8 @@ class Trip:
 class GuardrailResult:
     """The result of one guardrail, or of a pipeline. `content` is the text to go on with.
 
-    A pipeline fills in `trips`: all guardrails that the text failed, also those that only warned or rewrote.
+    A pipeline fills in `trips`: all guardrails that the text failed,
+    also those that only warned or rewrote.
     """
 
     passed: bool
@@ -67,7 +76,8 @@ class Guardrail:
     #: The name in logs, events and reasons.
     name: str = "guardrail"
     action: GuardrailAction = GuardrailAction.BLOCK
-    #: Whether `check` may block, and so runs in a thread; False for one that only looks at the text.
+    #: Whether `check` may block, and so runs in a thread;
+    #: False for one that only looks at the text.
     blocking: bool = True
 
     def check(self, content: str) -> GuardrailResult:
@@ -75,11 +85,15 @@ class Guardrail:
 
         The reason goes to observers and logs, so it must not quote the text.
         """
-        raise NotImplementedError(f"{type(self).__name__} checks nothing: write its check or its acheck")
+        raise NotImplementedError(
+            f"{type(self).__name__} checks nothing: write its check or its acheck"
+        )
 
     async def acheck(self, content: str) -> GuardrailResult:
         """Do the same as `check`, without blocking the event loop."""
-        return await call_in_tool_thread(lambda: self.check(content)) if self.blocking else self.check(content)
+        if self.blocking:
+            return await call_in_tool_thread(lambda: self.check(content))
+        return self.check(content)
 
     def passed(self, content: str) -> GuardrailResult:
         """Return the result for a text that is fine."""
@@ -91,10 +105,11 @@ class Guardrail:
 
 
 class GuardrailsPipeline:
-    """Runs the `input` guardrails on the user's text before the model, the `output` guardrails on the answer.
+    """Runs the `input` guardrails on the user's text before the model,
+    the `output` guardrails on the answer.
 
-    Each guardrail gets the text as the one before it left it. The first that blocks ends the stage. A guardrail that
-    raises an error blocks too, whatever its action.
+    Each guardrail gets the text as the one before it left it. The first that blocks ends the stage.
+    A guardrail that raises an error blocks too, whatever its action.
     """
 
     def __init__(self, input: Sequence[Guardrail] = (), output: Sequence[Guardrail] = ()) -> None:
@@ -134,17 +149,24 @@ async def _run(guardrails: Sequence[Guardrail], content: str) -> GuardrailResult
 
 
 async def _check(guardrail: Guardrail, content: str) -> tuple[GuardrailResult, GuardrailAction]:
-    """Return the guardrail's result and its action. One that raises an error, or returns something else, blocks."""
+    """Return the guardrail's result and its action.
+
+    One that raises an error, or returns something else, blocks.
+    """
     try:
         result: object = await await_isolated(guardrail.acheck(content))
         if not isinstance(result, GuardrailResult) or not isinstance(result.content, str):
             # A guardrail written as a predicate would otherwise let every text through.
-            raise TypeError(f"a guardrail returned {type(result).__name__}: return a GuardrailResult with a text")
+            raise TypeError(
+                f"a guardrail returned {type(result).__name__}: return a GuardrailResult with a text"
+            )
         return result, GuardrailAction(guardrail.action)
     except Exception as exc:  # only its class is reported: its text may quote the content
         error = type(exc).__name__
         log.warning("guardrail.failed", extra={"guardrail": guardrail.name, "reason": error})
-        failure = GuardrailResult(False, content, f"the guardrail {guardrail.name!r} failed: {error}", guardrail.name)
+        failure = GuardrailResult(
+            False, content, f"the guardrail {guardrail.name!r} failed: {error}", guardrail.name
+        )
         return failure, GuardrailAction.BLOCK
 
 
@@ -152,32 +174,55 @@ class GuardrailBlocked(Exception):
     """Raised when a guardrail blocks a text. The error's own text is for logs and observers."""
 
 
-async def apply_guardrails(pipeline: GuardrailsPipeline, stage: GuardStage, text: str, events: RunEvents) -> str:
-    """Return the text to go on with. Raise GuardrailBlocked, after every failed check was traced and reported."""
+async def apply_guardrails(
+    pipeline: GuardrailsPipeline, stage: GuardStage, text: str, events: RunEvents
+) -> str:
+    """Return the text to go on with.
+
+    Raise GuardrailBlocked, after every failed check was traced and reported.
+    """
     began = time.perf_counter()
-    result = await (pipeline.acheck_input(text) if stage == "input" else pipeline.acheck_output(text))
+    result = await (
+        pipeline.acheck_input(text) if stage == "input" else pipeline.acheck_output(text)
+    )
     for trip in result.trips:
-        name, action = trip.guardrail_name, trip.action.value
-        events.note("guardrail", began=began, summary=f"{stage} guardrail {name}: {action} ({trip.detail})")
+        name = trip.guardrail_name
+        action = trip.action.value
+        events.note(
+            "guardrail", began=began, summary=f"{stage} guardrail {name}: {action} ({trip.detail})"
+        )
         await events.tell("guardrail_triggered", stage, name, action, trip.detail)
     if not result.passed:
-        raise GuardrailBlocked(f"{stage} guardrail {result.guardrail_name!r} blocked: {result.reason}")
+        raise GuardrailBlocked(
+            f"{stage} guardrail {result.guardrail_name!r} blocked: {result.reason}"
+        )
     return result.content
 
 
 class LengthGuardrail(Guardrail):
-    """Requires `min_chars` to `max_chars` characters, without surrounding whitespace. REWRITE shortens the text."""
+    """Requires `min_chars` to `max_chars` characters, without surrounding whitespace.
+
+    REWRITE shortens the text.
+    """
 
     name = "length"
     blocking = False
 
     def __init__(
-        self, max_chars: int | None = None, min_chars: int = 0, *, action: GuardrailAction = GuardrailAction.BLOCK
+        self,
+        max_chars: int | None = None,
+        min_chars: int = 0,
+        *,
+        action: GuardrailAction = GuardrailAction.BLOCK,
     ) -> None:
         if max_chars is not None and max_chars < max(min_chars, 1):
-            raise ValueError(f"max_chars={max_chars!r} lets no text through: use {max(min_chars, 1)} or more")
+            raise ValueError(
+                f"max_chars={max_chars!r} lets no text through: use {max(min_chars, 1)} or more"
+            )
         if min_chars and action == GuardrailAction.REWRITE:
-            raise ValueError(f"min_chars={min_chars!r} cannot be had by rewriting: use BLOCK or WARN")
+            raise ValueError(
+                f"min_chars={min_chars!r} cannot be had by rewriting: use BLOCK or WARN"
+            )
         self.action = GuardrailAction(action)
         self._max_chars = max_chars
         self._min_chars = min_chars
@@ -187,9 +232,13 @@ class LengthGuardrail(Guardrail):
         chars = len(content.strip())
         if self._max_chars is not None and chars > self._max_chars:
             shortened = content.strip()[: self._max_chars]
-            return self.tripped(shortened, f"{chars} characters, at most {self._max_chars} are allowed")
+            return self.tripped(
+                shortened, f"{chars} characters, at most {self._max_chars} are allowed"
+            )
         if chars < self._min_chars:
-            return self.tripped(content, f"{chars} characters, at least {self._min_chars} are needed")
+            return self.tripped(
+                content, f"{chars} characters, at least {self._min_chars} are needed"
+            )
         return self.passed(content)
 
 
@@ -203,20 +252,33 @@ class PatternGuardrail(Guardrail):
     blocking = False
 
     def __init__(
-        self, patterns: Iterable[str | re.Pattern[str]], action: GuardrailAction = GuardrailAction.BLOCK
+        self,
+        patterns: Iterable[str | re.Pattern[str]],
+        action: GuardrailAction = GuardrailAction.BLOCK,
     ) -> None:
-        pattern_list = [] if isinstance(patterns, str) else list(patterns)
+        if isinstance(patterns, str):
+            pattern_list = []
+        else:
+            pattern_list = list(patterns)
         if not pattern_list:
-            raise ValueError(f"patterns={patterns!r} is no list of patterns: give at least one, in a list")
+            raise ValueError(
+                f"patterns={patterns!r} is no list of patterns: give at least one, in a list"
+            )
         self.action = GuardrailAction(action)
         self._patterns = [re.compile(pattern) for pattern in pattern_list]
         for pattern in self._patterns:
             if pattern.search(""):
-                raise ValueError(f"the pattern {pattern.pattern!r} is found in an empty text: it would stop everything")
+                raise ValueError(
+                    f"the pattern {pattern.pattern!r} is found in an empty text: it would stop everything"
+                )
 
     def check(self, content: str) -> GuardrailResult:
         """Search for the patterns. The reason names them by their position, from 1."""
-        positions = [position for position, pattern in enumerate(self._patterns, 1) if pattern.search(content)]
+        positions = [
+            position
+            for position, pattern in enumerate(self._patterns, 1)
+            if pattern.search(content)
+        ]
         if not positions:
             return self.passed(content)
         for position in positions:
@@ -233,20 +295,38 @@ class TopicGuardrail(Guardrail):
     name = "topic"
     blocking = False
 
-    def __init__(self, deny: Iterable[str], *, action: GuardrailAction = GuardrailAction.BLOCK) -> None:
-        phrases = [] if isinstance(deny, str) else [_normalized(phrase) for phrase in deny]
+    def __init__(
+        self, deny: Iterable[str], *, action: GuardrailAction = GuardrailAction.BLOCK
+    ) -> None:
+        if isinstance(deny, str):
+            phrases = []
+        else:
+            phrases = [_normalized(phrase) for phrase in deny]
         if not phrases or not all(phrases):
-            raise ValueError(f"deny={deny!r} is no list of words: give at least one, none of them empty")
+            raise ValueError(
+                f"deny={deny!r} is no list of words: give at least one, none of them empty"
+            )
         if action == GuardrailAction.REWRITE:
-            raise ValueError("a TopicGuardrail rewrites nothing: use BLOCK or WARN, or a PatternGuardrail")
+            raise ValueError(
+                "a TopicGuardrail rewrites nothing: use BLOCK or WARN, or a PatternGuardrail"
+            )
         self.action = GuardrailAction(action)
         self._phrases = phrases
 
     def check(self, content: str) -> GuardrailResult:
-        """Search for the phrases. The reason names them by their position in `deny`, from 1, and quotes none."""
+        """Search for the phrases.
+
+        The reason names them by their position in `deny`, from 1, and quotes none.
+        """
         text = _normalized(content)
-        positions = [str(position) for position, phrase in enumerate(self._phrases, 1) if _contains(text, phrase)]
-        return self.tripped(content, f"denied: word {', '.join(positions)}") if positions else self.passed(content)
+        positions = [
+            str(position)
+            for position, phrase in enumerate(self._phrases, 1)
+            if _contains(text, phrase)
+        ]
+        if positions:
+            return self.tripped(content, f"denied: word {', '.join(positions)}")
+        return self.passed(content)
 
 
 def _normalized(text: str) -> str:
@@ -258,7 +338,9 @@ def _contains(text: str, phrase: str) -> bool:
     start = text.find(phrase)
     while start >= 0:
         end = start + len(phrase)
-        if not _are_one_word(text[start - 1 : start], phrase[0]) and not _are_one_word(phrase[-1], text[end : end + 1]):
+        if not _are_one_word(text[start - 1 : start], phrase[0]) and not _are_one_word(
+            phrase[-1], text[end : end + 1]
+        ):
             return True
         start = text.find(phrase, start + 1)
     return False
@@ -267,17 +349,20 @@ def _contains(text: str, phrase: str) -> bool:
 def _are_one_word(left: str, right: str) -> bool:
     """Return whether two neighboring characters belong to one word; either may be "".
 
-    Combining marks of Indic scripts count as parts of a word, which `\\w` in regular expressions does not.
+    Combining marks of Indic scripts count as parts of a word,
+    which `\\w` in regular expressions does not.
     """
     return all(
-        each and unicodedata.category(each)[0] in "LMN" and not _UNSPACED_SCRIPT.match(each) for each in (left, right)
+        each and unicodedata.category(each)[0] in "LMN" and not _UNSPACED_SCRIPT.match(each)
+        for each in (left, right)
     )
 
 
 class InjectionGuardrail(Guardrail):
     """Searches for signs of prompt injection, with the patterns of the tool output screening.
 
-    It misses attacks and at times blocks harmless text. The real protection is that side effects need a yes.
+    It misses attacks and at times blocks harmless text.
+    The real protection is that side effects need a yes.
     """
 
     name = "injection"
@@ -291,4 +376,6 @@ class InjectionGuardrail(Guardrail):
     def check(self, content: str) -> GuardrailResult:
         """Search for the patterns. The reason names the kinds of suspicion."""
         kinds = suspicions(content)
-        return self.tripped(content, f"suspicious: {', '.join(kinds)}") if kinds else self.passed(content)
+        if kinds:
+            return self.tripped(content, f"suspicious: {', '.join(kinds)}")
+        return self.passed(content)

@@ -32,13 +32,18 @@ _KINDS: tuple[LoopKind, ...] = ("", "repeated_round", "alternating_rounds")
 
 @dataclass(frozen=True, slots=True)
 class LoopDetector:
-    """How often a round, or a pair of rounds, may repeat before it counts as a loop. Keeps no state of runs."""
+    """How often a round, or a pair of rounds, may repeat before it counts as a loop.
+
+    Keeps no state of runs.
+    """
 
     max_repeats: int = 3
 
     def __post_init__(self) -> None:
         if self.max_repeats < 2:
-            raise ValueError(f"max_repeats={self.max_repeats!r} sees a loop in every first round: use 2 or more")
+            raise ValueError(
+                f"max_repeats={self.max_repeats!r} sees a loop in every first round: use 2 or more"
+            )
 
     def watch(self) -> LoopWatch:
         """Return a watch for one run."""
@@ -54,10 +59,13 @@ class LoopWatch:
         self._nudged: set[frozenset[str]] = set()
 
     def add_round(self, calls: Sequence[ToolCall], results: Sequence[str]) -> LoopVerdict:
-        """Add a round: its calls and their results. Ids and the order of the calls make no difference.
+        """Add a round: its calls and their results.
 
-        The same calls with other results are no loop: that is how a run waits for something. The first loop is a
-        nudge; continuing it or returning to it is a stop. Raises ValueError unless each call has a result.
+        Ids and the order of the calls make no difference.
+
+        The same calls with other results are no loop: that is how a run waits for something. The
+        first loop is a nudge; continuing it or returning to it is a stop. Raises ValueError unless
+        each call has a result.
         """
         self._rounds.append(list(zip(calls, results, strict=True)))
         loop = self._loop()
@@ -74,7 +82,10 @@ class LoopWatch:
         return _KINDS[len(self._loop())]
 
     def _loop(self) -> frozenset[str]:
-        """Return the digests of the rounds that repeat, or an empty set. Most runs have too few rounds for a loop."""
+        """Return the digests of the rounds that repeat, or an empty set.
+
+        Most runs have too few rounds for a loop.
+        """
         if len(self._rounds) < self._max_repeats:
             return frozenset()
         rounds = [_digest(each) for each in self._rounds]

@@ -1,6 +1,7 @@
 """ToolPolicy: which tool calls run, which a person must approve, and which never run.
 
-Also the effective decision of policy and tool together, and the approval of a call where no channel can ask.
+Also the effective decision of policy and tool together,
+and the approval of a call where no channel can ask.
 """
 
 from __future__ import annotations
@@ -30,11 +31,15 @@ from sayso.pending.concurrency import await_isolated, call_foreign
 PolicyVerdict = Literal["allow", "review", "deny"]
 #: The lists of a policy, in the order in which they are read.
 RuleKind = Literal["deny", "deny_when", "review", "allow"]
-#: What decided: a rule; "unknown": no rule names the tool; the tool's author; the hint of the tool's source; the lack
-#: of a policy; the memory that the tool belongs to; or that it is the tool that finds others.
-DecidedBy = Literal["rule", "unknown", "requires_approval", "destructive", "no_policy", "memory", "search"]
+#: What decided: a rule; "unknown": no rule names the tool; the tool's author; the hint of the
+#: tool's source; the lack of a policy; the memory that the tool belongs to; or that it is the tool
+#: that finds others.
+DecidedBy = Literal[
+    "rule", "unknown", "requires_approval", "destructive", "no_policy", "memory", "search"
+]
 
-#: Asked before a reviewed call runs, with the tool's name, the arguments and the reason. Only `True` approves the call.
+#: Asked before a reviewed call runs, with the tool's name, the arguments and the reason.
+#: Only `True` approves the call.
 ConfirmAction = Callable[[str, dict[str, Any], str], bool | Awaitable[bool]]
 
 #: What an argument contains, where its rule states it.
@@ -42,7 +47,10 @@ ArgumentForm: TypeAlias = Literal["text", "email", "domain", "path", "number"]
 FORMS: tuple[ArgumentForm, ...] = get_args(ArgumentForm)
 
 #: Spellings of a boolean, so that a pattern finds it however a model, Python or JSON wrote it.
-_BOOLEAN_SPELLINGS = {True: ("true", "yes", "on", "y", "t", "1"), False: ("false", "no", "off", "n", "f", "0")}
+_BOOLEAN_SPELLINGS = {
+    True: ("true", "yes", "on", "y", "t", "1"),
+    False: ("false", "no", "off", "n", "f", "0"),
+}
 #: The required keys of a `deny_when` rule.
 _RULE_KEYS = {"tool", "arg", "pattern"}
 
@@ -58,13 +66,15 @@ _COMMENT = re.compile(r"\([^()]*\)")
 #: Characters that end the name of a mail address, from its @ backwards, and its domain.
 _NO_LOCAL = frozenset("<>()[],;:\"'@")
 _DOMAIN = re.compile(r"\s*([^\s<>(),;:\"'@?&]+)")
-#: Most characters of all arguments that a rule reads. A call with more is denied where a rule has to read them.
+#: Most characters of all arguments that a rule reads. A call with more is
+#: denied where a rule has to read them.
 MAX_READ_CHARS = 1_000_000
 #: A longer host cannot exist, and decoding it would take quadratic time.
 _MAX_HOST_CHARS = 253
 _BETWEEN_HOSTS = re.compile(r"[\s,;<>\"'(){}|]+")
 
-#: The schemes before a host: one, or several as in `jdbc:postgresql://`. A host with a port has none.
+#: The schemes before a host: one, or several as in `jdbc:postgresql://`.
+#: A host with a port has none.
 _SCHEMES = re.compile(r"^(?:[a-z][a-z0-9+.-]*:/*(?!\d+(?:/|$)))+")
 _COMPARED = re.compile(r"\s*(>=|<=|>|<)\s*(.*)", re.DOTALL)
 _COMPARISONS: dict[str, Callable[[Decimal, Decimal], bool]] = {
@@ -72,13 +82,16 @@ _COMPARISONS: dict[str, Callable[[Decimal, Decimal], bool]] = {
 }  # fmt: skip
 _NUMBER = re.compile(r"[+-]?\d[\d.,'\u2019 _]*(?:e[+-]?\d{1,3})?", re.ASCII)
 
-#: Characters of a text that are searched for a number. A longer text is no amount; the limit also bounds the work.
+#: Characters of a text that are searched for a number. A longer text is no amount;
+#: the limit also bounds the work.
 _MAX_NUMBER_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of a policy: its list, its index in the list, and its pattern (for `deny_when`, the argument's)."""
+    """One rule of a policy: its list, its index in the list, and its pattern (for `deny_when`,
+    the argument's).
+    """
 
     kind: RuleKind
     index: int
@@ -97,24 +110,27 @@ class PolicyDecision:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """Rules over tool names (shell patterns), read in the order deny, deny_when, review, allow (seed: Tool Policy).
+    """Rules over tool names (shell patterns), read in the order deny, deny_when, review,
+    allow (seed: Tool Policy).
 
-    A `deny_when` rule is `{"tool": pattern, "arg": name, "pattern": pattern}`. It denies a call when the argument, or
-    anything inside it, matches. With `"matches": "email"` (or "domain", "path", "number") it also finds what the
-    argument contains in this form, in any spelling. A pattern with an @ is always searched as an address too. A tool
-    that no rule names is reviewed, so a tool that is added later never runs unseen.
+    A `deny_when` rule is `{"tool": pattern, "arg": name, "pattern": pattern}`. It denies a call
+    when the argument, or anything inside it, matches. With `"matches": "email"` (or "domain",
+    "path", "number") it also finds what the argument contains in this form, in any spelling. A
+    pattern with an @ is always searched as an address too. A tool that no rule names is reviewed,
+    so a tool that is added later never runs unseen.
 
-    In doubt the stricter rule wins: `allow` takes a name exactly as written, the other lists ignore case. `deny_when`
-    sees the arguments that will run, validated and as JSON: each value, and each key and value inside it, in every
-    spelling. Case, compatibility forms, invisible characters and white space make no difference; a number is compared
-    by value, also inside text, so "5" finds 5.0; a boolean is true, yes, on, ...; an empty list is `[]`. None counts
-    as not given.
+    In doubt the stricter rule wins: `allow` takes a name exactly as written, the other lists ignore
+    case. `deny_when` sees the arguments that will run, validated and as JSON: each value, and each
+    key and value inside it, in every spelling. Case, compatibility forms, invisible characters and
+    white space make no difference; a number is compared by value, also inside text, so "5" finds
+    5.0; a boolean is true, yes, on, ...; an empty list is `[]`. None counts as not given.
 
-    `after` has patterns too, such as `{"refund_*": "say"}`: what follows the outcome of a confirmed call. The first
-    pattern that names the tool counts, before the tool's own `after`.
+    `after` has patterns too, such as `{"refund_*": "say"}`: what follows the outcome of a confirmed
+    call. The first pattern that names the tool counts, before the tool's own `after`.
 
-    `editable` has the arguments that a person may change before the yes, by patterns of tool names. The first pattern
-    that names a tool, exactly as written, counts in place of the tool's own `editable`.
+    `editable` has the arguments that a person may change before the yes, by patterns of tool names.
+    The first pattern that names a tool, exactly as written, counts in place of the tool's own
+    `editable`.
     """
 
     allow: Sequence[str] = ()
@@ -127,17 +143,25 @@ class ToolPolicy:
     def __post_init__(self) -> None:
         for kind in ("allow", "review", "deny"):
             patterns = getattr(self, kind)
-            if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
-                raise ValueError(f"{kind}={patterns!r} must be a list of patterns, such as ['delete_*']")
+            if isinstance(patterns, str) or not all(
+                isinstance(pattern, str) for pattern in patterns
+            ):
+                raise ValueError(
+                    f"{kind}={patterns!r} must be a list of patterns, such as ['delete_*']"
+                )
         for rule in self.deny_when:
-            if set(rule) - {"matches"} != _RULE_KEYS or not all(isinstance(part, str) for part in rule.values()):
+            if set(rule) - {"matches"} != _RULE_KEYS or not all(
+                isinstance(part, str) for part in rule.values()
+            ):
                 raise ValueError(
                     f"deny_when rule {dict(rule)!r} needs the keys 'tool', 'arg' and 'pattern', each with text, "
                     "and may have 'matches'"
                 )
             if rule.get("matches", "text") not in FORMS:
                 known = ", ".join(FORMS)
-                raise ValueError(f"deny_when rule {dict(rule)!r}: matches {rule['matches']!r} is none of {known}")
+                raise ValueError(
+                    f"deny_when rule {dict(rule)!r}: matches {rule['matches']!r} is none of {known}"
+                )
             problem = problem_of(_form_of(rule), rule["pattern"])
             if problem:  # such a rule could never match
                 raise ValueError(f"deny_when rule {dict(rule)!r}: {problem}")
@@ -146,17 +170,25 @@ class ToolPolicy:
 
     def _check_after(self) -> None:
         if not isinstance(self.after, Mapping):
-            raise ValueError(f"after={self.after!r} must be a dict of patterns, such as {{'refund_*': 'say'}}")
+            raise ValueError(
+                f"after={self.after!r} must be a dict of patterns, such as {{'refund_*': 'say'}}"
+            )
         for pattern, after in self.after.items():
             if not isinstance(pattern, str) or after not in get_args(After):
-                raise ValueError(f"after={{{pattern!r}: {after!r}}} must be a pattern with 'continue' or 'say'")
+                raise ValueError(
+                    f"after={{{pattern!r}: {after!r}}} must be a pattern with 'continue' or 'say'"
+                )
 
     def _check_editable(self) -> None:
         if not isinstance(self.editable, Mapping):
-            raise ValueError(f"editable={self.editable!r} must be a dict of patterns, such as {{'refund_*': ['note']}}")
+            raise ValueError(
+                f"editable={self.editable!r} must be a dict of patterns, such as {{'refund_*': ['note']}}"
+            )
         for pattern, names in self.editable.items():
             if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-                raise ValueError(f"editable={{{pattern!r}: {names!r}}} must be a list of arguments, such as ['note']")
+                raise ValueError(
+                    f"editable={{{pattern!r}: {names!r}}} must be a list of arguments, such as ['note']"
+                )
 
     def evaluate(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision:
         """Return the decision for one call. The arguments are validated and JSON values."""
@@ -176,7 +208,10 @@ class ToolPolicy:
         )
 
     def unconditional_denial(self, tool_name: str) -> PolicyDecision | None:
-        """Return the decision of the `deny` rule that names the tool, or None. It holds whatever the arguments are."""
+        """Return the decision of the `deny` rule that names the tool, or None.
+
+        It holds whatever the arguments are.
+        """
         return _by_name("deny", tool_name, self.deny)
 
     def after_rule(self, tool_name: str) -> str:
@@ -193,13 +228,17 @@ class ToolPolicy:
 
 
 def editable_names(tool: Tool, policy: ToolPolicy | None) -> tuple[str, ...]:
-    """Return the names of the arguments that a person may change before the yes to a call of this tool.
+    """Return the names of the arguments that a person may change
+    before the yes to a call of this tool.
 
     A tool whose own code asks has none: its arguments are not those of the action.
     """
     if tool.proposes:
         return ()
-    pattern = policy.editable_rule(tool.name) if policy else ""
+    if policy:
+        pattern = policy.editable_rule(tool.name)
+    else:
+        pattern = ""
     if policy and pattern:
         return tuple(policy.editable[pattern])
     return tuple(tool.editable)
@@ -224,17 +263,23 @@ def check_injected(policy: ToolPolicy, tools: Iterable[Tool]) -> None:
 
 _TOOL_SEARCH = PolicyDecision("allow", "it only finds tools", decided_by="search")
 _NO_POLICY = PolicyDecision("allow", "there is no policy", decided_by="no_policy")
-_READS_ON = PolicyDecision("allow", "it reads more of a result that the model was given", decided_by="memory")
+_READS_ON = PolicyDecision(
+    "allow", "it reads more of a result that the model was given", decided_by="memory"
+)
 
 
-def effective_decision(tool: Tool, args: Mapping[str, Any], policy: ToolPolicy | None) -> PolicyDecision:
-    """Return what policy and tool together decide about a call with these arguments (validated, as JSON values).
+def effective_decision(
+    tool: Tool, args: Mapping[str, Any], policy: ToolPolicy | None
+) -> PolicyDecision:
+    """Return what policy and tool together decide about a call with these arguments (validated,
+    as JSON values).
 
-    A tool that requires approval is reviewed even where the policy allows it, because its author said so. A tool that
-    its source calls destructive is reviewed unless a rule names it; a rule that allows it lets it run. A tool of the
-    agent's memory runs unless a rule names it, because turning on the memory is asking for it. The tool that reads the
-    rest of a result always runs: the policy has let the model read that result. The tool that finds other tools changes
-    nothing and shows no tool that the user may not use, so only `deny` stops it.
+    A tool that requires approval is reviewed even where the policy allows it, because its author
+    said so. A tool that its source calls destructive is reviewed unless a rule names it; a rule
+    that allows it lets it run. A tool of the agent's memory runs unless a rule names it, because
+    turning on the memory is asking for it. The tool that reads the rest of a result always runs:
+    the policy has let the model read that result. The tool that finds other tools changes nothing
+    and shows no tool that the user may not use, so only `deny` stops it.
     """
     if tool.metadata.source == RESULTS:
         return _READS_ON
@@ -243,25 +288,42 @@ def effective_decision(tool: Tool, args: Mapping[str, Any], policy: ToolPolicy |
     decision = _NO_POLICY
     if policy:
         # The source of a tool described by JSON Schema fills in the defaults of missing arguments.
-        described = tool.parameters if tool.input_schema is not None else ()
+        if tool.input_schema is not None:
+            described = tool.parameters
+        else:
+            described = ()
         defaults = {each.name: each.default for each in described if each.default is not None}
         decision = policy.evaluate(tool.name, {**defaults, **args})
     if tool.requires_approval and decision.decision == "allow":
-        return PolicyDecision("review", f"{tool.name!r} requires approval", decided_by="requires_approval")
+        return PolicyDecision(
+            "review", f"{tool.name!r} requires approval", decided_by="requires_approval"
+        )
     if decision.rule is None and ToolTag.DESTRUCTIVE in tool.metadata.tags:
-        return PolicyDecision("review", f"{tool.name!r} is destructive, and no rule names it", decided_by="destructive")
+        return PolicyDecision(
+            "review",
+            f"{tool.name!r} is destructive, and no rule names it",
+            decided_by="destructive",
+        )
     if decision.decided_by == "unknown" and tool.metadata.source == MEMORY:
-        return PolicyDecision("allow", f"{tool.name!r} is the memory's own, and no rule names it", decided_by="memory")
+        return PolicyDecision(
+            "allow", f"{tool.name!r} is the memory's own, and no rule names it", decided_by="memory"
+        )
     return decision
 
 
-def effective_after(tool_name: str, tool: Tool | None, policy: ToolPolicy | None) -> After | Literal[""]:
-    """Return what policy or tool say that follows the outcome of a confirmed call; "" where the channel decides.
+def effective_after(
+    tool_name: str, tool: Tool | None, policy: ToolPolicy | None
+) -> After | Literal[""]:
+    """Return what policy or tool say that follows the outcome of a confirmed call;
+    "" where the channel decides.
 
     The result of a `terminal` tool is the reply, also after a yes. `tool` is None for a kind of
     action that is no tool's name.
     """
-    pattern = policy.after_rule(tool_name) if policy else ""
+    if policy:
+        pattern = policy.after_rule(tool_name)
+    else:
+        pattern = ""
     if policy and pattern:
         return policy.after[pattern]
     if tool is None:
@@ -276,18 +338,31 @@ class ToolCallRefused(Exception):
 
 
 async def require_approval(
-    tool: Tool, args: dict[str, Any], reason: str, confirm: ConfirmAction | None, timeout_seconds: float
+    tool: Tool,
+    args: dict[str, Any],
+    reason: str,
+    confirm: ConfirmAction | None,
+    timeout_seconds: float,
 ) -> None:
-    """Return once a person has approved the call. Raises ToolCallRefused for a no, no answer in time, or an error."""
+    """Return once a person has approved the call.
+
+    Raises ToolCallRefused for a no, no answer in time, or an error.
+    """
     if confirm is None:
-        raise ToolCallRefused(f"{tool.name!r} needs an approval that no user can give here: {reason}")
+        raise ToolCallRefused(
+            f"{tool.name!r} needs an approval that no user can give here: {reason}"
+        )
     try:
         async with asyncio.timeout(timeout_seconds):
             answer = await await_isolated(call_foreign(confirm, tool.name, args, reason))
     except TimeoutError as exc:
-        raise ToolCallRefused(f"{tool.name!r} was not approved within {timeout_seconds} seconds") from exc
+        raise ToolCallRefused(
+            f"{tool.name!r} was not approved within {timeout_seconds} seconds"
+        ) from exc
     except Exception as exc:
-        raise ToolCallRefused(f"{tool.name!r} was not approved: asking failed with {type(exc).__name__}") from exc
+        raise ToolCallRefused(
+            f"{tool.name!r} was not approved: asking failed with {type(exc).__name__}"
+        ) from exc
     if answer is not True:
         raise ToolCallRefused(f"{tool.name!r} was rejected by the user")
 
@@ -318,20 +393,32 @@ def _why_denied(rule: Mapping[str, str], argument: Any) -> str:
         for text in _spellings(leaf):
             chars += len(text)
             if chars > MAX_READ_CHARS:
-                return f"{name!r} is longer than the {MAX_READ_CHARS:,} characters that a rule reads"
-            if matches_text(text, pattern) or matches_form(form, text, pattern) or _is_same_number(leaf, pattern):
+                return (
+                    f"{name!r} is longer than the {MAX_READ_CHARS:,} characters that a rule reads"
+                )
+            if (
+                matches_text(text, pattern)
+                or matches_form(form, text, pattern)
+                or _is_same_number(leaf, pattern)
+            ):
                 return f"{name!r} matches {pattern!r}"
     return ""
 
 
 def _form_of(rule: Mapping[str, str]) -> ArgumentForm:
-    """Return the form that a rule looks for; a pattern with an @ means an address where the rule does not say."""
+    """Return the form that a rule looks for; a pattern with an @ means an
+    address where the rule does not say.
+    """
     form = cast("ArgumentForm", rule.get("matches", "text"))
-    return "email" if form == "text" and "@" in rule["pattern"] else form
+    if form == "text" and "@" in rule["pattern"]:
+        return "email"
+    return form
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield every key and scalar inside a value: a forbidden address must not hide in a list or in a key."""
+    """Yield every key and scalar inside a value: a forbidden address
+    must not hide in a list or in a key.
+    """
     waiting = [value]  # no recursion: a model may nest deeper than Python can
     while waiting:
         match waiting.pop():
@@ -357,7 +444,9 @@ def _spellings(leaf: Any) -> tuple[str, ...]:
 
 
 def _is_same_number(leaf: Any, pattern: str) -> bool:
-    """Return whether a number, also one in text, equals the pattern's: 5, 5.0, 05 and 5e0 are the same."""
+    """Return whether a number, also one in text, equals the pattern's: 5, 5.0,
+    05 and 5e0 are the same.
+    """
     if isinstance(leaf, bool):
         return False
     try:
@@ -367,9 +456,11 @@ def _is_same_number(leaf: Any, pattern: str) -> bool:
 
 
 def plain_texts(text: str) -> set[str]:
-    """Return the text as it looks: compatibility forms and case folded, white space as one space, nothing invisible.
+    """Return the text as it looks: compatibility forms and case folded, white space as one space,
+    nothing invisible.
 
-    A reader may take a tab or line end for a space or overlook it, so there is a second form without them.
+    A reader may take a tab or line end for a space or overlook it,
+    so there is a second form without them.
     """
     return {_folded(_GAPS.sub(" ", text)), _folded(_BREAKS.sub("", text))}
 
@@ -391,7 +482,10 @@ def matches_form(form: ArgumentForm, text: str, pattern: str) -> bool:
             return any(fnmatchcase(address, wanted) for address in _addresses(text))
         case "domain":
             wanted = _host(_plain(pattern))
-            return any(fnmatchcase(host, wanted) or fnmatchcase(host, f"*.{wanted}") for host in _hosts(text))
+            return any(
+                fnmatchcase(host, wanted) or fnmatchcase(host, f"*.{wanted}")
+                for host in _hosts(text)
+            )
         case "path":
             wanted = _path(_plain(pattern))
             paths = map(_path, _readings(text))
@@ -399,7 +493,9 @@ def matches_form(form: ArgumentForm, text: str, pattern: str) -> bool:
             return any(fnmatchcase(each, wanted) for path in paths for each in (path, f"{path}/"))
         case "number":
             compare, limit = _compared(pattern)
-            return any(compare(number, each) for number in _numbers(text) for each in _numbers(limit))
+            return any(
+                compare(number, each) for number in _numbers(text) for each in _numbers(limit)
+            )
     return False
 
 
@@ -413,7 +509,9 @@ def problem_of(form: ArgumentForm, pattern: str) -> str:
 
 
 def _folded(text: str) -> str:
-    compatible = unicodedata.normalize("NFKC", _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold())
+    compatible = unicodedata.normalize(
+        "NFKC", _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold()
+    )
     return _GAPS.sub(" ", _UNSEEN.sub("", compatible)).strip()
 
 
@@ -431,7 +529,8 @@ def _addresses(text: str) -> Iterator[str]:
     """Yield the mail addresses in a text, each also without the tag behind a plus sign."""
     for reading in _readings(text):
         for local, domain in _address_parts(_COMMENT.sub("", reading)):
-            name, host = local.strip('"').strip(), _host(domain)
+            name = local.strip('"').strip()
+            host = _host(domain)
             yield f"{name}@{host}"
             yield f"{name.partition('+')[0]}@{host}"
 
@@ -448,10 +547,12 @@ class _AddressSpan:
 
 
 def _address_parts(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the local part and the domain of each address in a text, from left to right without overlap.
+    """Yield the local part and the domain of each address in a text,
+    from left to right without overlap.
 
-    Takes time in proportion to the text: each @ is looked at once, with the text between its neighbors. A regular
-    expression would try each character as the beginning of a local part, and read on to the next @ each time.
+    Takes time in proportion to the text: each @ is looked at once, with the text between its
+    neighbors. A regular expression would try each character as the beginning of a local part, and
+    read on to the next @ each time.
     """
     position = 0
     for span in sorted(_address_spans(text)):
@@ -465,7 +566,9 @@ def _address_parts(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _address_spans(text: str) -> Iterator[_AddressSpan]:
-    """Yield the address around each @: a run of letters or a quoted text before it, and a domain behind it."""
+    """Yield the address around each @: a run of letters or a quoted text before it,
+    and a domain behind it.
+    """
     at = text.find("@")
     while at >= 0:
         domain = _DOMAIN.match(text, at + 1)
@@ -485,7 +588,9 @@ def _address_spans(text: str) -> Iterator[_AddressSpan]:
 
 
 def _hosts(text: str) -> Iterator[str]:
-    """Yield the hosts that a text may name: of its addresses, its URLs, and each of its words as a host."""
+    """Yield the hosts that a text may name: of its addresses, its URLs,
+    and each of its words as a host.
+    """
     for reading in _readings(text):
         for word in _BETWEEN_HOSTS.split(reading.replace("\\", "/")):
             rest = _SCHEMES.sub("", word).lstrip("/")
@@ -496,12 +601,15 @@ def _hosts(text: str) -> Iterator[str]:
 
 
 def _host(name: str) -> str:
-    """Return a host in one spelling: Unicode rather than Punycode, no final dot, IP addresses in the usual notation."""
+    """Return a host in one spelling: Unicode rather than Punycode, no final dot,
+    IP addresses in the usual notation.
+    """
     host = name.translate(_DOTS).strip(".[]")
     if len(host) > _MAX_HOST_CHARS:
         return host
     with contextlib.suppress(UnicodeError):
-        host = host.encode("ascii").decode("idna") if "xn--" in host else host
+        if "xn--" in host:
+            host = host.encode("ascii").decode("idna")
     if re.fullmatch(r"[0-9a-fx.]+", host) and host[:1].isdigit():
         with contextlib.suppress(OSError):
             return socket.inet_ntoa(socket.inet_aton(host))
@@ -515,16 +623,23 @@ def _host(name: str) -> str:
 def _path(written: str) -> str:
     """Return a path, also of a `file:` URL, with single slashes and without `.` and `..`."""
     local = re.sub(r"^file:(?://(?:localhost)?(?=/))?", "", written.replace("\\", "/").strip("\"'"))
-    return posixpath.normpath(re.sub("/+", "/", local)) if local else ""
+    if local:
+        return posixpath.normpath(re.sub("/+", "/", local))
+    return ""
 
 
 def _compared(pattern: str) -> tuple[Callable[[Decimal, Decimal], bool], str]:
     match = _COMPARED.fullmatch(unicodedata.normalize("NFKC", pattern))
-    return (_COMPARISONS[match[1]], match[2]) if match else (operator.eq, pattern)
+    if match:
+        return (_COMPARISONS[match[1]], match[2])
+    return (operator.eq, pattern)
 
 
 def _numbers(text: str) -> set[Decimal]:
-    """Return the numbers that a text may mean: 1.000 is one and a thousand. An empty set if it is no number."""
+    """Return the numbers that a text may mean: 1.000 is one and a thousand.
+
+    An empty set if it is no number.
+    """
     written = _plain(text)[:_MAX_NUMBER_CHARS].replace("\u2212", "-")
     digits = "".join(str(unicodedata.decimal(char, char)) for char in written)
     bare = re.sub(r"^[^\d+\-.,]+|[^\d]+$", "", digits)

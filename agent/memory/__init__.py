@@ -1,1 +1,3 @@
-"""Memory: what an agent keeps of a conversation and across conversations, and the stores of sessions."""
+"""Memory: what an agent keeps of a conversation and across conversations,
+and the stores of sessions.
+"""

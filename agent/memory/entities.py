@@ -1,4 +1,6 @@
-"""EntityMemory: the people, organizations and things that a conversation mentions, with their attributes (seed)."""
+"""EntityMemory: the people, organizations and things that a conversation mentions,
+with their attributes (seed).
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,11 @@ from typing import Any
 from sayso.agent.memory.extraction import ExtractingMemory, one_line, section, text_of
 from sayso.agent.providers.base import Provider
 
-#: The most characters of a name or type, and of an attribute's value, and the most attributes of an entity.
-NAME_CHARS, VALUE_CHARS, MAX_ATTRIBUTES = 80, 200, 10
+#: The most characters of a name or type, and of an attribute's value,
+#: and the most attributes of an entity.
+NAME_CHARS = 80
+VALUE_CHARS = 200
+MAX_ATTRIBUTES = 10
 #: The most characters of the section that the model reads.
 MAX_CONTEXT_CHARS = 5000
 
@@ -42,7 +47,9 @@ class Entity:
             (one_line(str(key), NAME_CHARS), one_line(text_of(value), VALUE_CHARS))
             for key, value in self.attributes.items()
         )
-        attributes = dict(islice(((key, value) for key, value in pairs if key and value), MAX_ATTRIBUTES))
+        attributes = dict(
+            islice(((key, value) for key, value in pairs if key and value), MAX_ATTRIBUTES)
+        )
         object.__setattr__(self, "attributes", attributes)
 
     @property
@@ -51,8 +58,12 @@ class Entity:
         return self.name.casefold()
 
     def merged_with(self, newer: Entity) -> Entity:
-        """Return this entity updated by a newer mention, whose attributes win; a type "unknown" does not."""
-        older_attributes = {key: value for key, value in self.attributes.items() if key not in newer.attributes}
+        """Return this entity updated by a newer mention, whose attributes win;
+        a type "unknown" does not.
+        """
+        older_attributes = {
+            key: value for key, value in self.attributes.items() if key not in newer.attributes
+        }
         return replace(
             self,
             entity_type=self.entity_type if newer.entity_type == "unknown" else newer.entity_type,
@@ -65,8 +76,9 @@ class Entity:
 class EntityMemory(ExtractingMemory[Entity]):
     """The entities of one conversation. Thread-safe.
 
-    `model` of `provider` extracts them from the latest `relevance_window` messages. At most `max_entities` are kept;
-    those not mentioned for longest are removed first. `clock` returns Unix seconds.
+    `model` of `provider` extracts them from the latest `relevance_window` messages. At most
+    `max_entities` are kept; those not mentioned for longest are removed first. `clock` returns Unix
+    seconds.
     """
 
     kind = "entities"
@@ -93,9 +105,13 @@ class EntityMemory(ExtractingMemory[Entity]):
             return list(reversed(self._entities.values()))
 
     def _item(self, found: Mapping[str, Any], turn: int) -> Entity | None:
-        attributes, now = found.get("attributes"), self._clock()
+        attributes = found.get("attributes")
+        now = self._clock()
         entity_type = text_of(found.get("type") or found.get("entity_type"))
-        known_attributes = attributes if isinstance(attributes, Mapping) else {}
+        if isinstance(attributes, Mapping):
+            known_attributes = attributes
+        else:
+            known_attributes = {}
         entity = Entity(text_of(found.get("name")), entity_type, known_attributes, now, now)
         return entity if entity.name else None
 
@@ -104,19 +120,25 @@ class EntityMemory(ExtractingMemory[Entity]):
         with self._lock:
             for entity in entities:
                 known = self._entities.pop(entity.key, None)
-                self._entities[entity.key] = known.merged_with(entity) if known else entity
+                if known:
+                    self._entities[entity.key] = known.merged_with(entity)
+                else:
+                    self._entities[entity.key] = entity
             while len(self._entities) > self.max_entities:
                 del self._entities[next(iter(self._entities))]
 
     def build_context(self) -> str:
         """Return the section for the model, or "" without entities.
 
-        Entities stand in the order of their first mention, and attributes in that of their names, so that nothing
-        moves when one is mentioned again. If not all fit, those that were not mentioned for longest are left out.
+        Entities stand in the order of their first mention, and attributes in that of their names,
+        so that nothing moves when one is mentioned again. If not all fit, those that were not
+        mentioned for longest are left out.
         """
         lines = []
         for entity in self.entities:
-            attributes = "; ".join(f"{key}: {value}" for key, value in sorted(entity.attributes.items()))
+            attributes = "; ".join(
+                f"{key}: {value}" for key, value in sorted(entity.attributes.items())
+            )
             line = f"- {entity.name} ({entity.entity_type})"
             if attributes:
                 line += f": {attributes}"
@@ -124,11 +146,17 @@ class EntityMemory(ExtractingMemory[Entity]):
         return section("[Known Entities]", lines, MAX_CONTEXT_CHARS)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entities as JSON-ready data, the last mentioned last, each with its first mention."""
+        """Return the entities as JSON-ready data, the last mentioned last,
+        each with its first mention.
+        """
         return {"entities": [asdict(entity) for entity in reversed(self.entities)]}
 
     def bound_to(self, data: Mapping[str, Any] | None) -> EntityMemory:
-        """Return a memory with the same provider and limits, and only the entities in `data` (of `to_dict`)."""
-        memory = EntityMemory(self.provider, self.model, self.max_entities, self.relevance_window, clock=self._clock)
+        """Return a memory with the same provider and limits,
+        and only the entities in `data` (of `to_dict`).
+        """
+        memory = EntityMemory(
+            self.provider, self.model, self.max_entities, self.relevance_window, clock=self._clock
+        )
         memory.update(Entity(**each) for each in (data or {}).get("entities", ()))
         return memory

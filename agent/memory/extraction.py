@@ -1,4 +1,6 @@
-"""What all memories need: their scope, the extraction of facts by a model, and the layout of what a model is shown."""
+"""What all memories need: their scope, the extraction of facts by a model,
+and the layout of what a model is shown.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,11 @@ T = TypeVar("T")
 
 #: How many characters of one message are read.
 MAX_MESSAGE_CHARS = 4000
-#: The longest answer that is parsed in characters, the most objects that are taken from it, and its token limit.
-MAX_ANSWER_CHARS, MAX_OBJECTS, MAX_TOKENS = 50_000, 30, 1000
+#: The longest answer that is parsed in characters, the most objects that are taken from it,
+#: and its token limit.
+MAX_ANSWER_CHARS = 50_000
+MAX_OBJECTS = 30
+MAX_TOKENS = 1000
 #: The default time limit of an extraction in seconds.
 TIMEOUT_SECONDS = 30.0
 #: The rules that follow the prompt of every extraction.
@@ -37,7 +42,8 @@ RULES = (
 
 @contextmanager
 def in_scope(scope: str) -> Iterator[str]:
-    """Set the memory scope, which names whose memory is used, in the `with` block and the tasks and threads it starts.
+    """Set the memory scope, which names whose memory is used,
+    in the `with` block and the tasks and threads it starts.
 
     It is the user or the conversation that the current run belongs to.
     """
@@ -47,7 +53,10 @@ def in_scope(scope: str) -> Iterator[str]:
 
 
 def current_scope() -> str | None:
-    """Return the scope set by `in_scope`. "" is a memory shared by all runs of an agent; None if no scope was set."""
+    """Return the scope set by `in_scope`.
+
+    "" is a memory shared by all runs of an agent; None if no scope was set.
+    """
     return tool_environment().memory_scope
 
 
@@ -61,14 +70,22 @@ def required_scope(scope: str) -> str:
 
 
 def spoken_messages(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages of user and assistant. Tool results are left out: a stranger may have written them."""
-    return [message for message in messages if message.role in (Role.USER, Role.ASSISTANT) and message.content.strip()]
+    """Return the messages of user and assistant.
+
+    Tool results are left out: a stranger may have written them.
+    """
+    return [
+        message
+        for message in messages
+        if message.role in (Role.USER, Role.ASSISTANT) and message.content.strip()
+    ]
 
 
 class ExtractingMemory(ABC, Generic[T]):
     """Base of the memories whose facts a model extracts from conversations.
 
-    `model` of `provider` reads the latest `relevance_window` messages. `clock` returns Unix seconds.
+    `model` of `provider` reads the latest `relevance_window` messages.
+    `clock` returns Unix seconds.
     """
 
     #: The name of what is extracted, for the log, and the prompt for the model.
@@ -76,14 +93,20 @@ class ExtractingMemory(ABC, Generic[T]):
     prompt: ClassVar[str]
 
     def __init__(
-        self, provider: Provider, model: str | None, relevance_window: int, clock: Callable[[], float], **limits: int
+        self,
+        provider: Provider,
+        model: str | None,
+        relevance_window: int,
+        clock: Callable[[], float],
+        **limits: int,
     ) -> None:
         """Keep the limits as attributes. Raise ValueError for one below 1."""
         limits = {**limits, "relevance_window": relevance_window}
         if min(limits.values()) < 1:
             *others, last = (f"{name}={limit!r}" for name, limit in limits.items())
             raise ValueError(f"{', '.join(others)} and {last} must be 1 or more")
-        self.provider, self.model = provider, model
+        self.provider = provider
+        self.model = model
         self.relevance_window = relevance_window
         self._clock = clock
 
@@ -102,7 +125,10 @@ class ExtractingMemory(ABC, Generic[T]):
         if not conversation:
             return [], UsageStats()
         # One JSON object a line, so that no text can pass for another message.
-        lines = ({"from": message.role.value, "text": message.content[:MAX_MESSAGE_CHARS]} for message in conversation)
+        lines = (
+            {"from": message.role.value, "text": message.content[:MAX_MESSAGE_CHARS]}
+            for message in conversation
+        )
         text = "\n".join(storable(json.dumps(line, ensure_ascii=False)) for line in lines)
         request = ProviderRequest(
             model=model or self.model or str(getattr(self.provider, "default_model", "")),
@@ -132,19 +158,24 @@ class ExtractingMemory(ABC, Generic[T]):
 
 def parse_objects(text: str) -> list[Mapping[str, Any]]:
     """Return the objects of the JSON array in an answer, which may have other text around it."""
-    start, end = text.find("["), text.rfind("]")
+    start = text.find("[")
+    end = text.rfind("]")
     if start < 0 or end < start or len(text) > MAX_ANSWER_CHARS:
         return []
     try:
         items = json.loads(text[start : end + 1])
     except (ValueError, RecursionError):
         return []
-    return [item for item in items if isinstance(item, Mapping)][:MAX_OBJECTS] if isinstance(items, list) else []
+    if isinstance(items, list):
+        return [item for item in items if isinstance(item, Mapping)][:MAX_OBJECTS]
+    return []
 
 
 def text_of(value: Any) -> str:
     """Return text or a number as text, and "" for anything else."""
-    return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value)
+    return ""
 
 
 def one_line(text: str, max_chars: int) -> str:
@@ -155,8 +186,9 @@ def one_line(text: str, max_chars: int) -> str:
 def section(title: str, lines: Iterable[tuple[Any, str]], max_chars: int) -> str:
     """Return the title and as many of the first lines as fit in `max_chars`, or "" if none fits.
 
-    Each line has its place, a sort key, and the lines stand in the order of their places. So a fact that is mentioned
-    again may become the first to be chosen, and stays where the model has read it before.
+    Each line has its place, a sort key, and the lines stand in the order of their places. So a fact
+    that is mentioned again may become the first to be chosen, and stays where the model has read it
+    before.
     """
     room = max_chars - len(title) - 1
     chosen = []

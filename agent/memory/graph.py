@@ -1,4 +1,6 @@
-"""KnowledgeGraphMemory: relationships that a model extracts from conversations, and the stores of them (seed)."""
+"""KnowledgeGraphMemory: relationships that a model extracts from conversations,
+and the stores of them (seed).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ PART_CHARS = 120
 #: The most characters of the section that the model reads.
 MAX_CONTEXT_CHARS = 5000
 #: The most keywords of a query, and the shortest keyword in a script with spaces.
-MAX_KEYWORDS, MIN_KEYWORD_CHARS = 30, 3
+MAX_KEYWORDS = 30
+MIN_KEYWORD_CHARS = 3
 
 PROMPT = (
     "You list the relationships that a conversation states. Each is an object "
@@ -62,9 +65,7 @@ _INSERT = (
     f"VALUES (?1, ?2, '', ?3, ?4, ?5, ?6, ?7, {_FIRST_CREATED})"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM triples WHERE scope = ? ORDER BY n"  # noqa: S608  # a constant
-_PRUNE = (
-    "DELETE FROM triples WHERE scope = ? AND n NOT IN (SELECT n FROM triples WHERE scope = ? ORDER BY n DESC LIMIT ?)"
-)
+_PRUNE = "DELETE FROM triples WHERE scope = ? AND n NOT IN (SELECT n FROM triples WHERE scope = ? ORDER BY n DESC LIMIT ?)"
 
 
 class TripleStoreError(Exception):
@@ -97,15 +98,19 @@ class Triple:
     @property
     def key(self) -> str:
         """The three parts without case, which identify the triple."""
-        return json.dumps([self.subject.casefold(), self.relation.casefold(), self.object.casefold()])
+        return json.dumps(
+            [self.subject.casefold(), self.relation.casefold(), self.object.casefold()]
+        )
 
 
 @runtime_checkable
 class TripleStore(Protocol):
-    """Stores triples by scope, oldest first. A triple that is added again is kept once, as the newest.
+    """Stores triples by scope, oldest first.
 
-    It keeps its first `created_at`, so that the model reads it where it was before. The methods block for a short time
-    and are thread-safe. They raise TripleStoreError.
+    A triple that is added again is kept once, as the newest.
+
+    It keeps its first `created_at`, so that the model reads it where it was before. The methods
+    block for a short time and are thread-safe. They raise TripleStoreError.
     """
 
     def add_many(self, scope: str, triples: Iterable[Triple], *, most: int) -> None:
@@ -171,7 +176,9 @@ class SQLiteTripleStore:
             for (scope,) in db.execute("SELECT DISTINCT scope FROM triples").fetchall():
                 if should_erase(scope.decode("utf-8", "surrogatepass")):
                     count += db.execute("DELETE FROM triples WHERE scope = ?", (scope,)).rowcount
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # the write-ahead log still contains them
+            db.execute(
+                "PRAGMA wal_checkpoint(TRUNCATE)"
+            ).fetchall()  # the write-ahead log still contains them
         return count
 
     @contextmanager
@@ -180,7 +187,9 @@ class SQLiteTripleStore:
             with open_database(self.path, _SCHEMA) as db:
                 yield db
         except (sqlite3.Error, OSError) as exc:
-            raise TripleStoreError(f"{self.path} cannot be used: {exc}; move it away, or name another path") from exc
+            raise TripleStoreError(
+                f"{self.path} cannot be used: {exc}; move it away, or name another path"
+            ) from exc
 
 
 def _bytes(scope: str) -> bytes:
@@ -191,9 +200,9 @@ def _bytes(scope: str) -> bytes:
 class KnowledgeGraphMemory(ExtractingMemory[Triple]):
     """Relationships that were stated in conversations. Thread-safe.
 
-    `model` of `provider` extracts them from the latest `relevance_window` messages. Each scope keeps at most
-    `max_triples`; the oldest are removed first. `storage` is "memory", "sqlite" (a file at `path`) or a TripleStore.
-    `clock` returns Unix seconds.
+    `model` of `provider` extracts them from the latest `relevance_window` messages. Each scope
+    keeps at most `max_triples`; the oldest are removed first. `storage` is "memory", "sqlite" (a
+    file at `path`) or a TripleStore. `clock` returns Unix seconds.
     """
 
     kind = "triples"
@@ -212,7 +221,12 @@ class KnowledgeGraphMemory(ExtractingMemory[Triple]):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(
-            provider, model, relevance_window, clock, max_triples=max_triples, max_context_triples=max_context_triples
+            provider,
+            model,
+            relevance_window,
+            clock,
+            max_triples=max_triples,
+            max_context_triples=max_context_triples,
         )
         self.store: TripleStore
         if isinstance(storage, TripleStore):
@@ -222,29 +236,46 @@ class KnowledgeGraphMemory(ExtractingMemory[Triple]):
         elif storage == "sqlite":
             self.store = SQLiteTripleStore(path)
         else:
-            raise ValueError(f"storage={storage!r} is unknown: use 'memory', 'sqlite' or a TripleStore")
-        self.max_triples, self.max_context_triples = max_triples, max_context_triples
+            raise ValueError(
+                f"storage={storage!r} is unknown: use 'memory', 'sqlite' or a TripleStore"
+            )
+        self.max_triples = max_triples
+        self.max_context_triples = max_context_triples
         self._scope = ""
 
     def bound_to(self, scope: str) -> KnowledgeGraphMemory:
-        """Return a memory with the same store that only uses this scope. Raise ValueError for an empty scope."""
+        """Return a memory with the same store that only uses this scope.
+
+        Raise ValueError for an empty scope.
+        """
         bound = copy.copy(self)
         bound._scope = required_scope(scope)  # noqa: SLF001  # a copy of ourselves
         return bound
 
     @property
     def triples(self) -> list[Triple]:
-        """The triples of the scope, oldest first. Raises TripleStoreError, as all methods below do."""
+        """The triples of the scope, oldest first.
+
+        Raises TripleStoreError, as all methods below do.
+        """
         return self.store.all(self._scope)
 
     def _item(self, found: Mapping[str, Any], turn: int) -> Triple | None:
         confidence = found.get("confidence", 1.0)
-        if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not math.isfinite(confidence):
+        if (
+            isinstance(confidence, bool)
+            or not isinstance(confidence, int | float)
+            or not math.isfinite(confidence)
+        ):
             confidence = 1.0
-        subject, relation, object_ = (text_of(found.get(name)) for name in ("subject", "relation", "object"))
+        subject, relation, object_ = (
+            text_of(found.get(name)) for name in ("subject", "relation", "object")
+        )
         limited = min(1.0, max(0.0, float(confidence)))
         triple = Triple(subject, relation, object_, limited, turn, self._clock())
-        return triple if triple.subject and triple.relation and triple.object else None
+        if triple.subject and triple.relation and triple.object:
+            return triple
+        return None
 
     def update(self, triples: Iterable[Triple]) -> None:
         """Store triples. Blocks until they are written."""
@@ -253,33 +284,46 @@ class KnowledgeGraphMemory(ExtractingMemory[Triple]):
             self.store.add_many(self._scope, new_triples, most=self.max_triples)
 
     def query_relevant(self, query: str) -> list[Triple]:
-        """Return the triples that share a keyword with the query, most shared keywords first, then the newest.
+        """Return the triples that share a keyword with the query, most shared keywords first,
+        then the newest.
 
-        Keywords are all words but the common ones; in scripts without spaces, every two adjacent characters. For a
-        query without keywords, return the newest triples.
+        Keywords are all words but the common ones; in scripts without spaces, every two adjacent
+        characters. For a query without keywords, return the newest triples.
         """
         found: dict[str, None] = {}
-        letters = "".join(char if unicodedata.category(char)[0] in "LNM" else " " for char in query.casefold())
+        letters = "".join(
+            char if unicodedata.category(char)[0] in "LNM" else " " for char in query.casefold()
+        )
         for word in letters.split():
             if any(map(needs_no_space, word)):
-                found |= dict.fromkeys(word[start : start + 2] for start in range(max(1, len(word) - 1)))
+                found |= dict.fromkeys(
+                    word[start : start + 2] for start in range(max(1, len(word) - 1))
+                )
             elif len(word) >= MIN_KEYWORD_CHARS and word not in _COMMON_WORDS:
                 found[word] = None
         keywords = list(found)[:MAX_KEYWORDS]
         newest_first = self.triples[::-1]
         if not keywords:
             return newest_first[: self.max_context_triples]
-        hits = {each: sum(has_word(each.text.casefold(), keyword) for keyword in keywords) for each in newest_first}
+        hits = {
+            each: sum(has_word(each.text.casefold(), keyword) for keyword in keywords)
+            for each in newest_first
+        }
         relevant = sorted(filter(hits.get, newest_first), key=lambda triple: -hits[triple])
         return relevant[: self.max_context_triples]
 
     def build_context(self, query: str = "") -> str:
-        """Return the section for the model with the triples relevant to the query, or "" if there are none.
+        """Return the section for the model with the triples relevant to the query,
+        or "" if there are none.
 
-        They stand in the order in which they were first stated. If not all fit, the least relevant are left out.
+        They stand in the order in which they were first stated. If not all fit,
+        the least relevant are left out.
         """
         lines = []
         for triple in self.query_relevant(query):
-            doubt = f" (confidence {triple.confidence:.1f})" if triple.confidence < 1 else ""
+            if triple.confidence < 1:
+                doubt = f" (confidence {triple.confidence:.1f})"
+            else:
+                doubt = ""
             lines.append(((triple.created_at, triple.key), f"- {triple.text}{doubt}"))
         return section("[Known Relationships]", lines, MAX_CONTEXT_CHARS)

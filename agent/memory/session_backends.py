@@ -13,14 +13,23 @@ from typing import Any, cast
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.agent.memory.sessions import KeyValueSessions, SessionKey
-from sayso.channels.storage.files import folder_lock, open_database, remove_older, sync, write_atomically
+from sayso.channels.storage.files import (
+    folder_lock,
+    open_database,
+    remove_older,
+    sync,
+    write_atomically,
+)
 from sayso.pending.redis.client import connect
 
-#: After this many seconds an unfinished temporary file is removed: its process was killed while writing.
+#: After this many seconds an unfinished temporary file is removed:
+#: its process was killed while writing.
 UNFINISHED_SECONDS = 3600
 #: About how many keys one SCAN command looks at.
 SCAN_COUNT = 500
-_REMOVE_IF = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+_REMOVE_IF = (
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+)
 #: Characters with a meaning in a Redis key pattern.
 _PATTERN_CHARS = re.compile(r"[\\*?\[\]^-]")
 #: The column `shelf` holds the namespace's digest.
@@ -32,9 +41,12 @@ CREATE TABLE IF NOT EXISTS sessions (
 
 
 class JsonFileSessionStore(KeyValueSessions):
-    """Keeps sessions as files in a folder, readable by our own user only. A file is on disk when `save` returns.
+    """Keeps sessions as files in a folder, readable by our own user only.
 
-    The folder must be on a local disk: on a network drive, two processes may not see each other's locks.
+    A file is on disk when `save` returns.
+
+    The folder must be on a local disk: on a network drive,
+    two processes may not see each other's locks.
     """
 
     storage_errors = (OSError,)
@@ -73,7 +85,8 @@ class JsonFileSessionStore(KeyValueSessions):
         return True
 
     def _remove_if(self, key: SessionKey, text: str) -> None:
-        with folder_lock(self._folder):  # no other process may save between the comparison and the removal
+        # No other process may save between the comparison and the removal.
+        with folder_lock(self._folder):
             if self._get(key) == text:
                 self._remove(key)
 
@@ -97,10 +110,11 @@ class JsonFileSessionStore(KeyValueSessions):
 
 
 class RedisSessionStore(KeyValueSessions):
-    """Keeps each session under a Redis key, which expires after `default_ttl` seconds; by default never.
+    """Keeps each session under a Redis key, which expires after `default_ttl` seconds;
+    by default never.
 
-    `list` scans all keys of the server: it is meant for operators, not for each turn. Errors do not show the URL, which
-    may contain a password.
+    `list` scans all keys of the server: it is meant for operators, not for each turn. Errors do not
+    show the URL, which may contain a password.
     """
 
     storage_errors = (RedisError,)
@@ -121,7 +135,9 @@ class RedisSessionStore(KeyValueSessions):
         return self._text(self._redis_key(key))
 
     def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
-        self._client.set(self._redis_key(key), text, px=None if ttl is None else math.ceil(ttl * 1000))
+        self._client.set(
+            self._redis_key(key), text, px=None if ttl is None else math.ceil(ttl * 1000)
+        )
 
     def _remove(self, key: SessionKey) -> bool:
         return bool(self._client.delete(self._redis_key(key)))
@@ -171,12 +187,18 @@ class SQLiteSessionStore(KeyValueSessions):
         clock: Callable[[], float] = time.time,
     ) -> None:
         if str(db_path) == ":memory:":
-            raise ValueError("db_path=':memory:' would forget at once: use a file, or InMemorySessionStore")
+            raise ValueError(
+                "db_path=':memory:' would forget at once: use a file, or InMemorySessionStore"
+            )
         super().__init__(default_ttl, clock=clock)
         self._path = Path(db_path).absolute()
 
     def _get(self, key: SessionKey) -> str | None:
-        rows = self._run("SELECT text FROM sessions WHERE shelf = ? AND name = ?", key.namespace_digest, key.digest)
+        rows = self._run(
+            "SELECT text FROM sessions WHERE shelf = ? AND name = ?",
+            key.namespace_digest,
+            key.digest,
+        )
         if not rows:
             return None
         if not isinstance(text := rows[0][0], str):
@@ -184,16 +206,28 @@ class SQLiteSessionStore(KeyValueSessions):
         return text
 
     def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
-        self._run("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)", key.namespace_digest, key.digest, text)
+        self._run(
+            "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)",
+            key.namespace_digest,
+            key.digest,
+            text,
+        )
 
     def _remove(self, key: SessionKey) -> bool:
         return bool(
-            self._run("DELETE FROM sessions WHERE shelf = ? AND name = ? RETURNING 1", key.namespace_digest, key.digest)
+            self._run(
+                "DELETE FROM sessions WHERE shelf = ? AND name = ? RETURNING 1",
+                key.namespace_digest,
+                key.digest,
+            )
         )
 
     def _remove_if(self, key: SessionKey, text: str) -> None:
         self._run(
-            "DELETE FROM sessions WHERE shelf = ? AND name = ? AND text = ?", key.namespace_digest, key.digest, text
+            "DELETE FROM sessions WHERE shelf = ? AND name = ? AND text = ?",
+            key.namespace_digest,
+            key.digest,
+            text,
         )
 
     def _texts(self, namespace_digest: str) -> list[tuple[str, str]]:
@@ -207,4 +241,6 @@ class SQLiteSessionStore(KeyValueSessions):
             return database.execute(statement, values).fetchall()
 
     def _cure(self, error: Exception) -> str:
-        return f"{self._path}: {error}; check that it is a writable database of Sayso and not damaged"
+        return (
+            f"{self._path}: {error}; check that it is a writable database of Sayso and not damaged"
+        )

@@ -1,4 +1,5 @@
-"""SessionStore: keeps whole conversations by session id, and the base of its implementations (seed).
+"""SessionStore: keeps whole conversations by session id,
+and the base of its implementations (seed).
 
 SessionError
 ├── BrokenSession            the stored data is not a conversation of ours
@@ -33,7 +34,10 @@ class SessionError(Exception):
 
 
 class BrokenSession(SessionError):
-    """Raised when the stored data is not a conversation of ours. It stays there until it is deleted."""
+    """Raised when the stored data is not a conversation of ours.
+
+    It stays there until it is deleted.
+    """
 
 
 class SessionStoreUnavailable(SessionError):
@@ -57,18 +61,27 @@ Sessions = list[SessionMetadata]
 class SessionStore(Protocol):
     """Keeps each conversation as a whole under a session id, which may be any text.
 
-    Sessions of different namespaces, such as users or bots, are separate: the same id in two of them is two sessions.
-    Expired sessions do not exist. The methods block, are safe for threads and processes, and raise SessionError.
+    Sessions of different namespaces, such as users or bots, are separate: the same id in two of
+    them is two sessions. Expired sessions do not exist. The methods block, are safe for threads and
+    processes, and raise SessionError.
     """
 
-    def save(self, session_id: str, memory: ConversationMemory, *, namespace: str | None = None) -> None:
-        """Replace the session by this conversation. Of two concurrent saves the last wins as a whole."""
+    def save(
+        self, session_id: str, memory: ConversationMemory, *, namespace: str | None = None
+    ) -> None:
+        """Replace the session by this conversation.
+
+        Of two concurrent saves the last wins as a whole.
+        """
 
     def load(self, session_id: str, *, namespace: str | None = None) -> ConversationMemory | None:
         """Return a copy of the conversation, or None if there is none."""
 
     def list(self, *, namespace: str | None = None) -> Sessions:
-        """Return the sessions of a namespace, last changed first. Broken ones are logged and left out."""
+        """Return the sessions of a namespace, last changed first.
+
+        Broken ones are logged and left out.
+        """
 
     def delete(self, session_id: str, *, namespace: str | None = None) -> bool:
         """Delete a session, also a broken one. Return whether there was one."""
@@ -81,7 +94,8 @@ class SessionStore(Protocol):
 class SessionKey:
     """The storage key of a session, in hex digits only.
 
-    Session ids become neither parts of paths nor of patterns, and phone numbers in them do not show in a listing.
+    Session ids become neither parts of paths nor of patterns,
+    and phone numbers in them do not show in a listing.
     """
 
     session_id: str
@@ -104,7 +118,10 @@ def _sha256(names: list[str | None]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """One stored session. Times are in Unix seconds; `expires_at` is None for a session that does not expire."""
+    """One stored session.
+
+    Times are in Unix seconds; `expires_at` is None for a session that does not expire.
+    """
 
     session_id: str
     namespace: str | None
@@ -121,10 +138,15 @@ class SessionRecord:
     @property
     def metadata(self) -> SessionMetadata:
         """The record without its messages."""
-        return SessionMetadata(self.session_id, len(self.memory["messages"]), self.created_at, self.updated_at)
+        return SessionMetadata(
+            self.session_id, len(self.memory["messages"]), self.created_at, self.updated_at
+        )
 
     def to_json(self) -> str:
-        """Return the record as ASCII JSON, which preserves lone surrogates. Raise BrokenSession for other data."""
+        """Return the record as ASCII JSON, which preserves lone surrogates.
+
+        Raise BrokenSession for other data.
+        """
         try:
             return json.dumps({field.name: getattr(self, field.name) for field in fields(self)})
         except (TypeError, ValueError, RecursionError) as exc:
@@ -150,15 +172,19 @@ class SessionRecord:
 
 
 class KeyValueSessions(ABC):
-    """Base of session stores on a key-value storage: subclasses read and write texts, each as a whole.
+    """Base of session stores on a key-value storage: subclasses read and write texts,
+    each as a whole.
 
-    `default_ttl` is in seconds from the last save, None for sessions that do not expire; `clock` returns Unix seconds.
+    `default_ttl` is in seconds from the last save, None for sessions that do not expire;
+    `clock` returns Unix seconds.
     """
 
     #: The errors that mean that the storage cannot be used at the moment.
     storage_errors: ClassVar[tuple[type[Exception], ...]] = ()
 
-    def __init__(self, default_ttl: float | None = None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, default_ttl: float | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
         if default_ttl is not None and default_ttl <= 0:
             raise ValueError(
                 f"default_ttl={default_ttl!r} keeps nothing: use seconds above 0, or None to keep for ever"
@@ -166,14 +192,22 @@ class KeyValueSessions(ABC):
         self._ttl = default_ttl
         self._clock = clock
 
-    def save(self, session_id: str, memory: ConversationMemory, *, namespace: str | None = None) -> None:
-        """Replace the session by this conversation. Of two concurrent saves the last wins as a whole.
+    def save(
+        self, session_id: str, memory: ConversationMemory, *, namespace: str | None = None
+    ) -> None:
+        """Replace the session by this conversation.
+
+        Of two concurrent saves the last wins as a whole.
 
         Raise SessionError, also for a broken session, which is not overwritten.
         """
-        key, now = SessionKey(session_id, namespace), self._clock()
+        key = SessionKey(session_id, namespace)
+        now = self._clock()
         previous = self._record(key)
-        expires_at = None if self._ttl is None else now + self._ttl
+        if self._ttl is None:
+            expires_at = None
+        else:
+            expires_at = now + self._ttl
         created_at = previous.created_at if previous else now
         record = SessionRecord(session_id, namespace, created_at, now, expires_at, memory.to_dict())
         text = record.to_json()
@@ -192,7 +226,9 @@ class KeyValueSessions(ABC):
             raise _broken(key) from exc
 
     def list(self, *, namespace: str | None = None) -> Sessions:
-        """Return the sessions of a namespace, last changed first. Broken ones are logged and left out.
+        """Return the sessions of a namespace, last changed first.
+
+        Broken ones are logged and left out.
 
         Raise SessionError.
         """
@@ -226,7 +262,10 @@ class KeyValueSessions(ABC):
 
     @abstractmethod
     def _get(self, key: SessionKey) -> str | None:
-        """Return the text, or None if there is none. Raise ValueError or TypeError if it is no text."""
+        """Return the text, or None if there is none.
+
+        Raise ValueError or TypeError if it is no text.
+        """
 
     @abstractmethod
     def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
@@ -242,7 +281,9 @@ class KeyValueSessions(ABC):
 
     @abstractmethod
     def _texts(self, namespace_digest: str) -> Iterable[tuple[str, str]]:
-        """Return the digests of all sessions in a namespace with their texts, "" for what is no text."""
+        """Return the digests of all sessions in a namespace with their texts,
+        "" for what is no text.
+        """
 
     @contextmanager
     def _translated_errors(self, key: SessionKey | None) -> Iterator[None]:
@@ -250,11 +291,19 @@ class KeyValueSessions(ABC):
         try:
             yield
         except self.storage_errors as exc:
-            what = f"session {key.session_id!r}" if key else "the list of sessions"
-            raise SessionStoreUnavailable(f"{what} cannot be read or written in {self._cure(exc)}") from exc
+            if key:
+                what = f"session {key.session_id!r}"
+            else:
+                what = "the list of sessions"
+            raise SessionStoreUnavailable(
+                f"{what} cannot be read or written in {self._cure(exc)}"
+            ) from exc
 
     def _cure(self, error: Exception) -> str:
-        """Return the place of the storage, its error, and what to do about it. Override it with `storage_errors`."""
+        """Return the place of the storage, its error, and what to do about it.
+
+        Override it with `storage_errors`.
+        """
         return f"this store: {error}"
 
     def _record(self, key: SessionKey) -> SessionRecord | None:
@@ -279,7 +328,10 @@ class KeyValueSessions(ABC):
 
 
 def _broken(key: SessionKey) -> BrokenSession:
-    namespace = f" of namespace {key.namespace!r}" if key.namespace is not None else ""
+    if key.namespace is not None:
+        namespace = f" of namespace {key.namespace!r}"
+    else:
+        namespace = ""
     return BrokenSession(
         f"what is kept as session {key.session_id!r}{namespace} is no conversation of ours, and stays as it is: "
         "restore it from a backup, or delete the session to begin anew"
@@ -287,9 +339,13 @@ def _broken(key: SessionKey) -> BrokenSession:
 
 
 class InMemorySessionStore(KeyValueSessions):
-    """Keeps sessions in this process: for tests, and for conversations that may end with the process."""
+    """Keeps sessions in this process: for tests, and for
+    conversations that may end with the process.
+    """
 
-    def __init__(self, default_ttl: float | None = None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, default_ttl: float | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
         super().__init__(default_ttl, clock=clock)
         self._sessions: dict[SessionKey, str] = {}
         self._lock = Lock()
@@ -313,27 +369,35 @@ class InMemorySessionStore(KeyValueSessions):
     def _texts(self, namespace_digest: str) -> list[tuple[str, str]]:
         with self._lock:
             sessions = list(self._sessions.items())
-        return [(key.digest, text) for key, text in sessions if key.namespace_digest == namespace_digest]
+        return [
+            (key.digest, text) for key, text in sessions if key.namespace_digest == namespace_digest
+        ]
 
 
 class Session:
     """The stored conversation of one agent. Thread-safe.
 
-    Concurrent runs share one conversation, so none of them is lost. What another process saves meanwhile is
-    overwritten.
+    Concurrent runs share one conversation, so none of them is lost.
+    What another process saves meanwhile is overwritten.
     """
 
     def __init__(self, store: SessionStore, session_id: str) -> None:
-        self._store, self._id = store, session_id
+        self._store = store
+        self._id = session_id
         self._runs = 0
         #: The conversation that the current runs share, and the one that was last in the store.
         self._shared: ConversationMemory | None = None
         self._stored: ConversationMemory | None = None
-        self._count_lock, self._store_lock = Lock(), Lock()  # the first is never held during a call to the store
+        # the first is never held during a call to the store
+        self._count_lock = Lock()
+        self._store_lock = Lock()
 
     @contextmanager
     def run(self) -> Iterator[None]:
-        """Count a run while the block lasts. The first of concurrent runs reads the session again."""
+        """Count a run while the block lasts.
+
+        The first of concurrent runs reads the session again.
+        """
         with self._count_lock:
             if not self._runs:
                 self._shared = None
@@ -344,11 +408,13 @@ class Session:
             with self._count_lock:
                 self._runs -= 1
 
-    async def load(self, memory: ConversationMemory | None, events: RunEvents) -> ConversationMemory:
+    async def load(
+        self, memory: ConversationMemory | None, events: RunEvents
+    ) -> ConversationMemory:
         """Return the stored conversation, within the limits of `memory`. Raises SessionError.
 
-        Without a stored one, return `memory` or a new one. A conversation that came from the store, and was deleted
-        there or has expired, is not used any more.
+        Without a stored one, return `memory` or a new one. A conversation that came from the store,
+        and was deleted there or has expired, is not used any more.
         """
         shared, is_read = await call_in_thread(self._read, memory)
         if is_read:
@@ -360,12 +426,14 @@ class Session:
     async def save(self, memory: ConversationMemory, events: RunEvents) -> None:
         """Save the conversation. A failure is logged and traced, but not raised.
 
-        The answer exists and its tools have run; an exception might make the caller ask for the same again.
+        The answer exists and its tools have run; an exception might make
+        the caller ask for the same again.
         """
         try:
             await call_in_thread(self._write, memory)
         except Exception as exc:  # a store may raise anything
-            log.error("session.not_saved", extra={"reason": type(exc).__name__})  # the text may contain user ids
+            # The text may contain user ids.
+            log.error("session.not_saved", extra={"reason": type(exc).__name__})
             events.note("error", error=f"session not saved: {type(exc).__name__}")
             return
         count = len(memory.get_history())
@@ -385,13 +453,19 @@ class Session:
                 return self._shared, False
             loaded = self._store.load(self._id)
             if loaded is not None:
-                self._stored = loaded.with_limits(memory.max_messages, memory.max_tokens) if memory else loaded
+                if memory:
+                    self._stored = loaded.with_limits(memory.max_messages, memory.max_tokens)
+                else:
+                    self._stored = loaded
                 self._shared = self._stored
             elif memory is None:
                 self._shared = ConversationMemory()
             else:
                 was_stored = memory is self._stored  # and is deleted or expired now
-                self._shared = ConversationMemory(memory.max_messages, memory.max_tokens) if was_stored else memory
+                if was_stored:
+                    self._shared = ConversationMemory(memory.max_messages, memory.max_tokens)
+                else:
+                    self._shared = memory
             return self._shared, loaded is not None
 
     def _write(self, memory: ConversationMemory) -> None:

@@ -1,4 +1,6 @@
-"""The observers that come with Sayso: for logs, for metrics, and the deprecated hooks and `verbose=True` (seed)."""
+"""The observers that come with Sayso: for logs, for metrics,
+and the deprecated hooks and `verbose=True` (seed).
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ if TYPE_CHECKING:
 
 
 class LoggingObserver(AgentObserver):
-    """Logs ids, names, counts, durations and classes of errors: no text of people, models or tools, and no reasons.
+    """Logs ids, names, counts, durations and classes of errors: no text of people, models or tools,
+    and no reasons.
 
-    Session ids are left out too, as they often contain a phone number. Timestamps are in Unix seconds, durations in
-    milliseconds.
+    Session ids are left out too, as they often contain a phone number. Timestamps are in Unix
+    seconds, durations in milliseconds.
     """
 
     def __init__(
@@ -51,14 +54,20 @@ class LoggingObserver(AgentObserver):
     def on_llm_end(self, run_id: str, response: str, usage: UsageStats | None) -> None:
         """Log the tokens and the duration of the call. An answer from the cache has no duration."""
         seconds = self._seconds.pop(run_id, None)
-        duration = {} if seconds is None else {"duration_ms": round(seconds * 1000, 3)}
+        if seconds is None:
+            duration = {}
+        else:
+            duration = {"duration_ms": round(seconds * 1000, 3)}
         self._log("llm_end", run_id, tokens=usage.total_tokens if usage else 0, **duration)
 
     def _log(self, event: str, run_id: str, **values: Any) -> None:
         if not self._logger.isEnabledFor(self._level):
             return
         ids = {"batch_id" if event.startswith("batch") else "run_id": run_id}
-        turn = {"turn_event" if name == "event" else name: value for name, value in call_context().log_fields.items()}
+        turn = {
+            "turn_event" if name == "event" else name: value
+            for name, value in call_context().log_fields.items()
+        }
         line = {"event": event, **ids, **turn, **values, "timestamp": round(self._clock(), 3)}
         with context_field("log_fields", {}):  # the line has them
             self._logger.log(self._level, "%s", json.dumps(line, default=_class_name))
@@ -103,7 +112,11 @@ _LOGGED_VALUES: Mapping[str, Mapping[str, Source]] = {
     "iteration_start": {"iteration": "iteration", "messages": ("messages", len)},
     "iteration_end": {"iteration": "iteration"},
     "batch_start": {"prompts": "prompts_count"},
-    "batch_end": {"results": "results_count", "errors": "errors_count", "duration_ms": "total_duration_ms"},
+    "batch_end": {
+        "results": "results_count",
+        "errors": "errors_count",
+        "duration_ms": "total_duration_ms",
+    },
     "policy_decision": {"tool": "tool_name", "decision": "decision"},
     "structured_validate": {"success": "success", "attempt": "attempt"},
     "provider_fallback": {
@@ -148,8 +161,14 @@ class MetricsObserver(AgentObserver):
 
     def on_llm_call(self, run_id: str, call: LlmCall) -> None:
         """Count a model call, its tokens and its cost."""
-        model, error = metrics.bounded("model", call.model), call.error
-        outcome = "ok" if error is None else error.kind if isinstance(error, ProviderError) else "failed"
+        model = metrics.bounded("model", call.model)
+        error = call.error
+        if error is None:
+            outcome = "ok"
+        elif isinstance(error, ProviderError):
+            outcome = error.kind
+        else:
+            outcome = "failed"
         metrics.MODEL_CALLS.labels(model, outcome).inc()
         metrics.MODEL_SECONDS.labels(model).observe(call.seconds)
         if call.usage is not None:
@@ -159,7 +178,9 @@ class MetricsObserver(AgentObserver):
         """Count the tokens and the cost of a model call beside the conversation."""
         _count_usage(metrics.bounded("model", usage.model), usage)
 
-    def on_tool_end(self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float) -> None:
+    def on_tool_end(
+        self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float
+    ) -> None:
         """Count a tool call that returned."""
         self._count(metrics.bounded("tool", tool_name), "ok", duration_ms)
 
@@ -172,9 +193,16 @@ class MetricsObserver(AgentObserver):
         tool_args: Mapping[str, Any],
         duration_ms: float,
     ) -> None:
-        """Count a tool call that failed. A name that the model invented may hold anything: it counts as OTHER."""
+        """Count a tool call that failed.
+
+        A name that the model invented may hold anything: it counts as OTHER.
+        """
         is_invented = isinstance(error, ToolNotFoundError)
-        self._count(metrics.OTHER if is_invented else metrics.bounded("tool", tool_name), "failed", duration_ms)
+        self._count(
+            metrics.OTHER if is_invented else metrics.bounded("tool", tool_name),
+            "failed",
+            duration_ms,
+        )
 
     def _count(self, tool: str, outcome: str, duration_ms: float) -> None:
         metrics.TOOL_CALLS.labels(tool, outcome).inc()
@@ -182,7 +210,9 @@ class MetricsObserver(AgentObserver):
 
 
 def _count_usage(model: str, usage: UsageStats) -> None:
-    """Count tokens, those of the prompt by what the vendor's prompt cache did with them, and their cost."""
+    """Count tokens, those of the prompt by what the vendor's prompt cache did with them,
+    and their cost.
+    """
     read = max(0, usage.cache_read_tokens)
     written = max(0, usage.cache_write_tokens)
     tokens = {
@@ -206,9 +236,17 @@ HOOKS: Mapping[str, tuple[str, Mapping[str, Source]]] = {
     "on_tool_chunk": ("tool_chunk", {"tool_name": "tool_name", "chunk": "chunk"}),
     "on_tool_end": (
         "tool_end",
-        {"tool_name": "tool_name", "result": "result", "duration": ("duration_ms", lambda ms: ms / 1000)},  # in seconds
+        # In seconds.
+        {
+            "tool_name": "tool_name",
+            "result": "result",
+            "duration": ("duration_ms", lambda ms: ms / 1000),
+        },
     ),
-    "on_tool_error": ("tool_error", {"tool_name": "tool_name", "error": "error", "args": "tool_args"}),
+    "on_tool_error": (
+        "tool_error",
+        {"tool_name": "tool_name", "error": "error", "args": "tool_args"},
+    ),
     "on_llm_start": ("llm_start", {"messages": "messages", "model": "model"}),
     "on_llm_end": ("llm_end", {"response": "response", "usage": "usage"}),
     "on_error": ("error", {"error": "error", "context": "context"}),
@@ -219,7 +257,9 @@ MAX_PRINTED_CHARS = 120
 
 def warn_of_hooks(stacklevel: int = 2) -> None:
     """Warn that hooks are deprecated; `stacklevel` as in `warnings.warn`."""
-    warnings.warn("hooks are deprecated: use observers=[...]", DeprecationWarning, stacklevel=stacklevel + 1)
+    warnings.warn(
+        "hooks are deprecated: use observers=[...]", DeprecationWarning, stacklevel=stacklevel + 1
+    )
 
 
 def hooks_observer(hooks: Hooks) -> AgentObserver:
@@ -235,7 +275,9 @@ def hooks_observer(hooks: Hooks) -> AgentObserver:
     return observer
 
 
-def _hook_method(hook: Callable[..., Any], read: Callable[..., tuple[str, dict[str, Any]]]) -> Callable[..., None]:
+def _hook_method(
+    hook: Callable[..., Any], read: Callable[..., tuple[str, dict[str, Any]]]
+) -> Callable[..., None]:
     def on_event(self: AgentObserver, *args: Any, **kwargs: Any) -> None:
         _, values = read(*args, **kwargs)
         hook(*values.values())
@@ -244,11 +286,17 @@ def _hook_method(hook: Callable[..., Any], read: Callable[..., tuple[str, dict[s
 
 
 class VerboseObserver(AgentObserver):
-    """Prints lines that begin with `[agent]`. They contain arguments and results, so do not send them to a log."""
+    """Prints lines that begin with `[agent]`.
+
+    They contain arguments and results, so do not send them to a log.
+    """
 
     def on_usage(self, run_id: str, usage: UsageStats) -> None:
         """Print the tokens and the cost of a model call."""
-        cached = f" ({usage.cache_read_tokens} cached)" if usage.cache_read_tokens else ""
+        if usage.cache_read_tokens:
+            cached = f" ({usage.cache_read_tokens} cached)"
+        else:
+            cached = ""
         tokens = f"{usage.prompt_tokens}{cached} + {usage.completion_tokens} tokens"
         _print(f"{usage.model or 'model'}: {tokens}, ${usage.cost_usd:.6f}")
 
@@ -257,16 +305,27 @@ class VerboseObserver(AgentObserver):
         _print("cache hit -- skipping provider call")
 
     def on_llm_retry(
-        self, run_id: str, attempt: int, max_retries: int, error: BaseException, backoff_seconds: float
+        self,
+        run_id: str,
+        attempt: int,
+        max_retries: int,
+        error: BaseException,
+        backoff_seconds: float,
     ) -> None:
         """Print why a model call failed and when it is retried."""
         _print(f"attempt {attempt} failed ({error}); retry in {backoff_seconds:.1f} s")
 
-    def on_tool_start(self, run_id: str, call_id: str, tool_name: str, tool_args: Mapping[str, Any]) -> None:
+    def on_tool_start(
+        self, run_id: str, call_id: str, tool_name: str, tool_args: Mapping[str, Any]
+    ) -> None:
         """Print a tool call."""
-        _print(f"{tool_name}({', '.join(f'{name}={_shortened(value)}' for name, value in tool_args.items())})")
+        _print(
+            f"{tool_name}({', '.join(f'{name}={_shortened(value)}' for name, value in tool_args.items())})"
+        )
 
-    def on_tool_end(self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float) -> None:
+    def on_tool_end(
+        self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float
+    ) -> None:
         """Print a tool's result."""
         _print(f"{tool_name} -> {_shortened(result)} ({duration_ms:.0f} ms)")
 
@@ -284,13 +343,18 @@ class VerboseObserver(AgentObserver):
 
     def on_run_end(self, run_id: str, result: AgentResult) -> None:
         """Print why the run ended and what it cost."""
-        usage, steps = result.usage, result.iterations
-        _print(f"{result.stop_reason} after {steps} steps, {usage.total_tokens} tokens, ${usage.cost_usd:.6f}")
+        usage = result.usage
+        steps = result.iterations
+        _print(
+            f"{result.stop_reason} after {steps} steps, {usage.total_tokens} tokens, ${usage.cost_usd:.6f}"
+        )
 
 
 def _shortened(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= MAX_PRINTED_CHARS else f"{text[:MAX_PRINTED_CHARS]}…"
+    if len(text) <= MAX_PRINTED_CHARS:
+        return text
+    return f"{text[:MAX_PRINTED_CHARS]}…"
 
 
 def _print(line: str) -> None:

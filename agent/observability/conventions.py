@@ -1,4 +1,6 @@
-"""Names that OpenTelemetry's semantic conventions for generative AI give to attributes, operations and metrics."""
+"""Names that OpenTelemetry's semantic conventions for generative AI give to attributes,
+operations and metrics.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ RESPONSE_ID = "gen_ai.response.id"
 OUTPUT_TYPE = "gen_ai.output.type"
 REQUEST_STREAM = "gen_ai.request.stream"
 TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105  # the name of an attribute
-SERVER_ADDRESS, SERVER_PORT = "server.address", "server.port"
+SERVER_ADDRESS = "server.address"
+SERVER_PORT = "server.port"
 HTTP_STATUS = "http.response.status_code"
 TOOL_NAME = "gen_ai.tool.name"
 TOOL_TYPE = "gen_ai.tool.type"
@@ -33,7 +36,8 @@ SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 
-#: Request settings: a vendor's name -> the name in the conventions. Gemini writes them in camelCase.
+#: Request settings: a vendor's name -> the name in the conventions.
+#: Gemini writes them in camelCase.
 REQUEST_SETTINGS = {
     spelling: f"gen_ai.request.{name}"
     for name in (
@@ -47,7 +51,8 @@ REQUEST_SETTINGS = {
 PROVIDER_NAMES = {"gemini": "gcp.gemini"}
 
 #: Metrics with the bucket boundaries that the conventions recommend.
-TOKEN_USAGE, OPERATION_DURATION = "gen_ai.client.token.usage", "gen_ai.client.operation.duration"
+TOKEN_USAGE = "gen_ai.client.token.usage"  # noqa: S105  # the name of a metric
+OPERATION_DURATION = "gen_ai.client.operation.duration"
 TOKEN_BUCKETS = tuple(4**exponent for exponent in range(14))
 SECONDS_BUCKETS = tuple(0.01 * 2**exponent for exponent in range(14))
 
@@ -61,4 +66,7 @@ STOP_REASON = "sayso.stop_reason"
 ITERATIONS = "sayso.iterations"
 
 #: The operations, and the `error.type` of an error whose class is unknown.
-INVOKE_AGENT, CHAT, EXECUTE_TOOL, OTHER = "invoke_agent", "chat", "execute_tool", "_OTHER"
+INVOKE_AGENT = "invoke_agent"
+CHAT = "chat"
+EXECUTE_TOOL = "execute_tool"
+OTHER = "_OTHER"

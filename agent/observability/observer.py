@@ -20,10 +20,13 @@ P = ParamSpec("P")
 
 
 class AgentObserver:
-    """Base of observers: override the methods of the events to receive. Methods run inside the run, so keep them short.
+    """Base of observers: override the methods of the events to receive.
 
-    An error in a method is logged and does not stop the run. `run_id` names the run; `call_id` names one tool call, as
-    several may run at once. Arguments are the run's own objects: do not change them.
+    Methods run inside the run, so keep them short.
+
+    An error in a method is logged and does not stop the run. `run_id` names the run; `call_id`
+    names one tool call, as several may run at once. Arguments are the run's own objects: do not
+    change them.
     """
 
     def on_run_start(self, run_id: str, messages: Sequence[Message], system_prompt: str) -> None:
@@ -33,9 +36,14 @@ class AgentObserver:
         """Receive the result of a run, for every stop reason."""
 
     def on_error(self, run_id: str, error: BaseException, context: Mapping[str, Any]) -> None:
-        """Receive the error that ends a run; `context` says where. A failed model call is followed by `on_run_end`."""
+        """Receive the error that ends a run; `context` says where.
 
-    def on_llm_start(self, run_id: str, messages: Sequence[Message], model: str, system_prompt: str) -> None:
+        A failed model call is followed by `on_run_end`.
+        """
+
+    def on_llm_start(
+        self, run_id: str, messages: Sequence[Message], model: str, system_prompt: str
+    ) -> None:
         """Receive the request before a model is called."""
 
     def on_llm_end(self, run_id: str, response: str, usage: UsageStats | None) -> None:
@@ -48,14 +56,23 @@ class AgentObserver:
         """Receive the tokens and the cost of one model call."""
 
     def on_llm_retry(
-        self, run_id: str, attempt: int, max_retries: int, error: BaseException, backoff_seconds: float
+        self,
+        run_id: str,
+        attempt: int,
+        max_retries: int,
+        error: BaseException,
+        backoff_seconds: float,
     ) -> None:
         """Receive the error of a model call that is retried after the backoff."""
 
-    def on_tool_start(self, run_id: str, call_id: str, tool_name: str, tool_args: Mapping[str, Any]) -> None:
+    def on_tool_start(
+        self, run_id: str, call_id: str, tool_name: str, tool_args: Mapping[str, Any]
+    ) -> None:
         """Receive a tool call before it runs."""
 
-    def on_tool_end(self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float) -> None:
+    def on_tool_end(
+        self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float
+    ) -> None:
         """Receive the result of a tool call."""
 
     def on_tool_error(
@@ -81,7 +98,9 @@ class AgentObserver:
     def on_batch_start(self, batch_id: str, prompts_count: int) -> None:
         """Receive the start of a batch of prompts."""
 
-    def on_batch_end(self, batch_id: str, results_count: int, errors_count: int, total_duration_ms: float) -> None:
+    def on_batch_end(
+        self, batch_id: str, results_count: int, errors_count: int, total_duration_ms: float
+    ) -> None:
         """Receive the end of a batch."""
 
     def on_policy_decision(
@@ -89,13 +108,19 @@ class AgentObserver:
     ) -> None:
         """Receive what the policy decided for a tool call: `allow`, `review` or `deny`."""
 
-    def on_structured_validate(self, run_id: str, success: bool, attempt: int, error: str | None) -> None:
+    def on_structured_validate(
+        self, run_id: str, success: bool, attempt: int, error: str | None
+    ) -> None:
         """Receive whether an answer matches the `response_format`."""
 
-    def on_provider_fallback(self, run_id: str, failed_provider: str, next_provider: str, error: BaseException) -> None:
+    def on_provider_fallback(
+        self, run_id: str, failed_provider: str, next_provider: str, error: BaseException
+    ) -> None:
         """Receive the error of a provider, and the name of the provider that is called next."""
 
-    def on_memory_trim(self, run_id: str, messages_removed: int, messages_remaining: int, reason: str) -> None:
+    def on_memory_trim(
+        self, run_id: str, messages_removed: int, messages_remaining: int, reason: str
+    ) -> None:
         """Receive how many of its oldest messages a memory removed."""
 
     def on_session_load(self, run_id: str, session_id: str, message_count: int) -> None:
@@ -113,19 +138,27 @@ class AgentObserver:
     def on_kg_extraction(self, run_id: str, triples: Sequence[Any]) -> None:
         """Receive the triples that were added to the knowledge graph."""
 
-    def on_budget_exceeded(self, run_id: str, reason: str, tokens_used: int, cost_used: float) -> None:
+    def on_budget_exceeded(
+        self, run_id: str, reason: str, tokens_used: int, cost_used: float
+    ) -> None:
         """Receive why a run stops at its budget."""
 
     def on_cancelled(self, run_id: str, iteration: int, reason: str) -> None:
         """Receive the cancellation of a run."""
 
-    def on_tool_loop_detected(self, run_id: str, detector_name: str, details: Mapping[str, Any]) -> None:
+    def on_tool_loop_detected(
+        self, run_id: str, detector_name: str, details: Mapping[str, Any]
+    ) -> None:
         """Receive that a run repeats the same tool calls."""
 
-    def on_guardrail_triggered(self, run_id: str, stage: str, guardrail_name: str, action: str, detail: str) -> None:
+    def on_guardrail_triggered(
+        self, run_id: str, stage: str, guardrail_name: str, action: str, detail: str
+    ) -> None:
         """Receive what a guardrail found; `stage` is `input` or `output`."""
 
-    def on_coherence_check(self, run_id: str, tool_name: str, coherent: bool, explanation: str) -> None:
+    def on_coherence_check(
+        self, run_id: str, tool_name: str, coherent: bool, explanation: str
+    ) -> None:
         """Receive whether a tool call matches what the user asked for."""
 
     def on_model_switch(self, run_id: str, iteration: int, old_model: str, new_model: str) -> None:
@@ -133,7 +166,9 @@ class AgentObserver:
 
 
 #: The names of all events, without `on_`.
-EVENTS: tuple[str, ...] = tuple(name.removeprefix("on_") for name in vars(AgentObserver) if name.startswith("on_"))
+EVENTS: tuple[str, ...] = tuple(
+    name.removeprefix("on_") for name in vars(AgentObserver) if name.startswith("on_")
+)
 
 
 def _async_twin(method: Callable[P, None]) -> Callable[P, Coroutine[Any, Any, None]]:
@@ -147,25 +182,35 @@ def _async_twin(method: Callable[P, None]) -> Callable[P, Coroutine[Any, Any, No
 
 
 class AsyncAgentObserver(AgentObserver):
-    """Base of async observers. Each event calls `on_<event>`, then `a_on_<event>`, where they are overridden.
+    """Base of async observers.
 
-    With `blocking` the run waits for `a_on_<event>`. Otherwise the run goes on, and what the observer has not finished
-    when the event loop ends is lost: wait for it with `sayso.agent.observability.trace.wait_for_observers`. A
-    synchronous `run()` does not call `a_on_<event>`.
+    Each event calls `on_<event>`, then `a_on_<event>`, where they are overridden.
+
+    With `blocking` the run waits for `a_on_<event>`. Otherwise the run goes on, and what the
+    observer has not finished when the event loop ends is lost: wait for it with
+    `sayso.agent.observability.trace.wait_for_observers`. A synchronous `run()` does not call
+    `a_on_<event>`.
     """
 
     blocking: bool = False
 
 
 for _event in EVENTS:
-    setattr(AsyncAgentObserver, f"a_on_{_event}", _async_twin(getattr(AgentObserver, f"on_{_event}")))
+    setattr(
+        AsyncAgentObserver, f"a_on_{_event}", _async_twin(getattr(AgentObserver, f"on_{_event}"))
+    )
 
-#: The source of a value: the name of a parameter or of its attribute, alone or with a function that converts the value.
+#: The source of a value: the name of a parameter or of its attribute,
+#: alone or with a function that converts the value.
 Source = str | tuple[str, Callable[[Any], Any]]
 
 
-def event_reader(event: str, sources: Mapping[str, Source]) -> Callable[..., tuple[str, dict[str, Any]]]:
-    """Return a function that takes the arguments of `on_<event>`, and returns its run or batch id and the values."""
+def event_reader(
+    event: str, sources: Mapping[str, Source]
+) -> Callable[..., tuple[str, dict[str, Any]]]:
+    """Return a function that takes the arguments of `on_<event>`,
+    and returns its run or batch id and the values.
+    """
     signature = inspect.signature(getattr(AgentObserver, f"on_{event}"))
     id_parameter = tuple(signature.parameters)[1]
 
@@ -175,7 +220,10 @@ def event_reader(event: str, sources: Mapping[str, Source]) -> Callable[..., tup
         for name, source in sources.items():
             path, convert = (source, None) if isinstance(source, str) else source
             parameter, _, attribute = path.partition(".")
-            value = attrgetter(attribute)(arguments[parameter]) if attribute else arguments[parameter]
+            if attribute:
+                value = attrgetter(attribute)(arguments[parameter])
+            else:
+                value = arguments[parameter]
             values[name] = convert(value) if convert else value
         return arguments[id_parameter], values
 
@@ -184,10 +232,13 @@ def event_reader(event: str, sources: Mapping[str, Source]) -> Callable[..., tup
 
 @dataclass(frozen=True, slots=True)
 class LlmCall:
-    """One finished call of a model: with an `answer` and its `usage`, or with an `error`. `seconds` includes retries.
+    """One finished call of a model: with an `answer` and its `usage`, or with an `error`.
 
-    `provider`, `address` and `port` name the provider that answered, which a FallbackProvider chooses. `settings` are
-    the explicitly configured settings of the request, by the vendors' names.
+    `seconds` includes retries.
+
+    `provider`, `address` and `port` name the provider that answered, which a FallbackProvider
+    chooses. `settings` are the explicitly configured settings of the request, by the vendors'
+    names.
     """
 
     provider: str
@@ -203,14 +254,21 @@ class LlmCall:
     port: int | None = None
 
 
-def llm_call(provider: Provider, request: ProviderRequest, model: str, *, seconds: float, **outcome: Any) -> LlmCall:
-    """Return the record of a finished call. `outcome` is `answer` and `usage`, or `error`, and `is_streamed`."""
+def llm_call(
+    provider: Provider, request: ProviderRequest, model: str, *, seconds: float, **outcome: Any
+) -> LlmCall:
+    """Return the record of a finished call.
+
+    `outcome` is `answer` and `usage`, or `error`, and `is_streamed`.
+    """
     usage = outcome.get("usage")
     answering, model = _answering(provider, model, usage)
     url = urlsplit(str(getattr(answering, "base_url", "")))
     settings = {
         "max_tokens": request.max_tokens,
-        "temperature": None if isinstance(request.temperature, UnchosenTemperature) else request.temperature,
+        "temperature": None
+        if isinstance(request.temperature, UnchosenTemperature)
+        else request.temperature,
         **(getattr(answering, "model_settings", None) or {}),
     }
     return LlmCall(
@@ -226,11 +284,12 @@ def llm_call(provider: Provider, request: ProviderRequest, model: str, *, second
 
 
 def _answering(provider: Provider, model: str, usage: UsageStats | None) -> tuple[Any, str]:
-    """Return the provider that answered, among those that `provider` wraps, and the model that it was asked for.
+    """Return the provider that answered, among those that `provider` wraps,
+    and the model that it was asked for.
 
-    Only the first one is asked for the `model` of the run. Where several have the name in the usage, as two models of
-    one vendor have, the model in the usage decides: it begins with the name that was asked for. A call without a usage
-    counts for the first one.
+    Only the first one is asked for the `model` of the run. Where several have the name in the
+    usage, as two models of one vendor have, the model in the usage decides: it begins with the name
+    that was asked for. A call without a usage counts for the first one.
     """
     first, *others = _wrapped(provider)
     fallbacks = [(each, getattr(each, "default_model", None) or model) for each in others]
@@ -243,7 +302,9 @@ def _answering(provider: Provider, model: str, usage: UsageStats | None) -> tupl
 
 
 def _wrapped(provider: Any) -> list[Any]:
-    """Return the providers inside of a provider, in the order in which they are asked; itself, if it wraps none."""
+    """Return the providers inside of a provider, in the order in which they are asked; itself,
+    if it wraps none.
+    """
     inner = getattr(provider, "provider", None)
     providers = list(getattr(provider, "providers", None) or ())
     if not providers and inner is not None:

@@ -1,4 +1,6 @@
-"""OpenTelemetry: live spans and metrics of runs (OpenTelemetryObserver), and the spans of a finished trace."""
+"""OpenTelemetry: live spans and metrics of runs (OpenTelemetryObserver),
+and the spans of a finished trace.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,11 @@ class _RunSpans:
 class OpenTelemetryObserver(AgentObserver):
     """Reports runs to OpenTelemetry. Needs the extra `otel`.
 
-    Spans go to `tracer_provider` and metrics to `meter_provider`; by default, to the global ones of the process. The
-    conversation id of a span is a digest of the run's memory scope, so that no phone number gets into spans. Messages,
-    arguments, results and the texts of errors are included only with `include_content`. A run's span is a child of the
-    span that is current when the run begins, so that an agent called by a tool appears below the tool.
+    Spans go to `tracer_provider` and metrics to `meter_provider`; by default, to the global ones of
+    the process. The conversation id of a span is a digest of the run's memory scope, so that no
+    phone number gets into spans. Messages, arguments, results and the texts of errors are included
+    only with `include_content`. A run's span is a child of the span that is current when the run
+    begins, so that an agent called by a tool appears below the tool.
     """
 
     def __init__(
@@ -67,7 +70,8 @@ class OpenTelemetryObserver(AgentObserver):
         import_libraries("otel", "opentelemetry", "opentelemetry.trace", "opentelemetry.metrics")
         from opentelemetry import context, metrics, trace
 
-        self._trace, self._context = trace, context
+        self._trace = trace
+        self._context = context
         self._tracer = trace.get_tracer("sayso", tracer_provider=tracer_provider)
         self._metrics = _Metrics(metrics.get_meter("sayso", meter_provider=meter_provider))
         self._agent_name = agent_name
@@ -78,30 +82,50 @@ class OpenTelemetryObserver(AgentObserver):
         """Start an `invoke_agent` span."""
         if len(self._runs) >= MAX_RUNS:
             self._end_run(next(iter(self._runs)), gen_ai.OTHER)
-        context, scope = self._context.get_current(), tool_environment().memory_scope
-        conversation = {gen_ai.CONVERSATION: scope_digest(scope)} if scope else {}
+        context = self._context.get_current()
+        scope = tool_environment().memory_scope
+        if scope:
+            conversation = {gen_ai.CONVERSATION: scope_digest(scope)}
+        else:
+            conversation = {}
         attributes = {
             gen_ai.OPERATION: gen_ai.INVOKE_AGENT,
             gen_ai.AGENT_NAME: self._agent_name,
             gen_ai.RUN_ID: run_id,
             **conversation,
         }
-        span = self._tracer.start_span(f"{gen_ai.INVOKE_AGENT} {self._agent_name}", context, attributes=attributes)
+        span = self._tracer.start_span(
+            f"{gen_ai.INVOKE_AGENT} {self._agent_name}", context, attributes=attributes
+        )
         self._set_content(span, gen_ai.SYSTEM_INSTRUCTIONS, [_text_part(system_prompt)])
         self._set_content(span, gen_ai.INPUT_MESSAGES, [_message(message) for message in messages])
-        self._runs[run_id] = _RunSpans(span, context, self._trace.set_span_in_context(span, context), conversation)
+        self._runs[run_id] = _RunSpans(
+            span, context, self._trace.set_span_in_context(span, context), conversation
+        )
 
     def on_run_end(self, run_id: str, result: AgentResult) -> None:
         """End the run's span, with its cost and stop reason."""
         if run := self._runs.get(run_id):
             run.span.set_attributes(_usage(result.usage))
-            run.span.set_attributes({gen_ai.ITERATIONS: result.iterations, gen_ai.STOP_REASON: result.stop_reason})
-            self._set_content(run.span, gen_ai.OUTPUT_MESSAGES, [_message(Message(Role.ASSISTANT, result.content))])
-            error_type = run.provider_error or "provider_error" if result.stop_reason == "provider_error" else ""
+            run.span.set_attributes(
+                {gen_ai.ITERATIONS: result.iterations, gen_ai.STOP_REASON: result.stop_reason}
+            )
+            self._set_content(
+                run.span,
+                gen_ai.OUTPUT_MESSAGES,
+                [_message(Message(Role.ASSISTANT, result.content))],
+            )
+            if result.stop_reason == "provider_error":
+                error_type = run.provider_error or "provider_error"
+            else:
+                error_type = ""
             self._end_run(run_id, error_type)
 
     def on_error(self, run_id: str, error: BaseException, context: Mapping[str, Any]) -> None:
-        """End the run's span with the error. A provider error is kept for `on_run_end`, which follows it."""
+        """End the run's span with the error.
+
+        A provider error is kept for `on_run_end`, which follows it.
+        """
         if not isinstance(error, ProviderError):
             self._end_run(run_id, _class_name(error), error)
         elif run := self._runs.get(run_id):
@@ -111,7 +135,9 @@ class OpenTelemetryObserver(AgentObserver):
         """End the run's span as cancelled."""
         self._end_run(run_id, "cancelled")
 
-    def on_llm_start(self, run_id: str, messages: Sequence[Message], model: str, system_prompt: str) -> None:
+    def on_llm_start(
+        self, run_id: str, messages: Sequence[Message], model: str, system_prompt: str
+    ) -> None:
         """Start a `chat` span. One that is still open never got its answer and ends as failed."""
         if run := self._runs.get(run_id):
             self._end_chat(run, gen_ai.OTHER)
@@ -119,10 +145,16 @@ class OpenTelemetryObserver(AgentObserver):
                 f"{gen_ai.CHAT} {model}",
                 run.inner_context,
                 kind=self._trace.SpanKind.CLIENT,
-                attributes={gen_ai.OPERATION: gen_ai.CHAT, gen_ai.REQUEST_MODEL: model, **run.conversation},
+                attributes={
+                    gen_ai.OPERATION: gen_ai.CHAT,
+                    gen_ai.REQUEST_MODEL: model,
+                    **run.conversation,
+                },
             )
             self._set_content(run.chat, gen_ai.SYSTEM_INSTRUCTIONS, [_text_part(system_prompt)])
-            self._set_content(run.chat, gen_ai.INPUT_MESSAGES, [_message(message) for message in messages])
+            self._set_content(
+                run.chat, gen_ai.INPUT_MESSAGES, [_message(message) for message in messages]
+            )
 
     def on_llm_call(self, run_id: str, call: LlmCall) -> None:
         """Record the metrics of a model call, and end the chat span with its details and its cost."""
@@ -132,13 +164,25 @@ class OpenTelemetryObserver(AgentObserver):
             return
         run.chat.set_attributes(_chat_attributes(call) | _usage(call.usage or UsageStats()))
         if call.answer is not None:
-            reason = call.answer.details.finish_reason if call.answer.details else ""
+            if call.answer.details:
+                reason = call.answer.details.finish_reason
+            else:
+                reason = ""
             reason = reason or ("tool_call" if call.answer.tool_calls else "stop")
-            self._set_content(run.chat, gen_ai.OUTPUT_MESSAGES, [_message(call.answer) | {"finish_reason": reason}])
+            self._set_content(
+                run.chat,
+                gen_ai.OUTPUT_MESSAGES,
+                [_message(call.answer) | {"finish_reason": reason}],
+            )
         self._end_chat(run, _class_name(call.error) if call.error else "", call.error)
 
     def on_llm_retry(
-        self, run_id: str, attempt: int, max_retries: int, error: BaseException, backoff_seconds: float
+        self,
+        run_id: str,
+        attempt: int,
+        max_retries: int,
+        error: BaseException,
+        backoff_seconds: float,
     ) -> None:
         """Add a `sayso.retry` event to the span of the call that is retried."""
         if run := self._runs.get(run_id):
@@ -151,7 +195,9 @@ class OpenTelemetryObserver(AgentObserver):
         if run := self._runs.get(run_id):
             run.span.add_event("sayso.cache_hit", {gen_ai.REQUEST_MODEL: model})
 
-    def on_tool_start(self, run_id: str, call_id: str, tool_name: str, tool_args: Mapping[str, Any]) -> None:
+    def on_tool_start(
+        self, run_id: str, call_id: str, tool_name: str, tool_args: Mapping[str, Any]
+    ) -> None:
         """Start an `execute_tool` span and make it the current span for the tool's code."""
         if run := self._runs.get(run_id):
             attributes = {
@@ -161,16 +207,23 @@ class OpenTelemetryObserver(AgentObserver):
                 gen_ai.TOOL_CALL_ID: call_id,
             }
             span = self._tracer.start_span(
-                f"{gen_ai.EXECUTE_TOOL} {tool_name}", run.inner_context, attributes=attributes | run.conversation
+                f"{gen_ai.EXECUTE_TOOL} {tool_name}",
+                run.inner_context,
+                attributes=attributes | run.conversation,
             )
             self._set_content(span, gen_ai.TOOL_ARGUMENTS, dict(tool_args))
             # Never restore the context of a parallel call, which may end first.
             current = self._trace.get_current_span()
             is_parallel = any(current is other for other, _ in run.tools.values())
-            run.tools[call_id] = span, run.outer_context if is_parallel else self._context.get_current()
+            run.tools[call_id] = (
+                span,
+                run.outer_context if is_parallel else self._context.get_current(),
+            )
             self._context.attach(self._trace.set_span_in_context(span, run.inner_context))
 
-    def on_tool_end(self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float) -> None:
+    def on_tool_end(
+        self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float
+    ) -> None:
         """End the tool's span."""
         run = self._runs.get(run_id)
         if run and call_id in run.tools:
@@ -191,7 +244,9 @@ class OpenTelemetryObserver(AgentObserver):
         if run and call_id in run.tools:
             self._end_tool(run, call_id, _class_name(error), error)
 
-    def _end_run(self, run_id: str, error_type: str = "", error: BaseException | None = None) -> None:
+    def _end_run(
+        self, run_id: str, error_type: str = "", error: BaseException | None = None
+    ) -> None:
         """End the run's span and all spans of it that are still open."""
         if run := self._runs.pop(run_id, None):
             self._end_chat(run, error_type or gen_ai.OTHER)
@@ -199,14 +254,19 @@ class OpenTelemetryObserver(AgentObserver):
                 self._end_tool(run, call_id, error_type or gen_ai.OTHER)
             self._end_span(run.span, error_type, error)
 
-    def _end_chat(self, run: _RunSpans, error_type: str, error: BaseException | None = None) -> None:
+    def _end_chat(
+        self, run: _RunSpans, error_type: str, error: BaseException | None = None
+    ) -> None:
         if run.chat:
             self._end_span(run.chat, error_type, error)
             run.chat = None
 
-    def _end_tool(self, run: _RunSpans, call_id: str, error_type: str = "", error: BaseException | None = None) -> None:
+    def _end_tool(
+        self, run: _RunSpans, call_id: str, error_type: str = "", error: BaseException | None = None
+    ) -> None:
         span, context = run.tools.pop(call_id)
-        # Not `detach(token)`: a run may be cancelled from another task, whose context does not know the token.
+        # Not `detach(token)`: a run may be cancelled from another task,
+        # whose context does not know the token.
         if self._trace.get_current_span() is span:
             self._context.attach(context)
         self._end_span(span, error_type, error)
@@ -222,7 +282,10 @@ class OpenTelemetryObserver(AgentObserver):
 
     def _set_content(self, span: Span, name: str, content: Any) -> None:
         if self._include_content and span.is_recording():
-            text = content if isinstance(content, str) else json.dumps(content, default=str)
+            if isinstance(content, str):
+                text = content
+            else:
+                text = json.dumps(content, default=str)
             span.set_attribute(name, redact(text))
 
 
@@ -238,16 +301,23 @@ class _Metrics:
             gen_ai.OPERATION_DURATION, "s", "Duration of a model call",
             explicit_bucket_boundaries_advisory=gen_ai.SECONDS_BUCKETS,
         )  # fmt: skip
-        self._cut_off = meter.create_counter(gen_ai.CUT_OFF, "{answer}", "Answers that reached their length limit")
+        self._cut_off = meter.create_counter(
+            gen_ai.CUT_OFF, "{answer}", "Answers that reached their length limit"
+        )
 
     def record(self, call: LlmCall) -> None:
         """Record a finished model call."""
         attributes = _call_attributes(call)
-        error_type = {gen_ai.ERROR_TYPE: _class_name(call.error)} if call.error is not None else {}
+        if call.error is not None:
+            error_type = {gen_ai.ERROR_TYPE: _class_name(call.error)}
+        else:
+            error_type = {}
         self._seconds.record(call.seconds, attributes | error_type)
         if call.usage is not None and call.usage.total_tokens:
             self._tokens.record(call.usage.prompt_tokens, attributes | {gen_ai.TOKEN_TYPE: "input"})
-            self._tokens.record(call.usage.completion_tokens, attributes | {gen_ai.TOKEN_TYPE: "output"})
+            self._tokens.record(
+                call.usage.completion_tokens, attributes | {gen_ai.TOKEN_TYPE: "output"}
+            )
         details = call.answer.details if call.answer else None
         if details is not None and details.finish_reason == "length":
             self._cut_off.add(1, attributes)
@@ -255,11 +325,15 @@ class _Metrics:
 
 def _class_name(error: BaseException) -> str:
     kind = type(error)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    if kind.__module__ == "builtins":
+        return kind.__name__
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _usage(usage: UsageStats) -> dict[str, str | int | float]:
-    """Return the usage as attributes, without zeros: a vendor that reports nothing has not used nothing."""
+    """Return the usage as attributes, without zeros: a vendor that
+    reports nothing has not used nothing.
+    """
     attributes: dict[str, str | int | float] = {
         gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(usage.provider, usage.provider),
         gen_ai.RESPONSE_MODEL: usage.model,
@@ -286,11 +360,16 @@ def _call_attributes(call: LlmCall) -> dict[str, Any]:
 
 
 def _chat_attributes(call: LlmCall) -> dict[str, Any]:
-    """Return the attributes of a chat span: its request, and what is known of the answer or the error."""
+    """Return the attributes of a chat span: its request,
+    and what is known of the answer or the error.
+    """
     attributes = _call_attributes(call)
     for name, value in call.settings.items():
         if name in gen_ai.REQUEST_SETTINGS:
-            attributes[gen_ai.REQUEST_SETTINGS[name]] = value if isinstance(value, int | float | str) else list(value)
+            if isinstance(value, int | float | str):
+                attributes[gen_ai.REQUEST_SETTINGS[name]] = value
+            else:
+                attributes[gen_ai.REQUEST_SETTINGS[name]] = list(value)
     attributes[gen_ai.OUTPUT_TYPE] = "json" if call.is_json else "text"
     if call.is_streamed:
         attributes[gen_ai.REQUEST_STREAM] = True
@@ -298,7 +377,10 @@ def _chat_attributes(call: LlmCall) -> dict[str, Any]:
     if isinstance(call.error, ProviderError):
         response = {gen_ai.HTTP_STATUS: call.error.status, gen_ai.FAILURE: call.error.kind}
     elif call.answer and (details := call.answer.details):
-        reasons = [details.finish_reason] if details.finish_reason else None
+        if details.finish_reason:
+            reasons = [details.finish_reason]
+        else:
+            reasons = None
         response = {gen_ai.FINISH_REASONS: reasons, gen_ai.RESPONSE_ID: details.response_id}
     return attributes | {name: value for name, value in response.items() if value}
 
@@ -307,7 +389,9 @@ def _message(message: Message) -> dict[str, Any]:
     """Return a message in the format of the conventions."""
     parts: list[dict[str, Any]] = [_text_part(message.content)] if message.content else []
     if message.role is Role.TOOL:
-        parts = [{"type": "tool_call_response", "id": message.tool_call_id, "response": message.content}]
+        parts = [
+            {"type": "tool_call_response", "id": message.tool_call_id, "response": message.content}
+        ]
     parts += [
         {"type": "tool_call", "id": call.id, "name": call.tool_name, "arguments": call.parameters}
         for call in message.tool_calls
@@ -325,9 +409,14 @@ _ERROR_CLASS = re.compile(r"(?:\w+\.)*[A-Z]\w*(?=:)")
 
 
 def trace_spans(trace: AgentTrace, *, include_content: bool) -> list[dict[str, Any]]:
-    """Return a finished run and its steps as spans in plain data, the run first (see `AgentTrace.to_otel_spans`)."""
+    """Return a finished run and its steps as spans in plain data,
+    the run first (see `AgentTrace.to_otel_spans`).
+    """
     run_id = trace.parent_run_id or trace.run_id  # a nested run is part of its parent's trace
-    trace_id = run_id if _TRACE_ID.fullmatch(run_id) else hashlib.sha256(run_id.encode()).hexdigest()[:32]
+    if _TRACE_ID.fullmatch(run_id):
+        trace_id = run_id
+    else:
+        trace_id = hashlib.sha256(run_id.encode()).hexdigest()[:32]
     errors = [step.error for step in trace.filter("error") if step.error]
     attributes = {
         gen_ai.OPERATION: gen_ai.INVOKE_AGENT,
@@ -340,7 +429,10 @@ def trace_spans(trace: AgentTrace, *, include_content: bool) -> list[dict[str, A
         attributes[gen_ai.ERROR_TYPE] = _error_type(errors[-1])
     for key, value in trace.metadata.items():
         is_plain = isinstance(value, str | int | float | bool)
-        attributes[f"sayso.metadata.{key}"] = value if is_plain else json.dumps(value, default=str)
+        if is_plain:
+            attributes[f"sayso.metadata.{key}"] = value
+        else:
+            attributes[f"sayso.metadata.{key}"] = json.dumps(value, default=str)
     run_span = {
         "span_id": span_id_of(trace.run_id),
         "parent_span_id": span_id_of(trace.parent_run_id) if trace.parent_run_id else "",
@@ -362,18 +454,26 @@ def trace_spans(trace: AgentTrace, *, include_content: bool) -> list[dict[str, A
 
 
 def span_id_of(run_id: str, part: str = "run") -> str:
-    """Return the id of a run's span. It follows from the run id, so that nested runs can refer to it."""
+    """Return the id of a run's span.
+
+    It follows from the run id, so that nested runs can refer to it.
+    """
     return hashlib.sha256(f"{run_id}/{part}".encode()).hexdigest()[:16]
 
 
 def _step_span(step: TraceStep, *, include_content: bool) -> dict[str, Any]:
-    """Return the span of a step without its ids. Calls of models and tools are operations of the conventions."""
+    """Return the span of a step without its ids.
+
+    Calls of models and tools are operations of the conventions.
+    """
     operation = {"llm_call": gen_ai.CHAT, "tool_execution": gen_ai.EXECUTE_TOOL}.get(step.type)
     attributes = {
         gen_ai.STEP: step.type,
         gen_ai.OPERATION: operation,
         gen_ai.REQUEST_MODEL: step.model,
-        gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(step.provider, step.provider) if step.provider else None,
+        gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(step.provider, step.provider)
+        if step.provider
+        else None,
         gen_ai.FINISH_REASONS: [step.finish_reason] if step.finish_reason else None,
         gen_ai.RESPONSE_ID: step.response_id,
         gen_ai.INPUT_TOKENS: step.prompt_tokens,
@@ -386,7 +486,10 @@ def _step_span(step: TraceStep, *, include_content: bool) -> dict[str, Any]:
     }
     status = {"code": "ERROR" if step.error else "OK"}
     if include_content:
-        args = None if step.tool_args is None else json.dumps(dict(step.tool_args), default=str)
+        if step.tool_args is None:
+            args = None
+        else:
+            args = json.dumps(dict(step.tool_args), default=str)
         attributes |= {gen_ai.TOOL_ARGUMENTS: args, gen_ai.TOOL_RESULT: step.tool_result}
         status |= {"message": step.error} if step.error else {}
     name = step.model if operation == gen_ai.CHAT else step.tool_name
@@ -401,9 +504,14 @@ def _step_span(step: TraceStep, *, include_content: bool) -> dict[str, Any]:
 
 def _error_type(error: str) -> str:
     error_class = _ERROR_CLASS.match(error)
-    return error_class.group() if error_class else gen_ai.OTHER
+    if error_class:
+        return error_class.group()
+    return gen_ai.OTHER
 
 
 def _times(start: float, duration_ms: float) -> dict[str, int]:
     start_ns = int(start * 1e9)
-    return {"start_time_unix_nano": start_ns, "end_time_unix_nano": start_ns + int(duration_ms * 1e6)}
+    return {
+        "start_time_unix_nano": start_ns,
+        "end_time_unix_nano": start_ns + int(duration_ms * 1e6),
+    }

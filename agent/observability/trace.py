@@ -1,4 +1,7 @@
-"""AgentTrace: the steps of one run (seed). RunEvents: records these steps and reports the events to observers."""
+"""AgentTrace: the steps of one run (seed).
+
+RunEvents: records these steps and reports the events to observers.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,9 @@ StepType = Literal[
 
 @dataclass(slots=True)
 class TraceStep:
-    """One step of a run. `timestamp` is its start in Unix seconds. A field that does not apply to the step is None.
+    """One step of a run.
+
+    `timestamp` is its start in Unix seconds. A field that does not apply to the step is None.
 
     `summary` is the `given_summary`, or made of the other fields.
     """
@@ -78,22 +83,33 @@ class TraceStep:
         if self.given_summary:
             return self.given_summary
         if self.error:
-            return f"{name}: {self.error}" if name else self.error
+            if name:
+                return f"{name}: {self.error}"
+            return self.error
         match self.type:
             case "llm_call" | "cache_hit":
                 model = self.model or "model"
                 tokens = f"{self.prompt_tokens} + {self.completion_tokens or 0} tokens"
-                return model if self.prompt_tokens is None else f"{model}: {tokens}"
+                if self.prompt_tokens is None:
+                    return model
+                return f"{model}: {tokens}"
             case "tool_selection":
                 return f"{self.tool_name}({', '.join(self.tool_args or ())})"
             case "tool_execution":
-                return f"{self.tool_name}: {self.tool_result}" if self.tool_result is not None else f"{self.tool_name}"
+                if self.tool_result is not None:
+                    return f"{self.tool_name}: {self.tool_result}"
+                return f"{self.tool_name}"
             case _:
                 return self.tool_result or name or self.type.replace("_", " ")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the step as plain data, without the fields that are None. Arguments are as the model gave them."""
-        given = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
+        """Return the step as plain data, without the fields that are None.
+
+        Arguments are as the model gave them.
+        """
+        given = {
+            name: value for name in self.__slots__ if (value := getattr(self, name)) is not None
+        }
         del given["given_summary"]
         return {**given, "summary": self.summary}
 
@@ -143,8 +159,13 @@ class AgentTrace:
         }
 
     def to_json(self, filepath: str | Path) -> None:
-        """Write the trace to a JSON file; values that JSON cannot hold are written as their `str`. Raise OSError."""
-        Path(filepath).write_text(json.dumps(self.to_dict(), indent=2, default=str), encoding="utf-8")
+        """Write the trace to a JSON file; values that JSON cannot hold are written as their `str`.
+
+        Raise OSError.
+        """
+        Path(filepath).write_text(
+            json.dumps(self.to_dict(), indent=2, default=str), encoding="utf-8"
+        )
 
     def timeline(self) -> str:
         """Return one line of text for each step: its start, type, duration and summary."""
@@ -159,25 +180,31 @@ class AgentTrace:
         return max(0.0, (step.timestamp - self.start_time) * 1000)
 
     def to_otel_spans(self, *, include_content: bool = False) -> list[dict[str, Any]]:
-        """Return the run and its steps as OpenTelemetry spans in plain data, the run first. Times are Unix nanoseconds.
+        """Return the run and its steps as OpenTelemetry spans in plain data, the run first.
 
-        The span of a nested run has the parent run's trace id and is a child of the parent's span. Arguments, results
-        and the texts of errors are included only with `include_content`.
+        Times are Unix nanoseconds.
+
+        The span of a nested run has the parent run's trace id and is a child of the parent's span.
+        Arguments, results and the texts of errors are included only with `include_content`.
         """
         return trace_spans(self, include_content=include_content)
 
 
-#: How many events non-blocking observers may be working on in this process; further events are dropped for them.
+#: How many events non-blocking observers may be working on in this process;
+#: further events are dropped for them.
 MAX_BACKGROUND_EVENTS = 10_000
-#: Tasks of non-blocking observers. They are kept here because an event loop holds its tasks only weakly.
+#: Tasks of non-blocking observers. They are kept here because an event
+#: loop holds its tasks only weakly.
 _background_tasks: set[asyncio.Task[None]] = set()
 
 
 class RunEvents:
-    """The events of one run, created when it begins. `side_usage` is what model calls outside the agent loop used.
+    """The events of one run, created when it begins.
 
-    With `asynchronous=False` only the sync methods of observers are called. The trace keeps `tool_result_chars`
-    characters of each tool result; None keeps all.
+    `side_usage` is what model calls outside the agent loop used.
+
+    With `asynchronous=False` only the sync methods of observers are called. The trace keeps
+    `tool_result_chars` characters of each tool result; None keeps all.
     """
 
     def __init__(
@@ -192,7 +219,9 @@ class RunEvents:
     ) -> None:
         self._observers = [(observer, _event_methods(type(observer))) for observer in observers]  # type: ignore[arg-type]  # a class is hashable
         #: The events that an observer handles.
-        self._handled = frozenset[str]().union(*(_handled_events(methods) for _, methods in self._observers))
+        self._handled = frozenset[str]().union(
+            *(_handled_events(methods) for _, methods in self._observers)
+        )
         self._asynchronous = asynchronous
         self._tool_result_chars = tool_result_chars
         self._start = time.perf_counter()
@@ -215,14 +244,17 @@ class RunEvents:
         error: str | None = None,
         **fields: Any,
     ) -> None:
-        """Append a step to the trace. `began` is a `time.perf_counter()`; without it the duration is 0.
+        """Append a step to the trace.
+
+        `began` is a `time.perf_counter()`; without it the duration is 0.
 
         Raise TypeError for a field that TraceStep does not have.
         """
         now = time.perf_counter()
         start = now if began is None else began
         if tool_result is not None:
-            tool_result, limit = redact(tool_result), self._tool_result_chars
+            tool_result = redact(tool_result)
+            limit = self._tool_result_chars
             if limit is not None and len(tool_result) > limit:
                 tool_result = f"{tool_result[:limit]}…"
         step = TraceStep(
@@ -244,23 +276,30 @@ class RunEvents:
         self.tell_side_usage(usage)
 
     def tell_side_usage(self, usage: UsageStats) -> None:
-        """Call `on_side_usage(run_id, usage)` of each observer that has it, if a call outside the loop used tokens."""
+        """Call `on_side_usage(run_id, usage)` of each observer that has it,
+        if a call outside the loop used tokens.
+        """
         if usage.total_tokens:
             self.tell_now("side_usage", usage)
 
     def take_unbilled_usage(self) -> UsageStats:
         """Return the side usage that was added since the last call."""
-        usage, self._unbilled_usage = self._unbilled_usage, NO_USAGE
+        usage = self._unbilled_usage
+        self._unbilled_usage = NO_USAGE
         return usage
 
     def has_observer_of(self, *events: str) -> bool:
-        """Return whether an observer handles one of these events. If none does, callers need not prepare them."""
+        """Return whether an observer handles one of these events.
+
+        If none does, callers need not prepare them.
+        """
         return not self._handled.isdisjoint(events)
 
     async def tell(self, event: str, *args: Any) -> None:
         """Call `on_<event>(run_id, *args)` of each observer that overrides it, then `a_on_<event>`.
 
-        Raise only what stops the run itself: its cancellation, or a KeyboardInterrupt at the terminal.
+        Raise only what stops the run itself: its cancellation,
+        or a KeyboardInterrupt at the terminal.
         """
         self.tell_now(event, *args)
         for observer, methods in self._observers if self._asynchronous else ():
@@ -277,7 +316,9 @@ class RunEvents:
                 task.add_done_callback(_background_tasks.discard)
 
     def tell_now(self, event: str, *args: Any) -> None:
-        """Call `on_<event>(run_id, *args)` of each observer that overrides it, without an event loop."""
+        """Call `on_<event>(run_id, *args)` of each observer that overrides it,
+        without an event loop.
+        """
         for observer, methods in self._observers:
             if f"on_{event}" in methods:
                 self._call(observer, event, args)
@@ -312,7 +353,11 @@ class RunEvents:
         if (failure := (id(observer), event)) in self._logged_failures:
             return
         self._logged_failures.add(failure)
-        names = {"observer": type(observer).__name__, "event": event, "reason": type(error).__name__}
+        names = {
+            "observer": type(observer).__name__,
+            "event": event,
+            "reason": type(error).__name__,
+        }
         log.warning("observer.failed", extra={**names, "at": place_of(error)})
 
 
@@ -321,7 +366,10 @@ class ObserversOverloaded(Exception):
 
 
 async def wait_for_observers(seconds: float | None = None) -> bool:
-    """Wait until the non-blocking observers of this event loop are done. Return whether they were done in time."""
+    """Wait until the non-blocking observers of this event loop are done.
+
+    Return whether they were done in time.
+    """
     loop = asyncio.get_running_loop()
     tasks = {task for task in _background_tasks if task.get_loop() is loop}
     if not tasks:
@@ -332,12 +380,17 @@ async def wait_for_observers(seconds: float | None = None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _event_methods(observer: Hashable) -> frozenset[str]:
-    """Return the methods of an observer class for events: those that it overrides, or all without a base of ours.
+    """Return the methods of an observer class for events: those that it overrides,
+    or all without a base of ours.
 
     Cached, so that events without a listener cost next to nothing.
     """
     names = {name for event in EVENTS for name in (f"on_{event}", f"a_on_{event}")}
-    own = {name for name in names if getattr(observer, name, None) not in (None, getattr(AsyncAgentObserver, name))}
+    own = {
+        name
+        for name in names
+        if getattr(observer, name, None) not in (None, getattr(AsyncAgentObserver, name))
+    }
     further = {name for name in ("on_llm_call", "on_side_usage") if hasattr(observer, name)}
     return frozenset(own | further)
 
@@ -349,6 +402,13 @@ def _handled_events(methods: frozenset[str]) -> frozenset[str]:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the file and line of an error, to log in place of its text, which may be personal data."""
-    frames = [(Path(frame.f_code.co_filename).name, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    return "{}:{}".format(*frames[-1]) if frames else "?"
+    """Return the file and line of an error, to log in place of its text,
+    which may be personal data.
+    """
+    frames = [
+        (Path(frame.f_code.co_filename).name, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    if frames:
+        return "{}:{}".format(*frames[-1])
+    return "?"

@@ -10,12 +10,16 @@ from typing import Any
 
 from sayso.agent.messages import NO_USAGE, UsageStats
 
-#: How many tool names are counted separately, as a model may invent any name; calls of others count as OTHER_TOOLS.
-MAX_TOOLS, OTHER_TOOLS = 1000, "(other)"
+#: How many tool names are counted separately, as a model may invent any name;
+#: calls of others count as OTHER_TOOLS.
+MAX_TOOLS = 1000
+OTHER_TOOLS = "(other)"
 
 
 def _counted_name(tool_name: str, counted: Collection[str]) -> str:
-    return tool_name if tool_name in counted or len(counted) < MAX_TOOLS else OTHER_TOOLS
+    if tool_name in counted or len(counted) < MAX_TOOLS:
+        return tool_name
+    return OTHER_TOOLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +38,16 @@ class ToolMetrics:
     @property
     def success_rate(self) -> float:
         """The share of successful calls, from 0 to 1; 0 without a call."""
-        return self.successful_calls / self.total_calls if self.total_calls else 0.0
+        if self.total_calls:
+            return self.successful_calls / self.total_calls
+        return 0.0
 
     @property
     def avg_duration(self) -> float:
         """The mean duration of a call; 0 without a call."""
-        return self.total_duration / self.total_calls if self.total_calls else 0.0
+        if self.total_calls:
+            return self.total_duration / self.total_calls
+        return 0.0
 
 
 class AgentAnalytics:
@@ -86,7 +94,9 @@ class AgentAnalytics:
 
     def summary(self) -> str:
         """Return one line of text for each tool, most calls first."""
-        tools = sorted(self.get_all_metrics().values(), key=lambda tool: (-tool.total_calls, tool.name))
+        tools = sorted(
+            self.get_all_metrics().values(), key=lambda tool: (-tool.total_calls, tool.name)
+        )
         if not tools:
             return "No tool was called."
         return "\n".join(
@@ -111,7 +121,8 @@ class AgentUsage:
         """Set all totals to zero."""
         with self._lock:
             #: The sum of the usage of all model calls.
-            self.total, self._calls = NO_USAGE, 0
+            self.total = NO_USAGE
+            self._calls = 0
             self._tools: Counter[str] = Counter()
 
     def add_usage(self, stats: UsageStats, tool_name: str | None = None) -> None:
@@ -145,8 +156,13 @@ class AgentUsage:
 
     def __str__(self) -> str:
         with self._lock:
-            total, calls, tools = self.total, self._calls, sorted(self._tools.items())
-        cached = f", {total.cache_read_tokens:,} of them cached" if total.cache_read_tokens else ""
+            total = self.total
+            calls = self._calls
+            tools = sorted(self._tools.items())
+        if total.cache_read_tokens:
+            cached = f", {total.cache_read_tokens:,} of them cached"
+        else:
+            cached = ""
         tokens = f"{total.prompt_tokens:,} prompt{cached}, {total.completion_tokens:,} completion"
         lines = [
             f"Tokens: {total.total_tokens:,} ({tokens})", f"Cost: ${total.cost_usd:.6f}", f"Model calls: {calls:,}",

@@ -1,4 +1,5 @@
-"""The Provider protocol, its request and its errors, and the calls that treat every kind of provider alike.
+"""The Provider protocol, its request and its errors,
+and the calls that treat every kind of provider alike.
 
 ProviderError
 ├── RateLimitedError            the vendor's rate limit (HTTP 429)
@@ -12,13 +13,31 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
-from sayso.agent.messages import NOT_JSON, AnswerDetails, FailureKind, Message, Role, ToolCall, UsageStats, countable
+from sayso.agent.messages import (
+    NOT_JSON,
+    AnswerDetails,
+    FailureKind,
+    Message,
+    Role,
+    ToolCall,
+    UsageStats,
+    countable,
+)
 from sayso.agent.providers.error_texts import (
     AccessFault,
     fitting_share,
@@ -45,7 +64,8 @@ _SECRETS = re.compile(
     re.IGNORECASE,
 )
 
-#: Raises ValueError for a number that JSON does not have, TypeError for another value that it does not have.
+#: Raises ValueError for a number that JSON does not have,
+#: TypeError for another value that it does not have.
 _check_json = json.JSONEncoder(allow_nan=False).encode
 #: Marks the end of a stream. A faulty provider may yield anything else.
 _END: Any = object()
@@ -71,7 +91,9 @@ class ProviderError(Exception):
     fitting_share: float | None = None
     access_fault: AccessFault | None = None
 
-    def __init__(self, message: str, *, retry_after: float | None = None, retryable: bool = True) -> None:
+    def __init__(
+        self, message: str, *, retry_after: float | None = None, retryable: bool = True
+    ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
         self.retryable = retryable
@@ -86,8 +108,12 @@ class ProviderError(Exception):
 
     @property
     def cause(self) -> str:
-        """The facts of the error on one line for the log, without the vendor's text, which may repeat a user's."""
-        return f"{self.facts} model={self.model}" if self.model else self.facts
+        """The facts of the error on one line for the log, without the vendor's text,
+        which may repeat a user's.
+        """
+        if self.model:
+            return f"{self.facts} model={self.model}"
+        return self.facts
 
     @property
     def facts(self) -> str:
@@ -117,7 +143,9 @@ class RateLimitedError(ProviderError):
 
 
 class RequestRefusedError(ProviderError):
-    """Raised when the vendor refuses the content of a request, such as a too long text or a broken file."""
+    """Raised when the vendor refuses the content of a request,
+    such as a too long text or a broken file.
+    """
 
     kind: FailureKind = "refused"
 
@@ -141,11 +169,14 @@ def reason(error: Exception) -> str:
         line = next(iter(str(error).strip().splitlines()), "")
     except Exception:  # a foreign __str__ may raise anything
         return kind
-    return f"{kind}: {without_secrets(line)}" if line else kind
+    if line:
+        return f"{kind}: {without_secrets(line)}"
+    return kind
 
 
 def reason_for_log(error: Exception) -> str:
-    """Return the error's class, and the facts of a ProviderError, without its text, which may quote a user.
+    """Return the error's class, and the facts of a ProviderError, without its text,
+    which may quote a user.
 
     The class is that of the original error where the library of a vendor raised one.
     """
@@ -160,7 +191,10 @@ def without_secrets(line: str) -> str:
 
 
 class UnchosenTemperature(float):
-    """A default temperature. It equals a plain `float`, but is not sent to unknown models, which may refuse it."""
+    """A default temperature.
+
+    It equals a plain `float`, but is not sent to unknown models, which may refuse it.
+    """
 
     __slots__ = ()
 
@@ -173,10 +207,11 @@ DEFAULT_TEMPERATURE = UnchosenTemperature(0.0)
 class ProviderRequest:
     """The keyword arguments that a provider is called with.
 
-    `tools` are tool schemas as plain data, or None for a provider that has no such parameter. `temperature` is None
-    where none is sent. `timeout` is in seconds. `response_format` is a JSON Schema, and is passed only to a provider
-    whose `supports_response_format` is true. `conversation_key` is the same for all requests of one conversation, and
-    opaque; None for a request of no conversation, such as a summary. It is passed only to a provider whose
+    `tools` are tool schemas as plain data, or None for a provider that has no such parameter.
+    `temperature` is None where none is sent. `timeout` is in seconds. `response_format` is a JSON
+    Schema, and is passed only to a provider whose `supports_response_format` is true.
+    `conversation_key` is the same for all requests of one conversation, and opaque; None for a
+    request of no conversation, such as a summary. It is passed only to a provider whose
     `supports_conversation_key` is true.
     """
 
@@ -191,7 +226,9 @@ class ProviderRequest:
     conversation_key: str | None = None
 
     def as_kwargs(self) -> dict[str, Any]:
-        """Return the keyword arguments, without `tools` and those that are optional where they are None."""
+        """Return the keyword arguments, without `tools` and those
+        that are optional where they are None.
+        """
         kwargs = dict(vars(self))
         for optional in ("tools", "response_format", "conversation_key"):
             if kwargs[optional] is None:
@@ -208,13 +245,16 @@ class Restart:
     """An item of a stream: the answer so far broke off and is void; another answer begins."""
 
 
-#: What a stream yields: text, whole tool calls, and the usage and the details if the vendor reports them. An empty text
-#: only shows that the model is at work.
+#: What a stream yields: text, whole tool calls, and the usage and the details if the vendor reports
+#: them. An empty text only shows that the model is at work.
 StreamItem = str | ToolCall | UsageStats | AnswerDetails | Restart
 
 
 class Completes(Protocol):
-    """A blocking provider, called in a thread. All four protocols are called with the fields of ProviderRequest."""
+    """A blocking provider, called in a thread.
+
+    All four protocols are called with the fields of ProviderRequest.
+    """
 
     def complete(self, *_: Any, **request: Any) -> Completion:
         """Return the answer to a request."""
@@ -242,13 +282,15 @@ class StreamsAsync(Protocol):
 
 
 #: A provider has at least one of the four methods. Optional attributes: `name`; `default_model`;
-#: `supports_response_format` and `supports_conversation_key` (default False); `supports_tools` (default True);
-#: `keeps_time`, True for a provider that calls other providers and applies the timeout to each of them;
-#: `separates_reasoning` (default True), False for one whose server may leave the reasoning of its models in their
-#: text: the first stream of a model is then held back; `shows_results`, True for one without a price whose answers are
-#: the results of tools (default False).
+#: `supports_response_format` and `supports_conversation_key` (default False); `supports_tools`
+#: (default True); `keeps_time`, True for a provider that calls other providers and applies the
+#: timeout to each of them; `separates_reasoning` (default True), False for one whose server may
+#: leave the reasoning of its models in their text: the first stream of a model is then held back;
+#: `shows_results`, True for one without a price whose answers are the results of tools (default
+#: False).
 Provider = CompletesAsync | Completes | StreamsAsync | Streams
-#: Receives each piece of an answer's text as it arrives. Its method `anew()`, if any, is called when the text is void.
+#: Receives each piece of an answer's text as it arrives. Its method `anew()`, if any,
+#: is called when the text is void.
 OnText = Callable[[str], Awaitable[None]]
 #: Called with the names of the failed and of the next provider, and the error.
 FallbackListener = Callable[[str, str, Exception], None]
@@ -257,20 +299,25 @@ FallbackListener = Callable[[str, str, Exception], None]
 def with_listener(provider: Provider, listener: FallbackListener) -> Provider:
     """Return the provider with its fallbacks reported to the listener; unchanged if it has none."""
     bind = getattr(provider, "with_listener", None)
-    return provider if bind is None else cast("Provider", bind(listener))
+    if bind is None:
+        return provider
+    return cast("Provider", bind(listener))
 
 
 def name_of(provider: object) -> str:
     """Return the provider's `name`, or the name of its class if it has none."""
     name = getattr(provider, "name", None)
-    return name if isinstance(name, str) and name else type(provider).__name__
+    if isinstance(name, str) and name:
+        return name
+    return type(provider).__name__
 
 
 async def acall(provider: Provider, request: ProviderRequest) -> Completion:
     """Call the provider through its best method and return the answer and its usage.
 
-    Raise only ProviderError: after `timeout` seconds, for any error of the provider, and for an invalid answer. A
-    provider may return text in place of the message (seed: Retry Implementation), and None in place of the usage.
+    Raise only ProviderError: after `timeout` seconds, for any error of the provider, and for an
+    invalid answer. A provider may return text in place of the message (seed: Retry Implementation),
+    and None in place of the usage.
     """
     limit = asyncio.timeout(_timeout(provider, request))
     try:
@@ -284,19 +331,24 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
         raise _as_provider_error(exc) from exc
     match answer:
         case (str() | Message() as message, UsageStats() | None as usage):
-            message = Message(Role.ASSISTANT, message) if isinstance(message, str) else message
+            if isinstance(message, str):
+                message = Message(Role.ASSISTANT, message)
             if isinstance(message.content, str):
                 message = _without_reasoning(_valid_message(message), provider, request)
                 return message, UsageStats() if usage is None else countable(usage)
     kind = type(provider).__name__
-    raise ProviderError(f"{kind} gave {type(answer).__name__!r} for an answer: return (Message, UsageStats)")
+    raise ProviderError(
+        f"{kind} gave {type(answer).__name__!r} for an answer: return (Message, UsageStats)"
+    )
 
 
 async def astream_call(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
-    """Call the provider as `acall` does and pass the text to `on_text` as it arrives; `timeout` limits each silence.
+    """Call the provider as `acall` does and pass the text to `on_text` as it arrives;
+    `timeout` limits each silence.
 
-    The text of a provider that does not stream is passed on as one piece. Where an answer breaks off, its text is void
-    and `on_text.anew()` is called, if there is such a method. Raise ProviderError, and what `on_text` raises.
+    The text of a provider that does not stream is passed on as one piece. Where an answer breaks
+    off, its text is void and `on_text.anew()` is called, if there is such a method. Raise
+    ProviderError, and what `on_text` raises.
     """
     items: list[StreamItem] = []
     stream = stream_items(provider, request)
@@ -364,21 +416,34 @@ def _note_model(provider: Provider, request: ProviderRequest, *, has_unopened: b
         log.warning("model.reasoning_in_text provider=%s model=%s", *key)
 
 
-async def stream_items(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
-    """Yield the answer's text, tool calls and usage as they arrive, without reasoning. Raise only ProviderError.
+async def stream_items(
+    provider: Provider, request: ProviderRequest
+) -> AsyncGenerator[StreamItem, None]:
+    """Yield the answer's text, tool calls and usage as they arrive, without reasoning.
+
+    Raise only ProviderError.
 
     Reasoning without an opening tag is recognized only at its closing tag. So where a server may
-    leave reasoning in the text, the first answer of a model is held back until it ends or such a tag
-    arrives. Later answers are held back only if an earlier one had such reasoning. Where text was
-    yielded that proves to be reasoning, a Restart follows.
+    leave reasoning in the text, the first answer of a model is held back until it ends or such a
+    tag arrives. Later answers are held back only if an earlier one had such reasoning. Where text
+    was yielded that proves to be reasoning, a Restart follows.
 
-    Without `astream`, a provider is called through `acomplete` or `complete`, if it has one: its blocking `stream` may
-    yield text alone and lose the tool calls (seed: Fallback Behavior).
+    Without `astream`, a provider is called through `acomplete` or `complete`, if it has one: its
+    blocking `stream` may yield text alone and lose the tool calls (seed: Fallback Behavior).
     """
-    completes = hasattr(provider, "acomplete") or hasattr(provider, "complete") or not hasattr(provider, "stream")
+    completes = (
+        hasattr(provider, "acomplete")
+        or hasattr(provider, "complete")
+        or not hasattr(provider, "stream")
+    )
     if completes and not hasattr(provider, "astream"):
         answer, usage = await acall(provider, request)
-        for whole in (answer.content, *answer.tool_calls, *([answer.details] if answer.details else ()), usage):
+        for whole in (
+            answer.content,
+            *answer.tool_calls,
+            *([answer.details] if answer.details else ()),
+            usage,
+        ):
             yield whole
         return
     reading = ReasoningFilter(holds=_may_begin_with_reasoning(provider, request))
@@ -420,7 +485,9 @@ async def _stream(provider: Provider, request: ProviderRequest) -> AsyncGenerato
 
 
 def _kwargs_for(provider: Provider, request: ProviderRequest) -> dict[str, Any]:
-    """Return the keyword arguments of a request, without a key that the provider has no parameter for."""
+    """Return the keyword arguments of a request, without a key that
+    the provider has no parameter for.
+    """
     kwargs = request.as_kwargs()
     if not getattr(provider, "supports_conversation_key", False):
         kwargs.pop("conversation_key", None)
@@ -437,12 +504,18 @@ async def _complete(provider: Provider, kwargs: dict[str, Any]) -> Completion:
         return join_items([item async for item in methods.astream(**kwargs)])
     if hasattr(methods, "stream"):
         return join_items(await call_in_tool_thread(lambda: list(methods.stream(**kwargs))))
-    raise ProviderConfigurationError(f"{provider!r} is no provider: give it complete, acomplete, stream or astream")
+    raise ProviderConfigurationError(
+        f"{provider!r} is no provider: give it complete, acomplete, stream or astream"
+    )
 
 
 @asynccontextmanager
-async def _opened_stream(provider: Provider, kwargs: dict[str, Any]) -> AsyncIterator[AsyncIterator[StreamItem]]:
-    """Yield the provider's stream, and close it at the end so that no connection outlives the answer."""
+async def _opened_stream(
+    provider: Provider, kwargs: dict[str, Any]
+) -> AsyncIterator[AsyncIterator[StreamItem]]:
+    """Yield the provider's stream, and close it at the end so that
+    no connection outlives the answer.
+    """
     methods: Any = provider
     if hasattr(methods, "astream"):
         stream = methods.astream(**kwargs)
@@ -452,20 +525,29 @@ async def _opened_stream(provider: Provider, kwargs: dict[str, Any]) -> AsyncIte
         yield stream
     finally:
         if hasattr(stream, "aclose"):
-            with suppress(Exception):  # the answer is complete, or its error is being raised already
+            # The answer is complete, or its error is being raised already.
+            with suppress(Exception):
                 await stream.aclose()
 
 
-async def _read_in_thread(stream: Callable[[], Iterator[StreamItem]]) -> AsyncGenerator[StreamItem, None]:
-    """Yield the items of a blocking stream. Once the consumer stops, at most one further item is read."""
-    context = copy_context()  # one for all items, so that what the stream sets in a variable stays set
+async def _read_in_thread(
+    stream: Callable[[], Iterator[StreamItem]],
+) -> AsyncGenerator[StreamItem, None]:
+    """Yield the items of a blocking stream.
+
+    Once the consumer stops, at most one further item is read.
+    """
+    # One for all items, so that what the stream sets in a variable stays set.
+    context = copy_context()
     items = await call_in_tool_thread(lambda: context.run(lambda: iter(stream())))
     while (item := await call_in_tool_thread(lambda: context.run(next, items, _END))) is not _END:
         yield item
 
 
 def _timeout(provider: Provider, request: ProviderRequest) -> float | None:
-    return None if getattr(provider, "keeps_time", False) else request.timeout
+    if getattr(provider, "keeps_time", False):
+        return None
+    return request.timeout
 
 
 def _no_answer(request: ProviderRequest) -> ProviderError:
@@ -489,14 +571,20 @@ def _as_provider_error(exc: Exception) -> ProviderError:
 def _valid_item(item: Any) -> StreamItem:
     if isinstance(item, str | ToolCall | UsageStats | AnswerDetails | Restart):
         return item
-    raise ProviderError(f"a stream gave {type(item).__name__!r}: yield text, ToolCall and UsageStats")
+    raise ProviderError(
+        f"a stream gave {type(item).__name__!r}: yield text, ToolCall and UsageStats"
+    )
 
 
 def join_items(items: Iterable[StreamItem]) -> Completion:
-    """Return the items of a stream as one answer; only those after the last Restart count. Raise ProviderError."""
+    """Return the items of a stream as one answer; only those after the last Restart count.
+
+    Raise ProviderError.
+    """
     parts = [_valid_item(item) for item in items]
     restarts = [index for index, part in enumerate(parts) if isinstance(part, Restart)]
-    parts = parts[restarts[-1] + 1 :] if restarts else parts
+    if restarts:
+        parts = parts[restarts[-1] + 1 :]
     text = "".join(part for part in parts if isinstance(part, str))
     calls = tuple(part for part in parts if isinstance(part, ToolCall))
     usage = sum((countable(part) for part in parts if isinstance(part, UsageStats)), UsageStats())
@@ -514,24 +602,36 @@ def is_cut_off(answer: Message, usage: UsageStats, max_tokens: int) -> bool:
 
 
 def _valid_message(message: Message) -> Message:
-    """Return the message as the assistant's, with tool calls that can be run and stored. Raise ProviderError."""
+    """Return the message as the assistant's, with tool calls that can be run and stored.
+
+    Raise ProviderError.
+    """
     raw_calls: Any = message.tool_calls
     if raw_calls and not isinstance(raw_calls, Sequence):
         raise _invalid_calls(f"{type(raw_calls).__name__!r} for tool calls")
-    calls = tuple(map(_valid_call, raw_calls)) if raw_calls else ()
+    if raw_calls:
+        calls = tuple(map(_valid_call, raw_calls))
+    else:
+        calls = ()
     if message.role is Role.ASSISTANT and raw_calls == calls and not message.tool_call_id:
         return message
-    details = message.details if isinstance(message.details, AnswerDetails) else None
+    if isinstance(message.details, AnswerDetails):
+        details = message.details
+    else:
+        details = None
     return Message(Role.ASSISTANT, message.content, calls, details=details)
 
 
 def _valid_call(call: object) -> ToolCall:
     if not isinstance(call, ToolCall):
         raise _invalid_calls(f"{type(call).__name__!r} for a tool call")
-    parameters, has_name = _valid_arguments(call.parameters), isinstance(call.tool_name, str)
+    parameters = _valid_arguments(call.parameters)
+    has_name = isinstance(call.tool_name, str)
     if has_name and parameters is call.parameters and isinstance(call.id, str):
         return call
-    return ToolCall(call.tool_name if has_name else "", parameters, call.id if isinstance(call.id, str) else "")
+    return ToolCall(
+        call.tool_name if has_name else "", parameters, call.id if isinstance(call.id, str) else ""
+    )
 
 
 def _invalid_calls(what: str) -> ProviderError:
@@ -550,4 +650,8 @@ def _valid_arguments(arguments: object) -> dict[str, Any]:
         with suppress(TypeError, ValueError, RecursionError):
             _check_json(arguments)
             return arguments
-    return {NOT_JSON: arguments[:MAX_NOT_JSON_CHARS] if isinstance(arguments, str) else quoted(arguments)}
+    return {
+        NOT_JSON: arguments[:MAX_NOT_JSON_CHARS]
+        if isinstance(arguments, str)
+        else quoted(arguments)
+    }

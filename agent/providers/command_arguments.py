@@ -42,7 +42,8 @@ def read_arguments(text: str, parameters: Mapping[str, Any]) -> CommandArguments
 
 
 def convert(text: str, parameter: Mapping[str, Any]) -> Any:
-    """Return a text as a value of the parameter's type: read as JSON, or for an array also as `a,b,c`.
+    """Return a text as a value of the parameter's type: read as JSON,
+    or for an array also as `a,b,c`.
 
     Text that does not fit the type is returned unchanged. The tool refuses it when it is called.
     """
@@ -67,15 +68,18 @@ def _type_of(parameter: Mapping[str, Any]) -> str:
     kinds = parameter.get("type") or []
     if isinstance(kinds, str):
         return kinds
-    others = [kind for kind in kinds if kind != "null"]
-    return others[0] if len(others) == 1 else ""
+    others: list[str] = [kind for kind in kinds if kind != "null"]
+    if len(others) == 1:
+        return others[0]
+    return ""
 
 
 def _json_arguments(text: str, parameters: Mapping[str, Any]) -> CommandArguments | None:
-    """Return the arguments of a text that begins like a JSON object or list; None for one that is only words.
+    """Return the arguments of a text that begins like a JSON object or list;
+    None for one that is only words.
 
-    An object is the arguments by name, unless none of its names is a parameter: then it may be the value of the
-    first required parameter, as a list may.
+    An object is the arguments by name, unless none of its names is a parameter: then it may be the
+    value of the first required parameter, as a list may.
     """
     properties = parameters["properties"]
     open_name = next(iter(parameters.get("required", ())), "")
@@ -92,10 +96,15 @@ def _json_arguments(text: str, parameters: Mapping[str, Any]) -> CommandArgument
         return CommandArguments(issue=f"its JSON cannot be read ({_reason(exc)})")
 
     behind = text[end:].strip()
-    names = list(value) if isinstance(value, dict) else []
+    if isinstance(value, dict):
+        names = list(value)
+    else:
+        names = []
     has_known_name = any(name in properties for name in names)
     if kind == "string" and value != {} and not has_known_name:
-        return None if behind else CommandArguments({open_name: text})
+        if behind:
+            return None
+        return CommandArguments({open_name: text})
     types: dict[str | None, Any] = {"object": dict, "array": list, "": dict | list}
     if not has_known_name and isinstance(value, types.get(kind, ())):
         arguments = CommandArguments({open_name: value})
@@ -145,7 +154,9 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _named_arguments(text: str, parameters: Mapping[str, Any]) -> CommandArguments:
-    """Return the `key=value` pairs, converted. Words without a key are the first required parameter without a value.
+    """Return the `key=value` pairs, converted.
+
+    Words without a key are the first required parameter without a value.
 
     More words are an issue: a call without them would be another call.
     """
@@ -174,7 +185,8 @@ def _named_arguments(text: str, parameters: Mapping[str, Any]) -> CommandArgumen
 def _take_json_values(text: str, properties: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """Return the values of `key={...}` and `key=[...]`, and the text without them.
 
-    A shell would take their quotes away. What is no JSON, or has words right behind it, stays in the text.
+    A shell would take their quotes away. What is no JSON, or has words right behind it,
+    stays in the text.
     """
     values: dict[str, Any] = {}
     rest: list[str] = []
@@ -190,7 +202,10 @@ def _take_json_values(text: str, properties: Mapping[str, Any]) -> tuple[dict[st
         if text[end : end + 1].strip():
             continue
         is_text = _type_of(properties[found[1]]) == "string"
-        values[found[1]] = text[found.end() : end] if is_text else value
+        if is_text:
+            values[found[1]] = text[found.end() : end]
+        else:
+            values[found[1]] = value
         rest.append(text[done : found.start()])
         done = end
     return values, "".join([*rest, text[done:]])

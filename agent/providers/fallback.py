@@ -1,4 +1,6 @@
-"""FallbackProvider: calls several providers in order until one answers, with a circuit breaker for each (seed)."""
+"""FallbackProvider: calls several providers in order until one answers,
+with a circuit breaker for each (seed).
+"""
 
 from __future__ import annotations
 
@@ -47,16 +49,19 @@ _FACTS = (
 
 
 class FallbackProvider:
-    """Calls its providers in order until one answers (seed: Provider Fallback). Thread-safe; one per agent.
+    """Calls its providers in order until one answers (seed: Provider Fallback).
 
-    A provider that failed `max_failures` times in a row is skipped for `cooldown_seconds`, and then tried by one
-    request at a time. If all providers are skipped, the one whose cooldown ends first is called all the same.
+    Thread-safe; one per agent.
+
+    A provider that failed `max_failures` times in a row is skipped for `cooldown_seconds`, and then
+    tried by one request at a time. If all providers are skipped, the one whose cooldown ends first
+    is called all the same.
 
     A provider without access (a wrong key, no credit) is reported once in the error log, although
     another one answers. It is reported again if it has answered in between.
 
-    The request's model is meant for the first provider; every other gets its own `default_model`, if it has one. Each
-    provider gets the whole timeout of the request.
+    The request's model is meant for the first provider; every other gets its own `default_model`,
+    if it has one. Each provider gets the whole timeout of the request.
     """
 
     keeps_time = True
@@ -89,12 +94,16 @@ class FallbackProvider:
         self._clock = clock
 
     def with_listener(self, listener: FallbackListener) -> FallbackProvider:
-        """Return a provider with the same circuit breakers whose fallbacks are reported to `listener` too.
+        """Return a provider with the same circuit breakers whose
+        fallbacks are reported to `listener` too.
 
         The listener is called where the provider is: in the run's event loop, or in a thread.
         """
         listening = copy(self)
-        candidates = [replace(each, provider=with_listener(each.provider, listener)) for each in self._candidates]
+        candidates = [
+            replace(each, provider=with_listener(each.provider, listener))
+            for each in self._candidates
+        ]
         vars(listening).update(_listener=listener, _candidates=candidates)
         return listening
 
@@ -111,12 +120,16 @@ class FallbackProvider:
     @property
     def supports_response_format(self) -> bool:
         """Whether all providers support it."""
-        return all(getattr(provider, "supports_response_format", False) for provider in self.providers)
+        return all(
+            getattr(provider, "supports_response_format", False) for provider in self.providers
+        )
 
     @property
     def supports_conversation_key(self) -> bool:
         """Whether any provider supports it. The others are called without the key."""
-        return any(getattr(provider, "supports_conversation_key", False) for provider in self.providers)
+        return any(
+            getattr(provider, "supports_conversation_key", False) for provider in self.providers
+        )
 
     @property
     def supports_tools(self) -> bool:
@@ -124,7 +137,9 @@ class FallbackProvider:
         return all(getattr(provider, "supports_tools", True) for provider in self.providers)
 
     def context_tokens(self, model: str = "") -> int | None:
-        """Return the smallest context window of the providers in tokens, or None if all are unknown."""
+        """Return the smallest context window of the providers in tokens,
+        or None if all are unknown.
+        """
         windows = [candidate.context_tokens(model) for candidate in self._candidates]
         return min((window for window in windows if window), default=None)
 
@@ -135,7 +150,10 @@ class FallbackProvider:
         return settings if any(settings) else None
 
     async def acomplete(self, **kwargs: Any) -> Completion:
-        """Return the first answer. Raise ProviderError with the reason of each provider if none answers."""
+        """Return the first answer.
+
+        Raise ProviderError with the reason of each provider if none answers.
+        """
         request = ProviderRequest(**kwargs)
         attempts = _Attempts(self._candidates, self._report_fallback, self._clock)
         for attempt in attempts:
@@ -146,8 +164,12 @@ class FallbackProvider:
         raise attempts.error()
 
     async def astream(self, **kwargs: Any) -> AsyncGenerator[StreamItem, None]:
-        """Yield the items of the first whole answer. A Restart follows the items of an answer that broke off."""
-        request, has_begun = ProviderRequest(**kwargs), False
+        """Yield the items of the first whole answer.
+
+        A Restart follows the items of an answer that broke off.
+        """
+        request = ProviderRequest(**kwargs)
+        has_begun = False
         attempts = _Attempts(self._candidates, self._report_fallback, self._clock)
         for attempt in attempts:
             if has_begun:
@@ -167,7 +189,10 @@ class FallbackProvider:
         return run_sync(self.acomplete(**kwargs))
 
     def stream(self, **kwargs: Any) -> Iterator[StreamItem]:
-        """Do the same as `astream`, for sync code. Inside a running event loop, that loop waits too."""
+        """Do the same as `astream`, for sync code.
+
+        Inside a running event loop, that loop waits too.
+        """
         from anyio.from_thread import start_blocking_portal
 
         stream = self.astream(**kwargs)
@@ -205,16 +230,26 @@ class _Candidate:
     is_first: bool
 
     def model_for(self, requested: str) -> str:
-        """Return the model that this provider is asked for: only the first one has the requested model."""
-        return requested if self.is_first else _default_model(self.provider) or requested
+        """Return the model that this provider is asked for:
+        only the first one has the requested model.
+        """
+        if self.is_first:
+            return requested
+        return _default_model(self.provider) or requested
 
     def context_tokens(self, model: str) -> int | None:
         """Return the context window of this provider's model in tokens, or None if it is unknown."""
         method = getattr(self.provider, "context_tokens", None)
-        return method(self.model_for(model)) if callable(method) else None
+        if not callable(method):
+            return None
+        tokens: int | None = method(self.model_for(model))
+        return tokens
 
     def with_name(self, usage: UsageStats) -> UsageStats:
-        """Return the usage with this provider's name. A provider without a `name` may have set it in the usage."""
+        """Return the usage with this provider's name.
+
+        A provider without a `name` may have set it in the usage.
+        """
         if usage.provider and not getattr(self.provider, "name", None):
             return usage
         return replace(usage, provider=self.name)
@@ -223,7 +258,8 @@ class _Candidate:
 class _Attempts:
     """The attempts to get one request answered: iterate over them, and run each in a `with` block.
 
-    The block suppresses a ProviderError. The iteration goes on only after one, as a success returns to the caller.
+    The block suppresses a ProviderError. The iteration goes on only after one,
+    as a success returns to the caller.
     """
 
     def __init__(
@@ -232,7 +268,9 @@ class _Attempts:
         report_fallback: Callable[[str, str, ProviderError], None],
         clock: Callable[[], float],
     ) -> None:
-        self._candidates, self._report_fallback, self._clock = candidates, report_fallback, clock
+        self._candidates = candidates
+        self._report_fallback = report_fallback
+        self._clock = clock
         self._failures: list[tuple[str, ProviderError]] = []
         self._skipped: list[str] = []
 
@@ -249,11 +287,16 @@ class _Attempts:
             yield self._attempt(candidate, call)
         if not self._failures:  # all were skipped
             self._skipped = []
-            yield self._attempt(min(self._candidates, key=lambda each: each.breaker.open_until), "usual")
+            yield self._attempt(
+                min(self._candidates, key=lambda each: each.breaker.open_until), "usual"
+            )
 
     @contextmanager
     def _attempt(self, candidate: _Candidate, call: Call) -> Iterator[_Candidate]:
-        """Yield a provider to call, and record the outcome. A refused request says nothing about the provider."""
+        """Yield a provider to call, and record the outcome.
+
+        A refused request says nothing about the provider.
+        """
         succeeded: bool | None = None
         try:
             yield candidate
@@ -269,18 +312,26 @@ class _Attempts:
     def error(self) -> ProviderError:
         """Return the errors of all providers as one error."""
         errors = [error for _, error in self._failures]
-        reasons = [f"{name}: {without_secrets(str(error))[:SHORT_REASON_CHARS]}" for name, error in self._failures]
+        reasons = [
+            f"{name}: {without_secrets(str(error))[:SHORT_REASON_CHARS]}"
+            for name, error in self._failures
+        ]
         pauses = [error.retry_after for error in errors if error.retry_after is not None]
         error_class = (
-            RateLimitedError if all(isinstance(error, RateLimitedError) for error in errors) else ProviderError
+            RateLimitedError
+            if all(isinstance(error, RateLimitedError) for error in errors)
+            else ProviderError
         )
         failure = error_class(
             f"no provider answered ({'; '.join(reasons + self._skipped)})",
             retry_after=min(pauses, default=None),
             retryable=any(error.retryable for error in errors),
         )
-        # The kinds that the caller can cure come first: a shorter transcript, or one without files, helps.
-        curable = [error for kind in ("too_long", "refused") for error in errors if error.kind == kind]
+        # The kinds that the caller can cure come first: a shorter transcript, or one without files,
+        # helps.
+        curable = [
+            error for kind in ("too_long", "refused") for error in errors if error.kind == kind
+        ]
         # Only if no provider gives access, a later attempt is of no use.
         passing = [error for error in errors if error.kind != "no_access"]
         cause = failure.__cause__ = (curable[:1] or passing[-1:] or errors[-1:])[0]
@@ -314,17 +365,20 @@ class AccessReport:
         _log.error("provider.no_access provider=%s %s", name, error.cause, extra=advice)
 
 
-#: A call that a circuit breaker admitted: a usual one, or the trial of a provider after its cooldown.
+#: A call that a circuit breaker admitted: a usual one,
+#: or the trial of a provider after its cooldown.
 Call = Literal["usual", "trial"]
 
 
 class CircuitBreaker:
-    """Closed at first. Opens for `cooldown` seconds after `max_failures` failures in a row; then one call at a time is
-    admitted, until one succeeds and closes it. Thread-safe.
+    """Closed at first. Opens for `cooldown` seconds after `max_failures` failures in a row; then
+    one call at a time is admitted, until one succeeds and closes it. Thread-safe.
     """
 
     def __init__(self, max_failures: int, cooldown: float, clock: Callable[[], float]) -> None:
-        self._max_failures, self._cooldown, self._clock = max_failures, cooldown, clock
+        self._max_failures = max_failures
+        self._cooldown = cooldown
+        self._clock = clock
         self._lock = threading.Lock()
         self._failures = 0
         self._has_trial = False

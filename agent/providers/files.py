@@ -1,4 +1,6 @@
-"""FileReading: the files of a transcript as a model gets them. A file that a model cannot read is named in text.
+"""FileReading: the files of a transcript as a model gets them.
+
+A file that a model cannot read is named in text.
 
 A request holds the bytes of its files in memory, so all requests of an event loop share one limit.
 """
@@ -29,15 +31,18 @@ LoadMedia = Callable[[Media], bytes]
 MAX_TEXT_CHARS = 20_000
 #: How many characters of a file's name a model is sent.
 MAX_NAME_CHARS = 120
-#: How many bytes of users' files all requests of an event loop may hold at a time. Each byte takes about five bytes of
-#: memory: raw, in base64 and in the request body. 40 users who send 12 MB each cost a worker about 95 MB over idle.
+#: How many bytes of users' files all requests of an event loop may hold at a time. Each byte takes
+#: about five bytes of memory: raw, in base64 and in the request body. 40 users who send 12 MB each
+#: cost a worker about 95 MB over idle.
 MAX_BYTES_AT_ONCE = 12_000_000
 #: What a model is told of a file for which its request has no room.
 NO_ROOM = "there is no room for it beside newer files"
 #: How long converting a voice message may take, in seconds.
 CONVERT_SECONDS = 20.0
 #: Types of text that do not begin with text/.
-_TEXT_TYPES = frozenset(f"application/{kind}" for kind in ("json", "csv", "xml", "yaml", "x-yaml", "x-ndjson"))
+_TEXT_TYPES = frozenset(
+    f"application/{kind}" for kind in ("json", "csv", "xml", "yaml", "x-yaml", "x-ndjson")
+)
 #: Other spellings of MIME types -> the usual one.
 _SPELLINGS = {
     "image/jpg": "image/jpeg",
@@ -47,8 +52,9 @@ _SPELLINGS = {
     "audio/opus": "audio/ogg",
     "application/ogg": "audio/ogg",
 }
-#: Types that are verified by the first bytes of a file. Vendors refuse a request with a file of another type than its
-#: declared one, and as the file stays in the transcript, every later request too.
+#: Types that are verified by the first bytes of a file. Vendors refuse a request with a file of
+#: another type than its declared one, and as the file stays in the transcript, every later request
+#: too.
 _VERIFIABLE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"})
 #: What a model is told of a tool's image that it is not sent.
 _UNSEEN = "[you cannot see the image]"
@@ -76,8 +82,8 @@ class MessageWithFiles:
 class FileReading:
     """Reads the files of one request.
 
-    `accepts` are the MIME types that the model takes, `max_bytes` the limit of one file and `max_request_bytes` that of
-    all of them.
+    `accepts` are the MIME types that the model takes, `max_bytes` the limit of one file and
+    `max_request_bytes` that of all of them.
     """
 
     load: LoadMedia | None
@@ -87,20 +93,30 @@ class FileReading:
 
     @asynccontextmanager
     async def holding(self, messages: Sequence[Message]) -> AsyncIterator[list[MessageWithFiles]]:
-        """Read the files of a request as `read` does, and reserve memory for them until the request is over.
+        """Read the files of a request as `read` does, and reserve memory
+        for them until the request is over.
 
-        All requests of one event loop share MAX_BYTES_AT_ONCE; a request waits until enough of it is free.
+        All requests of one event loop share MAX_BYTES_AT_ONCE;
+        a request waits until enough of it is free.
         """
-        files = [media for message in messages if message.role is Role.USER for media in message.media]
+        files = [
+            media for message in messages if message.role is Role.USER for media in message.media
+        ]
         loaded = (each for each in files if self._is_readable(_type(each)))
-        size = sum(each.size for each in loaded if each.size <= self.max_bytes or _is_text(_type(each)))
+        size = sum(
+            each.size for each in loaded if each.size <= self.max_bytes or _is_text(_type(each))
+        )
         memory = _memory_by_loop.setdefault(asyncio.get_running_loop(), _SharedMemory())
         async with memory.reserved(size):
             yield await self.read(messages)
 
     async def read(self, messages: Sequence[Message]) -> list[MessageWithFiles]:
-        """Return every message with its files. If not all files fit, the newest are taken. Raise nothing."""
-        results, room = list[MessageWithFiles](), self.max_request_bytes
+        """Return every message with its files.
+
+        If not all files fit, the newest are taken. Raise nothing.
+        """
+        results = list[MessageWithFiles]()
+        room = self.max_request_bytes
         for message in reversed(messages):
             files = list[str | Binary]()
             sources: tuple[Media | Picture, ...] = (*message.media, *message.pictures)
@@ -108,7 +124,9 @@ class FileReading:
                 if isinstance(each, Media):
                     file = await self._file(message, each, room)
                 else:
-                    data = each.data or (await self._bytes(each.media) if each.media else None) or b""
+                    data = (
+                        each.data or (await self._bytes(each.media) if each.media else None) or b""
+                    )
                     kind = _verified_type(data)
                     is_sent = kind in self.accepts and len(data) <= min(self.max_bytes, room)
                     file = Binary(data, kind) if is_sent else _UNSEEN
@@ -140,23 +158,37 @@ class FileReading:
             return _not_shown(media, "it is damaged, or not what it is called")
         kind = verified or kind
         if _is_text(kind):
-            text = data[: 4 * MAX_TEXT_CHARS].decode("utf-8", "replace")  # all of it could take four times its bytes
+            # All of it could take four times its bytes.
+            text = data[: 4 * MAX_TEXT_CHARS].decode("utf-8", "replace")
             is_cut = len(text) > MAX_TEXT_CHARS or len(data) > 4 * MAX_TEXT_CHARS
-            part = f", its first {MAX_TEXT_CHARS} characters of {len(data)} bytes" if is_cut else ""
+            if is_cut:
+                part = f", its first {MAX_TEXT_CHARS} characters of {len(data)} bytes"
+            else:
+                part = ""
             return f"[file {_quoted_name(media)}{part}]\n{fenced(text[:MAX_TEXT_CHARS])}"
         if kind not in self.accepts:
-            converted = await call_in_tool_thread(partial(as_mp3, data)) if self._is_convertible(kind) else None
+            if self._is_convertible(kind):
+                converted = await call_in_tool_thread(partial(as_mp3, data))
+            else:
+                converted = None
             if not converted:
                 return _not_shown(media, _cannot(kind))
-            data, kind = converted, _CONVERTED_TYPE
+            data = converted
+            kind = _CONVERTED_TYPE
         refusal = self._refusal(len(data), room)
-        return _not_shown(media, refusal) if refusal else Binary(data, kind)
+        if refusal:
+            return _not_shown(media, refusal)
+        return Binary(data, kind)
 
     def _is_readable(self, kind: str) -> bool:
         return _is_text(kind) or kind in self.accepts or self._is_convertible(kind)
 
     def _is_convertible(self, kind: str) -> bool:
-        return kind.startswith("audio/") and _CONVERTED_TYPE in self.accepts and shutil.which("ffmpeg") is not None
+        return (
+            kind.startswith("audio/")
+            and _CONVERTED_TYPE in self.accepts
+            and shutil.which("ffmpeg") is not None
+        )
 
     async def _bytes(self, media: Media) -> bytes | None:
         load = self.load
@@ -165,12 +197,17 @@ class FileReading:
         try:
             return await call_in_thread(lambda: load(media))
         except Exception as exc:  # the turn goes on without the file
-            log.warning("provider.file_not_loaded reason=%s type=%s", type(exc).__name__, _type(media))
+            log.warning(
+                "provider.file_not_loaded reason=%s type=%s", type(exc).__name__, _type(media)
+            )
             return None
 
 
 class _SharedMemory:
-    """The memory for files that the requests of one event loop share. Requests are served in order."""
+    """The memory for files that the requests of one event loop share.
+
+    Requests are served in order.
+    """
 
     def __init__(self) -> None:
         self._free = MAX_BYTES_AT_ONCE
@@ -200,25 +237,47 @@ _memory_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _SharedMemory] = W
 
 
 def without_files(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with all but text files named in text, for a vendor that has refused one of them."""
+    """Return the messages with all but text files named in text,
+    for a vendor that has refused one of them.
+    """
     changed = []
     for message in messages:
-        removed = [media for media in message.media if message.role is Role.USER and not _is_text(_type(media))]
+        removed = [
+            media
+            for media in message.media
+            if message.role is Role.USER and not _is_text(_type(media))
+        ]
         notes = [_not_shown(media, "it could not be shown to you") for media in removed]
         if message.pictures:
             notes.append(_UNSEEN)
         content = "\n".join(filter(None, [message.content, *notes]))
         media = tuple(each for each in message.media if each not in removed)
-        changed.append(replace(message, content=content, media=media, pictures=()) if notes else message)
+        changed.append(
+            replace(message, content=content, media=media, pictures=()) if notes else message
+        )
     return changed
 
 
 def as_mp3(data: bytes) -> bytes | None:
     """Return audio as MP3, or None if ffmpeg cannot read it."""
-    # Without this list of protocols, ffmpeg would open the files and URLs of a playlist sent as a voice message.
-    command = ["ffmpeg", "-v", "quiet", "-protocol_whitelist", "pipe", "-i", "pipe:0", "-f", "mp3", "pipe:1"]
+    # Without this list of protocols, ffmpeg would open the files and URLs of a
+    # playlist sent as a voice message.
+    command = [
+        "ffmpeg",
+        "-v",
+        "quiet",
+        "-protocol_whitelist",
+        "pipe",
+        "-i",
+        "pipe:0",
+        "-f",
+        "mp3",
+        "pipe:1",
+    ]
     try:
-        done = subprocess.run(command, input=data, capture_output=True, timeout=CONVERT_SECONDS, check=True)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command, input=data, capture_output=True, timeout=CONVERT_SECONDS, check=True
+        )
     except (OSError, subprocess.SubprocessError) as exc:
         log.warning("provider.voice_not_converted reason=%s", type(exc).__name__)
         return None
@@ -254,6 +313,10 @@ def _not_shown(media: Media, why: str) -> str:
 
 
 def _quoted_name(media: Media) -> str:
-    """Return name and type, quoted: a user chooses the name, and it must not read as an instruction."""
-    name = json.dumps(inert(media.filename)[:MAX_NAME_CHARS] or "without a name", ensure_ascii=False)
+    """Return name and type, quoted: a user chooses the name,
+    and it must not read as an instruction.
+    """
+    name = json.dumps(
+        inert(media.filename)[:MAX_NAME_CHARS] or "without a name", ensure_ascii=False
+    )
     return f"{name} ({inert(_type(media))[:MAX_NAME_CHARS]})".replace("[", "(").replace("]", ")")

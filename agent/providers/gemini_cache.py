@@ -20,8 +20,8 @@ TTL_SECONDS = 3600
 #: How long before its end a cache is no longer used, in seconds.
 MARGIN_SECONDS = 60
 #: How many requests of an hour must have read nothing from Gemini's implicit cache, for an explicit
-#: one to pay. If reading the tokens without a cache costs 1, an hour of storage costs 3.3 to 3.6, the
-#: creation 1, and each request that reads the cache saves 0.9.
+#: one to pay. If reading the tokens without a cache costs 1, an hour of storage costs 3.3 to 3.6,
+#: the creation 1, and each request that reads the cache saves 0.9.
 MIN_MISSES = 6
 #: How many beginnings of prompts are watched. Those that were not seen for longest are forgotten.
 MAX_PROMPTS = 100
@@ -64,7 +64,10 @@ class ExplicitCaches:
             return prompt.name
 
     def note_miss(self, key: str, fields: Mapping[str, Any], create: CreateCache) -> None:
-        """Note that a request read nothing from the implicit cache. Create a cache if it will pay."""
+        """Note that a request read nothing from the implicit cache.
+
+        Create a cache if it will pay.
+        """
         if self._must_create(key):
             task = asyncio.get_running_loop().create_task(self._create(key, fields, create))
             self._tasks.add(task)

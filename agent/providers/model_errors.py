@@ -1,4 +1,6 @@
-"""Translation of what pydantic-ai raises into ProviderError: kind of failure, whether to retry, no secrets."""
+"""Translation of what pydantic-ai raises into ProviderError: kind of failure, whether to retry,
+no secrets.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,15 @@ MAX_FIELD_ERRORS = 3
 #: How many characters of a model's refusal are kept.
 MAX_REFUSAL_CHARS = 2000
 #: API keys, also with starred-out characters, and URLs, which may contain one.
-_SECRETS = re.compile(r"\b(?:sk|pk|rk|gsk|xai)-[\w*.-]{4,}|\bAIza[\w*-]{6,}|\bBearer \S+|\bhttps?://\S+")
+_SECRETS = re.compile(
+    r"\b(?:sk|pk|rk|gsk|xai)-[\w*.-]{4,}|\bAIza[\w*-]{6,}|\bBearer \S+|\bhttps?://\S+"
+)
 #: Client error statuses that are worth a retry: timeout, conflict, too early.
 _RETRYABLE = frozenset({408, 409, 425})
 #: Statuses that are caused by the content of the request, so that every vendor would refuse it.
 _REFUSALS = frozenset({400, 413, 422})
-#: Statuses that do not change before the operator acts: a wrong key, an empty account, a closed door, an unknown model.
+#: Statuses that do not change before the operator acts: a wrong key, an empty account,
+#: a closed door, an unknown model.
 _NO_ACCESS = frozenset({401, 402, 403, 404})
 #: Statuses with which vendors and gateways say that an account has no credit.
 _MAYBE_NO_CREDIT = frozenset({400, 402, 403, 412, 422, 429})
@@ -82,7 +87,8 @@ _FRACTIONAL_SECONDS = re.compile(r"\d{1,9}\.\d{0,9}")
 def translated(provider: str, api_key: str, settings: Collection[str] = ()) -> Iterator[None]:
     """Raise every error of the vendor's library as a ProviderError without the API key.
 
-    `settings` are the names of the operator's settings that were sent; a refused request names them.
+    `settings` are the names of the operator's settings that were sent;
+    a refused request names them.
     """
     try:
         yield
@@ -94,14 +100,20 @@ def translated(provider: str, api_key: str, settings: Collection[str] = ()) -> I
 
 
 def content_filtered(provider: str, refusal: str = "") -> ProviderError:
-    """Return the error for an answer that the vendor's content filter stopped, with the model's refusal if any."""
+    """Return the error for an answer that the vendor's content filter stopped,
+    with the model's refusal if any.
+    """
     error = RequestRefusedError(f"{provider}: its content filter stopped the answer")
-    error.code, error.refusal = FILTERED, refusal.strip()[:MAX_REFUSAL_CHARS]
+    error.code = FILTERED
+    error.refusal = refusal.strip()[:MAX_REFUSAL_CHARS]
     return error
 
 
 def unreadable_answer(provider: str) -> ProviderError:
-    """Return the error for an answer that its vendor calls broken, such as a malformed call. It is worth a retry."""
+    """Return the error for an answer that its vendor calls broken, such as a malformed call.
+
+    It is worth a retry.
+    """
     return ProviderError(f"{provider}: its answer cannot be read")
 
 
@@ -124,10 +136,14 @@ def cut_off_stream(provider: str) -> ProviderError:
 
 
 class _Translation:
-    """Translates one error. A key of up to four characters is ignored, as it would hide ordinary text."""
+    """Translates one error.
+
+    A key of up to four characters is ignored, as it would hide ordinary text.
+    """
 
     def __init__(self, provider: str, api_key: str, settings: Collection[str]) -> None:
-        self._provider, self._settings = provider, ", ".join(settings)
+        self._provider = provider
+        self._settings = ", ".join(settings)
         self._api_key = api_key if len(api_key) > 4 else ""
 
     def error(self, exc: Exception) -> ProviderError:
@@ -162,27 +178,39 @@ class _Translation:
         status = exc.status_code if isinstance(exc, ModelHTTPError) else None
         # Only the vendor's own message: the exception's text repeats the whole body.
         message = _message(exc.body)
-        reason = f": {self._cleaned(message)}" if message else ""
+        if message:
+            reason = f": {self._cleaned(message)}"
+        else:
+            reason = ""
         if _is_too_long(exc, status):
             return self._refused(f"the conversation is too long for {exc.model_name!r}{reason}")
         if _is_broken_answer(exc):
             return self._error(f"its answer cannot be read{reason}", retryable=True)
         if status == 429 or isinstance(exc, ModelRateLimitError):
             is_used_up = _has_no_credit(exc, status)
-            limit = "its quota is used up (429)" if is_used_up else "rate limit (429)"
+            if is_used_up:
+                limit = "its quota is used up (429)"
+            else:
+                limit = "rate limit (429)"
             text = f"{self._provider}: {limit}{reason}"
             return RateLimitedError(text, retry_after=_retry_after(exc), retryable=not is_used_up)
         if _is_filtered(exc):
             return self._refused(f"its content filter refused the request{reason}")
         if _access_fault(exc, status):
-            answered = "no access" if status is None else f"it answered {status}"
+            if status is None:
+                answered = "no access"
+            else:
+                answered = f"it answered {status}"
             error = self._error(f"{answered}{reason}{self._sent_settings()}", retryable=False)
             error.settings = self._settings if status in _REFUSALS else ""
             return error
         if isinstance(exc, ModelConnectionError):
             cause = type(exc.__cause__ or exc).__name__
             return self._error(f"the connection was lost ({cause})", retryable=True)
-        failure = "it failed" if status is None else f"it answered {status}"
+        if status is None:
+            failure = "it failed"
+        else:
+            failure = f"it answered {status}"
         if status in _REFUSALS:
             error = self._refused(f"{failure}{reason}{self._sent_settings()}")
             error.settings = self._settings
@@ -191,7 +219,9 @@ class _Translation:
             is_retryable = not isinstance(exc, ModelRequestRejectedError | ModelQuotaExceededError)
         else:
             is_retryable = status >= 500 or status in _RETRYABLE or status in _OVERLOADED
-        return self._error(f"{failure}{reason}", retryable=is_retryable, retry_after=_retry_after(exc))
+        return self._error(
+            f"{failure}{reason}", retryable=is_retryable, retry_after=_retry_after(exc)
+        )
 
     def _sent_settings(self) -> str:
         """Return the model settings of the request for an error text, "" if there are none."""
@@ -202,15 +232,23 @@ class _Translation:
     def _refused(self, what: str) -> ProviderError:
         return RequestRefusedError(f"{self._provider}: {what}")
 
-    def _error(self, what: str, *, retryable: bool, retry_after: float | None = None) -> ProviderError:
-        return ProviderError(f"{self._provider}: {what}", retryable=retryable, retry_after=retry_after)
+    def _error(
+        self, what: str, *, retryable: bool, retry_after: float | None = None
+    ) -> ProviderError:
+        return ProviderError(
+            f"{self._provider}: {what}", retryable=retryable, retry_after=retry_after
+        )
 
     def _cleaned(self, text: str) -> str:
         line = " ".join(_SECRETS.sub("[hidden]", self._without_key(text)).split())
-        return line if len(line) <= MAX_REASON_CHARS else line[:MAX_REASON_CHARS] + "..."
+        if len(line) <= MAX_REASON_CHARS:
+            return line
+        return line[:MAX_REASON_CHARS] + "..."
 
     def _without_key(self, text: str) -> str:
-        return text.replace(self._api_key, "[hidden]") if self._api_key else text
+        if self._api_key:
+            return text.replace(self._api_key, "[hidden]")
+        return text
 
 
 def _message(body: object) -> str:
@@ -221,17 +259,30 @@ def _message(body: object) -> str:
         error: Any = body.get("error", body.get("detail", body))
         if isinstance(error, list):
             return "; ".join(filter(None, map(_field_error, error[:MAX_FIELD_ERRORS])))
-        message = error.get("message") if isinstance(error, dict) else error
+        if isinstance(error, dict):
+            message = error.get("message")
+        else:
+            message = error
         message = message if isinstance(message, str) else ""
         cause = _upstream_message(error)
-        return f"{message}: {cause}" if cause else message
-    return body if isinstance(body, str) and not body.lstrip().startswith("<") else ""
+        if cause:
+            return f"{message}: {cause}"
+        return message
+    if isinstance(body, str) and not body.lstrip().startswith("<"):
+        return body
+    return ""
 
 
 def _upstream_message(error: object) -> str:
     """Return what the vendor behind OpenRouter said; "" elsewhere."""
-    metadata = error.get("metadata") if isinstance(error, dict) else None
-    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    if isinstance(error, dict):
+        metadata = error.get("metadata")
+    else:
+        metadata = None
+    if isinstance(metadata, dict):
+        raw = metadata.get("raw")
+    else:
+        raw = None
     if not isinstance(raw, str):
         return ""
     try:
@@ -241,28 +292,41 @@ def _upstream_message(error: object) -> str:
 
 
 def _field_error(error: object) -> str:
-    """Return what FastAPI, which many servers are made with, says of one field of a request: its path and the fault.
+    """Return what FastAPI, which many servers are made with, says of one field of a request:
+    its path and the fault.
 
     The value, which may be what a person wrote, is left out.
     """
     if not isinstance(error, dict) or not isinstance(error.get("msg"), str):
         return ""
     path = error.get("loc")
-    place = ".".join(map(str, path)) if isinstance(path, list) else ""
-    return f"{place}: {error['msg']}" if place else error["msg"]
+    if isinstance(path, list):
+        place = ".".join(map(str, path))
+    else:
+        place = ""
+    message = str(error["msg"])
+    if place:
+        return f"{place}: {message}"
+    return message
 
 
 def _retry_after(exc: ModelAPIError) -> float | None:
     """Return the seconds to wait. Some vendors send a fraction, which the library does not read."""
     seconds = exc.retry_after
-    header = (exc.headers or {}).get("retry-after", "") if isinstance(exc, ModelHTTPError) else ""
+    if isinstance(exc, ModelHTTPError):
+        header = (exc.headers or {}).get("retry-after", "")
+    else:
+        header = ""
     if seconds is None and _FRACTIONAL_SECONDS.fullmatch(header):
         seconds = float(header)
-    return None if seconds is None else max(0.0, seconds)
+    if seconds is None:
+        return None
+    return max(0.0, seconds)
 
 
 def _is_too_long(exc: ModelAPIError, status: int | None) -> bool:
-    """Return whether a request exceeds the context window or the tokens per minute, where waiting does not help.
+    """Return whether a request exceeds the context window or the tokens per minute,
+    where waiting does not help.
 
     Self-hosted servers only say it in their message, some with status 500.
     """
@@ -327,7 +391,10 @@ def _refused_field(exc: ModelAPIError) -> str:
     OpenAI and servers that speak its protocol name one.
     """
     body: Any = exc.body
-    field = body.get("param") if isinstance(body, dict) else None
+    if isinstance(body, dict):
+        field = body.get("param")
+    else:
+        field = None
     return field if isinstance(field, str) else ""
 
 

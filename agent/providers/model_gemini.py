@@ -8,16 +8,23 @@ from typing import Any
 from google.genai.types import CreateCachedContentConfig, GenerateContentConfigDict
 from pydantic_ai.models.google import GoogleModel
 
-from sayso.agent.providers.gemini_cache import CACHED_FIELDS, TTL_SECONDS, ExplicitCaches, prompt_key
+from sayso.agent.providers.gemini_cache import (
+    CACHED_FIELDS,
+    TTL_SECONDS,
+    ExplicitCaches,
+    prompt_key,
+)
 
 #: The setting of a request that may use an explicit cache.
 MAY_CACHE = "sayso_may_cache"
 
 
 class GeminiModel(GoogleModel):
-    """pydantic-ai's model, which ignores `extra_body`; Google's client itself merges it into the request.
+    """pydantic-ai's model, which ignores `extra_body`;
+    Google's client itself merges it into the request.
 
-    One per request. With `caches`, system prompt and tools are left out where an explicit cache has them.
+    One per request. With `caches`, system prompt and tools are left
+    out where an explicit cache has them.
     """
 
     unsupported_settings = GoogleModel.unsupported_settings - {"extra_body"}
@@ -28,9 +35,13 @@ class GeminiModel(GoogleModel):
         #: The key of the prompt, and the fields that a cache of it would hold.
         self._cacheable: tuple[str, Mapping[str, Any]] | None = None
 
-    async def _build_content_and_config(self, *args: Any, **kwargs: Any) -> tuple[Any, GenerateContentConfigDict]:
+    async def _build_content_and_config(
+        self, *args: Any, **kwargs: Any
+    ) -> tuple[Any, GenerateContentConfigDict]:
         contents, config = await super()._build_content_and_config(*args, **kwargs)
-        settings = kwargs.get("model_settings") or next((each for each in args if isinstance(each, dict)), {})
+        settings = kwargs.get("model_settings") or next(
+            (each for each in args if isinstance(each, dict)), {}
+        )
         if body := settings.get("extra_body"):
             config["http_options"] = {**(config.get("http_options") or {}), "extra_body": body}
         if self._caches is not None and settings.get(MAY_CACHE):

@@ -35,7 +35,8 @@ from sayso.agent.tools.screening import fenced
 from sayso.channels.types import storable
 
 T = TypeVar("T")
-#: Where a request marks the end of the stable messages: at the end of the last one, or of the last user message.
+#: Where a request marks the end of the stable messages: at the end of the last one,
+#: or of the last user message.
 StableMark = Literal["last message", "user message"]
 #: What every real model is told about fenced text; without it a fence has no meaning.
 FENCE_RULE = (
@@ -44,24 +45,30 @@ FENCE_RULE = (
 )
 #: The result of a call that has none. Vendors refuse a call without a result.
 NO_RESULT = "No result of this call is known."
-#: The first message of a transcript that begins with the assistant. Some vendors require a user message first.
+#: The first message of a transcript that begins with the assistant.
+#: Some vendors require a user message first.
 NO_BEGINNING = "[the beginning of this conversation is not kept]"
 #: The content of an empty user message. Without it the transcript could end with the assistant.
 NO_WORDS = "[a message without words]"
-#: The line above system messages that stand in a user prompt, and the line between them and the user's own text.
+#: The line above system messages that stand in a user prompt,
+#: and the line between them and the user's own text.
 FROM_APP = "[This part is from the app, not from the user:]"
 FROM_USER = "[The user's message:]"
 #: What is left of the first line where a user writes it.
 QUOTED_FROM_APP = f"({FROM_APP[1:-1]})"
 #: The arguments of a call that were cut off with the end of the answer.
 CUT_OFF = "the answer ended before them"
-#: Characters that no vendor accepts in the id of a call or the name of a tool, and the lengths they accept.
-_ILLEGAL, _MAX_ID_CHARS, _MAX_NAME_CHARS = re.compile(r"[^A-Za-z0-9_-]"), 40, 64
+#: Characters that no vendor accepts in the id of a call or the name of a tool,
+#: and the lengths they accept.
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
+_MAX_ID_CHARS = 40
+_MAX_NAME_CHARS = 64
 _PARTS: TypeAdapter[list[ModelResponsePart]] = TypeAdapter(list[ModelResponsePart])
 
 
 def instructions(system_prompt: str, messages: Iterable[MessageWithFiles]) -> list[str]:
-    """Return the system prompt in one or two parts: what is the same in every turn, then the first system messages.
+    """Return the system prompt in one or two parts: what is the same in every turn,
+    then the first system messages.
 
     These are the ones before any other message, such as the summary. `transcript` has all others.
     """
@@ -76,14 +83,15 @@ def instructions(system_prompt: str, messages: Iterable[MessageWithFiles]) -> li
 def transcript(
     messages: Iterable[MessageWithFiles], source: str = "", *, mark: StableMark | None = None
 ) -> list[ModelMessage]:
-    """Return the messages as pydantic-ai's, with exactly one result for each call, also after an interrupted run.
+    """Return the messages as pydantic-ai's, with exactly one result for each call,
+    also after an interrupted run.
 
-    A system message between the others is written into the next user prompt: a vendor that has one place for
-    instructions, before the history, would not find the history in its cache again. `source` is the vendor and the
-    model that the messages are for.
+    A system message between the others is written into the next user prompt: a vendor that has one
+    place for instructions, before the history, would not find the history in its cache again.
+    `source` is the vendor and the model that the messages are for.
 
-    The messages before the last such system message are the same in the next turn. `mark` says where they get a cache
-    point.
+    The messages before the last such system message are the same in the next turn.
+    `mark` says where they get a cache point.
     """
     writer = _TranscriptWriter(source)
     for each in dropwhile(lambda each: each.message.role is Role.SYSTEM, messages):
@@ -101,9 +109,9 @@ def transcript(
 class _TranscriptWriter:
     """Writes one transcript for a `source`, a vendor and its model.
 
-    `open_calls` are the calls of the last answer and `results` their results, by the ids that the vendor gets. `notes`
-    are the system messages since the last user message. `stable_messages` is the number of messages before the last
-    system message that follows others, 0 without one.
+    `open_calls` are the calls of the last answer and `results` their results, by the ids that the
+    vendor gets. `notes` are the system messages since the last user message. `stable_messages` is
+    the number of messages before the last system message that follows others, 0 without one.
     """
 
     source: str = ""
@@ -137,7 +145,9 @@ class _TranscriptWriter:
         elif message.role is Role.ASSISTANT:
             self.add_notes()
             words = _joined_text(each)
-            self.open_calls = {_unique_id(call.id, self.used_ids): call for call in message.tool_calls}
+            self.open_calls = {
+                _unique_id(call.id, self.used_ids): call for call in message.tool_calls
+            }
             calls = [
                 ToolCallPart(_legal_name(call), without_lone_surrogates(call.parameters), sent_id)
                 for sent_id, call in self.open_calls.items()
@@ -149,12 +159,15 @@ class _TranscriptWriter:
     def add_results(self) -> None:
         """Add the results of the open calls, in the order of the calls."""
         parts = [
-            ToolReturnPart(_legal_name(call), self.results.get(sent_id, NO_RESULT), tool_call_id=sent_id)
+            ToolReturnPart(
+                _legal_name(call), self.results.get(sent_id, NO_RESULT), tool_call_id=sent_id
+            )
             for sent_id, call in self.open_calls.items()
         ]
         if parts:
             self.messages.append(ModelRequest(parts))
-        self.open_calls, self.results = {}, {}
+        self.open_calls = {}
+        self.results = {}
 
     def add_notes(self) -> None:
         """Add the system messages that no user message follows."""
@@ -177,26 +190,40 @@ class _TranscriptWriter:
         self.messages.append(ModelRequest([UserPromptPart(single)]))
 
     def _add_result(self, each: MessageWithFiles) -> None:
-        """Keep a result for its open call. The result of a call that was removed becomes a user message."""
-        message, text = each.message, fenced(_joined_text(each))
+        """Keep a result for its open call.
+
+        The result of a call that was removed becomes a user message.
+        """
+        message = each.message
+        text = fenced(_joined_text(each))
         images = [
-            BinaryContent(file.data, media_type=file.mime_type) for file in each.files if isinstance(file, Binary)
+            BinaryContent(file.data, media_type=file.mime_type)
+            for file in each.files
+            if isinstance(file, Binary)
         ]
         open_ids = (id_ for id_, call in self.open_calls.items() if call.id == message.tool_call_id)
         sent_id = next((id_ for id_ in open_ids if id_ not in self.results), None)
         if sent_id is None:
             self.add_results()
-            self._add_user([f"[the tool {message.tool_name!r} had given, to a call that is not kept]\n{text}", *images])
+            self._add_user(
+                [
+                    f"[the tool {message.tool_name!r} had given, to a call that is not kept]\n{text}",
+                    *images,
+                ]
+            )
         else:
             self.results[sent_id] = [text, *images] if images else text
 
 
-def _add_cache_point(messages: Sequence[ModelMessage], stable_messages: int, mark: StableMark) -> None:
+def _add_cache_point(
+    messages: Sequence[ModelMessage], stable_messages: int, mark: StableMark
+) -> None:
     """Add a cache point at the end of the stable messages, or of the last user message among them."""
     if not stable_messages:
         return
     if mark == "last message":
-        # At the beginning of the next user message: the library moves it to the end of the message before.
+        # At the beginning of the next user message: the library moves it
+        # to the end of the message before.
         for part in _user_prompts(messages[stable_messages : stable_messages + 1]):
             part.content = [CachePoint(), *_content_items(part)]
     else:
@@ -206,18 +233,26 @@ def _add_cache_point(messages: Sequence[ModelMessage], stable_messages: int, mar
 
 def _user_prompts(messages: Sequence[ModelMessage]) -> list[UserPromptPart]:
     """Return the user messages among the parts of these messages."""
-    return [part for message in messages for part in message.parts if isinstance(part, UserPromptPart)]
+    return [
+        part for message in messages for part in message.parts if isinstance(part, UserPromptPart)
+    ]
 
 
 def _content_items(part: UserPromptPart) -> Sequence[UserContent]:
     """Return the content of a user message as a list."""
-    return [part.content] if isinstance(part.content, str) else part.content
+    if isinstance(part.content, str):
+        return [part.content]
+    return part.content
 
 
 def _joined_text(each: MessageWithFiles) -> str:
-    """Return the text of a message and what its files are named, without those that are sent as files."""
+    """Return the text of a message and what its files are named,
+    without those that are sent as files.
+    """
     names = (file for file in each.files if isinstance(file, str))
-    return without_lone_surrogates("\n".join(part for part in (each.message.content, *names) if part.strip()))
+    return without_lone_surrogates(
+        "\n".join(part for part in (each.message.content, *names) if part.strip())
+    )
 
 
 def _legal_name(call: ToolCall) -> str:
@@ -231,7 +266,10 @@ def without_lone_surrogates(value: T) -> T:
     if isinstance(value, str):
         result = storable(value)
     elif isinstance(value, dict):
-        result = {without_lone_surrogates(key): without_lone_surrogates(each) for key, each in value.items()}
+        result = {
+            without_lone_surrogates(key): without_lone_surrogates(each)
+            for key, each in value.items()
+        }
     elif isinstance(value, list | tuple):
         result = [without_lone_surrogates(each) for each in value]
     return cast("T", result)
@@ -240,10 +278,11 @@ def without_lone_surrogates(value: T) -> T:
 def with_reasoning(
     message: Message, source: str, parts: Sequence[TextPart | ToolCallPart]
 ) -> Sequence[ModelResponsePart]:
-    """Return the parts of an answer with the reasoning that its model sent; `parts` are those without it.
+    """Return the parts of an answer with the reasoning that its model sent;
+    `parts` are those without it.
 
-    Ids, names, arguments and texts are taken from the transcript. The reasoning is left out if another model sent it,
-    or if it does not match the calls.
+    Ids, names, arguments and texts are taken from the transcript. The reasoning is left out if
+    another model sent it, or if it does not match the calls.
     """
     reasoning = message.details.reasoning if message.details else None
     if not reasoning or reasoning.get("source") != source:
@@ -257,7 +296,8 @@ def with_reasoning(
     if len(original_calls) != len(calls):
         return parts
     original_text = "".join(part.content for part in original_parts if isinstance(part, TextPart))
-    if without_reasoning(original_text) != message.content:  # it was shortened, or a guardrail rewrote it
+    # It was shortened, or a guardrail rewrote it.
+    if without_reasoning(original_text) != message.content:
         original_parts = [
             *(part for part in original_parts if isinstance(part, ThinkingPart)),
             *(part for part in parts if isinstance(part, TextPart)),
@@ -271,12 +311,19 @@ def with_reasoning(
 
 
 def lacks_thinking(messages: Sequence[ModelMessage]) -> bool:
-    """Return whether calls of the current turn have no thinking before them, because another model made them."""
+    """Return whether calls of the current turn have no thinking before them,
+    because another model made them.
+    """
     for message in reversed(messages):
         if any(isinstance(part, UserPromptPart) for part in message.parts):
             return False
-        parts = message.parts if isinstance(message, ModelResponse) else ()
-        if any(isinstance(part, ToolCallPart) for part in parts) and not isinstance(parts[0], ThinkingPart):
+        if isinstance(message, ModelResponse):
+            parts = message.parts
+        else:
+            parts = ()
+        if any(isinstance(part, ToolCallPart) for part in parts) and not isinstance(
+            parts[0], ThinkingPart
+        ):
             return True
     return False
 
@@ -284,35 +331,48 @@ def lacks_thinking(messages: Sequence[ModelMessage]) -> bool:
 def message_of(response: ModelResponse, source: str) -> Message:
     """Return the answer as our message: its text, and its calls in order."""
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
-    return Message(Role.ASSISTANT, text, tuple(calls_of(response)), details=details_of(response, source))
+    return Message(
+        Role.ASSISTANT, text, tuple(calls_of(response)), details=details_of(response, source)
+    )
 
 
 def details_of(response: ModelResponse, source: str) -> AnswerDetails:
-    """Return why the model stopped, the vendor's id of the answer, and the model's reasoning before its calls.
+    """Return why the model stopped, the vendor's id of the answer,
+    and the model's reasoning before its calls.
 
-    The reasoning must be sent back with the calls. Only `source`, the vendor and model, can read it.
+    The reasoning must be sent back with the calls. Only `source`, the vendor and model,
+    can read it.
     """
-    parts = [part for part in response.parts if isinstance(part, ThinkingPart | TextPart | ToolCallPart)]
+    parts = [
+        part for part in response.parts if isinstance(part, ThinkingPart | TextPart | ToolCallPart)
+    ]
     has_calls = any(isinstance(part, ToolCallPart) for part in parts)
     text = "".join(part.content for part in parts if isinstance(part, TextPart))
     has_reasoning = any(isinstance(part, ThinkingPart) or part.provider_details for part in parts)
     reasoning = None
-    if has_calls and (has_reasoning or without_reasoning(text) != text):  # some models write it into their text
+    # Some models write it into their text.
+    if has_calls and (has_reasoning or without_reasoning(text) != text):
         reasoning = {"source": source, "parts": _PARTS.dump_python(list(parts), mode="json")}
-    return AnswerDetails(response.finish_reason or "", response.provider_response_id or "", reasoning)
+    return AnswerDetails(
+        response.finish_reason or "", response.provider_response_id or "", reasoning
+    )
 
 
 def calls_of(response: ModelResponse, *, is_cut: bool = False) -> list[ToolCall]:
     """Return the calls, each with a unique id.
 
-    Where the answer `is_cut`, or ran out of tokens, its last call may be incomplete: without the missing arguments it
-    would do something else, so its arguments are marked as unreadable.
+    Where the answer `is_cut`, or ran out of tokens, its last call may be incomplete: without the
+    missing arguments it would do something else, so its arguments are marked as unreadable.
     """
     used_ids: set[str] = set()
-    last = response.parts[-1] if response.parts and (is_cut or response.finish_reason == "length") else None
+    if response.parts and (is_cut or response.finish_reason == "length"):
+        last = response.parts[-1]
+    else:
+        last = None
     return [
         ToolCall(
-            # Behind the name, gpt-oss may leave a mark of its own format: "look<|channel|>commentary".
+            # Behind the name, gpt-oss may leave a mark of its own format:
+            # "look<|channel|>commentary".
             part.tool_name.partition("<|")[0],
             _arguments(part.args, may_be_incomplete=part is last),
             _unique_id(part.tool_call_id, used_ids),
@@ -354,9 +414,11 @@ def _refuse(constant: str) -> Any:
 def _unique_id(wanted: str, used: set[str]) -> str:
     """Return the id, made legal and unique: some servers count from 0 in every answer."""
     legal = _ILLEGAL.sub("_", wanted)[:_MAX_ID_CHARS] or "call"
-    number, unique = 2, legal
+    number = 2
+    unique = legal
     while unique in used:
         suffix = f"_{number}"
-        unique, number = legal[: _MAX_ID_CHARS - len(suffix)] + suffix, number + 1
+        unique = legal[: _MAX_ID_CHARS - len(suffix)] + suffix
+        number = number + 1
     used.add(unique)
     return unique

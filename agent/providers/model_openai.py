@@ -20,21 +20,28 @@ _FINISH_REASONS: Mapping[str, Any] = {
     "max_tokens": "length",
     "sensitive": "content_filter",
 }
-#: Finish reasons of an answer that broke off -> the HTTP status of the same failure: DeepSeek, Z.ai,
-#: vLLM, OpenRouter.
-_BROKEN_OFF = {"insufficient_system_resource": 503, "network_error": 502, "abort": 502, "error": 502}
+#: Finish reasons of an answer that broke off -> the HTTP status of the same failure: DeepSeek,
+#: Z.ai, vLLM, OpenRouter.
+_BROKEN_OFF = {
+    "insufficient_system_resource": 503,
+    "network_error": 502,
+    "abort": 502,
+    "error": 502,
+}
 
 
 class ChatModel(OpenAIChatModel):
-    """pydantic-ai's model, with streamed tool calls told apart, other vendors' finish reasons, and the errors that some
-    gateways answer with status 200. The hooks are documented for subclasses.
+    """pydantic-ai's model, with streamed tool calls told apart, other vendors' finish reasons, and
+    the errors that some gateways answer with status 200. The hooks are documented for subclasses.
     """
 
     @property
     def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:
         return _Stream
 
-    async def _process_streamed_response(self, response: Any, *args: Any, **options: Any) -> OpenAIStreamedResponse:
+    async def _process_streamed_response(
+        self, response: Any, *args: Any, **options: Any
+    ) -> OpenAIStreamedResponse:
         # Some servers and gateways cannot stream, or not with tools.
         if "application/json" in response.response.headers.get("content-type", ""):
             response = _JsonAnswer(response)
@@ -60,7 +67,8 @@ class ChatModel(OpenAIChatModel):
 def _raise_error_in(answer: ChatCompletion | ChatCompletionChunk, model_name: str) -> None:
     """Raise the error that stands in place of an answer.
 
-    OpenRouter sends one beside the choices or inside of a choice, older vLLM in place of all fields.
+    OpenRouter sends one beside the choices or inside of a choice,
+    older vLLM in place of all fields.
     """
     extra = answer.model_extra or {}
     object_type: str = answer.object
@@ -69,7 +77,9 @@ def _raise_error_in(answer: ChatCompletion | ChatCompletionChunk, model_name: st
     for error in errors:
         if error and isinstance(error, dict):
             code = str(error.get("code") or "")
-            raise ModelHTTPError(_status_of(code), model_name, error, provider_error_code=code or None)
+            raise ModelHTTPError(
+                _status_of(code), model_name, error, provider_error_code=code or None
+            )
 
 
 def _status_of(code: str) -> int:
@@ -80,12 +90,17 @@ def _status_of(code: str) -> int:
 
 
 def _settle_finish_reasons(answer: ChatCompletion | ChatCompletionChunk, model_name: str) -> None:
-    """Write other vendors' finish reasons as OpenAI's. Raise an error for an answer that broke off."""
+    """Write other vendors' finish reasons as OpenAI's.
+
+    Raise an error for an answer that broke off.
+    """
     for choice in answer.choices or []:
         reason: str = choice.finish_reason or ""
         if reason in _BROKEN_OFF:
             message = {"message": f"the answer ended with {reason!r}"}
-            raise ModelHTTPError(_BROKEN_OFF[reason], model_name, message, provider_error_code=reason)
+            raise ModelHTTPError(
+                _BROKEN_OFF[reason], model_name, message, provider_error_code=reason
+            )
         if reason in _FINISH_REASONS:
             choice.finish_reason = _FINISH_REASONS[reason]
 
@@ -110,7 +125,8 @@ def _mend_call(call: Any) -> None:
 class _JsonAnswer:
     """The body of a JSON response to a request for a stream.
 
-    It is mostly a whole answer, which is read as a stream of one chunk. Some servers call a stream JSON.
+    It is mostly a whole answer, which is read as a stream of one chunk.
+    Some servers call a stream JSON.
     """
 
     def __init__(self, stream: AsyncStream[ChatCompletionChunk]) -> None:
@@ -132,7 +148,11 @@ class _JsonAnswer:
 def _chunk_of(answer: dict[str, Any]) -> ChatCompletionChunk:
     """Return a whole answer as the only chunk of a stream."""
     choices = [
-        {**choice, "delta": choice.get("message"), "finish_reason": choice.get("finish_reason") or "stop"}
+        {
+            **choice,
+            "delta": choice.get("message"),
+            "finish_reason": choice.get("finish_reason") or "stop",
+        }
         for choice in answer.get("choices") or []
     ]
     chunk = ChatCompletionChunk.construct(**{**answer, "choices": choices})
@@ -174,8 +194,9 @@ def _drop_repeated_name(delta: ChoiceDeltaToolCall, names: dict[int, str]) -> No
 class CallNumbers:
     """Unique numbers for the tool calls of one streamed answer.
 
-    Some servers send several calls under one index. The library joins deltas by index, and would make one call of all
-    their names and arguments. A delta with an id that its index has not had therefore starts a new call.
+    Some servers send several calls under one index. The library joins deltas by index, and would
+    make one call of all their names and arguments. A delta with an id that its index has not had
+    therefore starts a new call.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """ModelRequest: one request to a vendor's model through pydantic-ai, answered whole or as a stream.
 
-This module and the ones beside it that begin with `model_` import pydantic-ai, which takes a second or two. They are
-imported when a model is first asked. The libraries of single vendors are imported in `model_openai` and `model_gemini`
-only, because each of them comes with an extra of its own.
+This module and the ones beside it that begin with `model_` import pydantic-ai, which takes a second
+or two. They are imported when a model is first asked. The libraries of single vendors are imported
+in `model_openai` and `model_gemini` only, because each of them comes with an extra of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx2
 from pydantic_ai import direct
-from pydantic_ai.messages import InstructionPart, ModelResponse, PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
+from pydantic_ai.messages import (
+    InstructionPart,
+    ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+)
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
@@ -64,12 +71,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: Time to connect, and the longest pause in an answer where a request has no timeout of its own, in seconds.
-CONNECT_SECONDS, READ_SECONDS = 5.0, 600.0
-#: How many connections one event loop may have, and how many of them it keeps open while they are idle.
-MAX_CONNECTIONS, MAX_IDLE_CONNECTIONS = 1000, 100
+#: Time to connect, and the longest pause in an answer where a request has no timeout of its own,
+#: in seconds.
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 600.0
+#: How many connections one event loop may have, and how many of them it
+#: keeps open while they are idle.
+MAX_CONNECTIONS = 1000
+MAX_IDLE_CONNECTIONS = 100
 #: Collects the HTTP responses that a vendor's library opens; see `closing_responses`.
-_opened_responses: ContextVar[list[httpx2.Response] | None] = ContextVar("sayso_responses", default=None)
+_opened_responses: ContextVar[list[httpx2.Response] | None] = ContextVar(
+    "sayso_responses", default=None
+)
 #: Logs the same line once, for the latest thousand: a misconfigured server may invent model names.
 _log_once = functools.lru_cache(maxsize=1000)(log.info)
 #: Returns the TLS context of this process. Loading the certificates takes 20 ms.
@@ -92,8 +105,8 @@ _MAX_CHARS_TO_NAME = 200
 class ModelRequest:
     """One request to a model of a vendor.
 
-    `settings` are pydantic-ai's. `api_key` is kept out of errors. `mark` says where the request marks the end of the
-    messages that the next turn repeats.
+    `settings` are pydantic-ai's. `api_key` is kept out of errors. `mark` says where the request
+    marks the end of the messages that the next turn repeats.
     """
 
     vendor: VendorProvider
@@ -112,9 +125,12 @@ class ModelRequest:
         return message_of(response, self._source), self._usage(response)
 
     async def stream(self) -> AsyncGenerator[StreamItem]:
-        """Yield the answer as it arrives: its text, then its calls and the usage. Raise ProviderError.
+        """Yield the answer as it arrives: its text, then its calls and the usage.
 
-        Thinking and parts of calls are yielded as empty texts, which show that the vendor is not silent.
+        Raise ProviderError.
+
+        Thinking and parts of calls are yielded as empty texts,
+        which show that the vendor is not silent.
         """
         with self._translated():
             opening = direct.model_request_stream(**self._arguments(is_stream=True))
@@ -123,7 +139,8 @@ class ModelRequest:
                     yield _text(event)
                 response = stream.get()
         reason = (response.provider_details or {}).get("finish_reason")
-        is_cut = not reason and response.finish_reason != "content_filter"  # a proxy may cut between two events
+        # A proxy may cut between two events.
+        is_cut = not reason and response.finish_reason != "content_filter"
         if is_cut and self.vendor.ends_streams:
             raise cut_off_stream(self.vendor.name)
         self._check(response)
@@ -139,8 +156,13 @@ class ModelRequest:
         return usage
 
     def _translated(self) -> AbstractContextManager[None]:
-        """Raise errors as ProviderError. A refused request names the operator's settings, without their values."""
-        sent_settings = sorted(name for name, value in self.vendor.model_settings.items() if value is not None)
+        """Raise errors as ProviderError.
+
+        A refused request names the operator's settings, without their values.
+        """
+        sent_settings = sorted(
+            name for name, value in self.vendor.model_settings.items() if value is not None
+        )
         return translated(self.vendor.name, self.api_key, sent_settings)
 
     @property
@@ -151,7 +173,9 @@ class ModelRequest:
     def _check(self, response: ModelResponse) -> None:
         """Raise ProviderError for an answer without content, if its finish reason is an error."""
         if response.finish_reason == "content_filter":
-            raise content_filtered(self.vendor.name, str((response.provider_details or {}).get("refusal") or ""))
+            raise content_filtered(
+                self.vendor.name, str((response.provider_details or {}).get("refusal") or "")
+            )
         if _is_broken(response, self.vendor.api_format) and not response.tool_calls:
             raise unreadable_answer(self.vendor.name)
         text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
@@ -179,7 +203,9 @@ class ModelRequest:
         """Return the arguments of pydantic-ai's request functions."""
         messages = transcript(self.messages, self._source, mark=self.mark)
         settings = self._settings(is_stream=is_stream)
-        must_think = (settings.get("anthropic_thinking") or {}).get("type") == "enabled"  # before each call
+        must_think = (settings.get("anthropic_thinking") or {}).get(
+            "type"
+        ) == "enabled"  # before each call
         if must_think and lacks_thinking(messages):
             # Without reasoning, which is refused where thinking is disabled.
             messages = transcript(self.messages, mark=self.mark)
@@ -192,15 +218,22 @@ class ModelRequest:
         }
 
     def _settings(self, *, is_stream: bool) -> dict[str, Any]:
-        """Return pydantic-ai's settings. Its timeout is for a whole answer; a stream limits each silence instead."""
+        """Return pydantic-ai's settings.
+
+        Its timeout is for a whole answer; a stream limits each silence instead.
+        """
         settings: dict[str, Any] = {"max_tokens": self.request.max_tokens, **self.settings}
         is_known = self.vendor.context_tokens(self.model.model_name) is not None
         temperature = self.vendor.model_settings.get("temperature", self.request.temperature)
-        if isinstance(temperature, UnchosenTemperature) and (not is_known or "anthropic_thinking" in settings):
+        if isinstance(temperature, UnchosenTemperature) and (
+            not is_known or "anthropic_thinking" in settings
+        ):
             temperature = None  # many unknown and thinking models refuse the default
         profile: Mapping[str, Any] = self.model.profile
         thinks_by_default = profile.get("thinking_enabled_by_default", False)
-        can_stop = profile.get("openai_supports_reasoning_effort_none", False) and not thinks_by_default
+        can_stop = (
+            profile.get("openai_supports_reasoning_effort_none", False) and not thinks_by_default
+        )
         must_think = profile.get("openai_supports_reasoning", False) and not can_stop
         # Thinking models take no temperature, and the library would warn each time.
         takes_none = must_think or profile.get("anthropic_disallows_sampling_settings", False)
@@ -211,18 +244,28 @@ class ModelRequest:
         return settings
 
     def _parameters(self) -> ModelRequestParameters:
-        tools = [tool for schema in self.request.tools or () if (tool := self._tool(schema)) is not None]
+        tools = [
+            tool for schema in self.request.tools or () if (tool := self._tool(schema)) is not None
+        ]
         first, *added = instructions(self.request.system_prompt, self.messages)
         parts = [InstructionPart(content="\n\n".join([first, *added]))]
         if self.vendor.api_format == "anthropic":  # it caches the first part
-            parts = [InstructionPart(content=first), *(InstructionPart(content=each, dynamic=True) for each in added)]
+            parts = [
+                InstructionPart(content=first),
+                *(InstructionPart(content=each, dynamic=True) for each in added),
+            ]
         parameters = ModelRequestParameters(function_tools=tools, instruction_parts=parts)
         schema = self.request.response_format
         if schema is not None:
             profile: Mapping[str, Any] = self.model.profile
-            can_do_both = self.vendor.api_format != "gemini" or profile.get("google_supports_tool_combination", False)
-            is_native = profile.get("supports_json_schema_output", False) and (can_do_both or not self.request.tools)
-            parameters.output_mode = "native" if is_native else "prompted"  # older Gemini models refuse it beside tools
+            can_do_both = self.vendor.api_format != "gemini" or profile.get(
+                "google_supports_tool_combination", False
+            )
+            is_native = profile.get("supports_json_schema_output", False) and (
+                can_do_both or not self.request.tools
+            )
+            # Older Gemini models refuse it beside tools.
+            parameters.output_mode = "native" if is_native else "prompted"
             name = _ILLEGAL_IN_NAME.sub("_", str(schema.get("title") or "answer"))[:64]
             parameters.output_object = OutputObjectDefinition(
                 json_schema=dict(schema), name=name, description=schema.get("description")
@@ -231,10 +274,15 @@ class ModelRequest:
         return parameters
 
     def _tool(self, schema: Mapping[str, Any]) -> ToolDefinition | None:
-        """Return a tool in the vendor's format, or None if the vendor would refuse the whole request because of it."""
-        name, api_format = schema["name"], self.vendor.api_format
+        """Return a tool in the vendor's format, or None if the vendor would
+        refuse the whole request because of it.
+        """
+        name = schema["name"]
+        api_format = self.vendor.api_format
         try:
-            description, parameters = for_vendor(name, schema["description"], schema["parameters"], api_format)
+            description, parameters = for_vendor(
+                name, schema["description"], schema["parameters"], api_format
+            )
             parameters = self._for_model(name, parameters)
         except ToolValidationError as exc:
             if name not in self.vendor.omitted_tools:
@@ -242,14 +290,17 @@ class ModelRequest:
                 log.warning("tool.left_out", extra={"tool": name, "why": str(exc)})
             return None
         strict = None if api_format == "gemini" else False  # it would make every parameter required
-        return ToolDefinition(name=name, description=description, parameters_json_schema=parameters, strict=strict)
+        return ToolDefinition(
+            name=name, description=description, parameters_json_schema=parameters, strict=strict
+        )
 
     def _for_model(self, name: str, parameters: dict[str, Any]) -> dict[str, Any]:
         """Return parameters that pydantic-ai can adapt to the model.
 
-        For models that know no references (Qwen, Llama, all of Ollama) it writes definitions out, and then sends no
-        object, or raises, where one refers to itself, to nothing, or is too large. Then they are written out here.
-        Raises ToolValidationError if it cannot be done at all.
+        For models that know no references (Qwen, Llama, all of Ollama) it writes definitions out,
+        and then sends no object, or raises, where one refers to itself, to nothing, or is too
+        large. Then they are written out here. Raises ToolValidationError if it cannot be done at
+        all.
         """
         profile: Mapping[str, Any] = self.model.profile
         transformer = profile.get("json_schema_transformer")
@@ -259,7 +310,9 @@ class ModelRequest:
             with suppress(Exception):  # any of a library that meets an odd schema
                 if transformer(deepcopy(schema)).walk().get("type") == "object":
                     return schema
-        raise ToolValidationError(f"no schema of {name!r} for this model: its definitions cannot be written out")
+        raise ToolValidationError(
+            f"no schema of {name!r} for this model: its definitions cannot be written out"
+        )
 
 
 def _is_broken(response: ModelResponse, api_format: str) -> bool:
@@ -270,7 +323,10 @@ def _is_broken(response: ModelResponse, api_format: str) -> bool:
     """
     if response.finish_reason is not None or api_format != "gemini":
         return response.finish_reason == "error"
-    return (response.provider_details or {}).get("finish_reason") not in (None, "FINISH_REASON_UNSPECIFIED")
+    return (response.provider_details or {}).get("finish_reason") not in (
+        None,
+        "FINISH_REASON_UNSPECIFIED",
+    )
 
 
 def _text(event: Any) -> str:
@@ -282,13 +338,19 @@ def _text(event: Any) -> str:
 
 
 def usage_of(response: ModelResponse, provider: str, model: str) -> UsageStats:
-    """Return the tokens and the cost of an answer. `model` is the requested one, if the answer names none."""
-    usage, name = response.usage, response.model_name or model
+    """Return the tokens and the cost of an answer.
+
+    `model` is the requested one, if the answer names none.
+    """
+    usage = response.usage
+    name = response.model_name or model
     try:
         cost = float(response.cost().total_price)
     except Exception as exc:  # an unknown price never costs an answer
         cost = 0.0
-        _log_once("provider.no_price provider=%s model=%s reason=%s", provider, name, type(exc).__name__)
+        _log_once(
+            "provider.no_price provider=%s model=%s reason=%s", provider, name, type(exc).__name__
+        )
     return UsageStats(
         prompt_tokens=usage.input_tokens,
         completion_tokens=usage.output_tokens,
@@ -304,14 +366,18 @@ def usage_of(response: ModelResponse, provider: str, model: str) -> UsageStats:
 def http_client() -> httpx2.AsyncClient:
     """Return an HTTP client for a vendor's library.
 
-    It follows no redirects, which would take the API key and the conversation to another server. The libraries' own
-    clients are not used: they close themselves when garbage is collected, in whichever loop runs then, and log errors
-    because their own loop has ended.
+    It follows no redirects, which would take the API key and the conversation to another server.
+    The libraries' own clients are not used: they close themselves when garbage is collected, in
+    whichever loop runs then, and log errors because their own loop has ended.
     """
     timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
-    limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_IDLE_CONNECTIONS)
+    limits = httpx2.Limits(
+        max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_IDLE_CONNECTIONS
+    )
     hooks = {"response": [_collect]}
-    return httpx2.AsyncClient(timeout=timeout, limits=limits, verify=_tls_context(), event_hooks=hooks)
+    return httpx2.AsyncClient(
+        timeout=timeout, limits=limits, verify=_tls_context(), event_hooks=hooks
+    )
 
 
 async def _collect(response: httpx2.Response) -> None:
@@ -322,9 +388,11 @@ async def _collect(response: httpx2.Response) -> None:
 
 @asynccontextmanager
 async def closing_responses(opening: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
-    """Enter a stream of a vendor's library, and close every HTTP response that it opened at the end.
+    """Enter a stream of a vendor's library, and close every HTTP
+    response that it opened at the end.
 
-    Some libraries leave a stream that is not read to its end to the garbage collector, which closes it late or never.
+    Some libraries leave a stream that is not read to its end to the garbage collector,
+    which closes it late or never.
     """
     responses = list["httpx2.Response"]()
     async with AsyncExitStack() as stack:

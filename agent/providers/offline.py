@@ -21,7 +21,8 @@ from sayso.channels.markdown.literal import as_markdown
 
 #: A tool's schema as plain data: `name`, `description` and `parameters`.
 ToolSchema = Mapping[str, Any]
-#: Words that do not select a tool. Greetings, yes and no are among them, so that small talk calls no tool.
+#: Words that do not select a tool. Greetings, yes and no are among them,
+#: so that small talk calls no tool.
 STOP_WORDS = frozenset(
     """a all also am an and any are as at be been but by can could did do does for from had has have hello hey hi how
     i if in into is it its just kindly let like me my need no not now of off ok okay on one or our out please so some
@@ -30,7 +31,9 @@ STOP_WORDS = frozenset(
     whose""".split()
 )
 #: General verbs, which match a tool only together with another word of its name.
-WEAK_WORDS = frozenset({"do", "get", "give", "look", "make", "run", "see", "set", "show", "tell", "use"})
+WEAK_WORDS = frozenset(
+    {"do", "get", "give", "look", "make", "run", "see", "set", "show", "tell", "use"}
+)
 #: The score of a word in a tool's name; a word in its description or parameters scores 1.
 NAME_WEIGHT = 10
 #: Negations. "Don't delete INV-42" contains every word of the request that it forbids.
@@ -39,7 +42,9 @@ _NEGATION = re.compile(
     r"|\b(?:do|does|did|will|would|should|must|can|could|have|has) not\b|\bnever\b",
     re.IGNORECASE,
 )
-_TOKEN = re.compile(r"\"([^\"]+)\"|(?<!\w)'([^']+)'(?!\w)|“([^”]+)”|([\w#$€£@+-][\w.:@/+#%$€£='\u2019-]*)")
+_TOKEN = re.compile(
+    r"\"([^\"]+)\"|(?<!\w)'([^']+)'(?!\w)|“([^”]+)”|([\w#$€£@+-][\w.:@/+#%$€£='\u2019-]*)"
+)
 #: A reversing beginning apart from its word: "un-delete".
 _HYPHEN = re.compile(r"\b(un|de|dis)-(?=\w)", re.IGNORECASE)
 _NOT_WORDS = re.compile(r"[\W_]+")
@@ -59,7 +64,8 @@ _TIME = r"(?:\d{1,2}(?::\d\d)?(?: ?[ap]m)?|noon|midnight)"
 _DELAY = r"in (?:\d+|an?|one|half an) (?:second|minute|hour|day|week)s?"
 #: A point in time: "in 20 minutes", "tomorrow at 9", "at 9 on friday", "2026-12-24T18:00".
 _MOMENT = re.compile(
-    rf"{_DELAY}|{_DAY}(?: (?:at )?{_TIME})?|at {_TIME}(?: {_DAY})?|\d{{4}}-\d\d-\d\dT[\d:.+-]+Z?", re.IGNORECASE
+    rf"{_DELAY}|{_DAY}(?: (?:at )?{_TIME})?|at {_TIME}(?: {_DAY})?|\d{{4}}-\d\d-\d\dT[\d:.+-]+Z?",
+    re.IGNORECASE,
 )
 #: How many tools are named to a user whose text matches none.
 MAX_NAMED_TOOLS = 12
@@ -77,7 +83,9 @@ _SAMPLES = {"integer": "3", "number": "19.90", "boolean": "yes", "array": "a,b",
 
 
 class OfflineProvider:
-    """A deterministic replacement for a model: the same transcript and tools give the same answer, at no cost."""
+    """A deterministic replacement for a model: the same transcript and tools give the same answer,
+    at no cost.
+    """
 
     #: Its answer is the result itself, so it is given more of it than a model, which is paid for.
     shows_results = True
@@ -97,15 +105,22 @@ class OfflineProvider:
         return provider
 
     async def acomplete(self, **kwargs: Any) -> Completion:
-        """Answer a command or matching text with tool calls, tool results with their text, other text with help."""
+        """Answer a command or matching text with tool calls, tool results with their text,
+        other text with help.
+        """
         request = ProviderRequest(**kwargs)
         tools = request.tools or ()
-        all_hidden = await self._hidden_tools() if self._hidden_tools else ()
+        if self._hidden_tools:
+            all_hidden = await self._hidden_tools()
+        else:
+            all_hidden = ()
         hidden = [each for each in all_hidden if each not in tools]
         answer = self._answer(request.messages, tools, hidden)
         prompt_words = sum(len(message.content.split()) for message in request.messages)
         answer_words = len(answer.content.split())
-        usage = UsageStats(prompt_words, answer_words, prompt_words + answer_words, 0.0, "offline", "offline")
+        usage = UsageStats(
+            prompt_words, answer_words, prompt_words + answer_words, 0.0, "offline", "offline"
+        )
         return answer, usage
 
     def _answer(
@@ -115,7 +130,9 @@ class OfflineProvider:
         hidden: Sequence[ToolSchema],
     ) -> Message:
         if messages and messages[-1].role is Role.TOOL:
-            recent = list(takewhile(lambda message: message.role is not Role.USER, reversed(messages)))
+            recent = list(
+                takewhile(lambda message: message.role is not Role.USER, reversed(messages))
+            )
             results = [each for each in reversed(recent) if each.role is Role.TOOL]
             # An answer of a model is Markdown.
             texts = [as_markdown(_in_words(each, tools)) for each in results]
@@ -129,13 +146,18 @@ class OfflineProvider:
         if missing:
             properties = tool["parameters"]["properties"]
             unknown = [repr(name) for name in calls[0] if name not in properties]
-            given = f", and has no {' or '.join(unknown)}" if unknown else ""
+            if unknown:
+                given = f", and has no {' or '.join(unknown)}"
+            else:
+                given = ""
             example = example_command(tool, calls[0])
             needs = f"{tool['name']} needs {' and '.join(missing)}{given}."
             return Message(Role.ASSISTANT, f"{needs} For example: {example}")
         first_id = f"call_{len(messages)}"
         ids = [first_id, *(f"{first_id}_{number}" for number in range(2, len(calls) + 1))]
-        tool_calls = [ToolCall(tool["name"], args, id_) for args, id_ in zip(calls, ids, strict=True)]
+        tool_calls = [
+            ToolCall(tool["name"], args, id_) for args, id_ in zip(calls, ids, strict=True)
+        ]
         return Message(Role.ASSISTANT, tool_calls=tuple(tool_calls))
 
     def _next_step(
@@ -145,7 +167,10 @@ class OfflineProvider:
         hidden: Sequence[ToolSchema],
     ) -> _Step | str:
         """Return the tool calls that the user asks for, or a text for the user."""
-        text = without_notes(user_message.content).strip() if user_message else ""
+        if user_message:
+            text = without_notes(user_message.content).strip()
+        else:
+            text = ""
         if text.startswith("/") and text[1:2].isalpha():
             return _command(text[1:], tools, hidden)
         all_matches = match_tools(text, [*tools, *hidden])
@@ -155,7 +180,8 @@ class OfflineProvider:
         if not matches:
             return NOT_ALLOWED
         if len(matches) == 1 and len(all_matches) > 1:
-            # The text may mean the tool that its user may not use, so the other one does not run for it.
+            # The text may mean the tool that its user may not use,
+            # so the other one does not run for it.
             return f"Did you mean /{matches[0]['name']}?"
         if len(matches) > 1:
             *first, last = [f"/{tool['name']}" for tool in matches]
@@ -169,7 +195,10 @@ def _in_words(result: Message, tools: Sequence[ToolSchema]) -> str:
     if not issue:
         return result_text(result.content)
     tool = next((each for each in tools if each["name"] == result.tool_name), None)
-    example = f" For example: {example_command(tool)}" if tool else ""
+    if tool:
+        example = f" For example: {example_command(tool)}"
+    else:
+        example = ""
     return f"{result.tool_name} cannot run like this: {issue}.{example}"
 
 
@@ -200,18 +229,31 @@ def _refused_text(tool: ToolSchema, issue: str) -> str:
 
 
 def _no_match_text(user_message: Message | None, tools: Sequence[ToolSchema]) -> str:
-    """Return the user's own text and files, to show that they arrived, and then what the tools can do."""
-    text = user_message.content.strip() if user_message else ""
+    """Return the user's own text and files, to show that they arrived,
+    and then what the tools can do.
+    """
+    if user_message:
+        text = user_message.content.strip()
+    else:
+        text = ""
     lines = [f"You said: {text}".rstrip()]
     for media in user_message.media if user_message else ():
-        facts = (media.kind, media.mime_type, f"{media.size} bytes" if media.size else "", media.filename)
+        facts = (
+            media.kind,
+            media.mime_type,
+            f"{media.size} bytes" if media.size else "",
+            media.filename,
+        )
         lines.append(f"[{' '.join(filter(None, facts))}]")
     if tools:
         names = [" ".join(words_of(tool["name"])) for tool in tools[:MAX_NAMED_TOOLS]]
         if len(tools) > MAX_NAMED_TOOLS:
             names.append(f"{len(tools) - MAX_NAMED_TOOLS} more")
         *first, last = names
-        abilities = f"{', '.join(first)} and {last}" if first else last
+        if first:
+            abilities = f"{', '.join(first)} and {last}"
+        else:
+            abilities = last
         lines.append(
             "That matches none of my tools, and I am not a language model: I match words to tools, always in the same "
             f"way. I can {abilities}. For example: {example_command(tools[0])}"
@@ -228,16 +270,28 @@ def _help_text(tools: Sequence[ToolSchema]) -> str:
     if not tools:
         return f"{intro}\nThere are no tools."
     summaries = ((tool, str(tool.get("description", "")).partition("\n")[0]) for tool in tools)
-    return "\n".join([intro, *(f"{example_command(tool)} - {summary}" for tool, summary in summaries)])
+    return "\n".join(
+        [intro, *(f"{example_command(tool)} - {summary}" for tool, summary in summaries)]
+    )
 
 
 def example_command(tool: ToolSchema, args: Mapping[str, Any] | None = None) -> str:
-    """Return a command that calls the tool, with the given arguments and samples for missing required ones."""
+    """Return a command that calls the tool, with the given arguments and
+    samples for missing required ones.
+    """
     args = args or {}
     parameters = tool["parameters"]
-    names = [name for name in parameters["properties"] if name in args or name in parameters.get("required", ())]
-    values = {name: str(args.get(name) or _sample(name, parameters["properties"][name])) for name in names}
-    quoted = {name: f"'{value}'" if re.search(r"\s", value) else value for name, value in values.items()}
+    names = [
+        name
+        for name in parameters["properties"]
+        if name in args or name in parameters.get("required", ())
+    ]
+    values = {
+        name: str(args.get(name) or _sample(name, parameters["properties"][name])) for name in names
+    }
+    quoted = {
+        name: f"'{value}'" if re.search(r"\s", value) else value for name, value in values.items()
+    }
     return " ".join([f"/{tool['name']}", *(f"{name}={value}" for name, value in quoted.items())])
 
 
@@ -274,7 +328,11 @@ def tokens(text: str) -> list[Token]:
 
 def words_of(text: str) -> list[str]:
     """Return the words of a text in lower case; snake_case and camelCase are several words."""
-    return _NOT_WORDS.sub(" ", _CAMEL_CASE.sub(" ", unicodedata.normalize("NFKC", text))).casefold().split()
+    return (
+        _NOT_WORDS.sub(" ", _CAMEL_CASE.sub(" ", unicodedata.normalize("NFKC", text)))
+        .casefold()
+        .split()
+    )
 
 
 def stems(words: Iterable[str]) -> frozenset[str]:
@@ -283,7 +341,8 @@ def stems(words: Iterable[str]) -> frozenset[str]:
 
 
 def stem(word: str) -> str:
-    """Return a word without plural, -ing and final e: the same for "deleting", "deletes" and "delete".
+    """Return a word without plural, -ing and final e: the same for "deleting",
+    "deletes" and "delete".
 
     Not Snowball's stem, which is the same for "remind" and "reminder".
     """
@@ -296,7 +355,9 @@ def stem(word: str) -> str:
             word = word[:-1]
     elif len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
         word = word[:-1]
-    return word[:-1] if len(word) > 3 and word.endswith("e") else word
+    if len(word) > 3 and word.endswith("e"):
+        return word[:-1]
+    return word
 
 
 #: What a text says, and the verbs of tools that do the opposite. "Restore task 5" has the noun of
@@ -321,15 +382,21 @@ _WEAK_STEMS = frozenset(stem(word) for word in WEAK_WORDS)
 
 
 def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
-    """Return the tools that a text may mean: none, one, or several that only the user can tell apart."""
+    """Return the tools that a text may mean: none, one,
+    or several that only the user can tell apart.
+    """
     if _NEGATION.search(text):
         return []
     # What is quoted is data and says nothing about the tool.
-    text_stems = stems(word for token in tokens(text) if not token.quoted for word in words_of(token.text))
+    text_stems = stems(
+        word for token in tokens(text) if not token.quoted for word in words_of(token.text)
+    )
     matches = [_Match.of(text_stems, tool) for tool in tools]
     unquoted = " ".join(token.text for token in tokens(text) if not token.quoted)
     words = words_of(unquoted)
-    saying = [stem(word) for word in words_of(_HYPHEN.sub(r"\1", unquoted)) if word not in STOP_WORDS]
+    saying = [
+        stem(word) for word in words_of(_HYPHEN.sub(r"\1", unquoted)) if word not in STOP_WORDS
+    ]
     candidates = [match for match in matches if match.name_hits and match.is_distinct(frozenset())]
     candidates = [match for match in candidates if not _says_opposite(saying, match)]
     if not candidates:
@@ -386,7 +453,9 @@ def _saying(words: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """How well a text matches a tool: the stems of the tool's name, and those of them that the text contains."""
+    """How well a text matches a tool: the stems of the tool's name,
+    and those of them that the text contains.
+    """
 
     tool: ToolSchema
     name: frozenset[str]
@@ -401,35 +470,47 @@ class _Match:
         for parameter, schema in tool.get("parameters", {}).get("properties", {}).items():
             context += words_of(parameter)
             context += [word for choice in schema.get("enum", ()) for word in words_of(str(choice))]
-        name_hits, context_hits = name & text_stems, (text_stems & stems(context)) - name
+        name_hits = name & text_stems
+        context_hits = (text_stems & stems(context)) - name
         return cls(tool, name, name_hits, NAME_WEIGHT * len(name_hits) + len(context_hits))
 
     def is_distinct(self, other_names: frozenset[str]) -> bool:
-        """Return whether the text contains the tool's whole name, or a specific word of it that no other name has."""
+        """Return whether the text contains the tool's whole name,
+        or a specific word of it that no other name has.
+        """
         return self.name_hits == self.name or bool(self.name_hits - other_names - _WEAK_STEMS)
 
 
 def call_arguments(text: str, tool: ToolSchema, today: date) -> list[dict[str, Any]]:
-    """Return the arguments of each call that a text asks for, without those that it does not contain.
+    """Return the arguments of each call that a text asks for,
+    without those that it does not contain.
 
-    A text with several identifiers ("delete INV-1 and INV-2") asks for one call each, if the tool requires only an
-    identifier.
+    A text with several identifiers ("delete INV-1 and INV-2") asks for one call each,
+    if the tool requires only an identifier.
     """
-    text_tokens, identifiers, parameters = tokens(text), list[Token](), tool["parameters"]
+    text_tokens = tokens(text)
+    identifiers = list[Token]()
+    parameters = tool["parameters"]
     match parameters.get("required", ()):
-        case [name] if _ID_PARAMETER.search(name) and parameters["properties"][name].get("type") == "string":
+        case [name] if (
+            _ID_PARAMETER.search(name) and parameters["properties"][name].get("type") == "string"
+        ):
             identifiers = [token for token in text_tokens if _identifier(token)]
     if len(identifiers) < 2:
         return [ArgumentExtractor(tool, text_tokens, today).extract()]
     others = [token for token in text_tokens if token not in identifiers]
-    return [ArgumentExtractor(tool, [*others, each], today).extract() for each in dict.fromkeys(identifiers)]
+    return [
+        ArgumentExtractor(tool, [*others, each], today).extract()
+        for each in dict.fromkeys(identifiers)
+    ]
 
 
 @dataclass(slots=True)
 class ArgumentExtractor:
     """Finds the arguments of one call in a text. `tokens` are those that no argument has taken yet.
 
-    Values of a recognizable type are taken first, so that a plain string parameter gets only the words left over.
+    Values of a recognizable type are taken first, so that a plain string
+    parameter gets only the words left over.
     """
 
     tool: ToolSchema
@@ -440,7 +521,8 @@ class ArgumentExtractor:
     def extract(self) -> dict[str, Any]:
         """Return the arguments by parameter name, in the order of the parameters."""
         properties = self.tool["parameters"]["properties"]
-        for token in list(self.tokens):  # those that name their parameter come first, such as `invoice_id=INV-42`
+        # Those that name their parameter come first, such as `invoice_id=INV-42`
+        for token in list(self.tokens):
             name, _, value = token.text.partition("=")
             if value and name in properties and not token.quoted:
                 self.args[name] = convert(value, properties[name])
@@ -449,9 +531,14 @@ class ArgumentExtractor:
             if _MOMENT_PARAMETER.search(name):
                 self._take_moment(name)
             else:
-                self._take_first(name, partial(_value, name=name, parameter=parameter, today=self.today))
+                self._take_first(
+                    name, partial(_value, name=name, parameter=parameter, today=self.today)
+                )
         for name, parameter in self._open_parameters():
-            if name in self.tool["parameters"].get("required", ()) and parameter.get("type") == "string":
+            if (
+                name in self.tool["parameters"].get("required", ())
+                and parameter.get("type") == "string"
+            ):
                 self._take_string(name, parameter)
         return {name: self.args[name] for name in properties if name in self.args}
 
@@ -471,7 +558,9 @@ class ArgumentExtractor:
     def _take_moment(self, name: str) -> None:
         """Take the first and then longest run of tokens that is a point in time."""
         count = len(self.tokens)
-        for start, end in ((first, last) for first in range(count) for last in range(count, first, -1)):
+        for start, end in (
+            (first, last) for first in range(count) for last in range(count, first, -1)
+        ):
             run = self.tokens[start:end]
             text = " ".join(token.text for token in run)
             if _MOMENT.fullmatch(text) and not any(token.quoted for token in run):
@@ -482,18 +571,24 @@ class ArgumentExtractor:
     def _take_string(self, name: str, parameter: Mapping[str, Any]) -> None:
         """Take a quotation, a bare number for an identifier, or the words that are left over.
 
-        These are all from the first to the last word that is no stop word: "Bank of America" keeps its "of".
+        These are all from the first to the last word that is no stop word:
+        "Bank of America" keeps its "of".
         """
         if "enum" in parameter or "format" in parameter or _MOMENT_PARAMETER.search(name):
             return
         self._take_first(name, lambda token: token.text if token.quoted else None)
         if name not in self.args and _ID_PARAMETER.search(name):
-            self._take_first(name, lambda token: number[1] if (number := _BARE_NUMBER.fullmatch(token.text)) else None)
+            self._take_first(
+                name,
+                lambda token: number[1] if (number := _BARE_NUMBER.fullmatch(token.text)) else None,
+            )
         if name in self.args or _ID_PARAMETER.search(name):
             return
         tool_stems = {stem(word) for word in words_of(self.tool["name"])}
         words = [token for token in self.tokens if stem(token.text) not in tool_stems]
-        meaningful = [index for index, token in enumerate(words) if token.text.lower() not in STOP_WORDS]
+        meaningful = [
+            index for index, token in enumerate(words) if token.text.lower() not in STOP_WORDS
+        ]
         if meaningful:
             taken = words[meaningful[0] : meaningful[-1] + 1]
             self.args[name] = " ".join(token.text for token in taken)
@@ -502,23 +597,37 @@ class ArgumentExtractor:
 
 def _value(token: Token, name: str, parameter: Mapping[str, Any], today: date) -> Any:
     """Return the token as a value of the parameter; None if it is no such value."""
-    text, word, kind = token.text, token.text.lower(), parameter.get("type")
+    text = token.text
+    word = token.text.lower()
+    kind = parameter.get("type")
     if "enum" in parameter:
         return {str(choice).lower(): choice for choice in parameter["enum"]}.get(word)
     if kind in ("integer", "number"):
-        match = None if token.quoted else _NUMBER.fullmatch(text)
+        if token.quoted:
+            match = None
+        else:
+            match = _NUMBER.fullmatch(text)
         if match is None or (kind == "integer" and "." in match[1]):
             return None
-        return float(match[1]) if "." in match[1] else int(match[1])
+        if "." in match[1]:
+            return float(match[1])
+        return int(match[1])
     if kind != "string":  # a boolean is taken from commands only: "on Monday" switches nothing on
         return None
     if parameter.get("format") in ("date", "date-time") or _DATE_PARAMETER.search(name):
         days = {"today": 0, "tomorrow": 1, "yesterday": -1}.get(word)
-        named = "" if days is None else (today + timedelta(days)).isoformat()
-        return text if _ISO_DATE.fullmatch(text) else named or None
+        if days is None:
+            named = ""
+        else:
+            named = (today + timedelta(days)).isoformat()
+        if _ISO_DATE.fullmatch(text):
+            return text
+        return named or None
     if _CURRENCY_PARAMETER.search(name):
         return text if re.fullmatch("[A-Z]{3}", text) else None
-    return _identifier(token) if _ID_PARAMETER.search(name) or "email" in name else None
+    if _ID_PARAMETER.search(name) or "email" in name:
+        return _identifier(token)
+    return None
 
 
 def _identifier(token: Token) -> str | None:

@@ -1,4 +1,7 @@
-"""Prices and context windows of models, from the optional library genai-prices. Never uses the network."""
+"""Prices and context windows of models, from the optional library genai-prices.
+
+Never uses the network.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ from typing import Any
 from sayso.agent.messages import UsageStats
 
 log = logging.getLogger(__name__)
-#: US dollars for a million tokens, two or four numbers: of the prompt and of the completion; then, if they cost
-#: something else, of those parts of the prompt that were read from and written to the vendor's prompt cache.
+#: US dollars for a million tokens, two or four numbers: of the prompt and of the completion; then,
+#: if they cost something else, of those parts of the prompt that were read from and written to the
+#: vendor's prompt cache.
 Price = tuple[float, ...]
 
 
@@ -21,10 +25,10 @@ def cost_usd(
 ) -> float | None:
     """Return what the usage cost in US dollars; None where the price of the model is unknown.
 
-    A price in `prices` comes first; without prices of its own for the prompt cache, cached tokens cost as much as
-    others. Otherwise genai-prices is asked if it is installed: only among the models of the provider where one is
-    named, so that a local model does not get the price of a hosted model with the same name. The first call imports
-    that library, about a tenth of a second.
+    A price in `prices` comes first; without prices of its own for the prompt cache, cached tokens
+    cost as much as others. Otherwise genai-prices is asked if it is installed: only among the
+    models of the provider where one is named, so that a local model does not get the price of a
+    hosted model with the same name. The first call imports that library, about a tenth of a second.
     """
     if prices is not None and model in prices:
         return _cost_at(prices[model], usage)
@@ -47,7 +51,9 @@ def cost_usd(
 
 
 def with_cost(usage: UsageStats, prices: Mapping[str, Price]) -> UsageStats:
-    """Return the usage with its cost at these prices, if its vendor named none and its model is among them."""
+    """Return the usage with its cost at these prices, if its vendor
+    named none and its model is among them.
+    """
     if usage.cost_usd or usage.model not in prices:
         return usage
     return replace(usage, cost_usd=_cost_at(prices[usage.model], usage))
@@ -56,7 +62,9 @@ def with_cost(usage: UsageStats, prices: Mapping[str, Price]) -> UsageStats:
 def _cost_at(price: Price, usage: UsageStats) -> float:
     prompt, completion, *cache = price
     read, write = cache or (prompt, prompt)
-    uncached_tokens = max(0, usage.prompt_tokens - usage.cache_read_tokens - usage.cache_write_tokens)
+    uncached_tokens = max(
+        0, usage.prompt_tokens - usage.cache_read_tokens - usage.cache_write_tokens
+    )
     dollars = uncached_tokens * prompt + usage.completion_tokens * completion
     dollars += usage.cache_read_tokens * read + usage.cache_write_tokens * write
     return dollars / 1_000_000
@@ -69,7 +77,9 @@ def context_tokens(model: str, provider: str) -> int | None:
     if library is None:
         return None
     try:
-        _, known = library.data_snapshot.get_snapshot().find_provider_model(model, None, provider, None)
+        _, known = library.data_snapshot.get_snapshot().find_provider_model(
+            model, None, provider, None
+        )
     except LookupError:
         return None
     window = known.context_window

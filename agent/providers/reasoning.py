@@ -1,8 +1,8 @@
 """ReasoningFilter: removes the reasoning that a model writes between tags such as <think>.
 
-Vendors report reasoning apart from the text of an answer. Local servers that do not know the tags of
-a model leave it in the text, where a person would read it. Text about such tags stays: in code, in
-quotes, or as a word of a sentence.
+Vendors report reasoning apart from the text of an answer. Local servers that do not know the tags
+of a model leave it in the text, where a person would read it. Text about such tags stays: in code,
+in quotes, or as a word of a sentence.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-#: The names of XML-like tags around reasoning, such as <think>, <seed:think>, <antThinking> and <deep_think>.
+#: The names of XML-like tags around reasoning, such as <think>, <seed:think>,
+#: <antThinking> and <deep_think>.
 _NAME = (
     r"(?:\w{1,20}[:_])?(?:ant)?"
     r"(?:think(?:ing)?|thoughts?|reasoning|reflection|scratchpad|monologue|chain[_-]?of[_-]?thoughts?|cot)"
     r"(?:_(?:content|process|block|steps))?"
 )
 _ATTRIBUTES = r"(?:\s[^<>]{0,100})?"
-#: The opening and the closing tag of each form: of most models; Magistral; Kimi; special tokens of Cohere, OpenThinker
-#: and DeepSeek; gpt-oss; Gemma; MedGemma. What gpt-oss writes into its channel "commentary" is a call.
+#: The opening and the closing tag of each form: of most models; Magistral; Kimi; special tokens of
+#: Cohere, OpenThinker and DeepSeek; gpt-oss; Gemma; MedGemma. What gpt-oss writes into its channel
+#: "commentary" is a call.
 _FORMS = (
     (rf"<{_NAME}{_ATTRIBUTES}(?<!/)>", rf"</{_NAME}{_ATTRIBUTES}>"),
     (r"\[(?-i:THINK|THINKING|REASONING)\]", r"\[/(?-i:THINK|THINKING|REASONING)\]"),
@@ -73,7 +75,8 @@ _PARTIAL = re.compile(
     )\Z""",
     re.VERBOSE | re.IGNORECASE,
 )
-#: The characters that a tag begins with. Most answers have none of them and are not searched further.
+#: The characters that a tag begins with. Most answers have none of
+#: them and are not searched further.
 _STARTS = re.compile(r"[<\[◁]")
 #: Characters before and after a tag that is quoted.
 _QUOTES = frozenset("`\"'\u201c\u201e\u00ab\u2018(")
@@ -82,8 +85,8 @@ _PUNCTUATION = frozenset(".,;:!?)")
 _FENCES = ("```", "~~~")
 #: How many characters of a line are looked at for a fence.
 _LINE_START_CHARS = 40
-#: How much white space may arrive before something is decided. A model that writes nothing else must
-#: not make each further piece cost more than the one before.
+#: How much white space may arrive before something is decided. A model that writes nothing else
+#: must not make each further piece cost more than the one before.
 MAX_WHITE_SPACE = 1000
 
 
@@ -154,9 +157,11 @@ class ReasoningFilter:
         self._has_shown = False
         #: Whether reasoning was removed.
         self._has_removed = False
-        #: Whether the white space that comes next is dropped: it stands between reasoning and answer.
+        #: Whether the white space that comes next is dropped:
+        #: it stands between reasoning and answer.
         self._may_strip = False
-        #: The line that the next text goes on with, and whether it stands in a fenced block of code.
+        #: The line that the next text goes on with, and whether it
+        #: stands in a fenced block of code.
         self._line = _Line()
         self._is_fenced = False
         #: The forms with an opening tag that stayed as text: their next closing tag stays, too.
@@ -191,7 +196,8 @@ class ReasoningFilter:
         found = _CLOSINGS[form].search(self._rest)
         if found:
             after = self._rest[found.end() :]
-            if self._begins_sentence and not is_last and not after.strip():  # what follows decides what it is
+            # What follows decides what it is.
+            if self._begins_sentence and not is_last and not after.strip():
                 return False
             inside = self._rest[: found.start()]
             self._rest = after
@@ -227,7 +233,9 @@ class ReasoningFilter:
         partial = None
         if not is_last:
             partial = _PARTIAL.search(self._rest)
-        return self._rest[: partial.start()] if partial else self._rest
+        if partial:
+            return self._rest[: partial.start()]
+        return self._rest
 
     def _end_reasoning(self) -> None:
         """Note that what comes next is the answer."""
@@ -238,11 +246,17 @@ class ReasoningFilter:
         self._holds = False
 
     def _read_text(self, output: list[str | Voided], *, is_last: bool) -> bool:
-        """Show the text up to the next tag, and decide about the tag. Return whether there is more to read."""
+        """Show the text up to the next tag, and decide about the tag.
+
+        Return whether there is more to read.
+        """
         if self._may_strip:
             self._rest = self._rest.lstrip()
         may_have_tag = _STARTS.search(self._rest) is not None
-        found = _TAG.search(self._rest) if may_have_tag else None
+        if may_have_tag:
+            found = _TAG.search(self._rest)
+        else:
+            found = None
         if found is None:
             text = self._rest
             if may_have_tag:
@@ -269,7 +283,10 @@ class ReasoningFilter:
         return True
 
     def _is_boundary(self, found: re.Match[str], after: str, output: list[str | Voided]) -> bool:
-        """Begin or end reasoning at a tag. Return False for a tag that a text is about, which stays."""
+        """Begin or end reasoning at a tag.
+
+        Return False for a tag that a text is about, which stays.
+        """
         kind = str(found.lastgroup)
         if kind == "start":
             return self._begin_answer(output)
@@ -291,7 +308,10 @@ class ReasoningFilter:
         return self._is_fenced or self._line.is_in_code or self._line.last in _QUOTES
 
     def _begin_answer(self, output: list[str | Voided]) -> bool:
-        """Void all text before the mark of an answer. Return False for a mark that a text is about."""
+        """Void all text before the mark of an answer.
+
+        Return False for a mark that a text is about.
+        """
         if self._is_quoted:
             return False
         self._void(output)
@@ -307,7 +327,8 @@ class ReasoningFilter:
     def _open(self, form: int, tag: str, after: str) -> bool:
         """Begin reasoning at an opening tag. Return False for a tag that a text is about."""
         is_tight = not after[:1].isspace() or after[:1] == "\n"
-        is_word = self._has_shown and not is_tight and form not in _TOKEN_FORMS  # "Use <think> to start"
+        # "Use <think> to start".
+        is_word = self._has_shown and not is_tight and form not in _TOKEN_FORMS
         if self._is_quoted or is_word:
             self._mentioned.add(form)
             return False
@@ -343,7 +364,12 @@ class ReasoningFilter:
             return _goes_on(after)
         ends_line = not after.strip() or after.lstrip(" \t")[:1] == "\n"
         begins_sentence = after[:1] == " " and after.lstrip()[:1].isupper()
-        return self._line.last.isspace() and not self._line.is_blank and not ends_line and not begins_sentence
+        return (
+            self._line.last.isspace()
+            and not self._line.is_blank
+            and not ends_line
+            and not begins_sentence
+        )
 
     def _void(self, output: list[str | Voided]) -> None:
         """Take back all text that was given or held back. What comes next is the answer."""
@@ -376,7 +402,9 @@ class ReasoningFilter:
 
 
 def _goes_on(after: str) -> bool:
-    """Return whether a sentence goes on after a tag: with a small letter after a space, or with punctuation."""
+    """Return whether a sentence goes on after a tag: with a small letter after a space,
+    or with punctuation.
+    """
     if after[:1] == " ":
         return after.lstrip()[:1].islower()
     return after[:1] in _PUNCTUATION

@@ -1,7 +1,8 @@
 """Providers for tests and demos.
 
-ScriptedProvider gives prepared answers. BelievingModel works for its user and believes what the results of tools say.
-Both refuse a history that a vendor would refuse. LocalProvider repeats the user's text (seed).
+ScriptedProvider gives prepared answers. BelievingModel works for its user and believes what the
+results of tools say. Both refuse a history that a vendor would refuse. LocalProvider repeats the
+user's text (seed).
 """
 
 from __future__ import annotations
@@ -14,11 +15,18 @@ from dataclasses import replace
 from typing import Any
 
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats, without_notes
-from sayso.agent.providers.base import Completion, ProviderError, ProviderRequest, RequestRefusedError, StreamItem
+from sayso.agent.providers.base import (
+    Completion,
+    ProviderError,
+    ProviderRequest,
+    RequestRefusedError,
+    StreamItem,
+)
 
 #: One answer: a message, its text, its tool calls, or an exception to raise.
 ScriptLine = Message | str | ToolCall | list[ToolCall] | Exception
-#: What a BelievingModel does for a request of its user, step by step. The calls of one list are made in one answer.
+#: What a BelievingModel does for a request of its user, step by step.
+#: The calls of one list are made in one answer.
 Wish = ToolCall | Sequence[ToolCall | Sequence[ToolCall]]
 
 #: How the result of a call that ran at once begins if it was not done, and its outcome.
@@ -28,7 +36,10 @@ _LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class InvalidHistory(RequestRefusedError):
-    """Raised when a model is shown a history that a vendor would refuse. The bot answers as for a real refusal."""
+    """Raised when a model is shown a history that a vendor would refuse.
+
+    The bot answers as for a real refusal.
+    """
 
 
 def check_history(messages: Sequence[Message]) -> None:
@@ -50,9 +61,13 @@ def check_history(messages: Sequence[Message]) -> None:
         if message.role is Role.TOOL:
             call = open_calls.pop(message.tool_call_id, None)
             if call is None or call.tool_name != message.tool_name:
-                raise InvalidHistory(f"{where} is the result of {message.tool_call_id!r}, which is no open call")
+                raise InvalidHistory(
+                    f"{where} is the result of {message.tool_call_id!r}, which is no open call"
+                )
             if not message.content and any(not link.outcome for link in message.actions):
-                raise InvalidHistory(f"{where} is an empty result: nothing says that its call waits for a decision")
+                raise InvalidHistory(
+                    f"{where} is an empty result: nothing says that its call waits for a decision"
+                )
             continue
         _refuse_open(open_calls, where)
         if message.role is Role.ASSISTANT and not (message.content.strip() or message.tool_calls):
@@ -65,13 +80,17 @@ def check_history(messages: Sequence[Message]) -> None:
 
 def _refuse_open(open_calls: Mapping[str, ToolCall], where: str) -> None:
     for call in open_calls.values():
-        raise InvalidHistory(f"the call {call.id!r} of {call.tool_name!r} has no result before {where}")
+        raise InvalidHistory(
+            f"the call {call.id!r} of {call.tool_name!r} has no result before {where}"
+        )
 
 
 def _check_call(call: ToolCall, used_ids: set[str], where: str) -> None:
     """Raise InvalidHistory for a call that no vendor accepts, and note its id."""
     if not (_LEGAL.fullmatch(call.id) and _LEGAL.fullmatch(call.tool_name)):
-        raise InvalidHistory(f"{where} has a call with the id {call.id!r} and the name {call.tool_name!r}")
+        raise InvalidHistory(
+            f"{where} has a call with the id {call.id!r} and the name {call.tool_name!r}"
+        )
     if call.id in used_ids:
         raise InvalidHistory(f"{where} uses the id {call.id!r} of an earlier call again")
     json.dumps(call.parameters)
@@ -79,9 +98,12 @@ def _check_call(call: ToolCall, used_ids: set[str], where: str) -> None:
 
 
 class ScriptedProvider:
-    """Gives prepared answers in order. `requests` holds every request, also those answered with an exception.
+    """Gives prepared answers in order.
 
-    With `strict`, a history that a vendor would refuse is refused with InvalidHistory (`check_history`).
+    `requests` holds every request, also those answered with an exception.
+
+    With `strict`, a history that a vendor would refuse is refused
+    with InvalidHistory (`check_history`).
     """
 
     def __init__(self, lines: Iterable[ScriptLine], *, strict: bool = True) -> None:
@@ -91,7 +113,10 @@ class ScriptedProvider:
         self.requests: list[ProviderRequest] = []
 
     async def acomplete(self, **kwargs: Any) -> Completion:
-        """Return the next answer. Raise ProviderError at the end of the script, and InvalidHistory."""
+        """Return the next answer.
+
+        Raise ProviderError at the end of the script, and InvalidHistory.
+        """
         request = ProviderRequest(**{**kwargs, "messages": tuple(kwargs["messages"])})
         with self._lock:
             self.requests.append(request)
@@ -106,20 +131,24 @@ class ScriptedProvider:
         if isinstance(line, str):
             line = Message(Role.ASSISTANT, line)
         elif not isinstance(line, Message):
-            line = Message(Role.ASSISTANT, tool_calls=tuple([line] if isinstance(line, ToolCall) else line))
+            line = Message(
+                Role.ASSISTANT, tool_calls=tuple([line] if isinstance(line, ToolCall) else line)
+            )
         return line, UsageStats(1, 1, 2, model=kwargs["model"], provider="scripted")
 
 
 class BelievingModel:
-    """Works for its user as a real model would that believes the results of its tools, and nothing else.
+    """Works for its user as a real model would that believes the results of its tools,
+    and nothing else.
 
-    `wishes` says what to do for a message of the user that contains a text, such as
-    {"refund order 17": ToolCall(...)}. The latest such message counts. The model goes through its
-    steps. It makes a call again while no result says that it ended: so a result that reads
-    `pending_confirmation` for ever makes it ask for ever. A step that was not done ends its work. Then
-    it answers with one line for each call, such as `refund done: Refund R-9 booked.`
+    `wishes` says what to do for a message of the user that contains a text, such as {"refund order
+    17": ToolCall(...)}. The latest such message counts. The model goes through its steps. It makes
+    a call again while no result says that it ended: so a result that reads `pending_confirmation`
+    for ever makes it ask for ever. A step that was not done ends its work. Then it answers with one
+    line for each call, such as `refund done: Refund R-9 booked.`
 
-    A history that a vendor would refuse is refused with InvalidHistory. `requests` holds every request.
+    A history that a vendor would refuse is refused with InvalidHistory.
+    `requests` holds every request.
     """
 
     def __init__(self, wishes: Mapping[str, Wish]) -> None:
@@ -133,7 +162,9 @@ class BelievingModel:
         with self._lock:
             self.requests.append(request)
         check_history(request.messages)
-        return self._answer(request.messages), UsageStats(1, 1, 2, model=request.model, provider="believing")
+        return self._answer(request.messages), UsageStats(
+            1, 1, 2, model=request.model, provider="believing"
+        )
 
     def _answer(self, messages: Sequence[Message]) -> Message:
         lines: list[str] = []
@@ -143,14 +174,18 @@ class BelievingModel:
             missing = [call for call, (outcome, _) in results if outcome in ("", "pending")]
             if missing:
                 numbered = enumerate(missing, 1)
-                calls = [replace(call, id=f"call_{len(messages)}_{number}") for number, call in numbered]
+                calls = [
+                    replace(call, id=f"call_{len(messages)}_{number}") for number, call in numbered
+                ]
                 return Message(Role.ASSISTANT, tool_calls=tuple(calls))
             lines += [f"{call.tool_name} {outcome}: {text}" for call, (outcome, text) in results]
             if any(outcome != "done" for _, (outcome, _) in results):
                 break
         return Message(Role.ASSISTANT, "\n".join(lines) or "Nothing to do.")
 
-    def _latest_wish(self, messages: Sequence[Message]) -> tuple[list[list[ToolCall]], Sequence[Message]]:
+    def _latest_wish(
+        self, messages: Sequence[Message]
+    ) -> tuple[list[list[ToolCall]], Sequence[Message]]:
         """Return the steps of the user's latest wish, and the messages since then."""
         for at in reversed(range(len(messages))):
             if messages[at].role is not Role.USER:
@@ -171,7 +206,9 @@ def _steps(wish: Wish) -> list[list[ToolCall]]:
 
 def latest_result(call: ToolCall, messages: Sequence[Message]) -> tuple[str, str]:
     """Return the outcome of the latest such call and its text; an outcome of "" if there was none."""
-    results = {message.tool_call_id: message.content for message in messages if message.role is Role.TOOL}
+    results = {
+        message.tool_call_id: message.content for message in messages if message.role is Role.TOOL
+    }
     for message in reversed(messages):
         for made in message.tool_calls:
             if (made.tool_name, made.parameters) == (call.tool_name, call.parameters):
@@ -180,7 +217,10 @@ def latest_result(call: ToolCall, messages: Sequence[Message]) -> tuple[str, str
 
 
 def _believed(content: str) -> tuple[str, str]:
-    """Return the outcome that a result tells, and its text. What came at once was done, unless it says otherwise."""
+    """Return the outcome that a result tells, and its text.
+
+    What came at once was done, unless it says otherwise.
+    """
     for beginning, outcome in _NOT_DONE.items():
         if content.startswith(beginning):
             return outcome, content
@@ -207,8 +247,13 @@ class LocalProvider:
     def complete(self, **kwargs: Any) -> Completion:
         """Return the user's text and the name of the requested model."""
         request = ProviderRequest(**kwargs)
-        users = (message.content for message in reversed(request.messages) if message.role is Role.USER)
-        answer = Message(Role.ASSISTANT, f"[local provider: {request.model or 'local'}] {next(users, '')}".rstrip())
+        users = (
+            message.content for message in reversed(request.messages) if message.role is Role.USER
+        )
+        answer = Message(
+            Role.ASSISTANT,
+            f"[local provider: {request.model or 'local'}] {next(users, '')}".rstrip(),
+        )
         return answer, UsageStats(model=request.model, provider=self.name)
 
     async def acomplete(self, **kwargs: Any) -> Completion:
@@ -216,7 +261,9 @@ class LocalProvider:
         return self.complete(**kwargs)
 
     def stream(self, **kwargs: Any) -> Iterator[StreamItem]:
-        """Yield the answer of `complete` word by word, each with the space after it, and then the usage."""
+        """Yield the answer of `complete` word by word, each with the space after it,
+        and then the usage.
+        """
         answer, usage = self.complete(**kwargs)
         for line in answer.content.splitlines(keepends=True):
             *words, last = line.split(" ")

@@ -1,4 +1,6 @@
-"""The vendors' providers, through pydantic-ai: Anthropic, Gemini, OpenAI and servers with its API, Ollama (seed)."""
+"""The vendors' providers, through pydantic-ai: Anthropic, Gemini, OpenAI and servers with its API,
+Ollama (seed).
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The vendors' own addresses. Always given: the libraries would take ANTHROPIC_BASE_URL or OPENAI_BASE_URL instead,
-#: and send the key there.
+#: The vendors' own addresses. Always given: the libraries would take ANTHROPIC_BASE_URL or
+#: OPENAI_BASE_URL instead, and send the key there.
 ANTHROPIC_URL = "https://api.anthropic.com"
 GEMINI_URL = "https://generativelanguage.googleapis.com"
 OPENAI_URL = "https://api.openai.com/v1"
@@ -45,11 +47,13 @@ OPENAI_URL = "https://api.openai.com/v1"
 OLLAMA_URL = "http://localhost:11434/v1"
 #: Sent as the key to a server that needs none, as the library requires one.
 NO_KEY = "none"
-#: Providers whose streams always end with a finish reason: a stream without one was cut off. Other servers may omit it.
+#: Providers whose streams always end with a finish reason: a stream without one was cut off.
+#: Other servers may omit it.
 _SEND_FINISH_REASON = frozenset({"openai", "ollama"})
 _REQUIRES_FINISH_REASON: Any = {"openai_chat_streaming_requires_finish_reason": True}
-#: Tags that no text has. The library would treat every <think> as reasoning, also in a text about it, and in a stream
-#: only one that arrives as a piece of its own; `sayso.agent.providers.reasoning` does it instead.
+#: Tags that no text has. The library would treat every <think> as reasoning, also in a text about
+#: it, and in a stream only one that arrives as a piece of its own;
+#: `sayso.agent.providers.reasoning` does it instead.
 _NO_THINKING_TAGS: Any = {"thinking_tags": ("\ufdd0", "\ufdd1")}
 #: Image types that the models of every vendor read.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -67,7 +71,8 @@ RESERVED: Mapping[str, str] = {
     "tools": "the tools are sent there",
     "stream": "it is chosen by itself",
 }
-#: The text of a refusal that gives a reason, and none that has to do with a cache or with fields that are not known.
+#: The text of a refusal that gives a reason, and none that has to do with a cache or
+#: with fields that are not known.
 _OTHER_REASON = re.compile(
     r"it answered \d+: (?!.*(?:cache|extra|unknown|unrecogni[sz]ed|unexpected|unsupported|not (?:permitted|allowed)))"
     r"|too long|content filter",
@@ -76,7 +81,10 @@ _OTHER_REASON = re.compile(
 #: The fields for the vendor's prompt cache, as an error of a server names them.
 _CACHE_FIELDS = re.compile(r"cache_control|prompt_cache_key")
 #: Names and values that HTTP headers may have.
-_HEADER_NAME, _HEADER_VALUE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"), re.compile(r"[\x20-\x7e]*")
+_HEADER_NAME, _HEADER_VALUE = (
+    re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"),
+    re.compile(r"[\x20-\x7e]*"),
+)
 #: Settings that are not sent as fields of the request under their own name.
 _NOT_FIELDS = ("temperature", "extra_headers", "extra_body", "thinking_budget")
 
@@ -84,11 +92,12 @@ _NOT_FIELDS = ("temperature", "extra_headers", "extra_body", "thinking_budget")
 class VendorOptions(TypedDict, total=False):
     """The options of every vendor's provider.
 
-    `load_media` returns the bytes of an inbound file, such as `lambda media: store.read(media.ref)`; without it models
-    see only the names of files. `accepts` are the MIME types that are sent as files; by default, what the vendor is
-    known to accept. `model_settings` are fields of the vendor's request, such as `top_p`, and `extra_headers` and
-    `extra_body`. `cache_prompt` (default True): whether requests ask the vendor to cache the prompt. "explicit" also
-    rents caches from Gemini while they pay.
+    `load_media` returns the bytes of an inbound file, such as `lambda media:
+    store.read(media.ref)`; without it models see only the names of files. `accepts` are the MIME
+    types that are sent as files; by default, what the vendor is known to accept. `model_settings`
+    are fields of the vendor's request, such as `top_p`, and `extra_headers` and `extra_body`.
+    `cache_prompt` (default True): whether requests ask the vendor to cache the prompt. "explicit"
+    also rents caches from Gemini while they pay.
     """
 
     load_media: LoadMedia | None
@@ -98,13 +107,17 @@ class VendorOptions(TypedDict, total=False):
 
 
 class VendorProvider(ABC):
-    """A provider for one vendor. Lives as long as its process; event loops and threads may share it."""
+    """A provider for one vendor.
+
+    Lives as long as its process; event loops and threads may share it.
+    """
 
     #: The vendor's name in usage and errors.
     name: str
     supports_response_format = True
     supports_conversation_key = True
-    #: Whether its streams always end with a finish reason, so that a stream without one was cut off.
+    #: Whether its streams always end with a finish reason,
+    #: so that a stream without one was cut off.
     ends_streams = True
     #: Whether its answers have no reasoning in their text.
     separates_reasoning = True
@@ -123,7 +136,9 @@ class VendorProvider(ABC):
     #: The most bytes of one file, and of all files of one request. Vendors take a little more.
     max_file_bytes = max_request_bytes = MAX_BYTES_AT_ONCE
 
-    def __init__(self, api_key: str, default_model: str, base_url: str, **options: Unpack[VendorOptions]) -> None:
+    def __init__(
+        self, api_key: str, default_model: str, base_url: str, **options: Unpack[VendorOptions]
+    ) -> None:
         self.model_settings = checked_settings(options.get("model_settings"))
         self._library_settings = library_settings(self.model_settings, self.api_format)
         for library in ("pydantic_ai", self.sdk):
@@ -131,19 +146,25 @@ class VendorProvider(ABC):
                 raise ProviderConfigurationError(missing_library(library, self.extra))
         if not can_be_asked(base_url):
             shown = without_secrets(base_url)
-            raise ProviderConfigurationError(f"base_url {shown!r} is not a URL: write it as https://api.example.com/v1")
+            raise ProviderConfigurationError(
+                f"base_url {shown!r} is not a URL: write it as https://api.example.com/v1"
+            )
         self._api_key = api_key
         self.default_model = default_model
         #: The URL that requests go to.
         self.base_url = base_url
         self._accepts = options.get("accepts")
         self._load_media = options.get("load_media")
-        #: Whether requests have what asks the vendor to cache the prompt. False once a server has refused that.
+        #: Whether requests have what asks the vendor to cache the prompt.
+        #: False once a server has refused that.
         self.caches = bool(options.get("cache_prompt", True))
         #: Whether a request that asked for it was answered.
         self._has_cached = False
-        #: HTTP clients and the vendor's, by process and event loop: connections work only where they were opened.
-        self._clients: dict[tuple[int, asyncio.AbstractEventLoop], tuple[httpx2.AsyncClient, Any]] = {}
+        #: HTTP clients and the vendor's, by process and event loop:
+        #: connections work only where they were opened.
+        self._clients: dict[
+            tuple[int, asyncio.AbstractEventLoop], tuple[httpx2.AsyncClient, Any]
+        ] = {}
         #: The tools that the vendor does not accept and that were logged already.
         self.omitted_tools: set[str] = set()
         self._preloaded = False
@@ -160,9 +181,15 @@ class VendorProvider(ABC):
             return await model_request.completion()
 
     async def astream(self, **request: Any) -> AsyncIterator[StreamItem]:
-        """Yield the model's answer: text, then whole tool calls, then the usage. Raise ProviderError."""
+        """Yield the model's answer: text, then whole tool calls, then the usage.
+
+        Raise ProviderError.
+        """
         try:
-            async with self._model_request(request) as model_request, aclosing(model_request.stream()) as items:
+            async with (
+                self._model_request(request) as model_request,
+                aclosing(model_request.stream()) as items,
+            ):
                 async for item in items:
                     yield item
             return
@@ -180,12 +207,15 @@ class VendorProvider(ABC):
     @classmethod
     def import_library(cls) -> None:
         """Import the vendor's library, which takes a second or two. Raises LibraryError."""
-        import_libraries(cls.extra, "pydantic_ai", cls.sdk, "sayso.agent.providers.model_request", *cls.modules)
+        import_libraries(
+            cls.extra, "pydantic_ai", cls.sdk, "sayso.agent.providers.model_request", *cls.modules
+        )
 
     def preload(self) -> None:
         """Import the vendor's library once. Call it before a process forks its workers.
 
-        Raises ProviderConfigurationError, which names the missing module and the cure, or the original error.
+        Raises ProviderConfigurationError, which names the missing module and the cure,
+        or the original error.
         """
         if self._preloaded:
             return
@@ -207,25 +237,31 @@ class VendorProvider(ABC):
 
     def context_tokens(self, model: str = "") -> int | None:
         """Return the size of a model's context window in tokens, or None if it is unknown."""
-        return context_tokens(model or self.default_model, self.name) if self.knows_models else None
+        if self.knows_models:
+            return context_tokens(model or self.default_model, self.name)
+        return None
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
         """Return the settings of pydantic-ai that let this request use the vendor's prompt cache."""
         return {}
 
-    def stable_mark(self, request: ProviderRequest, profile: Mapping[str, Any]) -> StableMark | None:
-        """Return how the end of the messages is marked that the next turn repeats; None for no mark.
+    def stable_mark(
+        self, request: ProviderRequest, profile: Mapping[str, Any]
+    ) -> StableMark | None:
+        """Return how the end of the messages is marked that the next turn repeats;
+        None for no mark.
 
         `profile` is pydantic-ai's profile of the model.
         """
         return None
 
     def _may_refuse_caching(self, request: Mapping[str, Any], error: ProviderError) -> bool:
-        """Return whether a server may have refused a request because of the fields for the vendor's prompt cache.
+        """Return whether a server may have refused a request because of the
+        fields for the vendor's prompt cache.
 
-        Vendors themselves know their fields, and so does a server that has answered a request with them. The error
-        names the field, says that some field is not known, or has no text that Sayso can read. Some servers break at
-        the field and answer 500.
+        Vendors themselves know their fields, and so does a server that has answered a request with
+        them. The error names the field, says that some field is not known, or has no text that
+        Sayso can read. Some servers break at the field and answer 500.
         """
         if self.base_url == self.own_url or self._has_cached:
             return False
@@ -238,7 +274,10 @@ class VendorProvider(ABC):
 
     @asynccontextmanager
     async def _without_caching(self) -> AsyncIterator[None]:
-        """Ask without the fields for the prompt cache. If the block succeeds, the server is never sent them again."""
+        """Ask without the fields for the prompt cache.
+
+        If the block succeeds, the server is never sent them again.
+        """
         self.caches = False
         try:
             yield
@@ -277,8 +316,12 @@ class VendorProvider(ABC):
         request = ProviderRequest(**kwargs)
         name = request.model or self.default_model
         if not name:
-            raise ProviderConfigurationError(f"{self.name} was asked for no model: give it a default_model")
-        files = FileReading(self._load_media, self.accepted(name), self.max_file_bytes, self.max_request_bytes)
+            raise ProviderConfigurationError(
+                f"{self.name} was asked for no model: give it a default_model"
+            )
+        files = FileReading(
+            self._load_media, self.accepted(name), self.max_file_bytes, self.max_request_bytes
+        )
         async with files.holding(request.messages) as messages:
             model = self._model(self._client()[1], name)
             caching: dict[str, Any] = {}
@@ -292,33 +335,49 @@ class VendorProvider(ABC):
 
 
 def key_of(api_key: str | None, variable: str, provider: str) -> str:
-    """Return the key, or the environment variable's value. Raise ProviderConfigurationError if both are empty."""
+    """Return the key, or the environment variable's value.
+
+    Raise ProviderConfigurationError if both are empty.
+    """
     key = api_key or os.environ.get(variable, "")
     if not key:
-        raise ProviderConfigurationError(f"{provider} needs a key: set {variable}, or pass api_key=...")
+        raise ProviderConfigurationError(
+            f"{provider} needs a key: set {variable}, or pass api_key=..."
+        )
     return key
 
 
 def checked_settings(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return a copy of the settings. Raise ValueError for a reserved field or a value that cannot be sent."""
+    """Return a copy of the settings.
+
+    Raise ValueError for a reserved field or a value that cannot be sent.
+    """
     settings = dict(settings or {})
     for name, cure in RESERVED.items():
         if name in settings:
             raise ValueError(f"model_settings has {name!r}, which cannot be set there: {cure}")
     for name in ("extra_headers", "extra_body"):
         if not isinstance(settings.get(name) or {}, Mapping):
-            raise ValueError(f"model_settings.{name}={settings[name]!r} is no mapping: write {name}: {{name: value}}")
+            raise ValueError(
+                f"model_settings.{name}={settings[name]!r} is no mapping: write {name}: {{name: value}}"
+            )
     for name, value in (settings.get("extra_headers") or {}).items():
-        if value is not None and not (_HEADER_NAME.fullmatch(str(name)) and _HEADER_VALUE.fullmatch(str(value))):
+        if value is not None and not (
+            _HEADER_NAME.fullmatch(str(name)) and _HEADER_VALUE.fullmatch(str(value))
+        ):
             raise ValueError(
                 f"model_settings.extra_headers has {name!r}, which cannot be sent: its name has letters, digits and -, "
                 "its value is one line of ASCII"
             )
     budget = settings.get("thinking_budget")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int)):
-        raise ValueError(f"model_settings.thinking_budget={budget!r} is no number of tokens: use 2000, or 0 for none")
+        raise ValueError(
+            f"model_settings.thinking_budget={budget!r} is no number of tokens: use 2000, or 0 for none"
+        )
     temperature = settings.get("temperature")
-    if temperature is not None and (isinstance(temperature, bool) or not isinstance(temperature, int | float)):
+    if temperature is not None and (
+        isinstance(temperature, bool) or not isinstance(temperature, int | float)
+    ):
         raise ValueError(
             f"model_settings.temperature={temperature!r} is no number: use 0 to 2, or null to leave it out"
         )
@@ -328,21 +387,34 @@ def checked_settings(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
 def library_settings(settings: Mapping[str, Any], api_format: ApiFormat) -> dict[str, Any]:
     """Return all settings but the temperature in the form that pydantic-ai takes. Raise ValueError.
 
-    Each setting is a field of the vendor's request (for Gemini, of its `generationConfig`). A null value is not sent.
+    Each setting is a field of the vendor's request (for Gemini, of its `generationConfig`).
+    A null value is not sent.
     """
-    fields = {name: value for name, value in settings.items() if name not in _NOT_FIELDS and value is not None}
+    fields = {
+        name: value
+        for name, value in settings.items()
+        if name not in _NOT_FIELDS and value is not None
+    }
     for_library: dict[str, Any] = {}
     if headers := settings.get("extra_headers"):
-        for_library["extra_headers"] = {str(name): str(value) for name, value in headers.items() if value is not None}
+        for_library["extra_headers"] = {
+            str(name): str(value) for name, value in headers.items() if value is not None
+        }
     if (budget := settings.get("thinking_budget")) is not None:
         if api_format == "anthropic":
-            fields["thinking"] = {"type": "enabled", "budget_tokens": budget} if budget else {"type": "disabled"}
+            if budget:
+                fields["thinking"] = {"type": "enabled", "budget_tokens": budget}
+            else:
+                fields["thinking"] = {"type": "disabled"}
         elif api_format == "gemini":
             fields["thinkingConfig"] = {"thinkingBudget": budget}
         else:
             cure = "use reasoning_effort: low"
-            raise ValueError(f"model_settings.thinking_budget={budget!r} is for Anthropic and Gemini: {cure}")
-    if api_format == "anthropic" and "thinking" in fields:  # not in the body: thinking changes what the library sends
+            raise ValueError(
+                f"model_settings.thinking_budget={budget!r} is for Anthropic and Gemini: {cure}"
+            )
+    # Not in the body: thinking changes what the library sends.
+    if api_format == "anthropic" and "thinking" in fields:
         for_library["anthropic_thinking"] = fields.pop("thinking")
     if api_format == "gemini" and fields:
         fields = {"generationConfig": _camel_case(fields)}
@@ -352,7 +424,9 @@ def library_settings(settings: Mapping[str, Any], api_format: ApiFormat) -> dict
 
 
 def _camel_case(value: Any) -> Any:
-    """Return Gemini's fields in camelCase, as its REST API spells them; operators may write snake_case."""
+    """Return Gemini's fields in camelCase, as its REST API spells them;
+    operators may write snake_case.
+    """
     if not isinstance(value, Mapping):
         return value
     return {
@@ -364,10 +438,10 @@ def _camel_case(value: Any) -> Any:
 class AnthropicProvider(VendorProvider):
     """Models of Anthropic.
 
-    Anthropic caches a prompt up to each mark in it, for five minutes. Writing costs a quarter more than the tokens
-    themselves, reading a tenth of them. With `cache_prompt`, four marks are set, the most that a request may have:
-    after the tools, the system prompt, the messages that the next turn repeats, and the last message, which the next
-    call of the same turn repeats.
+    Anthropic caches a prompt up to each mark in it, for five minutes. Writing costs a quarter more
+    than the tokens themselves, reading a tenth of them. With `cache_prompt`, four marks are set,
+    the most that a request may have: after the tools, the system prompt, the messages that the next
+    turn repeats, and the last message, which the next call of the same turn repeats.
     """
 
     name = "anthropic"
@@ -390,8 +464,11 @@ class AnthropicProvider(VendorProvider):
         super().__init__(key, default_model, base_url or ANTHROPIC_URL, **options)
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
-        """Mark the tools and the system prompt; the last message, too, if another request may repeat it."""
-        # Notes of the turn are repeated by the next call of the same turn alone, which follows a tool.
+        """Mark the tools and the system prompt; the last message, too,
+        if another request may repeat it.
+        """
+        # Notes of the turn are repeated by the next call of the same turn alone,
+        # which follows a tool.
         is_end_repeated = _is_repeated(request) and (bool(request.tools) or not _has_notes(request))
         return {
             "anthropic_cache_tool_definitions": True,
@@ -399,14 +476,18 @@ class AnthropicProvider(VendorProvider):
             "anthropic_cache_messages": is_end_repeated,
         }
 
-    def stable_mark(self, request: ProviderRequest, profile: Mapping[str, Any]) -> StableMark | None:
+    def stable_mark(
+        self, request: ProviderRequest, profile: Mapping[str, Any]
+    ) -> StableMark | None:
         """Mark the end of the last stable message, if another request may repeat it."""
         return "last message" if _is_repeated(request) else None
 
     def _connect(self, http: httpx2.AsyncClient) -> Any:
         from anthropic import AsyncAnthropic
 
-        return AsyncAnthropic(api_key=self._api_key, base_url=self.base_url, max_retries=0, http_client=http)
+        return AsyncAnthropic(
+            api_key=self._api_key, base_url=self.base_url, max_retries=0, http_client=http
+        )
 
     def _model(self, client: Any, name: str) -> Model[Any]:
         from pydantic_ai.models.anthropic import AnthropicModel
@@ -416,15 +497,20 @@ class AnthropicProvider(VendorProvider):
 
 
 def _is_repeated(request: ProviderRequest) -> bool:
-    """Return whether another request may repeat the messages: the next turn, or the next call after tools have run.
+    """Return whether another request may repeat the messages: the next turn,
+    or the next call after tools have run.
 
-    Those of a single request, such as that for a summary, would be written to the cache and never read.
+    Those of a single request, such as that for a summary,
+    would be written to the cache and never read.
     """
     return request.conversation_key is not None or bool(request.tools)
 
 
 def _has_notes(request: ProviderRequest) -> bool:
-    """Return whether a system message follows other messages. The next turn does not repeat what follows it."""
+    """Return whether a system message follows other messages.
+
+    The next turn does not repeat what follows it.
+    """
     roles = [message.role for message in request.messages]
     first_other = next((at for at, role in enumerate(roles) if role is not Role.SYSTEM), len(roles))
     return Role.SYSTEM in roles[first_other:]
@@ -433,8 +519,9 @@ def _has_notes(request: ProviderRequest) -> bool:
 class GeminiProvider(VendorProvider):
     """Models of Google Gemini, which also read audio and video.
 
-    Gemini caches prompts by itself, without a promise. With `cache_prompt="explicit"`, system prompt and tools are
-    stored in a cache of their own for an hour once six requests of an hour found nothing in Gemini's cache.
+    Gemini caches prompts by itself, without a promise. With `cache_prompt="explicit"`, system
+    prompt and tools are stored in a cache of their own for an hour once six requests of an hour
+    found nothing in Gemini's cache.
     """
 
     name = "gemini"
@@ -459,10 +546,14 @@ class GeminiProvider(VendorProvider):
     ) -> None:
         key = key_of(api_key, "GEMINI_API_KEY", type(self).__name__)
         super().__init__(key, default_model, base_url or GEMINI_URL, **options)
-        self._explicit_caches = ExplicitCaches() if options.get("cache_prompt") == "explicit" else None
+        self._explicit_caches = (
+            ExplicitCaches() if options.get("cache_prompt") == "explicit" else None
+        )
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
-        """Let a request use an explicit cache, unless its system prompt has a summary: caches hold nothing personal."""
+        """Let a request use an explicit cache, unless its system prompt has a summary:
+        caches hold nothing personal.
+        """
         has_summary = bool(request.messages) and request.messages[0].role is Role.SYSTEM
         if self._explicit_caches is None or has_summary:
             return {}
@@ -491,7 +582,9 @@ class GeminiProvider(VendorProvider):
         from pydantic_ai.providers.google import GoogleProvider
 
         retry = HttpRetryOptions(attempts=1)
-        return GoogleProvider(api_key=self._api_key, base_url=self.base_url, http_client=http, retry_options=retry)
+        return GoogleProvider(
+            api_key=self._api_key, base_url=self.base_url, http_client=http, retry_options=retry
+        )
 
     def _model(self, client: Any, name: str) -> Model[Any]:
         from sayso.agent.providers.model_gemini import GeminiModel
@@ -500,14 +593,15 @@ class GeminiProvider(VendorProvider):
 
 
 class OpenAIProvider(VendorProvider):
-    """Models of OpenAI or, with a `base_url`, of a server with the same API, such as vLLM or LM Studio.
+    """Models of OpenAI or, with a `base_url`, of a server with the same API,
+    such as vLLM or LM Studio.
 
-    Such a server needs no key: the key in OPENAI_API_KEY is sent to OpenAI only. For a proxy in front of OpenAI itself,
-    give a `base_url` and `name="openai"`.
+    Such a server needs no key: the key in OPENAI_API_KEY is sent to OpenAI only. For a proxy in
+    front of OpenAI itself, give a `base_url` and `name="openai"`.
 
-    With `cache_prompt`, OpenAI gets a `prompt_cache_key` for each conversation, so that its requests reach the machine
-    that has the prompt in its cache. Other servers may refuse unknown fields, so they get the key only with
-    `prompt_cache_key=True`.
+    With `cache_prompt`, OpenAI gets a `prompt_cache_key` for each conversation, so that its
+    requests reach the machine that has the prompt in its cache. Other servers may refuse unknown
+    fields, so they get the key only with `prompt_cache_key=True`.
     """
 
     name = "openai"
@@ -535,22 +629,34 @@ class OpenAIProvider(VendorProvider):
     ) -> None:
         self.name = name or ("openai-compatible" if base_url else "openai")
         self.knows_models = self._is_openai = self.separates_reasoning = self.name == "openai"
-        key = key_of(api_key, "OPENAI_API_KEY", type(self).__name__) if self._is_openai else api_key or NO_KEY
+        if self._is_openai:
+            key = key_of(api_key, "OPENAI_API_KEY", type(self).__name__)
+        else:
+            key = api_key or NO_KEY
         super().__init__(key, default_model, base_url or OPENAI_URL, **options)
         #: Whether requests have a `prompt_cache_key`.
-        self.sends_cache_key = self._is_openai if prompt_cache_key is None else prompt_cache_key
+        if prompt_cache_key is None:
+            self.sends_cache_key = self._is_openai
+        else:
+            self.sends_cache_key = prompt_cache_key
         self.caches = self.caches and self.sends_cache_key
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
-        """Send the key of the conversation, unless `model_settings` has a `prompt_cache_key` for all of them."""
+        """Send the key of the conversation, unless `model_settings` has a
+        `prompt_cache_key` for all of them.
+        """
         if request.conversation_key is None or "prompt_cache_key" in self.model_settings:
             return {}
         return {"openai_prompt_cache_key": request.conversation_key}
 
-    def stable_mark(self, request: ProviderRequest, profile: Mapping[str, Any]) -> StableMark | None:
-        """Mark the last user message before them, for the models that read a cache only up to a mark (GPT-5.6).
+    def stable_mark(
+        self, request: ProviderRequest, profile: Mapping[str, Any]
+    ) -> StableMark | None:
+        """Mark the last user message before them, for the models that read a
+        cache only up to a mark (GPT-5.6).
 
-        OpenAI itself marks the last message, whose end the next turn does not repeat. It ignores marks on answers.
+        OpenAI itself marks the last message, whose end the next turn does not repeat.
+        It ignores marks on answers.
         """
         knows_marks = profile.get("openai_supports_prompt_cache_breakpoints", False)
         if not knows_marks or request.conversation_key is None:
@@ -558,16 +664,23 @@ class OpenAIProvider(VendorProvider):
         return "user message"
 
     def accepted(self, model: str) -> Collection[str]:
-        """Return the types. Only audio models accept audio; others answer 400. Other servers are sent images only."""
+        """Return the types.
+
+        Only audio models accept audio; others answer 400. Other servers are sent images only.
+        """
         if self._accepts is not None:
             return self._accepts
         audio = ("audio/wav", "audio/mpeg") if "audio" in model else ()
-        return (*IMAGES, *audio, "application/pdf") if self._is_openai else (*IMAGES, *audio)
+        if self._is_openai:
+            return (*IMAGES, *audio, "application/pdf")
+        return (*IMAGES, *audio)
 
     def _connect(self, http: httpx2.AsyncClient) -> Any:
         from openai import AsyncOpenAI
 
-        return AsyncOpenAI(api_key=self._api_key, base_url=self.base_url, max_retries=0, http_client=http)
+        return AsyncOpenAI(
+            api_key=self._api_key, base_url=self.base_url, max_retries=0, http_client=http
+        )
 
     def _model(self, client: Any, name: str) -> Model[Any]:
         from sayso.agent.providers.model_openai import ChatModel
@@ -588,7 +701,10 @@ class OpenAIProvider(VendorProvider):
 
 
 class OllamaProvider(OpenAIProvider):
-    """Models of a local Ollama. It does not say which models read images; one that does not refuses the request."""
+    """Models of a local Ollama.
+
+    It does not say which models read images; one that does not refuses the request.
+    """
 
     modules = (
         "sayso.agent.providers.model_openai",
@@ -613,7 +729,8 @@ class OllamaProvider(OpenAIProvider):
 
 
 class OpenAIResponsesProvider(OpenAIProvider):
-    """Models of OpenAI through its Responses API, where a reasoning model keeps its reasoning between tool calls.
+    """Models of OpenAI through its Responses API, where a reasoning model
+    keeps its reasoning between tool calls.
 
     OpenAI is told not to store the conversation.
     """
@@ -629,7 +746,9 @@ class OpenAIResponsesProvider(OpenAIProvider):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         body = self._library_settings.get("extra_body", {})
-        if (effort := body.pop("reasoning_effort", None)) is not None:  # a field of another name in this API
+        if (
+            effort := body.pop("reasoning_effort", None)
+        ) is not None:  # a field of another name in this API
             self._library_settings["openai_reasoning_effort"] = effort
         self._library_settings |= {"openai_store": False, "extra_body": body or None}
 

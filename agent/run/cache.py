@@ -60,19 +60,25 @@ class CacheKeyBuilder:
     ) -> str:
         """Return `sayso:` and 64 hex digits: the same for equal requests in all processes.
 
-        The order of messages and tools matters, and so does the order of properties in a schema, because models follow
-        it. The ids of calls do not matter, only which result answers which call, because vendors invent new ids each
-        time. Of media the reference counts, of a tool its plain schema. Raises TypeError for a value that JSON cannot
-        represent, and the errors of `schema_from_response_format`.
+        The order of messages and tools matters, and so does the order of properties in a schema,
+        because models follow it. The ids of calls do not matter, only which result answers which
+        call, because vendors invent new ids each time. Of media the reference counts, of a tool its
+        plain schema. Raises TypeError for a value that JSON cannot represent, and the errors of
+        `schema_from_response_format`.
         """
-        schema = None if response_format is None else schema_from_response_format(response_format)
+        if response_format is None:
+            schema = None
+        else:
+            schema = schema_from_response_format(response_format)
         request = {
             "version": _VERSION,
             "provider": provider,
             "model": model,
             "system_prompt": system_prompt,
             "messages": _with_numbered_calls(messages),
-            "tools": [_in_order(each.schema() if isinstance(each, Tool) else each) for each in tools or ()],
+            "tools": [
+                _in_order(each.schema() if isinstance(each, Tool) else each) for each in tools or ()
+            ],
             "temperature": None if temperature is None else float(temperature),
             "max_tokens": max_tokens,
             "response_format": None if schema is None else _in_order(schema),
@@ -87,7 +93,9 @@ def _in_order(schema: Mapping[str, Any]) -> str:
 
 
 def _with_numbered_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return the messages as data, with each id of a call replaced by a number in order of appearance."""
+    """Return the messages as data, with each id of a call replaced
+    by a number in order of appearance.
+    """
     numbers: dict[str, int] = {"": 0}
     entries = []
     for message in messages:
@@ -96,7 +104,8 @@ def _with_numbered_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
         entry.pop("actions", None)  # models do not read them, and their ids are new each time
         if message.pictures:
             entry["pictures"] = [
-                each.media.ref if each.media else hashlib.sha256(each.data).hexdigest() for each in message.pictures
+                each.media.ref if each.media else hashlib.sha256(each.data).hexdigest()
+                for each in message.pictures
             ]
         for call in entry.get("tool_calls", ()):
             call["id"] = numbers.setdefault(call["id"], len(numbers))
@@ -106,7 +115,9 @@ def _with_numbered_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return entries
 
 
-async def cached_answer(cache: Cache, key: str, *, transcript: Iterable[Message] = ()) -> CacheEntry | None:
+async def cached_answer(
+    cache: Cache, key: str, *, transcript: Iterable[Message] = ()
+) -> CacheEntry | None:
     """Return the answer of a key. Return None if there is none, it is invalid, or the cache fails.
 
     Call ids that the transcript already has are replaced by new ones.
@@ -116,9 +127,15 @@ async def cached_answer(cache: Cache, key: str, *, transcript: Iterable[Message]
         match entry:
             case None:
                 return None
-            case (Message(role=Role.ASSISTANT, content=str()) as message, UsageStats() as usage) if is_complete(entry):
+            case (
+                Message(role=Role.ASSISTANT, content=str()) as message,
+                UsageStats() as usage,
+            ) if is_complete(entry):
                 taken = {call.id for each in transcript for call in each.tool_calls if call.id}
-                calls = [replace(c, id=f"call_{random_id()}") if c.id in taken else c for c in message.tool_calls]
+                calls = [
+                    replace(c, id=f"call_{random_id()}") if c.id in taken else c
+                    for c in message.tool_calls
+                ]
                 return replace(message, tool_calls=tuple(calls)), countable(usage)
         raise TypeError(f"a cache gave {type(entry).__name__!r} for an answer")
     except Exception as exc:  # a failing cache must never prevent an answer
@@ -126,8 +143,13 @@ async def cached_answer(cache: Cache, key: str, *, transcript: Iterable[Message]
         return None
 
 
-async def store_answer(cache: Cache, key: str, value: CacheEntry, *, max_tokens: int | None = None) -> None:
-    """Store an answer for the cache's default time. Log a failure. Empty and cut-off answers are not stored."""
+async def store_answer(
+    cache: Cache, key: str, value: CacheEntry, *, max_tokens: int | None = None
+) -> None:
+    """Store an answer for the cache's default time.
+
+    Log a failure. Empty and cut-off answers are not stored.
+    """
     if not is_complete(value, max_tokens):
         return
     try:
@@ -137,7 +159,10 @@ async def store_answer(cache: Cache, key: str, value: CacheEntry, *, max_tokens:
 
 
 async def delete_answer(cache: Cache, key: str) -> None:
-    """Delete an answer that turned out to be unusable, such as one of the wrong format. Log a failure."""
+    """Delete an answer that turned out to be unusable, such as one of the wrong format.
+
+    Log a failure.
+    """
     try:
         await call_in_thread(cache.delete, key)
     except Exception as exc:  # a failing cache must never prevent an answer
@@ -145,7 +170,10 @@ async def delete_answer(cache: Cache, key: str) -> None:
 
 
 def is_complete(value: CacheEntry, max_tokens: int | None = None) -> bool:
-    """Return whether an answer has text or calls and was not cut off. Otherwise the next attempt may be better."""
+    """Return whether an answer has text or calls and was not cut off.
+
+    Otherwise the next attempt may be better.
+    """
     message, usage = value
     has_content = bool(message.tool_calls) or not shows_nothing(message.content)
     return has_content and (max_tokens is None or not is_cut_off(message, usage, max_tokens))
@@ -156,13 +184,16 @@ def _warn(error: Exception) -> None:
 
 
 class ExpiringLru(Generic[T]):
-    """Values by key, each for some seconds. Evicts the least recently used beyond its limits. Thread-safe.
+    """Values by key, each for some seconds.
+
+    Evicts the least recently used beyond its limits. Thread-safe.
 
     `clock` returns monotonic seconds.
     """
 
     def __init__(self, max_entries: int, max_chars: int, clock: Callable[[], float]) -> None:
-        self._max_entries, self._max_chars = max_entries, max_chars
+        self._max_entries = max_entries
+        self._max_chars = max_chars
         self._clock = clock
         #: For each key the value, its number of characters, and when it expires.
         self._entries: OrderedDict[str, tuple[T, int, float]] = OrderedDict()
@@ -180,7 +211,10 @@ class ExpiringLru(Generic[T]):
             return value
 
     def put(self, key: str, value: T, chars: int, seconds: float) -> int:
-        """Store a value, unless it is larger than the cache. Return how many others were evicted."""
+        """Store a value, unless it is larger than the cache.
+
+        Return how many others were evicted.
+        """
         with self._lock:
             self._remove(key)
             if seconds <= 0 or chars > self._max_chars:
@@ -215,8 +249,8 @@ class ExpiringLru(Generic[T]):
 class InMemoryCache:
     """Cache in the memory of one process. Evicts the least recently used answers.
 
-    It keeps at most `max_size` answers with at most `max_chars` characters together. `get` returns a copy. `clock`
-    returns monotonic seconds.
+    It keeps at most `max_size` answers with at most `max_chars` characters together. `get` returns
+    a copy. `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -228,7 +262,11 @@ class InMemoryCache:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raises ValueError for a limit of 0 or less."""
-        for name, limit in (("max_size", max_size), ("default_ttl", default_ttl), ("max_chars", max_chars)):
+        for name, limit in (
+            ("max_size", max_size),
+            ("default_ttl", default_ttl),
+            ("max_chars", max_chars),
+        ):
             if limit <= 0:
                 raise ValueError(f"{name} is {limit!r}: give a number above 0, or no cache at all")
         self._default_ttl = default_ttl
@@ -244,10 +282,15 @@ class InMemoryCache:
         """Return the entry of a key, or None if there is none or it has expired."""
         text = self._texts.get(key)
         self._counter.count(hits=int(text is not None), misses=int(text is None))
-        return None if text is None else from_json(text)
+        if text is None:
+            return None
+        return from_json(text)
 
     def set(self, key: str, value: CacheEntry, ttl: float | None = None) -> None:
-        """Store an entry, unless it is larger than the cache. Raises TypeError or ValueError if it is no JSON."""
+        """Store an entry, unless it is larger than the cache.
+
+        Raises TypeError or ValueError if it is no JSON.
+        """
         text = to_json(value)
         seconds = self._default_ttl if ttl is None else ttl
         self._counter.count(evictions=self._texts.put(key, text, len(text), seconds))
@@ -263,10 +306,12 @@ class InMemoryCache:
 
 
 class RedisCache:
-    """Cache in Redis. Keys begin with `prefix` and expire after `default_ttl` seconds; the server evicts by itself.
+    """Cache in Redis.
 
-    While Redis is unreachable the cache is empty: a run loses no more than the wait, and one warning is logged. `url`
-    is used only without a `client`.
+    Keys begin with `prefix` and expire after `default_ttl` seconds; the server evicts by itself.
+
+    While Redis is unreachable the cache is empty: a run loses no more than the wait, and one
+    warning is logged. `url` is used only without a `client`.
     """
 
     def __init__(
@@ -279,7 +324,9 @@ class RedisCache:
     ) -> None:
         """Raises ValueError for an empty prefix, and for a time to live of 0 or less."""
         if not prefix:
-            raise ValueError("prefix is '': give one that only this cache has, because clear() removes all it begins")
+            raise ValueError(
+                "prefix is '': give one that only this cache has, because clear() removes all it begins"
+            )
         if default_ttl <= 0:
             raise ValueError(f"default_ttl is {default_ttl!r}: give a number of seconds above 0")
         from sayso.pending.redis.connections import Connections
@@ -304,13 +351,19 @@ class RedisCache:
         return entry
 
     def set(self, key: str, value: CacheEntry, ttl: float | None = None) -> None:
-        """Store an entry if Redis can be reached. Raises TypeError or ValueError if it is no JSON."""
-        seconds, text = self._default_ttl if ttl is None else ttl, to_json(value)
+        """Store an entry if Redis can be reached.
+
+        Raises TypeError or ValueError if it is no JSON.
+        """
+        seconds = self._default_ttl if ttl is None else ttl
+        text = to_json(value)
         if seconds <= 0:
             self.delete(key)
             return
         milliseconds = max(1, round(seconds * 1000))
-        self._guarded(lambda: self._connections.ask("SET", self._prefix + key, text, "PX", milliseconds), None)
+        self._guarded(
+            lambda: self._connections.ask("SET", self._prefix + key, text, "PX", milliseconds), None
+        )
 
     def delete(self, key: str) -> bool:
         """Delete an entry for all processes. Return whether it existed."""
@@ -335,7 +388,8 @@ class RedisCache:
         try:
             answer = call()
         except (RedisError, OSError) as exc:
-            if not self._is_away:  # only the type: the text may contain the address, and with it a password
+            # Only the type: the text may contain the address, and with it a password.
+            if not self._is_away:
                 log.warning("cache.redis_away", extra={"reason": type(exc).__name__})
             self._is_away = True
             return default
@@ -346,13 +400,17 @@ class RedisCache:
 
 
 def _connect(url: str) -> Redis:
-    """Return a client that waits ANSWER_SECONDS, and after a slow failure is not asked for PAUSE_SECONDS."""
+    """Return a client that waits ANSWER_SECONDS, and after a slow
+    failure is not asked for PAUSE_SECONDS.
+    """
     from sayso.pending.redis.client import connect, set_web_timeouts
     from sayso.pending.redis.connections import Connections
 
     client = connect(url)
     set_web_timeouts(client, answer_seconds=ANSWER_SECONDS)
-    Connections.of(client).break_circuit(slow_seconds=ANSWER_SECONDS / 2, pause_seconds=PAUSE_SECONDS)
+    Connections.of(client).break_circuit(
+        slow_seconds=ANSWER_SECONDS / 2, pause_seconds=PAUSE_SECONDS
+    )
     return client
 
 
@@ -366,7 +424,9 @@ class _CacheCounter:
     def count(self, *, hits: int = 0, misses: int = 0, evictions: int = 0) -> None:
         with self._lock:
             stats = self.stats
-            self.stats = CacheStats(stats.hits + hits, stats.misses + misses, stats.evictions + evictions)
+            self.stats = CacheStats(
+                stats.hits + hits, stats.misses + misses, stats.evictions + evictions
+            )
 
     def reset(self) -> None:
         with self._lock:
@@ -374,19 +434,25 @@ class _CacheCounter:
 
 
 def to_json(value: CacheEntry) -> str:
-    """Return the entry as JSON. Raises TypeError or ValueError for a value that JSON would change."""
+    """Return the entry as JSON.
+
+    Raises TypeError or ValueError for a value that JSON would change.
+    """
     match value:
         case (Message(role=Role.ASSISTANT) as message, UsageStats() as usage):
             data: dict[str, Any] = {"message": message.to_dict(), "usage": usage.to_dict()}
         case tuple():
             data = {"values": [_part_to_dict(each) for each in value]}
         case _:
-            raise TypeError(f"a cache keeps tuples, not {type(value).__name__!r}: give (message, usage)")
+            raise TypeError(
+                f"a cache keeps tuples, not {type(value).__name__!r}: give (message, usage)"
+            )
     return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
 def from_json(text: str | bytes) -> CacheEntry | None:
-    """Return a new copy of the entry that `to_json` wrote; None for anything else, such as another version's entry.
+    """Return a new copy of the entry that `to_json` wrote; None for anything else,
+    such as another version's entry.
 
     A Message beside a UsageStats must be the assistant's.
     """
@@ -394,10 +460,13 @@ def from_json(text: str | bytes) -> CacheEntry | None:
         data = json.loads(text, parse_constant=refuse_constant)
         if "values" in data:
             return tuple(_part_from_dict(each) for each in data["values"])
-        message, usage = Message.from_dict(data["message"]), UsageStats(**data["usage"])
+        message = Message.from_dict(data["message"])
+        usage = UsageStats(**data["usage"])
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None
-    return (message, usage) if message.role is Role.ASSISTANT and has_valid_types(usage) else None
+    if message.role is Role.ASSISTANT and has_valid_types(usage):
+        return (message, usage)
+    return None
 
 
 def _part_to_dict(value: Any) -> dict[str, Any]:
@@ -409,7 +478,9 @@ def _part_to_dict(value: Any) -> dict[str, Any]:
         case tuple():
             return {"values": [_part_to_dict(each) for each in value]}
     if json.loads(json.dumps(value, allow_nan=False)) != value:
-        raise TypeError(f"a cache keeps JSON, and would change {value!r}: use lists, and text for keys")
+        raise TypeError(
+            f"a cache keeps JSON, and would change {value!r}: use lists, and text for keys"
+        )
     return {"json": value}
 
 
@@ -418,4 +489,6 @@ def _part_from_dict(part: Mapping[str, Any]) -> Any:
         return Message.from_dict(part["message"])
     if "values" in part:
         return tuple(_part_from_dict(each) for each in part["values"])
-    return UsageStats(**part["usage"]) if "usage" in part else part["json"]
+    if "usage" in part:
+        return UsageStats(**part["usage"])
+    return part["json"]

@@ -41,30 +41,38 @@ class CancellationToken:
         return self._reason
 
     def cancel(self, reason: str = "") -> None:
-        """Interrupt all runs of the token. Returns at once. Callable from any thread, and from a signal handler.
+        """Interrupt all runs of the token.
+
+        Returns at once. Callable from any thread, and from a signal handler.
 
         A second call changes nothing.
         """
         with self._lock:
             if self._cancelled:
                 return
-            self._cancelled, self._reason = True, reason
+            self._cancelled = True
+            self._reason = reason
             runs = tuple(self._runs)
         for loop, limit in runs:
             with contextlib.suppress(RuntimeError):  # its loop is closed
                 loop.call_soon_threadsafe(_end_now, loop, limit)
 
     def check(self) -> None:
-        """Raise RunCancelled if the token is cancelled. For code that computes for long between two awaits."""
+        """Raise RunCancelled if the token is cancelled.
+
+        For code that computes for long between two awaits.
+        """
         if self._cancelled:
             raise RunCancelled(self._reason)
 
     @contextlib.asynccontextmanager
     async def scope(self) -> AsyncIterator[None]:
-        """Raise RunCancelled in this block when the token is cancelled, or at once if it already is.
+        """Raise RunCancelled in this block when the token is cancelled,
+        or at once if it already is.
 
-        A cancellation of the task itself stays a CancelledError, also if both happen. Do not use it around the `yield`
-        of an async generator, because it would interrupt what the consumer awaits.
+        A cancellation of the task itself stays a CancelledError, also if both happen. Do not use it
+        around the `yield` of an async generator, because it would interrupt what the consumer
+        awaits.
         """
         limit = asyncio.timeout(None)
         run = asyncio.get_running_loop(), limit

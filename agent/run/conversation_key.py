@@ -57,4 +57,6 @@ class ConversationKeys:
 def _secret_of_environment() -> bytes:
     given = os.environ.get("SAYSO_SECRET_KEYS", "").split(",")
     keys = [key.strip() for key in given if key.strip()]
-    return conversation_secret(keys) if keys else _PROCESS_SECRET
+    if keys:
+        return conversation_secret(keys)
+    return _PROCESS_SECRET

@@ -71,7 +71,9 @@ class SQLiteDecisionLog:
     def begin(self, key: str) -> str | None:
         """See `DecisionLog`. Raises sqlite3.Error."""
         with closing(self._connect()) as file, file:
-            added = file.execute("INSERT OR IGNORE INTO decisions VALUES (?, '', ?)", (key, time.time()))
+            added = file.execute(
+                "INSERT OR IGNORE INTO decisions VALUES (?, '', ?)", (key, time.time())
+            )
             if added.rowcount:
                 return None
             rows = file.execute("SELECT outcome FROM decisions WHERE key = ?", (key,))

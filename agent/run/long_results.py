@@ -1,4 +1,6 @@
-"""Long results of tools: what the model reads of one in its turn and later, and the tool that reads the rest."""
+"""Long results of tools: what the model reads of one in its turn and later,
+and the tool that reads the rest.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,26 @@ from sayso.agent.tools.screening import MAX_INLINE_CHARS, fence_parts, fenced, m
 from sayso.agent.tools.tool import Tool, tool
 from sayso.pending.concurrency import call_in_thread
 
-#: The longest text that a history keeps in full, in characters: the longest message of Telegram (WhatsApp allows
-#: 1,600). Longer texts are pasted, or come from tools.
+#: The longest text that a history keeps in full, in characters: the longest message of Telegram
+#: (WhatsApp allows 1,600). Longer texts are pasted, or come from tools.
 MAX_WHOLE_CHARS = 4096
 #: Characters of a longer result that the turns after its own read, about 400 tokens.
 REMEMBERED_CHARS = 1600
-#: The longest result that is kept for reading on, in characters. The middle of a longer one is lost.
+#: The longest result that is kept for reading on, in characters.
+#: The middle of a longer one is lost.
 MAX_FULL_CHARS = 500_000
 #: What stands in the place of that middle.
-_LOST_MIDDLE = "\n[... {lost} characters from here on are not kept, of {total} that the tool gave ...]\n"
+_LOST_MIDDLE = (
+    "\n[... {lost} characters from here on are not kept, of {total} that the tool gave ...]\n"
+)
 _LOST_MIDDLE_MARK = re.compile(
     r"\n\[\.\.\. (\d+) characters from here on are not kept, of (\d+) that the tool gave \.\.\.\]\n"
 )
-#: The shortest text in which such a mark is looked for: a shorter one is kept whole, whatever it says.
+#: The shortest text in which such a mark is looked for: a shorter one is kept whole,
+#: whatever it says.
 MIN_CUT_CHARS = MAX_FULL_CHARS // 2
-#: Bytes of UTF-8 that count as one token. Plain English has more; numbers, JSON and Chinese have about as many.
+#: Bytes of UTF-8 that count as one token. Plain English has more; numbers,
+#: JSON and Chinese have about as many.
 BYTES_PER_TOKEN = 3
 #: The most bytes of one character in UTF-8.
 MAX_CHAR_BYTES = 4
@@ -75,10 +82,10 @@ def text_tokens(text: str) -> int:
 def shorten_for_history(messages: Iterable[Message]) -> list[Message]:
     """Return the messages of a finished turn as later turns read them.
 
-    A result of more than MAX_WHOLE_CHARS characters becomes its beginning and end, with the whole text as
-    `full_text`. This is done once, when a message is added to a history, so that later requests begin
-    with the same text. A reply that repeats such a result, as that of a terminal tool does, becomes
-    its beginning.
+    A result of more than MAX_WHOLE_CHARS characters becomes its beginning and end, with the whole
+    text as `full_text`. This is done once, when a message is added to a history, so that later
+    requests begin with the same text. A reply that repeats such a result, as that of a terminal
+    tool does, becomes its beginning.
     """
     later: list[Message] = []
     repeated: set[str] = set()
@@ -102,8 +109,8 @@ def is_long(text: str) -> bool:
 def kept_part(text: str, max_chars: int = MAX_FULL_CHARS) -> str:
     """Return what is stored of a result for `read_result`.
 
-    That is the whole text, or its beginning and end in `max_chars` characters.
-    The end is kept because totals, errors and the last lines of logs are there. A fence stays around its text.
+    That is the whole text, or its beginning and end in `max_chars` characters. The end is kept
+    because totals, errors and the last lines of logs are there. A fence stays around its text.
     """
     if len(text) <= max_chars:
         return text
@@ -115,7 +122,10 @@ def kept_part(text: str, max_chars: int = MAX_FULL_CHARS) -> str:
 
 
 def _result_for_history(message: Message) -> Message:
-    """Return a long result as its beginning and end. A page of `read_result` can be read again, so it is not kept."""
+    """Return a long result as its beginning and end.
+
+    A page of `read_result` can be read again, so it is not kept.
+    """
     if message.tool_name == READ_RESULT:
         return replace(message, content=shorten_result(message.content, REMEMBERED_CHARS))
     full_text = kept_part(message.full_text or message.content)
@@ -124,22 +134,28 @@ def _result_for_history(message: Message) -> Message:
 
 
 def shorten_message(message: Message, max_tokens: int) -> Message:
-    """Return a result with its text in about `max_tokens` tokens, and the whole text as `full_text`."""
+    """Return a result with its text in about `max_tokens` tokens,
+    and the whole text as `full_text`.
+    """
     if text_tokens(message.content) <= max_tokens:
         return message
     text = message.full_text or message.content
     max_chars = len(text) * max_tokens // text_tokens(text)
     if message.kept is not None:  # the whole text is not here
         return replace(message, content=truncate(text, max_chars))
-    reference = "" if message.tool_name == READ_RESULT else digest_id(text)
+    if message.tool_name == READ_RESULT:
+        reference = ""
+    else:
+        reference = digest_id(text)
     return replace(message, content=shorten_result(text, max_chars, reference), full_text=text)
 
 
 def shorten_result(text: str, max_chars: int, result_id: str = "") -> str:
-    """Return beginning and end of a result in about `max_chars` characters, with a mark of what is left out.
+    """Return beginning and end of a result in about `max_chars` characters,
+    with a mark of what is left out.
 
-    It is cut between lines, elements of JSON or words. The outcome of an action stays valid JSON, and a fence stays
-    around its text. With a `result_id` the mark says how to read on.
+    It is cut between lines, elements of JSON or words. The outcome of an action stays valid JSON,
+    and a fence stays around its text. With a `result_id` the mark says how to read on.
     """
     if len(text) <= max_chars:
         return text
@@ -171,7 +187,9 @@ def part_note(full_text: str) -> str:
 
 
 def _shorten_json(text: str, max_chars: int, result_id: str) -> str | None:
-    """Return a JSON object with its long values as shortened texts; None if the text is no such object."""
+    """Return a JSON object with its long values as shortened texts;
+    None if the text is no such object.
+    """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -193,7 +211,10 @@ def _shorten_json(text: str, max_chars: int, result_id: str) -> str | None:
 
 
 def _shorten_value(text: str, max_chars: int, result_id: str) -> str:
-    """Return a value of a shortened object. The id is that of the whole object, so that no offset is named."""
+    """Return a value of a shortened object.
+
+    The id is that of the whole object, so that no offset is named.
+    """
     value = shorten_result(text, max_chars)
     if not result_id:
         return value
@@ -213,7 +234,9 @@ def result_id(message: Message) -> str:
 
 
 def has_shortened_result(messages: Iterable[Message], max_tokens: int) -> bool:
-    """Return whether the model reads only a part of a result when it may read `max_tokens` tokens of each."""
+    """Return whether the model reads only a part of a result when it
+    may read `max_tokens` tokens of each.
+    """
     for message in messages:
         if message.role is not Role.TOOL or message.tool_name == READ_RESULT:
             continue
@@ -228,7 +251,9 @@ def has_shortened_result(messages: Iterable[Message], max_tokens: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RunResults:
-    """The results that one run may read on: those of its conversation and of its own calls. Lives as long as the run.
+    """The results that one run may read on: those of its conversation and of its own calls.
+
+    Lives as long as the run.
 
     `load` reads the texts of earlier turns from their files; None: there are no files.
     """
@@ -242,7 +267,10 @@ class RunResults:
         return self.run.result_tokens
 
     async def find(self, wanted: str) -> tuple[str, str]:
-        """Return the name of a result's tool, and the whole text. Raises ToolError, with words for the model."""
+        """Return the name of a result's tool, and the whole text.
+
+        Raises ToolError, with words for the model.
+        """
         wanted = wanted.strip().lower()
         ids: dict[str, None] = {}
         for message in reversed(self.run.transcript):
@@ -253,8 +281,13 @@ class RunResults:
                 return message.tool_name, await self._text(message)
             if message.kept or message.full_text:
                 ids[id_] = None
-        known = f"; there are: {', '.join(ids)}" if ids else ""
-        raise ToolError(f"this conversation has no result {wanted!r}{known}. Call its tool again if it is still needed")
+        if ids:
+            known = f"; there are: {', '.join(ids)}"
+        else:
+            known = ""
+        raise ToolError(
+            f"this conversation has no result {wanted!r}{known}. Call its tool again if it is still needed"
+        )
 
     async def _text(self, message: Message) -> str:
         if message.kept is None:
@@ -270,10 +303,12 @@ class RunResults:
 
 
 def with_read_result(schemas: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the schemas of tools and behind them that of `read_result`, unless one of them has its name.
+    """Return the schemas of tools and behind them that of `read_result`,
+    unless one of them has its name.
 
-    It stands last and only where it is needed, and then stays for the rest of the conversation: tools are the first
-    part of a request, so that each change of their list costs the vendor's cache of all that follows.
+    It stands last and only where it is needed, and then stays for the rest of the conversation:
+    tools are the first part of a request, so that each change of their list costs the vendor's
+    cache of all that follows.
     """
     if any(schema["name"] == READ_RESULT for schema in schemas):
         return list(schemas)
@@ -283,7 +318,9 @@ def with_read_result(schemas: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
 @cache
 def read_result_tool() -> Tool:
     """Return the tool that reads the rest of a shortened result. It works inside of runs."""
-    return tool(name=READ_RESULT, read_only=True, metadata=ToolMetadata(source=RESULTS))(_read_result)
+    return tool(name=READ_RESULT, read_only=True, metadata=ToolMetadata(source=RESULTS))(
+        _read_result
+    )
 
 
 async def _read_result(
@@ -315,8 +352,13 @@ async def _read_result(
         kinds = suspicions(text)
     else:
         kinds = await call_in_thread(suspicions, text)
-    shown = marked(name, page, kinds) if kinds else fenced(page)
-    return f"Result {result_id.strip().lower()} of {name}, {len(text)} characters. {heading}\n{shown}"
+    if kinds:
+        shown = marked(name, page, kinds)
+    else:
+        shown = fenced(page)
+    return (
+        f"Result {result_id.strip().lower()} of {name}, {len(text)} characters. {heading}\n{shown}"
+    )
 
 
 def _page(text: str, offset: int, max_bytes: int) -> tuple[str, str]:
@@ -335,7 +377,10 @@ def _page(text: str, offset: int, max_bytes: int) -> tuple[str, str]:
 
 def _matches(text: str, words: str, offset: int, max_bytes: int) -> tuple[str, str]:
     """Return a heading, and the places from `offset` on with these words, as far as there is room."""
-    where = f"from character {offset} on" if offset else "in it"
+    if offset:
+        where = f"from character {offset} on"
+    else:
+        where = "in it"
     count = sum(1 for _ in _occurrences(text, words, offset))
     if not count:
         return f"{words!r} does not occur {where}. It begins:", text[:CONTEXT_CHARS]

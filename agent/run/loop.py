@@ -1,4 +1,6 @@
-"""AgentLoop: answers a request by asking the model, running the tools it calls and showing it the results."""
+"""AgentLoop: answers a request by asking the model,
+running the tools it calls and showing it the results.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,15 @@ from sayso.agent.run.model_call import ModelCaller, budget_end, is_budget_spent
 from sayso.agent.run.pause import forget_ended_pause, note_run_counts
 from sayso.agent.run.resume import DecisionRunner
 from sayso.agent.run.shown_tools import ShownTools, note_names, noted_names
-from sayso.agent.run.state import JournaledAnswer, ModelAnswer, NoJournal, OpenRound, RunEnd, RunRequest, RunState
+from sayso.agent.run.state import (
+    JournaledAnswer,
+    ModelAnswer,
+    NoJournal,
+    OpenRound,
+    RunEnd,
+    RunRequest,
+    RunState,
+)
 from sayso.agent.run.structured import (
     build_schema_instruction,
     parse_and_validate,
@@ -57,12 +67,16 @@ from sayso.pending.proposals import in_channel_run
 
 log = logging.getLogger(__name__)
 
-#: Reasons to end a run after which no facts are learned: no model read the message, or the user stopped waiting.
+#: Reasons to end a run after which no facts are learned: no model read the message,
+#: or the user stopped waiting.
 _WITHOUT_LEARNING = frozenset(("cancelled", "guardrail", "provider_error"))
 
 
 class AgentLoop:
-    """The loop of one agent. Keeps no state between runs except `memory`, the agent's own conversation."""
+    """The loop of one agent.
+
+    Keeps no state between runs except `memory`, the agent's own conversation.
+    """
 
     def __init__(
         self,
@@ -114,12 +128,18 @@ class AgentLoop:
             raise
 
     def _create_state(self, request: RunRequest) -> RunState:
-        """Return the state of a new run. Raises ValueError and TypeError for an invalid response format."""
-        config, response_format = self._config, request.response_format
+        """Return the state of a new run.
+
+        Raises ValueError and TypeError for an invalid response format.
+        """
+        config = self._config
+        response_format = request.response_format
         counts = request.counts
         schema_instruction = ""
         if response_format is not None:
-            schema_instruction = build_schema_instruction(schema_from_response_format(response_format))
+            schema_instruction = build_schema_instruction(
+                schema_from_response_format(response_format)
+            )
         events = RunEvents(
             self._observers,
             parent_run_id=request.parent_run_id or config.parent_run_id or "",
@@ -146,11 +166,16 @@ class AgentLoop:
         return run
 
     async def _prepare(self, run: RunState, session: Session | None) -> None:
-        """Load the conversation, and what the memories know about the request. Raises SessionError."""
+        """Load the conversation, and what the memories know about the request.
+
+        Raises SessionError.
+        """
         if run.events.has_observer_of("run_start"):
             with own_context(ToolEnvironment) as own:
                 own.memory_scope = run.run_memory.tool_scope  # observers may ask for it
-                await run.events.tell("run_start", list(run.request.messages), self._model_caller.prompt)
+                await run.events.tell(
+                    "run_start", list(run.request.messages), self._model_caller.prompt
+                )
         if session is not None:
             self.memory = await session.load(self.memory, run.events)
         run.set_memory(self.memory if run.request.memory is None else run.request.memory)
@@ -165,7 +190,8 @@ class AgentLoop:
         run.may_pause = self._may_pause(run.request)
         with own_context(ToolEnvironment) as own:
             own.pauses = run.may_pause
-            own.artifacts, own.memory_scope = run.artifacts, run.run_memory.tool_scope
+            own.artifacts = run.artifacts
+            own.memory_scope = run.run_memory.tool_scope
             own.results = RunResults(run, own.load_text)
             if token is None:
                 return await self._run(run)
@@ -185,8 +211,8 @@ class AgentLoop:
     def _may_pause(self, request: RunRequest) -> bool:
         """Return whether a call may wait for a decision of the program that started the run.
 
-        On a channel its person is asked. Inside a tool only the run of an agent that is the tool can wait: the code of
-        any other tool could not go on.
+        On a channel its person is asked. Inside a tool only the run of an agent that is the tool
+        can wait: the code of any other tool could not go on.
         """
         around = tool_environment()
         if in_channel_run() or not isinstance(request.journal, NoJournal):
@@ -196,7 +222,10 @@ class AgentLoop:
         return self._config.pause_for_approval and around.results is None
 
     async def _carry_out_decisions(self, run: RunState) -> RunEnd | None:
-        """Carry out the decisions about open calls. Return how the run ends, or None if the model is asked next."""
+        """Carry out the decisions about open calls.
+
+        Return how the run ends, or None if the model is asked next.
+        """
         tools = {
             name: tool
             for name, tool in self._shown_tools.callable_tools(run, None).items()
@@ -205,11 +234,14 @@ class AgentLoop:
         caller = ToolCaller(run, self._provider, self._config, self._analytics)
         end = await DecisionRunner(run, tools, self._config, caller).carry_out()
         if run.session is not None and run.memory is not None and run.decided:
-            await run.session.save(run.memory, run.events)  # before the model, which may fail or never end
+            # Before the model, which may fail or never end.
+            await run.session.save(run.memory, run.events)
         return end
 
     async def _run(self, run: RunState) -> RunEnd:
-        """Return how the run ends. Raises LeaseLost if another worker has taken over the conversation.
+        """Return how the run ends.
+
+        Raises LeaseLost if another worker has taken over the conversation.
 
         The transcript has the user's messages as the guardrails pass or rewrite them.
         """
@@ -226,7 +258,9 @@ class AgentLoop:
                 if guardrails is not None and message.role is Role.USER and content:
                     content = await apply_guardrails(guardrails, "input", content, run.events)
                 is_same = content == message.content
-                run.messages.append(message if is_same else Message(message.role, content, media=message.media))
+                run.messages.append(
+                    message if is_same else Message(message.role, content, media=message.media)
+                )
             before = run.iterations  # of a run that goes on after a decision
             for run.iterations in range(before + 1, self._config.max_iterations + 1):
                 end = await iteration(run)
@@ -237,13 +271,20 @@ class AgentLoop:
             return RunEnd(stop_text("refused"), stop_reason="guardrail")
         except ProviderError as exc:
             await run.events.tell("error", exc, {"iteration": run.iterations})
-            text, cause = redact(f"Provider error: {exc}"), redact(exc.cause)
+            text = redact(f"Provider error: {exc}")
+            cause = redact(exc.cause)
             return RunEnd(
-                text, stop_reason="provider_error", failure=exc.kind, failure_cause=cause, refusal=exc.refusal
+                text,
+                stop_reason="provider_error",
+                failure=exc.kind,
+                failure_cause=cause,
+                refusal=exc.refusal,
             )
 
     async def _observed_iteration(self, run: RunState) -> RunEnd | None:
-        """Run an iteration and report it to observers, without the text of an answer that was blocked."""
+        """Run an iteration and report it to observers,
+        without the text of an answer that was blocked.
+        """
         await run.events.tell("iteration_start", run.iterations, run.transcript)
         run.answer_text = ""
         try:
@@ -264,7 +305,10 @@ class AgentLoop:
             answer = journaled.answer
             run.usage += answer.usage  # paid for by the earlier attempt
         else:
-            end = await budget_end(run, self._config) if self._has_budget else None
+            if self._has_budget:
+                end = await budget_end(run, self._config)
+            else:
+                end = None
             if end is not None:
                 return end
             offer = await self._shown_tools.offer(run)
@@ -285,7 +329,10 @@ class AgentLoop:
             return await self._handle_final_answer(run, message)
         for call in message.tool_calls:
             run.events.note(
-                "tool_selection", tool_name=call.tool_name, tool_args=call.parameters, reasoning=message.content or None
+                "tool_selection",
+                tool_name=call.tool_name,
+                tool_args=call.parameters,
+                reasoning=message.content or None,
             )
         if journaled is None:
             self._model_caller.count_calls(message.tool_calls)
@@ -297,8 +344,13 @@ class AgentLoop:
         return await self._call_tools(run, journaled or JournaledAnswer(answer))
 
     async def _handle_final_answer(self, run: RunState, answer: Message) -> RunEnd | None:
-        """End the run with the model's answer. Return None if it is empty or has the wrong form, to ask again."""
-        pipeline, response_format, content = self._config.guardrails, run.request.response_format, answer.content
+        """End the run with the model's answer.
+
+        Return None if it is empty or has the wrong form, to ask again.
+        """
+        pipeline = self._config.guardrails
+        response_format = run.request.response_format
+        content = answer.content
         if response_format is None and self._may_ask_again(run, content):
             run.has_asked_again = True
             self._model_caller.log_empty_answer(run, is_final=False)
@@ -309,8 +361,13 @@ class AgentLoop:
         if response_format is None:
             finish_reason = answer.details.finish_reason if answer.details else ""
             is_empty = shows_nothing(content) and not (run.artifacts or run.choices)
-            cause = self._model_caller.log_empty_answer(run) if is_empty else ""
-            return RunEnd(content, stop_reason="answer", failure_cause=cause, finish_reason=finish_reason)
+            if is_empty:
+                cause = self._model_caller.log_empty_answer(run)
+            else:
+                cause = ""
+            return RunEnd(
+                content, stop_reason="answer", failure_cause=cause, finish_reason=finish_reason
+            )
         attempt = len(run.rejected) // 2 + 1
         try:
             parsed = parse_and_validate(content, response_format)
@@ -330,7 +387,8 @@ class AgentLoop:
         return None
 
     def _may_ask_again(self, run: RunState, content: str) -> bool:
-        """Return whether an empty answer is asked for again: once in a run, where retries are allowed.
+        """Return whether an empty answer is asked for again: once in a run,
+        where retries are allowed.
 
         Nothing is missing where a tool has made a file or offered choices.
         """
@@ -339,8 +397,13 @@ class AgentLoop:
         return is_empty and has_steps and self._config.max_retries > 0 and not run.has_asked_again
 
     async def _call_tools(self, run: RunState, journaled: JournaledAnswer) -> RunEnd | None:
-        """Run the calls and add them to the transcript. Return how the run ends, if it ends here."""
-        config, answer, names = self._config, journaled.answer.message, journaled.answer.tools
+        """Run the calls and add them to the transcript.
+
+        Return how the run ends, if it ends here.
+        """
+        config = self._config
+        answer = journaled.answer.message
+        names = journaled.answer.tools
         run.open_round = OpenRound(answer, dict(journaled.outcomes))
         tools = self._shown_tools.callable_tools(run, names)
         if any(call.tool_name == READ_RESULT for call in answer.tool_calls):
@@ -348,35 +411,53 @@ class AgentLoop:
             tools.setdefault(READ_RESULT, read_result_tool())
         caller = ToolCaller(run, self._provider, config, self._analytics)
         outcomes = await run_calls(run, run.open_round, tools, config, caller)
-        new_usage = [outcome.usage for at, outcome in enumerate(outcomes) if at not in journaled.outcomes]
+        new_usage = [
+            outcome.usage for at, outcome in enumerate(outcomes) if at not in journaled.outcomes
+        ]
         for usage in new_usage:
             run.events.tell_side_usage(usage)
         await self._model_caller.book(run, sum(new_usage, NO_USAGE))
-        await self._model_caller.book_side_usage(run)  # now, so that a run that is stopped later has booked it
-        ends = {outcome.ends: outcome.final_text for outcome in reversed(outcomes) if outcome.ends}  # the first of each
+        # Now, so that a run that is stopped later has booked it.
+        await self._model_caller.book_side_usage(run)
+        # The first of each.
+        ends = {outcome.ends: outcome.final_text for outcome in reversed(outcomes) if outcome.ends}
         # A proposal comes first: the user must see what waits for a yes.
         reason: Literal["pending", "terminal"] = "pending" if "pending" in ends else "terminal"
-        end = RunEnd(ends[reason], stop_reason=reason) if ends else None
-        if end is not None and run.may_pause and reason == "pending":  # each call waits for a decision of its own
+        if ends:
+            end = RunEnd(ends[reason], stop_reason=reason)
+        else:
+            end = None
+        # Each call waits for a decision of its own.
+        if end is not None and run.may_pause and reason == "pending":
             previews = [outcome.final_text for outcome in outcomes if outcome.ends == "pending"]
             end = RunEnd("\n\n".join(previews), stop_reason="pending")
         if run.loop_watch is None and config.loop_detector is not None:
             run.loop_watch = config.loop_detector.watch()
         watch = run.loop_watch if end is None else None
-        fingerprints = [outcome.fingerprint for outcome in outcomes] if watch else []
-        verdict = watch.add_round(answer.tool_calls, fingerprints) if watch else ""
+        if watch:
+            fingerprints = [outcome.fingerprint for outcome in outcomes]
+        else:
+            fingerprints = []
+        if watch:
+            verdict = watch.add_round(answer.tool_calls, fingerprints)
+        else:
+            verdict = ""
         run.close_round(outcomes, note=NUDGE if verdict == "nudge" else "")
         if watch is None or not verdict:
             return end
         names_called = [call.tool_name for call in run.tool_calls[-1:]]
-        await run.events.tell("tool_loop_detected", watch.kind, {"verdict": verdict, "tools": names_called})
+        await run.events.tell(
+            "tool_loop_detected", watch.kind, {"verdict": verdict, "tools": names_called}
+        )
         run.events.note("loop_detected", summary=f"{verdict}: {', '.join(names_called)}")
         if verdict != "stop":
             return None
         return RunEnd(stop_text("loop_detected"), stop_reason="loop")
 
     async def _finish(self, run: RunState, end: RunEnd, session: Session | None) -> AgentResult:
-        """Close the transcript, store it in the memory, report the end to observers, and return the result."""
+        """Close the transcript, store it in the memory, report the end to observers,
+        and return the result.
+        """
         # A vendor's error text is for operators and stays out of the transcript.
         is_error = end.stop_reason == "provider_error"
         paused = _paused(run, end)
@@ -399,11 +480,15 @@ class AgentLoop:
 
     async def _store_in_memory(self, run: RunState, end: RunEnd) -> None:
         """Learn from the run, then add all its messages to the memory at once."""
-        config, memory, run_memory = self._config, run.memory, run.run_memory
+        config = self._config
+        memory = run.memory
+        run_memory = run.run_memory
         earlier = [] if run.remembers_earlier else run.earlier
         messages = shorten_for_history([*earlier, *run.messages])
         takes_time = (
-            config.summarize_on_trim or config.entity_memory is not None or run.events.has_observer_of("memory_trim")
+            config.summarize_on_trim
+            or config.entity_memory is not None
+            or run.events.has_observer_of("memory_trim")
         )
         # Other runs may change the memory while this run learns.
         draft = None
@@ -414,10 +499,15 @@ class AgentLoop:
         if run_memory.memory is not None and run.can_read_on:
             # The tool stays in later turns, so that the list of tools stays the same.
             run_memory.memory.notes[READ_RESULT] = True
-        may_ask = end.stop_reason != "budget" and run_memory.calls_model and not await is_budget_spent(run, config)
+        may_ask = (
+            end.stop_reason != "budget"
+            and run_memory.calls_model
+            and not await is_budget_spent(run, config)
+        )
         if may_ask and end.stop_reason not in _WITHOUT_LEARNING:
             await run_memory.learn(run.messages)
-        if draft is not None:  # last, so that another run hardly ever summarizes between this and the commit
+        # Last, so that another run hardly ever summarizes between this and the commit.
+        if draft is not None:
             await run_memory.record_trim(draft, may_summarize=may_ask)
         await self._model_caller.book_side_usage(run)
         if draft is not None:
@@ -444,4 +534,7 @@ def _paused(run: RunState, end: RunEnd) -> RunSnapshot | None:
 
 
 def _too_many_steps(run: RunState) -> RunEnd:
-    return RunEnd(f"I stopped after {run.iterations} steps without reaching an answer.", stop_reason="max_iterations")
+    return RunEnd(
+        f"I stopped after {run.iterations} steps without reaching an answer.",
+        stop_reason="max_iterations",
+    )

@@ -34,9 +34,10 @@ PREFACE = (
 class RunMemory:
     """The memories of one run. `memory` is its conversation.
 
-    With `own`, the memories belong to the agent and are used as they are. Otherwise they are templates: entities are
-    kept in the notes of `memory`, everything else under `scope`, and no scope sees the data of another. A memory that
-    fails never breaks the run: the failure is logged, and its data is missing.
+    With `own`, the memories belong to the agent and are used as they are. Otherwise they are
+    templates: entities are kept in the notes of `memory`, everything else under `scope`, and no
+    scope sees the data of another. A memory that fails never breaks the run: the failure is logged,
+    and its data is missing.
     """
 
     def __init__(
@@ -48,12 +49,19 @@ class RunMemory:
         own: bool,
         scope: str,
     ) -> None:
-        """Bind the memories to the scope. Raise ValueError for an empty one, which all users would share."""
+        """Bind the memories to the scope.
+
+        Raise ValueError for an empty one, which all users would share.
+        """
         self.memory: ConversationMemory | None = None
-        self._provider, self._config, self.events = provider, config, events
-        self._own, self._scope = own, scope
+        self._provider = provider
+        self._config = config
+        self.events = events
+        self._own = own
+        self._scope = scope
         self._entities = config.entity_memory
-        self._graph, self._knowledge = config.knowledge_graph, config.knowledge_memory
+        self._graph = config.knowledge_graph
+        self._knowledge = config.knowledge_memory
         if self._graph is not None and not own:
             self._graph = self._graph.bound_to(required_scope(scope))
         if self._knowledge is not None and not own:
@@ -61,21 +69,27 @@ class RunMemory:
 
     @property
     def tool_scope(self) -> str | None:
-        """Return the scope that the `remember` tool writes to; "" for what all runs of the agent share.
+        """Return the scope that the `remember` tool writes to;
+        "" for what all runs of the agent share.
 
         None: the tool writes nowhere, because it runs for a user without a scope.
         """
-        return "" if self._own else self._scope or current_scope()
+        if self._own:
+            return ""
+        return self._scope or current_scope()
 
     @property
     def calls_model(self) -> bool:
         """Whether any configured memory calls a model after the run."""
-        return self._config.summarize_on_trim or self._entities is not None or self._graph is not None
+        return (
+            self._config.summarize_on_trim or self._entities is not None or self._graph is not None
+        )
 
     async def background(self) -> str:
         """Return the summary, the facts and the notes, fenced as data, or "" if there are none.
 
-        They only change when messages are removed, when the model saves a fact, and at midnight (UTC).
+        They only change when messages are removed, when the model saves a fact,
+        and at midnight (UTC).
         """
         sections = []
         if self.memory and (summary := one_line(self.memory.summary, SUMMARY_CHARS)):
@@ -86,7 +100,8 @@ class RunMemory:
         return _as_data(sections)
 
     async def context(self, query: str) -> str:
-        """Return the entities, and the relationships that fit the query, fenced as data, or "" if there are none.
+        """Return the entities, and the relationships that fit the query, fenced as data,
+        or "" if there are none.
 
         They may change with every turn.
         """
@@ -101,16 +116,22 @@ class RunMemory:
 
     def _entities_section(self) -> str:
         entities = self._bound_entities()
-        return entities.build_context() if entities else ""
+        if entities:
+            return entities.build_context()
+        return ""
 
     def _bound_entities(self) -> EntityMemory | None:
         """Return the entity memory with the entities of this conversation."""
         if self._own or self._entities is None:
             return self._entities
-        return None if self.memory is None else self._entities.bound_to(self.memory.notes.get("entities"))
+        if self.memory is None:
+            return None
+        return self._entities.bound_to(self.memory.notes.get("entities"))
 
     async def learn(self, messages: Sequence[Message]) -> None:
-        """Extract entities and relationships from a run's messages, but not from tool results, and keep them."""
+        """Extract entities and relationships from a run's messages, but not from tool results,
+        and keep them.
+        """
         if (self._entities is not None or self._graph is not None) and spoken_messages(messages):
             await gather_all((self._learn_entities(messages), self._learn_triples(messages)))
 
@@ -118,11 +139,16 @@ class RunMemory:
         memory = self._entities
         if memory is None or (self.memory is None and not self._own):
             return
-        began, model = time.perf_counter(), self._model(memory.provider, memory.model)
-        entities, usage = await memory.aextract(messages, model, timeout=self._config.request_timeout)
+        began = time.perf_counter()
+        model = self._model(memory.provider, memory.model)
+        entities, usage = await memory.aextract(
+            messages, model, timeout=self._config.request_timeout
+        )
         _text_or_nothing("entities", lambda: self._keep_entities(entities))
         self._note("entity_extraction", began, usage, f"{len(entities)} entities")
-        await self.events.tell("entity_extraction", entities, sum(each.role is Role.USER for each in messages))
+        await self.events.tell(
+            "entity_extraction", entities, sum(each.role is Role.USER for each in messages)
+        )
 
     def _keep_entities(self, entities: Sequence[Entity]) -> None:
         """Add the entities to the current notes, which another run may have changed meanwhile."""
@@ -136,7 +162,8 @@ class RunMemory:
         graph = self._graph
         if graph is None:
             return
-        began, model = time.perf_counter(), self._model(graph.provider, graph.model)
+        began = time.perf_counter()
+        model = self._model(graph.provider, graph.model)
         triples, usage = await graph.aextract(messages, model, timeout=self._config.request_timeout)
         await call_in_thread(_text_or_nothing, "triples", lambda: graph.update(triples))
         self._note("kg_extraction", began, usage, f"{len(triples)} relationships")
@@ -145,7 +172,8 @@ class RunMemory:
     async def record_trim(self, draft: MemoryDraft, *, may_summarize: bool) -> None:
         """Report what the draft has no room for, and summarize it there if that is configured.
 
-        Messages that cannot be summarized now stay in the draft, beyond its limits, for a later run.
+        Messages that cannot be summarized now stay in the draft, beyond its limits,
+        for a later run.
         """
         removed = draft.removed
         memory = draft.memory
@@ -162,7 +190,10 @@ class RunMemory:
 
         remaining = len(memory.get_history())
         exceeds_messages = remaining + len(removed) > memory.max_messages
-        reason = "max_tokens" if memory.max_tokens and not exceeds_messages else "max_messages"
+        if memory.max_tokens and not exceeds_messages:
+            reason = "max_tokens"
+        else:
+            reason = "max_messages"
         await self.events.tell("memory_trim", len(removed), remaining, reason)
         if summary is not None:
             memory.summary = summary
@@ -182,10 +213,16 @@ class RunMemory:
         return summary
 
     async def _summary_of(self, removed: Sequence[Message], previous: str) -> str | None:
-        began, provider = time.perf_counter(), self._config.summarize_provider or self._provider
+        began = time.perf_counter()
+        provider = self._config.summarize_provider or self._provider
         model = self._model(provider, self._config.summarize_model)
         summary, usage = await try_to_summarize(
-            removed, previous, provider, model, self._config.summarize_max_tokens, self._config.request_timeout
+            removed,
+            previous,
+            provider,
+            model,
+            self._config.summarize_max_tokens,
+            self._config.request_timeout,
         )
         self._note("memory_summarize", began, usage, f"{len(removed)} messages summarized")
         return summary
@@ -195,7 +232,10 @@ class RunMemory:
 
         Another provider rarely has the run's model.
         """
-        default = None if provider is self._provider else getattr(provider, "default_model", None)
+        if provider is self._provider:
+            default = None
+        else:
+            default = getattr(provider, "default_model", None)
         return configured or default or self._config.model
 
     def _note(self, type_: StepType, began: float, usage: UsageStats, summary: str) -> None:
@@ -215,7 +255,9 @@ class RunMemory:
 def _as_data(sections: Sequence[str]) -> str:
     """Return the sections that have text, in one fence."""
     text = "\n\n".join(filter(None, sections))
-    return f"{PREFACE}\n{fenced(text)}" if text else ""
+    if text:
+        return f"{PREFACE}\n{fenced(text)}"
+    return ""
 
 
 def _text_or_nothing(kind: str, function: Callable[[], str | None]) -> str:

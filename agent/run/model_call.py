@@ -59,12 +59,15 @@ T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
 ResponseSchema = Mapping[str, Any]
 
-#: Called before each pause with the number of the failed attempt, its error, and the seconds until the next attempt.
+#: Called before each pause with the number of the failed attempt, its error,
+#: and the seconds until the next attempt.
 OnRetry = Callable[[int, ProviderError, float], Awaitable[None]]
 
-#: The longest `retry_after` of a vendor that is waited for, in seconds. Beyond it the user is told of the failure.
+#: The longest `retry_after` of a vendor that is waited for, in seconds.
+#: Beyond it the user is told of the failure.
 MAX_RETRY_AFTER_SECONDS = 60.0
-#: The largest random addition to a pause, as a share of it, so that runs that failed together do not retry together.
+#: The largest random addition to a pause, as a share of it,
+#: so that runs that failed together do not retry together.
 JITTER = 0.25
 #: How often a transcript that is too long for the model is halved and sent again.
 MAX_HALVINGS = 6
@@ -77,7 +80,9 @@ _REJECTED_STATUSES = frozenset({400, 413, 415, 422})
 class ModelCaller:
     """Calls the model of one agent. `usage` counts all its calls."""
 
-    def __init__(self, provider: Provider, config: AgentConfig, usage: AgentUsage, *, sleep: Sleep) -> None:
+    def __init__(
+        self, provider: Provider, config: AgentConfig, usage: AgentUsage, *, sleep: Sleep
+    ) -> None:
         self._provider = provider
         self._config = config
         self._usage = usage
@@ -89,16 +94,23 @@ class ModelCaller:
         self.name = name_of(provider)
         settings = getattr(provider, "model_settings", None)
         #: The provider in cache keys: its answers depend on its settings.
-        self._cache_name = f"{self.name} {json.dumps(settings, sort_keys=True, default=str)}" if settings else self.name
+        if settings:
+            self._cache_name = f"{self.name} {json.dumps(settings, sort_keys=True, default=str)}"
+        else:
+            self._cache_name = self.name
 
     @property
     def prompt(self) -> str:
         """Return the system prompt for the current user."""
         prompt = self._config.system_prompt
-        return prompt if isinstance(prompt, str) else prompt(current_context())
+        if isinstance(prompt, str):
+            return prompt
+        return prompt(current_context())
 
     async def ask(self, run: RunState, schemas: Sequence[ResponseSchema]) -> Completion:
-        """Ask the model and return its message and usage. Tool calls get unique ids; usage is added to the run at once.
+        """Ask the model and return its message and usage.
+
+        Tool calls get unique ids; usage is added to the run at once.
 
         Raises ProviderError if there is no answer.
         """
@@ -108,7 +120,9 @@ class ModelCaller:
         schema = None
         model = await self._select_model(run)
         prompt = "\n\n".join(filter(None, (self.prompt, run.schema_instruction)))
-        if response_format is not None and getattr(self._provider, "supports_response_format", False):
+        if response_format is not None and getattr(
+            self._provider, "supports_response_format", False
+        ):
             schema = schema_from_response_format(response_format)
         request = ProviderRequest(
             model=model,
@@ -121,8 +135,10 @@ class ModelCaller:
             response_format=schema,
             conversation_key=self._conversation_keys.key_of(run),
         )
-        cache, run.cache_key = config.cache, ""
-        if cache is None or on_text is not None:  # a stream cannot be replayed (seed: What Gets Cached)
+        cache = config.cache
+        run.cache_key = ""
+        # A stream cannot be replayed (seed: What Gets Cached).
+        if cache is None or on_text is not None:
             answer, usage = await self._call(run, request, on_text)
         else:
             answer, usage = await self._call_or_replay(run, request, cache)
@@ -149,36 +165,55 @@ class ModelCaller:
             await self._add_to_budget(run, usage)
 
     def log_empty_answer(self, run: RunState, *, is_final: bool = True) -> str:
-        """Log that the model gave an empty answer, and return this cause. One that `is_final` ends the run."""
+        """Log that the model gave an empty answer, and return this cause.
+
+        One that `is_final` ends the run.
+        """
         cause = f"kind=empty model={run.model}"
         if is_final:
             log.error("model.failed run=%s %s provider=%s", run.events.run_id, cause, self.name)
         else:
-            log.warning("model.empty run=%s model=%s provider=%s", run.events.run_id, run.model, self.name)
+            log.warning(
+                "model.empty run=%s model=%s provider=%s", run.events.run_id, run.model, self.name
+            )
         return cause
 
     def _add_usage(self, usage: UsageStats) -> None:
-        """Add usage to the agent's, and log a warning when its cost passes `cost_warning_threshold`."""
+        """Add usage to the agent's, and log a warning when its
+        cost passes `cost_warning_threshold`.
+        """
         threshold = self._config.cost_warning_threshold
         before = None if threshold is None else self._usage.total_cost_usd
         self._usage.add_usage(usage)
-        if threshold is not None and before is not None and before <= threshold < self._usage.total_cost_usd:
+        if (
+            threshold is not None
+            and before is not None
+            and before <= threshold < self._usage.total_cost_usd
+        ):
             total = round(self._usage.total_cost_usd, 4)
-            log.warning("agent.cost_warning", extra={"agent": self._config.name, "usd": total, "threshold": threshold})
+            log.warning(
+                "agent.cost_warning",
+                extra={"agent": self._config.name, "usd": total, "threshold": threshold},
+            )
 
     async def _add_to_budget(self, run: RunState, usage: UsageStats) -> None:
         if self._config.budget is not None:
             await book_usage(self._config.budget, run.request.scope, usage)
 
     async def _select_model(self, run: RunState) -> str:
-        """Return the model of this step as the provider is asked for it; "" for the provider's default.
+        """Return the model of this step as the provider is asked for it;
+        "" for the provider's default.
 
         If the selector fails, the run continues with the configured model.
         """
-        config, model = self._config, self._config.model
+        config = self._config
+        model = self._config.model
         if config.model_selector is not None:
             try:
-                model = config.model_selector(run.iterations, tuple(run.tool_calls), self._usage) or model
+                model = (
+                    config.model_selector(run.iterations, tuple(run.tool_calls), self._usage)
+                    or model
+                )
             except Exception as exc:  # a selector may raise anything, and the user needs an answer
                 reason = {"agent": config.name, "reason": type(exc).__name__}
                 log.warning("agent.model_selector_failed", extra=reason)
@@ -202,13 +237,17 @@ class ModelCaller:
             limit = max(window - others, int(window * MIN_TRANSCRIPT_SHARE))
         if limit is not None:
             current = [*run.messages, *run.rejected]
-            messages = fit_transcript(run.history, current, max_tokens=limit, result_tokens=run.result_tokens)
+            messages = fit_transcript(
+                run.history, current, max_tokens=limit, result_tokens=run.result_tokens
+            )
         if run.names_files_only:
             messages = without_files(messages)
         return run.with_context(messages)
 
     def limit_results(self, run: RunState) -> None:
-        """Decide how many tokens the model reads of one result in this step, and whether it is shown `read_result`."""
+        """Decide how many tokens the model reads of one result in this step,
+        and whether it is shown `read_result`.
+        """
         run.result_tokens = self._config.result_tokens
         if self._is_small(run.transcript):
             share = run.result_tokens
@@ -237,7 +276,10 @@ class ModelCaller:
         window = self._config.context_tokens
         if window is None:
             known_window = getattr(self._provider, "context_tokens", None)
-            window = known_window(model) if callable(known_window) else None
+            if callable(known_window):
+                window = known_window(model)
+            else:
+                window = None
         window = window or DEFAULT_CONTEXT_TOKENS
         name = model or str(getattr(self._provider, "default_model", ""))
         return min(window, self._learned_windows.get(name, window))
@@ -248,16 +290,21 @@ class ModelCaller:
         texts = (prompt, run.background, run.related_facts, tools)
         return self._config.max_tokens + sum(map(text_tokens, texts))
 
-    async def _call_or_replay(self, run: RunState, request: ProviderRequest, cache: Cache) -> Completion:
+    async def _call_or_replay(
+        self, run: RunState, request: ProviderRequest, cache: Cache
+    ) -> Completion:
         try:
             key = run.cache_key = CacheKeyBuilder.build(
-                model=run.model,  # the actual model, which is "" in the request for the provider's default
+                # The actual model, which is "" in the request for the provider's default.
+                model=run.model,
                 system_prompt=request.system_prompt,
                 messages=request.messages,
                 tools=request.tools,
                 temperature=request.temperature,
                 max_tokens=request.max_tokens,
-                response_format=None if request.response_format is None else dict(request.response_format),
+                response_format=None
+                if request.response_format is None
+                else dict(request.response_format),
                 provider=self._cache_name,
             )
         except (TypeError, ValueError, RecursionError):  # the request cannot be written as JSON
@@ -276,8 +323,12 @@ class ModelCaller:
             await run.events.tell("llm_end", answer.content, usage)
         return cached
 
-    async def _call(self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None) -> Completion:
-        events, config, began = run.events, self._config, perf_counter()
+    async def _call(
+        self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None
+    ) -> Completion:
+        events = run.events
+        config = self._config
+        began = perf_counter()
         if events.has_observer_of("llm_start"):
             await events.tell("llm_start", list(request.messages), run.model, request.system_prompt)
         try:
@@ -287,11 +338,14 @@ class ModelCaller:
             self._log_failure(run, exc)
             self._report_call(run, request, began, error=exc, is_streamed=on_text is not None)
             raise
-        model, details = usage.model or run.model, answer.details
+        model = usage.model or run.model
+        details = answer.details
         if not usage.provider:
             usage += UsageStats(provider=self.name)
         if not usage.cost_usd and model in config.prices:
-            usage += UsageStats(cost_usd=cost_usd(model, usage, usage.provider, prices=config.prices) or 0.0)
+            usage += UsageStats(
+                cost_usd=cost_usd(model, usage, usage.provider, prices=config.prices) or 0.0
+            )
         events.note(
             "llm_call",
             began=began,
@@ -309,17 +363,23 @@ class ModelCaller:
         self._add_usage(usage)
         if details is not None and details.finish_reason == "length":
             log.warning("model.cut_off run=%s model=%s", events.run_id, model)
-        self._report_call(run, request, began, answer=answer, usage=usage, is_streamed=on_text is not None)
+        self._report_call(
+            run, request, began, answer=answer, usage=usage, is_streamed=on_text is not None
+        )
         if events.has_observer_of("llm_end", "usage"):
             await events.tell("llm_end", answer.content, usage)
             await events.tell("usage", usage)
         await self._add_to_budget(run, usage)
         return answer, usage
 
-    def _report_call(self, run: RunState, request: ProviderRequest, began: float, **outcome: Any) -> None:
+    def _report_call(
+        self, run: RunState, request: ProviderRequest, began: float, **outcome: Any
+    ) -> None:
         if run.events.has_observer_of("llm_call"):
             seconds = perf_counter() - began
-            run.events.tell_call(llm_call(self._provider, request, run.model, seconds=seconds, **outcome))
+            run.events.tell_call(
+                llm_call(self._provider, request, run.model, seconds=seconds, **outcome)
+            )
 
     def _log_failure(self, run: RunState, error: Exception) -> None:
         """Log the cause of a final failure without the vendor's text, which may quote the user."""
@@ -378,7 +438,8 @@ class ModelCaller:
     def _reduce_messages(
         self, run: RunState, request: ProviderRequest, error: ProviderError
     ) -> Sequence[Message] | None:
-        """Return less of a rejected transcript, also for the rest of the run; None if nothing more can be left out.
+        """Return less of a rejected transcript, also for the rest of the run;
+        None if nothing more can be left out.
 
         A transcript that is too long is cut to the size that the vendor names, or else halved.
         Otherwise its files are only named, since one may be damaged or larger than it looks. If a
@@ -391,7 +452,9 @@ class ModelCaller:
             fitting = self._fitting_tokens(run, request, tokens, error.fitting_share)
             run.max_transcript_tokens = fitting
             self.limit_results(run)
-            shorter = self._build_messages(run, request.model, request.system_prompt, request.tools or ())
+            shorter = self._build_messages(
+                run, request.model, request.system_prompt, request.tools or ()
+            )
             if _spoken_tokens(shorter) <= tokens * 0.9:
                 log.warning("model.context_exceeded run=%s %s", run.events.run_id, error.cause)
                 return shorter
@@ -399,7 +462,8 @@ class ModelCaller:
         elif error.kind != "refused" or error.status not in _REJECTED_STATUSES:
             return None
         if not run.names_files_only and _has_files(request.messages):
-            run.names_files_only, run.max_transcript_tokens = True, None
+            run.names_files_only = True
+            run.max_transcript_tokens = None
             log.warning("model.files_left_out run=%s %s", run.events.run_id, error.cause)
         elif error.code == FILTERED and run.history:
             run.history = []
@@ -430,7 +494,9 @@ class ModelCaller:
     async def _call_with_retries(
         self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None
     ) -> Completion:
-        """Call the model up to `1 + max_retries` times, and report retries and fallbacks to observers."""
+        """Call the model up to `1 + max_retries` times,
+        and report retries and fallbacks to observers.
+        """
         fallbacks: list[tuple[str, str, Exception]] = []
         provider = with_listener(self._provider, lambda *fallback: fallbacks.append(fallback))
         if on_text is None:
@@ -461,7 +527,9 @@ def _spoken_tokens(messages: Sequence[Message]) -> int:
 
 
 def _with_unique_ids(answer: Message, run: RunState) -> Message:
-    """Return the answer with call ids that are unique in the request. The id links a result to its call.
+    """Return the answer with call ids that are unique in the request.
+
+    The id links a result to its call.
 
     Servers that number the calls of each answer, or send no ids, repeat those of earlier turns.
     """
@@ -476,7 +544,9 @@ def _with_unique_ids(answer: Message, run: RunState) -> Message:
     calls = []
     for at, call in enumerate(answer.tool_calls):
         preferred = f"call_{run.iterations}_{at}"
-        candidates = chain([call.id] if call.id else [], [preferred], (f"{preferred}_{n}" for n in count(1)))
+        candidates = chain(
+            [call.id] if call.id else [], [preferred], (f"{preferred}_{n}" for n in count(1))
+        )
         calls.append(replace(call, id=next(each for each in candidates if each not in taken)))
         taken.add(calls[-1].id)
     return replace(answer, tool_calls=tuple(calls))
@@ -490,7 +560,9 @@ async def with_retries(
     on_retry: OnRetry | None = None,
     chance: Callable[[], float] = random.random,
 ) -> T:
-    """Return the result of `attempt`, called up to `1 + max_retries` times. Raises the last ProviderError.
+    """Return the result of `attempt`, called up to `1 + max_retries` times.
+
+    Raises the last ProviderError.
 
     An error is raised at once if a retry cannot help, or if the vendor asks to wait for too long.
     """
@@ -509,20 +581,28 @@ async def with_retries(
 
 
 def retry_pause(attempt: int, error: ProviderError, config: AgentConfig) -> float:
-    """Return the seconds to wait after a failed attempt, without jitter: the vendor's wish, or as configured."""
+    """Return the seconds to wait after a failed attempt, without jitter: the vendor's wish,
+    or as configured.
+    """
     if error.retry_after is not None and error.retry_after > 0:
         return error.retry_after
     text = str(error).lower()  # some adapters show a rate limit only here
     is_rate_limit = isinstance(error, RateLimitedError) or "rate limit" in text or "429" in text
-    return attempt * (config.retry_backoff_seconds + (config.rate_limit_cooldown_seconds if is_rate_limit else 0.0))
+    return attempt * (
+        config.retry_backoff_seconds
+        + (config.rate_limit_cooldown_seconds if is_rate_limit else 0.0)
+    )
 
 
 async def budget_end(run: RunState, config: AgentConfig) -> RunEnd | None:
-    """Return the end of a run whose own, conversation's or daily budget is spent; None if it is not."""
+    """Return the end of a run whose own, conversation's or daily budget is spent;
+    None if it is not.
+    """
     refusal = await _budget_refusal(run, config)
     if refusal is None:
         return None
-    tokens, cost = refusal.tokens_used, refusal.cost_used
+    tokens = refusal.tokens_used
+    cost = refusal.cost_used
     run.events.note("budget", summary=f"{refusal.reason}: {tokens} tokens, {cost:.4f} USD")
     await run.events.tell("budget_exceeded", refusal.reason, tokens, cost)
     return RunEnd(stop_text("budget_spent"), stop_reason="budget")
@@ -535,7 +615,10 @@ async def is_budget_spent(run: RunState, config: AgentConfig) -> bool:
 
 async def _budget_refusal(run: RunState, config: AgentConfig) -> BudgetRefusal | None:
     limits = config.run_budget
-    refusal = limits.refusal(run.usage + run.events.side_usage) if limits else None
+    if limits:
+        refusal = limits.refusal(run.usage + run.events.side_usage)
+    else:
+        refusal = None
     if refusal is None and config.budget is not None:
         refusal = await budget_refusal(config.budget, run.request.scope)
     return refusal

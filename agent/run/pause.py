@@ -26,7 +26,9 @@ WAITING = json.dumps(
     }
 )
 #: The user message of a run that goes on where other messages have followed its open calls.
-DECIDED_MESSAGE = "(A call that waited was decided. Its result above says what came of it. Go on from there.)"
+DECIDED_MESSAGE = (
+    "(A call that waited was decided. Its result above says what came of it. Go on from there.)"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,9 @@ CHANGED = "it has changed since the user was asked, so nothing was done: propose
 #: The error of a call whose tool is not there any more.
 GONE = "the tool is not available any more, so nothing was done"
 #: The error of a call whose id was decided before, with other arguments.
-OTHER_ARGUMENTS = "it did not run: the same call was decided before with other arguments ({outcome})"
+OTHER_ARGUMENTS = (
+    "it did not run: the same call was decided before with other arguments ({outcome})"
+)
 #: Why nothing is known of a call of an agent whose answer the outer run has already.
 ENDED = "it was decided before, and its agent has answered: see the result of the outer call"
 #: The results of tools that say that nothing was done.
@@ -165,7 +167,8 @@ class DecisionRunner:
         results: dict[str, Message] = {}
         for message in run.memory.get_history():
             results.update({link.id: message for link in message.actions})
-        # Each paused run has such a link, also once all its calls were decided and only the model is missing.
+        # Each paused run has such a link, also once all its calls were
+        # decided and only the model is missing.
         for message in run.earlier:
             run.remembers_earlier |= any(link.id in results for link in message.actions)
         own = {call.call_id: call for call in run.open_calls}
@@ -185,7 +188,9 @@ class DecisionRunner:
             id_ = inner_id(call_id, call.id)
             decision = self._decisions.get(id_)
             if decision is not None:
-                decided = DecidedCall(id_, call.tool_name, call.arguments, "unknown", ENDED, decision.decided_by)
+                decided = DecidedCall(
+                    id_, call.tool_name, call.arguments, "unknown", ENDED, decision.decided_by
+                )
                 self._run.decided.append(decided)
 
     async def _change_calls(self) -> None:
@@ -294,7 +299,10 @@ class DecisionRunner:
 
     def _write(self, call: OpenCall, decision: Approve | Deny, ending: Ending) -> None:
         """Write the outcome of a call into the run, its memory and its result."""
-        value = json_or_text(ending.text) if ending.text else None
+        if ending.text:
+            value = json_or_text(ending.text)
+        else:
+            value = None
         is_done = ending.outcome == "done"
         entry = outcome_entry(
             ending.outcome,
@@ -548,7 +556,9 @@ class DecisionRunner:
         tool = self._tools.get(name)
         agent = inner_agent_of(tool)
         if tool is None or agent is None:
-            raise DecisionError(f"the agent behind {call_id!r} is no tool of this agent any more: {name!r}")
+            raise DecisionError(
+                f"the agent behind {call_id!r} is no tool of this agent any more: {name!r}"
+            )
         return tool, agent
 
     def _set_history(self) -> None:

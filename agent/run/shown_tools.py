@@ -1,8 +1,9 @@
-"""ShownTools: which tools the model is shown in each step of a conversation, and the tool that finds others.
+"""ShownTools: which tools the model is shown in each step of a conversation,
+and the tool that finds others.
 
-Tools stand first in a request, so another list of tools is another prompt for the cache of a vendor. A catalog that is
-small is shown whole. Of a large one a conversation is shown what it has needed so far: tools are added at the end, and
-old ones are removed only many at once.
+Tools stand first in a request, so another list of tools is another prompt for the cache of a
+vendor. A catalog that is small is shown whole. Of a large one a conversation is shown what it has
+needed so far: tools are added at the end, and old ones are removed only many at once.
 """
 
 from __future__ import annotations
@@ -34,21 +35,25 @@ from sayso.agent.toolsets.selectors import (
 NOTE = "tools"
 #: Most names that are stored with a conversation.
 MAX_NAMES = 200
-#: Most tokens of the schemas that a conversation is shown of a large catalog. If they exceed it, LOW_WATER_SHARE of it
-#: is left, so that this happens seldom.
+#: Most tokens of the schemas that a conversation is shown of a large catalog. If they exceed it,
+#: LOW_WATER_SHARE of it is left, so that this happens seldom.
 MAX_SHOWN_TOKENS = SHOW_ALL_TOKENS
-#: How many tokens of schemas a conversation begins with. Vendors cache no prompt that begins with fewer than 1,024
-#: tokens of an earlier one, so fewer tools would cost more once others are added.
+#: How many tokens of schemas a conversation begins with. Vendors cache no prompt that begins with
+#: fewer than 1,024 tokens of an earlier one, so fewer tools would cost more once others are added.
 FIRST_TOKENS = 1_200
 #: The names of the tool that finds others: the first one that no other tool has.
 FINDER_NAMES = ("find_tools", "search_tools")
 #: How many tools are found at once.
 FOUND_TOOLS = 5
-#: How many parameters of each found tool are named. The schemas stand among the tools of the next request, so a result
-#: is a few lines that can stay in the history.
+#: How many parameters of each found tool are named. The schemas stand among the tools of the next
+#: request, so a result is a few lines that can stay in the history.
 MAX_PARAMETERS = 8
-NOT_FOUND = "No tool matches. Try once more in other words, or tell the user that you have no tool for it."
-_FINDER_DESCRIPTION = "Find tools that are not listed here, before you say that you cannot do something."
+NOT_FOUND = (
+    "No tool matches. Try once more in other words, or tell the user that you have no tool for it."
+)
+_FINDER_DESCRIPTION = (
+    "Find tools that are not listed here, before you say that you cannot do something."
+)
 _FINDER_SCHEMA = {
     "type": "object",
     "properties": {"query": {"type": "string", "description": "what to do, in a few words"}},
@@ -69,11 +74,14 @@ class Offer:
 
 
 class ShownTools:
-    """Chooses the tools of each model call of one agent. One per agent loop; a conversation's state is in its memory.
+    """Chooses the tools of each model call of one agent.
 
-    Without a `selector` all tools are shown that the policy does not deny. With one, each tool is checked anew at each
-    step: a name that is stored with a conversation never shows a tool that a role, a policy or a state now forbids.
-    `can_find` says whether tools run at all, so that a tool that finds others makes sense.
+    One per agent loop; a conversation's state is in its memory.
+
+    Without a `selector` all tools are shown that the policy does not deny. With one, each tool is
+    checked anew at each step: a name that is stored with a conversation never shows a tool that a
+    role, a policy or a state now forbids. `can_find` says whether tools run at all, so that a tool
+    that finds others makes sense.
     """
 
     def __init__(
@@ -88,8 +96,14 @@ class ShownTools:
         self._selector = selector
         self._policy = policy
         self._can_find = can_find
-        self._restriction = restriction_of(selector) if selector else None
-        self._shortening = shortening_of(selector) if selector else None
+        if selector:
+            self._restriction = restriction_of(selector)
+        else:
+            self._restriction = None
+        if selector:
+            self._shortening = shortening_of(selector)
+        else:
+            self._shortening = None
         embedding = embedding_in(selector) if selector else None
         self._embedding = embedding or EmbeddingSelector()
         self._offline = EmbeddingSelector()
@@ -114,7 +128,8 @@ class ShownTools:
         return await self._part_of(run, self._shortening, allowed, schemas, sizes)
 
     def callable_tools(self, run: RunState, names: Collection[str] | None) -> dict[str, Tool]:
-        """Return the tools that an answer may call, by name, if the model was shown these; None for all.
+        """Return the tools that an answer may call, by name, if the model was shown these;
+        None for all.
 
         Tools that are always denied stay: the policy refuses their calls.
         """
@@ -149,14 +164,17 @@ class ShownTools:
         schemas: list[dict[str, Any]],
         sizes: Mapping[str, int],
     ) -> Offer:
-        """Return the part of a large catalog that the conversation has needed so far, with what it needs now."""
+        """Return the part of a large catalog that the conversation has needed so far,
+        with what it needs now.
+        """
         finder = self._finder(run)
         # Without the requests to correct an answer, which are not the user's.
         messages = [*run.history, *run.messages]
         needed = [tool.name for tool in await narrow(shortening, messages, allowed)]
         nearest = await self._embedding.nearest(run.user_text.strip(), allowed, 1)
         if nearest and nearest[0].name in run.shown_tools:
-            # The model has what it needs most likely, and finds others itself: each addition costs the cached prefix.
+            # The model has what it needs most likely, and finds others itself:
+            # each addition costs the cached prefix.
             needed = [name for name in needed if name in run.shown_tools]
         if finder is not None:
             needed += found_names(run.messages, finder.name)
@@ -173,7 +191,9 @@ class ShownTools:
         # Without a tool that finds others, the model must not be left with none.
         return _offer_of(shown or schemas)
 
-    async def _first_names(self, run: RunState, allowed: list[Tool], sizes: Mapping[str, int]) -> list[str]:
+    async def _first_names(
+        self, run: RunState, allowed: list[Tool], sizes: Mapping[str, int]
+    ) -> list[str]:
         """Return the names of the tools nearest to the first message, as many as have FIRST_TOKENS."""
         names: list[str] = []
         tokens = 0
@@ -232,10 +252,12 @@ def within_limit(
     *,
     max_tokens: int = MAX_SHOWN_TOKENS,
 ) -> list[str]:
-    """Return the names in their order: all of them, or about half of the limit where their schemas exceed it.
+    """Return the names in their order: all of them, or about half of the
+    limit where their schemas exceed it.
 
-    Those that are `needed` now stay, then those that were `called` last, then those that were added last. A name
-    without a size counts nothing: its tool is not there, or not allowed, and may come back.
+    Those that are `needed` now stay, then those that were `called` last, then those that were added
+    last. A name without a size counts nothing: its tool is not there, or not allowed, and may come
+    back.
     """
     if sum(sizes.get(name, 0) for name in names) <= max_tokens and len(names) <= MAX_NAMES:
         return list(names)
@@ -256,7 +278,9 @@ def within_limit(
 
 
 def found_names(messages: Iterable[Message], finder: str) -> list[str]:
-    """Return the names of the tools that the model found in these messages with the tool of the name `finder`."""
+    """Return the names of the tools that the model found in these messages
+    with the tool of the name `finder`.
+    """
     names: list[str] = []
     for message in messages:
         if message.role is Role.TOOL and message.tool_name == finder:
@@ -265,8 +289,13 @@ def found_names(messages: Iterable[Message], finder: str) -> list[str]:
 
 
 def noted_names(memory: ConversationMemory | None) -> list[str]:
-    """Return the names of the tools that a conversation has needed; none for a note that cannot be read."""
-    noted = memory.notes.get(NOTE) if memory is not None else None
+    """Return the names of the tools that a conversation has needed;
+    none for a note that cannot be read.
+    """
+    if memory is not None:
+        noted = memory.notes.get(NOTE)
+    else:
+        noted = None
     if not isinstance(noted, list):
         return []
     return [name for name in noted if isinstance(name, str)]
@@ -281,5 +310,8 @@ def note_names(memory: ConversationMemory, names: Sequence[str]) -> None:
 def _line(tool: Tool) -> str:
     """Return a found tool in one line: its name and its parameters."""
     parameters = [" ".join(parameter.name.split()) for parameter in tool.parameters]
-    more = ["..."] if len(parameters) > MAX_PARAMETERS else []
+    if len(parameters) > MAX_PARAMETERS:
+        more = ["..."]
+    else:
+        more = []
     return f"- {tool.name}({', '.join([*parameters[:MAX_PARAMETERS], *more])})"

@@ -1,4 +1,6 @@
-"""RunRequest, RunState and RunEnd: what a run is asked, its state and its end; outcomes of calls, and their journal."""
+"""RunRequest, RunState and RunEnd: what a run is asked, its state and its end; outcomes of calls,
+and their journal.
+"""
 
 from __future__ import annotations
 
@@ -82,21 +84,28 @@ _MAY_HAVE_RUN_AT = re.compile(re.escape(f"{MAY_HAVE_RUN} at ") + r"(\S+)")
 
 
 class UnclearCall(NamedTuple):
-    """A call whose outcome is unknown, and when it was made, in Unix seconds; 0 if that is unknown, too."""
+    """A call whose outcome is unknown, and when it was made, in Unix seconds; 0 if that is unknown,
+    too.
+    """
 
     call: ToolCall
     at: float
 
 
 def may_have_run(at: float) -> str:
-    """Return why a call is proposed although the policy allows it: the same one may have run `at` this time."""
+    """Return why a call is proposed although the policy allows it:
+    the same one may have run `at` this time.
+    """
     if not at:
         return MAY_HAVE_RUN
     return f"{MAY_HAVE_RUN} at {datetime.fromtimestamp(round(at), UTC).isoformat()}"
 
 
 def may_have_run_at(reason: str) -> float | None:
-    """Return the time in a reason of `may_have_run`, 0 if it names none. None: it is another reason."""
+    """Return the time in a reason of `may_have_run`, 0 if it names none.
+
+    None: it is another reason.
+    """
     found = _MAY_HAVE_RUN_AT.fullmatch(reason)
     if found:
         return datetime.fromisoformat(found[1]).timestamp()
@@ -126,20 +135,23 @@ def unclear_calls(messages: Iterable[Message]) -> list[UnclearCall]:
 
 @dataclass(slots=True)
 class CallOutcome:
-    """The outcome of one call: the text for the model, what the tool produced and, if the run ends with it, why."""
+    """The outcome of one call: the text for the model, what the tool produced and,
+    if the run ends with it, why.
+    """
 
     call: ToolCall
     content: str
     ends: Literal["", "pending", "terminal"] = ""
     #: The text for the user, if the run ends with this call.
     final_text: str = ""
-    #: Whether the outcome is unknown: the worker died during the call, the called service never answered, or the call
-    #: took too long.
+    #: Whether the outcome is unknown: the worker died during the call, the called service never
+    #: answered, or the call took too long.
     unclear: bool = False
-    #: Whether the tool ran to its end: the text is its result, and not an error, a proposal or a note.
+    #: Whether the tool ran to its end: the text is its result, and not an error,
+    #: a proposal or a note.
     has_result: bool = False
-    #: Whether no code of the tool ran, and nothing asks for it: the call was denied, refused by its preview, wrong, or
-    #: left out.
+    #: Whether no code of the tool ran, and nothing asks for it: the call was denied,
+    #: refused by its preview, wrong, or left out.
     not_run: bool = False
     artifacts: tuple[Artifact, ...] = ()
     proposals: tuple[ProposedAction, ...] = ()
@@ -159,12 +171,16 @@ class CallOutcome:
 
     @property
     def fingerprint(self) -> str:
-        """Return a digest of the raw result. It does not depend on how the result was shortened or marked."""
+        """Return a digest of the raw result.
+
+        It does not depend on how the result was shortened or marked.
+        """
         return self.raw_digest or text_digest(self.content)
 
     @property
     def is_open(self) -> bool:
-        """Return whether the call has no result yet: the agent has proposed it, and its user will decide.
+        """Return whether the call has no result yet: the agent has proposed it,
+        and its user will decide.
 
         A tool whose own code asks has run, and returned a result of its own.
         """
@@ -174,8 +190,15 @@ class CallOutcome:
 
     @property
     def message(self) -> Message:
-        """Return the outcome as a message for the model. The message of an open call has no content."""
-        pictures = [Picture(each.mime_type, each.data or b"", each.kept) for each in self.artifacts if each.shown]
+        """Return the outcome as a message for the model.
+
+        The message of an open call has no content.
+        """
+        pictures = [
+            Picture(each.mime_type, each.data or b"", each.kept)
+            for each in self.artifacts
+            if each.shown
+        ]
         links = [ActionLink(proposed.action.pending_action_id) for proposed in self.proposals]
         return Message(
             Role.TOOL,
@@ -190,9 +213,13 @@ class CallOutcome:
 
 
 def _time_of_turn() -> float:
-    """Return when the turn came in, by the clock of the store; outside of a worker the present time."""
+    """Return when the turn came in, by the clock of the store;
+    outside of a worker the present time.
+    """
     timers = tool_environment().timers
-    return time.time() if timers is None else timers.now
+    if timers is None:
+        return time.time()
+    return timers.now
 
 
 def text_digest(text: str) -> str:
@@ -202,7 +229,9 @@ def text_digest(text: str) -> str:
 
 @dataclass(slots=True)
 class ModelAnswer:
-    """An answer of the model, its usage, and the names of the tools that the model was shown; None for all."""
+    """An answer of the model, its usage, and the names of the tools that the model was shown;
+    None for all.
+    """
 
     message: Message
     usage: UsageStats
@@ -218,16 +247,28 @@ class JournaledAnswer:
 
 
 class Journal(Protocol):
-    """The journal of one run. An index means a call of the answer that was last returned or recorded."""
+    """The journal of one run.
+
+    An index means a call of the answer that was last returned or recorded.
+    """
 
     async def next_answer(self) -> JournaledAnswer | None:
-        """Return the next answer of an earlier attempt. None: the model has to be asked from here on."""
+        """Return the next answer of an earlier attempt.
+
+        None: the model has to be asked from here on.
+        """
 
     def record_answer(self, answer: ModelAnswer) -> bool:
-        """Record an answer with tool calls. Return False if the journal has no room for its results."""
+        """Record an answer with tool calls.
+
+        Return False if the journal has no room for its results.
+        """
 
     async def save(self, *started: int) -> None:
-        """Write what was recorded, and that these calls start: they are never started again. Raises LeaseLost."""
+        """Write what was recorded, and that these calls start: they are never started again.
+
+        Raises LeaseLost.
+        """
 
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
         """Record the outcome of a call. Return it as stored, which is what the model must see."""
@@ -263,11 +304,11 @@ class NoJournal:
 class RunRequest:
     """What one run is asked to do, and with what.
 
-    `scope` names whose memories the run may read and write. "" means the scope of the run whose tool started this one,
-    or else the agent's own. With `asynchronous`, async observers are told of the run.
-    `counts`: those of the run that goes on, None for a new run. A run that goes on may have no messages. Its calls have
-    their results in the memory, unless there is a `snapshot` of the run: then `decisions` about its open calls are
-    carried out first, by their ids.
+    `scope` names whose memories the run may read and write. "" means the scope of the run whose
+    tool started this one, or else the agent's own. With `asynchronous`, async observers are told of
+    the run. `counts`: those of the run that goes on, None for a new run. A run that goes on may
+    have no messages. Its calls have their results in the memory, unless there is a `snapshot` of
+    the run: then `decisions` about its open calls are carried out first, by their ids.
     """
 
     messages: tuple[Message, ...]
@@ -292,22 +333,30 @@ class RunRequest:
     @property
     def user_text(self) -> str:
         """Return the text of the user's messages, without messages that a program added."""
-        return "\n".join([message.content for message in self.messages if message.role is Role.USER])
+        return "\n".join(
+            [message.content for message in self.messages if message.role is Role.USER]
+        )
 
 
 @dataclass(slots=True)
 class OpenRound:
-    """The tool calls of one answer while they run: the known outcomes by index, and the calls that were started."""
+    """The tool calls of one answer while they run: the known outcomes by index,
+    and the calls that were started.
+    """
 
     answer: Message
     outcomes: dict[int, CallOutcome] = field(default_factory=dict)
     started: set[int] = field(default_factory=set)
 
     def final_outcomes(self) -> list[CallOutcome]:
-        """Return an outcome for every call. A call that was started and has no outcome is unclear."""
+        """Return an outcome for every call.
+
+        A call that was started and has no outcome is unclear.
+        """
         started = self.started
         return [
-            self.outcomes.get(at) or CallOutcome(call, UNCLEAR if at in started else NOT_RUN, unclear=at in started)
+            self.outcomes.get(at)
+            or CallOutcome(call, UNCLEAR if at in started else NOT_RUN, unclear=at in started)
             for at, call in enumerate(self.answer.tool_calls)
         ]
 
@@ -327,27 +376,35 @@ class RunEnd(NamedTuple):
 
 @dataclass(slots=True)
 class RunState:
-    """The state of one run. `messages` grows only by whole rounds: a call and its result are added together."""
+    """The state of one run.
+
+    `messages` grows only by whole rounds: a call and its result are added together.
+    """
 
     request: RunRequest
     events: RunEvents
     run_memory: RunMemory
     memory: ConversationMemory | None = None
     history: list[Message] = field(default_factory=list)
-    #: The names of the tools that the conversation has needed so far, in the order in which they are shown.
+    #: The names of the tools that the conversation has needed so far,
+    #: in the order in which they are shown.
     shown_tools: list[str] = field(default_factory=list)
     compressor: Compressor | None = None
     loop_watch: LoopWatch | None = None
-    #: Receives the reply while it arrives. None without a listener, and if a check of the complete reply comes first.
+    #: Receives the reply while it arrives. None without a listener,
+    #: and if a check of the complete reply comes first.
     on_text: RunTextListener | None = None
     messages: list[Message] = field(default_factory=list)
-    #: Answers of the wrong form, each with its correction. Only the model sees them, until an answer fits.
+    #: Answers of the wrong form, each with its correction. Only the model sees them,
+    #: until an answer fits.
     rejected: list[Message] = field(default_factory=list)
     #: The instruction of the form of the answer, behind the system prompt; "" without a form.
     schema_instruction: str = ""
-    #: The summary, the facts and the notes, which seldom change. The model reads them before the history.
+    #: The summary, the facts and the notes, which seldom change.
+    #: The model reads them before the history.
     background: str = ""
-    #: The entities and relationships, which may change with every turn. The model reads them before the user's message.
+    #: The entities and relationships, which may change with every turn.
+    #: The model reads them before the user's message.
     related_facts: str = ""
     iterations: int = 0
     #: Whether the model was asked again because its answer was empty.
@@ -355,7 +412,8 @@ class RunState:
     #: The text of the last answer.
     answer_text: str = ""
     model: str = ""
-    #: Tokens that the transcript may take after the model rejected it as too long; None before that.
+    #: Tokens that the transcript may take after the model rejected it as too long;
+    #: None before that.
     max_transcript_tokens: int | None = None
     #: Whether the model is shown the tool that reads the rest of a result.
     can_read_on: bool = False
@@ -375,7 +433,8 @@ class RunState:
     #: The answers that were last offered as buttons.
     choices: tuple[str, ...] = ()
     open_round: OpenRound | None = None
-    #: Whether a call that needs an approval may wait for a decision of the program that started the run.
+    #: Whether a call that needs an approval may wait for a decision of
+    #: the program that started the run.
     may_pause: bool = False
     #: What the run added before it paused, with the results of the calls that were decided since.
     earlier: list[Message] = field(default_factory=list)
@@ -383,7 +442,8 @@ class RunState:
     remembers_earlier: bool = False
     #: Where the conversation is stored, if it is.
     session: Session | None = None
-    #: The calls that wait, and the paused runs of agents that calls have asked, by the id of the call.
+    #: The calls that wait, and the paused runs of agents that calls have asked,
+    #: by the id of the call.
     open_calls: list[OpenCall] = field(default_factory=list)
     inner: dict[str, RunSnapshot] = field(default_factory=dict)
     #: What became of the calls that were decided at the beginning of this run.
@@ -393,14 +453,20 @@ class RunState:
 
     @property
     def user_text(self) -> str:
-        """Return the text of the user's messages after the guardrails; of a run that goes on, `request_text`."""
+        """Return the text of the user's messages after the guardrails; of a run that goes on,
+        `request_text`.
+        """
         if not self.request.messages:
             return self.request_text
-        return "\n".join([message.content for message in self.messages if message.role is Role.USER])
+        return "\n".join(
+            [message.content for message in self.messages if message.role is Role.USER]
+        )
 
     @property
     def request_text(self) -> str:
-        """Return the text that the run answers; of a run that goes on, that of the latest user message."""
+        """Return the text that the run answers; of a run that goes on,
+        that of the latest user message.
+        """
         if self.request.messages:
             return self.request.user_text
         spoken = [*self.history, *self.earlier]
@@ -413,9 +479,12 @@ class RunState:
         return [*self.history, *self.messages, *self.rejected]
 
     def with_context(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages of a request with what is remembered. They end with this run's own messages.
+        """Return the messages of a request with what is remembered.
 
-        What changes from turn to turn stands behind the history: a vendor's cache knows all that precedes it.
+        They end with this run's own messages.
+
+        What changes from turn to turn stands behind the history:
+        a vendor's cache knows all that precedes it.
         """
         framed = list(messages)
         if self.related_facts:
@@ -442,9 +511,12 @@ class RunState:
             self.history = [_without_details(message) for message in self.history]
 
     def close(self, content: str) -> None:
-        """End the transcript with the reply. A user's message that a guardrail blocked is replaced by WITHHELD.
+        """End the transcript with the reply.
 
-        A transcript with an open call ends with that call: the run is not over. The models' reasoning stays until then.
+        A user's message that a guardrail blocked is replaced by WITHHELD.
+
+        A transcript with an open call ends with that call: the run is not over.
+        The models' reasoning stays until then.
         """
         for message in self.request.messages[len(self.messages) :]:
             is_blocked = message.role is Role.USER
@@ -474,10 +546,14 @@ class RunState:
         )
 
     def close_round(self, outcomes: Sequence[CallOutcome], *, note: str = "") -> None:
-        """Add the calls of one answer and their results to the transcript. The note is appended to the last result."""
+        """Add the calls of one answer and their results to the transcript.
+
+        The note is appended to the last result.
+        """
         if self.open_round is None:
             return
-        answer, self.open_round = self.open_round.answer, None
+        answer = self.open_round.answer
+        self.open_round = None
         self.messages.append(answer)
         usage = NO_USAGE
         for outcome in outcomes:
@@ -562,22 +638,35 @@ def _without_details(message: Message) -> Message:
 
 
 def going_on(
-    request: RunRequest, paused: RunSnapshot | RunCounts | None, decisions: Mapping[str, Decision] | None
+    request: RunRequest,
+    paused: RunSnapshot | RunCounts | None,
+    decisions: Mapping[str, Decision] | None,
 ) -> RunRequest:
-    """Return the request as one that goes on with a paused run. Raises DecisionError and TypeError."""
+    """Return the request as one that goes on with a paused run.
+
+    Raises DecisionError and TypeError.
+    """
     if isinstance(paused, RunSnapshot):
         check_decisions(paused.open_calls, decisions or {})
         counts = RunCounts(paused.run_id, paused.iterations, paused.usage)
         return replace(request, counts=counts, snapshot=paused, decisions=dict(decisions or {}))
     if paused is not None and not isinstance(paused, RunCounts):
-        raise TypeError(f"paused={paused!r} is no paused run: read stored data with RunSnapshot.from_dict(data)")
+        raise TypeError(
+            f"paused={paused!r} is no paused run: read stored data with RunSnapshot.from_dict(data)"
+        )
     if decisions:
-        raise DecisionError(f"decisions about {sorted(decisions)} need the run that waits: give paused=result.paused")
+        raise DecisionError(
+            f"decisions about {sorted(decisions)} need the run that waits: give paused=result.paused"
+        )
     return replace(request, counts=paused)
 
 
-def to_messages(messages: str | Sequence[Message], *, may_be_empty: bool = False) -> tuple[Message, ...]:
-    """Return the input of a run as messages. Raises TypeError for another type, and ValueError if there are none.
+def to_messages(
+    messages: str | Sequence[Message], *, may_be_empty: bool = False
+) -> tuple[Message, ...]:
+    """Return the input of a run as messages.
+
+    Raises TypeError for another type, and ValueError if there are none.
 
     A run that goes on needs none: `may_be_empty`.
     """
@@ -586,7 +675,9 @@ def to_messages(messages: str | Sequence[Message], *, may_be_empty: bool = False
     checked = (Message(Role.USER, messages),) if isinstance(messages, str) else tuple(messages)
     for message in checked:
         if not isinstance(message, Message):
-            raise TypeError(f"{message!r} is no Message: give a text or a list of Message(role=Role.USER, content=...)")
+            raise TypeError(
+                f"{message!r} is no Message: give a text or a list of Message(role=Role.USER, content=...)"
+            )
     if not checked:
         raise ValueError("there is no message to answer: give a text or at least one Message")
     return checked

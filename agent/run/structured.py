@@ -1,4 +1,6 @@
-"""Typed answers: finds JSON in the text of a model, and checks it against a pydantic model or a JSON Schema."""
+"""Typed answers: finds JSON in the text of a model, and checks it against
+a pydantic model or a JSON Schema.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,16 @@ if TYPE_CHECKING:
 
 _SPACE = r"[ \t\n\r]*+"
 
-#: A JSON string. Unescaped line breaks and tabs are allowed, because models write them. No possessive quantifier is
-#: around a group here: before Python 3.11.5 a group that failed half way stays matched.
+#: A JSON string. Unescaped line breaks and tabs are allowed, because models write them. No
+#: possessive quantifier is around a group here: before Python 3.11.5 a group that failed half way
+#: stays matched.
 _STRING = r'"(?:[^"\\]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'
 _NUMBER = r"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?+[0-9]++)?"
 _SCALAR = rf"{_STRING}|{_NUMBER}|true|false|null"
 
-#: What may follow: any value, the first item after an opening bracket, the next item after a comma, and the rest after
-#: a value. A match is classified by its last character, which is a quote for a string.
+#: What may follow: any value, the first item after an opening bracket, the next item after a comma,
+#: and the rest after a value. A match is classified by its last character, which is a quote for a
+#: string.
 _VALUE = re.compile(rf"{_SPACE}(?:[\[{{]|{_SCALAR})")
 _KEY = re.compile(rf"{_SPACE}{_STRING}{_SPACE}:")
 _FIRST: Mapping[str, re.Pattern[str]] = {
@@ -39,7 +43,10 @@ _FIRST: Mapping[str, re.Pattern[str]] = {
     "{": re.compile(rf"{_SPACE}(?:}}|{_STRING}{_SPACE}:)"),
 }
 _NEXT: Mapping[str, re.Pattern[str]] = {"[": _VALUE, "{": _KEY}
-_REST: Mapping[str, re.Pattern[str]] = {"[": re.compile(rf"{_SPACE}[,\]]"), "{": re.compile(rf"{_SPACE}[,}}]")}
+_REST: Mapping[str, re.Pattern[str]] = {
+    "[": re.compile(rf"{_SPACE}[,\]]"),
+    "{": re.compile(rf"{_SPACE}[,}}]"),
+}
 
 #: The start of a code block whose content starts with a bracket.
 _FENCED = re.compile(r"```[\w+.-]*+\s*+(?=[\[{])")
@@ -47,11 +54,13 @@ _BRACKET = re.compile(r"[\[{]")
 
 
 def values_in(text: str) -> Iterator[str]:
-    """Yield the outermost JSON objects and arrays of a text, those at the start of a code block first.
+    """Yield the outermost JSON objects and arrays of a text,
+    those at the start of a code block first.
 
     Their strings may contain line breaks and tabs: read them with `json.loads(..., strict=False)`.
     """
-    scan, yielded = _JsonScanner(text), set[tuple[int, int]]()
+    scan = _JsonScanner(text)
+    yielded = set[tuple[int, int]]()
     fenced = (fence.end() for fence in _FENCED.finditer(text))
     for span in itertools.chain(_spans(scan, fenced), _spans(scan, starts_in(text))):
         if span not in yielded:
@@ -74,10 +83,12 @@ def _spans(scan: _JsonScanner, starts: Iterable[int]) -> Iterator[tuple[int, int
 
 
 class _JsonScanner:
-    """Finds the ends of JSON values in a text. Remembers the end of each value, so no bracket is parsed twice.
+    """Finds the ends of JSON values in a text.
 
-    This takes linear time: if two attempts overlap, one sees as a string what the other sees as structure, until one
-    fails; a third attempt over the same characters cannot exist.
+    Remembers the end of each value, so no bracket is parsed twice.
+
+    This takes linear time: if two attempts overlap, one sees as a string what the other sees as
+    structure, until one fails; a third attempt over the same characters cannot exist.
     """
 
     def __init__(self, text: str) -> None:
@@ -92,7 +103,10 @@ class _JsonScanner:
 
     def _read(self, start: int) -> None:
         """Store the ends of the value and of all values inside it, as far as it can be parsed."""
-        text, opened, expected, at = self._text, list[int](), _VALUE, start
+        text = self._text
+        opened = list[int]()
+        expected = _VALUE
+        at = start
         while match := expected.match(text, at):
             at = match.end()
             mark = text[at - 1]
@@ -106,10 +120,16 @@ class _JsonScanner:
                 if not opened:
                     return
             inside = text[opened[-1]]
-            expected = _VALUE if mark == ":" else _NEXT[inside] if mark == "," else _REST[inside]
+            if mark == ":":
+                expected = _VALUE
+            elif mark == ",":
+                expected = _NEXT[inside]
+            else:
+                expected = _REST[inside]
 
 
-#: A string in single or double quotes. One without an end contains the rest of the text, which is read only once.
+#: A string in single or double quotes. One without an end contains the rest of the text,
+#: which is read only once.
 _QUOTED_STRING = r'"(?:[^"\\]|\\.)*+"?|' r"'(?:[^'\\]|\\.)*+'?"
 _BRACKETS = re.compile(rf"{_QUOTED_STRING}|[{{}}\[\]]", re.DOTALL)
 _REPAIRABLE = re.compile(rf"{_QUOTED_STRING}|,(?=\s*+[}}\]])|\b(?:True|False|None)\b", re.DOTALL)
@@ -129,16 +149,20 @@ _DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant)
 
 
 def decode_value(text: str, *, repair: bool) -> tuple[Any, int]:
-    """Return the object or list at the start of the text, and its length; (None, 0) if there is none.
+    """Return the object or list at the start of the text, and its length; (None,
+    0) if there is none.
 
-    With `repair`, single quotes, Python's constants and commas before a closing bracket are accepted.
+    With `repair`, single quotes, Python's constants and commas
+    before a closing bracket are accepted.
     """
     try:
         return _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
         length = _bracketed_length(text) if repair else 0
     try:
-        return (_DECODER.decode(_REPAIRABLE.sub(_repaired, text[:length])), length) if length else (None, 0)
+        if length:
+            return (_DECODER.decode(_REPAIRABLE.sub(_repaired, text[:length])), length)
+        return (None, 0)
     except (ValueError, RecursionError):
         return None, 0
 
@@ -174,14 +198,16 @@ _DATA_KEYWORDS = frozenset(("const", "default", "enum", "examples"))
 MAX_CANDIDATES = 8
 
 #: The number of mistakes in an error message, and its characters that the model is shown.
-MAX_MISTAKES, MAX_ERROR_CHARS = 10, 2000
+MAX_MISTAKES = 10
+MAX_ERROR_CHARS = 2000
 
 
 def extract_json(text: str) -> str | None:
-    """Return the first JSON object or array of a text, preferably one at the start of a code block; None without one.
+    """Return the first JSON object or array of a text, preferably one at the start of a code block;
+    None without one.
 
-    Brackets that are not JSON are skipped. Strings may contain line breaks and tabs: read the result with
-    `json.loads(..., strict=False)`. Takes linear time at any depth.
+    Brackets that are not JSON are skipped. Strings may contain line breaks and tabs: read the
+    result with `json.loads(..., strict=False)`. Takes linear time at any depth.
     """
     return next(values_in(text), None)
 
@@ -189,8 +215,8 @@ def extract_json(text: str) -> str | None:
 def schema_from_response_format(fmt: ResponseFormat) -> dict[str, Any]:
     """Return a new copy of the JSON Schema of a response format.
 
-    Raises TypeError for another type, and ValueError for an unusable schema: it is invalid, is not JSON, or refers to
-    something outside of it (nothing is ever fetched).
+    Raises TypeError for another type, and ValueError for an unusable schema: it is invalid, is not
+    JSON, or refers to something outside of it (nothing is ever fetched).
     """
     if isinstance(fmt, type) and issubclass(fmt, BaseModel):
         return copy.deepcopy(_model_schema(fmt))
@@ -205,7 +231,9 @@ def schema_from_response_format(fmt: ResponseFormat) -> dict[str, Any]:
     except jsonschema.SchemaError as exc:
         where = "/".join(map(str, exc.absolute_path)) or "its top"
         cure = "give the schema itself, in no wrapping of a vendor's"
-        raise ValueError(f"response_format is no JSON Schema: at {where}, {quoted(exc.instance)}; {cure}") from exc
+        raise ValueError(
+            f"response_format is no JSON Schema: at {where}, {quoted(exc.instance)}; {cure}"
+        ) from exc
     except (TypeError, ValueError, RecursionError) as exc:
         raise ValueError(f"response_format is no usable JSON Schema: {_first_line(exc)}") from exc
     schema: dict[str, Any] = json.loads(written)
@@ -213,10 +241,11 @@ def schema_from_response_format(fmt: ResponseFormat) -> dict[str, Any]:
 
 
 def parse_and_validate(text: str, fmt: ResponseFormat) -> Any:
-    """Return the first JSON value in the text that fits: a model instance, or plain data for a JSON Schema.
+    """Return the first JSON value in the text that fits: a model instance,
+    or plain data for a JSON Schema.
 
-    A null where none is allowed counts as left out. Raises ValueError with the path of each mistake, so that the model
-    can correct it, and TypeError for an invalid format.
+    A null where none is allowed counts as left out. Raises ValueError with the path of each
+    mistake, so that the model can correct it, and TypeError for an invalid format.
     """
     make: Callable[[Any], Any]
     if isinstance(fmt, type) and issubclass(fmt, BaseModel):
@@ -228,7 +257,9 @@ def parse_and_validate(text: str, fmt: ResponseFormat) -> Any:
         try:
             json.loads(text, strict=False, parse_constant=refuse_constant)
         except (ValueError, RecursionError) as exc:
-            raise ValueError(f"the answer holds no JSON that can be read: {_break_position(text)}") from exc
+            raise ValueError(
+                f"the answer holds no JSON that can be read: {_break_position(text)}"
+            ) from exc
         candidates = [text]  # a value without brackets
     errors: dict[str, ValueError] = {}
     for candidate in candidates:
@@ -262,7 +293,9 @@ def _model_schema(model: type[BaseModel]) -> dict[str, Any]:
     try:
         return model.model_json_schema()
     except Exception as exc:  # pydantic raises errors without a common base
-        raise ValueError(f"response_format {model.__name__} has no JSON Schema: {_first_line(exc)}") from exc
+        raise ValueError(
+            f"response_format {model.__name__} has no JSON Schema: {_first_line(exc)}"
+        ) from exc
 
 
 def _schema_text(schema: Mapping[str, Any]) -> str:
@@ -271,7 +304,9 @@ def _schema_text(schema: Mapping[str, Any]) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _validator(written: str) -> Validator:
-    """Return the validator of a schema. Cached, because checking a schema takes a millisecond in every run.
+    """Return the validator of a schema.
+
+    Cached, because checking a schema takes a millisecond in every run.
 
     Raises ValueError if the schema refers to something outside of it, because nothing is fetched.
     """
@@ -285,11 +320,15 @@ def _validator(written: str) -> Validator:
     resolver = registry.crawl().resolver()
     for target in _references(schema):
         if not target.startswith("#"):
-            raise ValueError(f"it refers to {target!r}: put that under '$defs', and refer to '#/$defs/...'")
+            raise ValueError(
+                f"it refers to {target!r}: put that under '$defs', and refer to '#/$defs/...'"
+            )
         try:
             resolver.lookup(target)
         except Unresolvable as exc:
-            raise ValueError(f"it refers to {target!r}, which it does not have: put that under '$defs'") from exc
+            raise ValueError(
+                f"it refers to {target!r}, which it does not have: put that under '$defs'"
+            ) from exc
     return bounded_validator(schema)
 
 
@@ -309,7 +348,10 @@ class _DoesNotFit(ValueError):
     """Raised when a value does not fit. `nulls` are the paths of nulls that are not allowed."""
 
     def __init__(self, mistakes: Sequence[tuple[_Path, str, Any]]) -> None:
-        lines = [f"{'.'.join(map(str, path)) or 'the whole'}: {text}" for path, text, _ in mistakes[:MAX_MISTAKES]]
+        lines = [
+            f"{'.'.join(map(str, path)) or 'the whole'}: {text}"
+            for path, text, _ in mistakes[:MAX_MISTAKES]
+        ]
         super().__init__(f"the JSON does not fit: {'; '.join(lines)}")
         self.nulls = [path for path, _, value in mistakes if value is None and path]
 
@@ -318,7 +360,9 @@ def _read(make: Callable[[Any], Any], candidate: str) -> Any:
     """Return the value of a JSON text, checked by `make`. Raises ValueError."""
     try:
         value = json.loads(candidate, strict=False, parse_constant=refuse_constant)
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # a lone surrogate cannot be stored
+        json.dumps(
+            value, allow_nan=False, ensure_ascii=False
+        ).encode()  # a lone surrogate cannot be stored
         try:
             return make(value)
         except _DoesNotFit as exc:
@@ -326,16 +370,21 @@ def _read(make: Callable[[Any], Any], candidate: str) -> Any:
     except RecursionError as exc:
         raise ValueError("the JSON is nested too deep: use fewer levels") from exc
     except UnicodeEncodeError as exc:
-        raise ValueError("the JSON holds half a character (a lone surrogate), which no UTF-8 can hold") from exc
+        raise ValueError(
+            "the JSON holds half a character (a lone surrogate), which no UTF-8 can hold"
+        ) from exc
 
 
 def _without_nulls(make: Callable[[Any], Any], value: Any, refused: _DoesNotFit) -> Any:
-    """Read the value again without nulls that are not allowed: vendors write null for an absent property."""
+    """Read the value again without nulls that are not allowed:
+    vendors write null for an absent property.
+    """
     has_changed = False
     for *parents, name in refused.nulls:
         inner = value
         for part in parents:
-            with contextlib.suppress(KeyError, IndexError, TypeError):  # pydantic's paths also name types of a union
+            # Pydantic's paths also name types of a union.
+            with contextlib.suppress(KeyError, IndexError, TypeError):
                 inner = inner[part]
         if isinstance(inner, dict) and inner.get(name, ...) is None:
             del inner[name]
@@ -362,13 +411,17 @@ def _instance(model: type[BaseModel], value: Any) -> BaseModel:
 
 def _data(validator: Validator, value: Any) -> Any:
     try:
-        errors = list(itertools.islice(with_budget(validator, StepBudget()).iter_errors(value), MAX_MISTAKES))
+        errors = list(
+            itertools.islice(with_budget(validator, StepBudget()).iter_errors(value), MAX_MISTAKES)
+        )
     except RecursionError:
         raise
     except Exception as exc:  # such as a broken reference, or too much work
         raise ValueError(f"the JSON cannot be checked: {_first_line(exc)}") from exc
     if errors:
-        raise _DoesNotFit([(tuple(each.absolute_path), _mistake_text(each), each.instance) for each in errors])
+        raise _DoesNotFit(
+            [(tuple(each.absolute_path), _mistake_text(each), each.instance) for each in errors]
+        )
     return value
 
 

@@ -33,7 +33,9 @@ from sayso.channels.types import random_id
 
 #: The word that starts a call in the text of a model.
 MARKER = "TOOL_CALL"
-DEFAULT_INSTRUCTIONS = "You are a helpful assistant. Call a tool when it helps to answer; else answer yourself."
+DEFAULT_INSTRUCTIONS = (
+    "You are a helpful assistant. Call a tool when it helps to answer; else answer yourself."
+)
 _CONTRACT = f"""\
 How to call a tool:
 - Write {MARKER}, then one JSON object: {{"tool_name": "<name>", "parameters": {{...}}}}
@@ -51,11 +53,17 @@ class PromptBuilder:
         self.base_instructions = base_instructions
 
     def build(self, tools: Iterable[Tool | Mapping[str, Any]]) -> str:
-        """Return the instructions, the syntax of a call and the tools. Without tools, return only the instructions."""
+        """Return the instructions, the syntax of a call and the tools.
+
+        Without tools, return only the instructions.
+        """
         schemas = [tool.schema() if isinstance(tool, Tool) else tool for tool in tools]
         if not schemas:
             return self.base_instructions
-        shown = [{key: each[key] for key in ("name", "description", "parameters") if key in each} for each in schemas]
+        shown = [
+            {key: each[key] for key in ("name", "description", "parameters") if key in each}
+            for each in schemas
+        ]
         texts = [json.dumps(each, ensure_ascii=False, indent=2) for each in shown]
         return "\n\n".join([self.base_instructions, _CONTRACT, *texts]).strip()
 
@@ -80,20 +88,22 @@ _FENCE = r"<<<data (?P<boundary>[0-9a-f]{1,64})>>>"
 _LEAD = r"\s{0,8}(?:```\w{0,12}\s{0,8})?[*#<`]{0,4}"
 _TRAIL = r"s?(?!\w)[*>`]{0,4}[ \t]{0,8}[:=]?[*`]{0,4}\s{0,8}(?:```)?(?:json\w?)?\s{0,8}(?=[{\[])"
 _WORD = r"tool[\s_-]?call"
-#: A data fence, or a call. The other patterns find a marker in front of a payload, any marker, and a text's last
-#: characters that may become one.
+#: A data fence, or a call. The other patterns find a marker in front of a payload, any marker, and
+#: a text's last characters that may become one.
 _SCAN = re.compile(rf"{_FENCE}|{_LEAD}(?<!\w){_WORD}{_TRAIL}", re.IGNORECASE)
 _CALLED = re.compile(rf"(?<!\w)(?={_WORD}{_TRAIL})", re.IGNORECASE)
 _STARTED = re.compile(rf"{_LEAD}(?<!\w){_WORD}", re.IGNORECASE)
-_BEGINNING = re.compile(rf"{_LEAD}(?:(?<!\w)t(?:o(?:o(?:l(?:[\s_-]?(?:c(?:a(?:l(?:l)?)?)?)?)?)?)?)?)?\Z", re.IGNORECASE)
+_BEGINNING = re.compile(
+    rf"{_LEAD}(?:(?<!\w)t(?:o(?:o(?:l(?:[\s_-]?(?:c(?:a(?:l(?:l)?)?)?)?)?)?)?)?)?\Z", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ParseResult:
     """The calls in a model's text, in order. `tool_call` is the first of them.
 
-    `text` is the text before the first call, without space at its end, or all of it. What follows a call is the model's
-    guess at its result.
+    `text` is the text before the first call, without space at its end, or all of it. What follows a
+    call is the model's guess at its result.
     """
 
     tool_call: ToolCall | None
@@ -103,51 +113,73 @@ class ParseResult:
 
 
 class ToolCallParser:
-    """Finds calls in a model's text. It accepts many variants of the syntax, and ignores text inside data fences."""
+    """Finds calls in a model's text.
+
+    It accepts many variants of the syntax, and ignores text inside data fences.
+    """
 
     def __init__(self, max_payload_chars: int = 8000) -> None:
         self._max_payload_chars = max_payload_chars
 
     def parse(self, text: str) -> ParseResult:
-        """Return the calls in the text. Raises nothing: an unreadable or too long payload stays text."""
-        calls, before = list[ToolCall](), text
-        position, repairs = 0, MAX_REPAIRS
+        """Return the calls in the text.
+
+        Raises nothing: an unreadable or too long payload stays text.
+        """
+        calls = list[ToolCall]()
+        before = text
+        position = 0
+        repairs = MAX_REPAIRS
         while match := _SCAN.search(text, position):
             position = match.end()
             if match["boundary"]:
                 line = f"<<<end of data {match['boundary']}>>>"
                 end = text.find(line, position)
-                position = len(text) if end < 0 else end + len(line)  # a cut-off answer may have no end of the data
+                # A cut-off answer may have no end of the data.
+                position = len(text) if end < 0 else end + len(line)
                 continue
             payload = text[position : position + self._max_payload_chars]
             value, length = decode_value(payload, repair=repairs > 0)
             repairs -= not length
             position += length
-            items = value if isinstance(value, list) else [value]
+            if isinstance(value, list):
+                items = value
+            else:
+                items = [value]
             found = [call for item in items if (call := _as_call(item)) is not None]
-            if found and len(found) == len(items):  # a list that contains something else is no list of calls
-                before = before if calls else text[: match.start()].rstrip()
+            # A list that contains something else is no list of calls.
+            if found and len(found) == len(items):
+                if not calls:
+                    before = text[: match.start()].rstrip()
                 calls += found
         return ParseResult(calls[0] if calls else None, text, tuple(calls), before)
 
     def quoted(self, text: str) -> str:
-        """Return text of people or tools so that it contains no call, even if the model repeats it literally."""
+        """Return text of people or tools so that it contains no call,
+        even if the model repeats it literally.
+        """
         return _CALLED.sub(_QUOTED, text)
 
     def complete_chars(self, text: str, start: int) -> int:
-        """Return how many characters of a growing text cannot be part of a call. Those before `start` are known."""
+        """Return how many characters of a growing text cannot be part of a call.
+
+        Those before `start` are known.
+        """
         started = _STARTED.search(text, start)
         if started:
             return started.start()
         tail = max(start, len(text) - MAX_LEAD_CHARS - len(MARKER))
         beginning = _BEGINNING.search(text, tail)
-        return beginning.start() if beginning else len(text)
+        if beginning:
+            return beginning.start()
+        return len(text)
 
 
 def _as_call(value: Any) -> ToolCall | None:
     """Return the call of an object; None if it is no call.
 
-    A call whose parameters are not an object is refused later; without them it would do something else.
+    A call whose parameters are not an object is refused later;
+    without them it would do something else.
     """
     if not isinstance(value, dict):
         return None
@@ -158,18 +190,24 @@ def _as_call(value: Any) -> ToolCall | None:
     if not isinstance(name, str) or not name.strip():
         return None
     key = next((each for each in _PARAMETERS if each in rest), None)
-    given: Any = rest if key is None else rest[key]  # without a known key, all keys beside the name are parameters
+    # Without a known key, all keys beside the name are parameters.
+    given: Any = rest if key is None else rest[key]
     if isinstance(given, str):
         given = decode_value(given.strip(), repair=False)[0] or given.strip()
     if given is None or given in ("", []):
         given = {}
-    parameters = given if isinstance(given, dict) else {NOT_JSON: str(given)[:MAX_NOT_JSON_CHARS]}
+    if isinstance(given, dict):
+        parameters = given
+    else:
+        parameters = {NOT_JSON: str(given)[:MAX_NOT_JSON_CHARS]}
     return ToolCall(name.strip(), parameters)
 
 
 def _name_and_rest(value: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     key = next((each for each in _NAMES if each in value), "")
-    return value.get(key), {other: each for other, each in value.items() if other != key and other not in _IGNORED_KEYS}
+    return value.get(key), {
+        other: each for other, each in value.items() if other != key and other not in _IGNORED_KEYS
+    }
 
 
 #: The methods by which a provider may be called.
@@ -179,8 +217,9 @@ _CALL_METHODS = ("acomplete", "complete", "astream", "stream")
 class TextToolProvider:
     """Wraps a provider without tool calls. Keeps no state of runs.
 
-    Tools are described in the system prompt, calls and results are written as text, and calls in the model's text are
-    parsed. A native response format is not supported, because it would leave the model no text for a call.
+    Tools are described in the system prompt, calls and results are written as text, and calls in
+    the model's text are parsed. A native response format is not supported, because it would leave
+    the model no text for a call.
     """
 
     supports_tools = True
@@ -207,7 +246,9 @@ class TextToolProvider:
         self._new_id = new_id
 
     def with_listener(self, listener: FallbackListener) -> TextToolProvider:
-        """Return the same provider, whose fallbacks are reported to the listener; see FallbackProvider."""
+        """Return the same provider, whose fallbacks are reported to the listener;
+        see FallbackProvider.
+        """
         listening = copy(self)
         listening.provider = with_listener(self.provider, listener)
         return listening
@@ -223,13 +264,18 @@ class TextToolProvider:
         return replace(answer, content=parsed.text, tool_calls=calls), usage
 
     async def astream(self, **request: Any) -> AsyncGenerator[StreamItem, None]:
-        """Yield the pieces of the answer, text as soon as it cannot be the start of a call. Raises ProviderError."""
+        """Yield the pieces of the answer, text as soon as it cannot be the start of a call.
+
+        Raises ProviderError.
+        """
         parsed_request = ProviderRequest(**request)
-        text, sent = "", 0
+        text = ""
+        sent = 0
         async with aclosing(stream_items(self.provider, self._in_text(parsed_request))) as stream:
             async for item in stream:
                 if isinstance(item, Restart):
-                    text, sent = "", 0
+                    text = ""
+                    sent = 0
                 if not isinstance(item, str) or not parsed_request.tools:
                     yield item
                     continue
@@ -245,9 +291,14 @@ class TextToolProvider:
             yield call
 
     def _in_text(self, request: ProviderRequest) -> ProviderRequest:
-        """Return the request with tools as text. Only the model's own calls have a form that the parser accepts."""
+        """Return the request with tools as text.
+
+        Only the model's own calls have a form that the parser accepts.
+        """
         builder = copy(self._prompt_builder)
-        builder.base_instructions = "\n\n".join(filter(None, [builder.base_instructions, request.system_prompt]))
+        builder.base_instructions = "\n\n".join(
+            filter(None, [builder.base_instructions, request.system_prompt])
+        )
         return replace(
             request,
             system_prompt=builder.build(request.tools or ()),
@@ -261,14 +312,18 @@ class TextToolProvider:
 
 
 def needs_text_tools(provider: Provider) -> bool:
-    """Return whether a provider needs tools as text: it says so, or its methods have no `tools` parameter (seed)."""
+    """Return whether a provider needs tools as text: it says so,
+    or its methods have no `tools` parameter (seed).
+    """
     if not getattr(provider, "supports_tools", True):
         return True
     return not _takes_tools(provider)
 
 
 def _takes_tools(provider: Provider) -> bool:
-    methods = [method for name in _CALL_METHODS if (method := getattr(provider, name, None)) is not None]
+    methods = [
+        method for name in _CALL_METHODS if (method := getattr(provider, name, None)) is not None
+    ]
     for method in methods:
         try:
             parameters = inspect.signature(method).parameters.values()
@@ -280,7 +335,10 @@ def _takes_tools(provider: Provider) -> bool:
 
 
 def _transcript_in_text(messages: Sequence[Message], parser: ToolCallParser) -> list[Message]:
-    """Return the transcript with calls and results as text. Consecutive results become one message."""
+    """Return the transcript with calls and results as text.
+
+    Consecutive results become one message.
+    """
     written: list[Message] = []
     for is_result, group in groupby(messages, key=lambda message: message.role is Role.TOOL):
         texts = [_as_text(message, parser) for message in group]
@@ -294,14 +352,23 @@ def _transcript_in_text(messages: Sequence[Message], parser: ToolCallParser) -> 
 
 
 def _as_text(message: Message, parser: ToolCallParser) -> Message:
-    """Return the message with its calls or result as text. Only the model's own calls have a form that is parsed."""
+    """Return the message with its calls or result as text.
+
+    Only the model's own calls have a form that is parsed.
+    """
     if message.role is Role.TOOL:
-        content = parser.quoted(f"The result of the tool {message.tool_name!r}:\n{fenced(message.content)}")
+        content = parser.quoted(
+            f"The result of the tool {message.tool_name!r}:\n{fenced(message.content)}"
+        )
         return Message(Role.USER, content, media=message.media, pictures=message.pictures)
     if message.role is not Role.ASSISTANT:
         return replace(message, content=parser.quoted(message.content))
     if not message.tool_calls:
         return message
-    calls = [{"tool_name": call.tool_name, "parameters": call.parameters} for call in message.tool_calls]
+    calls = [
+        {"tool_name": call.tool_name, "parameters": call.parameters} for call in message.tool_calls
+    ]
     texts = [f"{MARKER}\n{json.dumps(call, ensure_ascii=False)}" for call in calls]
-    return replace(message, content="\n\n".join(filter(None, [message.content, *texts])), tool_calls=())
+    return replace(
+        message, content="\n\n".join(filter(None, [message.content, *texts])), tool_calls=()
+    )

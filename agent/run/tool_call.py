@@ -1,4 +1,6 @@
-"""Runs one tool call: policy, approval or proposal, result cache, result; and reports it to observers."""
+"""Runs one tool call: policy, approval or proposal, result cache, result;
+and reports it to observers.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ from typing import Any
 from sayso.agent.config import AgentConfig
 from sayso.agent.decisions import OpenCall
 from sayso.agent.guards.coherence import check_coherence
-from sayso.agent.guards.policy import PolicyDecision, ToolCallRefused, editable_names, require_approval
+from sayso.agent.guards.policy import (
+    PolicyDecision,
+    ToolCallRefused,
+    editable_names,
+    require_approval,
+)
 from sayso.agent.messages import ToolCall
 from sayso.agent.observability.trace import RunEvents, place_of
 from sayso.agent.observability.usage import AgentAnalytics
@@ -59,19 +66,27 @@ class ToolRequest:
     tool: Tool
     checked: ValidatedArguments
     decision: PolicyDecision
-    #: Whether a call that needs an approval waits for a decision of the program that started the run.
+    #: Whether a call that needs an approval waits for a decision of
+    #: the program that started the run.
     may_pause: bool = False
 
     @property
     def runs_now(self) -> bool:
-        """Return whether the tool itself runs now, rather than a proposal, as far as the policy decides."""
+        """Return whether the tool itself runs now, rather than a proposal,
+        as far as the policy decides.
+        """
         decision = self.decision.decision
-        return decision == "allow" or (decision == "review" and not (self.may_pause or in_channel_run()))
+        return decision == "allow" or (
+            decision == "review" and not (self.may_pause or in_channel_run())
+        )
 
 
 @dataclass(slots=True)
 class ToolRun:
-    """A finished call. `raw` is the raw result if it may be summarized, `key` its cache key, `error` a failure."""
+    """A finished call.
+
+    `raw` is the raw result if it may be summarized, `key` its cache key, `error` a failure.
+    """
 
     outcome: CallOutcome
     raw: str | None = None
@@ -80,10 +95,16 @@ class ToolRun:
 
 
 class ToolCaller:
-    """Runs the tool calls of one answer, and reports them to the trace, the observers, the analytics and the log."""
+    """Runs the tool calls of one answer, and reports them to the trace, the observers,
+    the analytics and the log.
+    """
 
     def __init__(
-        self, run: RunState, provider: Provider, config: AgentConfig, analytics: AgentAnalytics | None = None
+        self,
+        run: RunState,
+        provider: Provider,
+        config: AgentConfig,
+        analytics: AgentAnalytics | None = None,
     ) -> None:
         self._run = run
         self._events = run.events
@@ -94,20 +115,33 @@ class ToolCaller:
     async def on_invalid_call(self, outcome: CallOutcome, *, is_known: bool) -> None:
         """Report a call of an unknown tool, or with invalid arguments."""
         call = outcome.call
-        self._events.note("error", tool_name=call.tool_name, tool_args=call.parameters, error=outcome.content)
+        self._events.note(
+            "error", tool_name=call.tool_name, tool_args=call.parameters, error=outcome.content
+        )
         if self._events.has_observer_of("tool_error"):
-            error = (ValueError if is_known else ToolNotFoundError)(outcome.content.removeprefix("Error: "))
-            await self._events.tell("tool_error", call.id, call.tool_name, error, call.parameters, 0.0)
+            error = (ValueError if is_known else ToolNotFoundError)(
+                outcome.content.removeprefix("Error: ")
+            )
+            await self._events.tell(
+                "tool_error", call.id, call.tool_name, error, call.parameters, 0.0
+            )
 
     async def on_decision(self, request: ToolRequest) -> str:
-        """Report the policy's decision. Return why an allowed call does not fit what the user asked for, or ""."""
+        """Report the policy's decision.
+
+        Return why an allowed call does not fit what the user asked for, or "".
+        """
         decision = request.decision
         if self._events.has_observer_of("policy_decision"):
             try:
                 args = request.checked.json
-            except ToolParameterError:  # no JSON: observers see the arguments as the model gave them
+            except (
+                ToolParameterError
+            ):  # no JSON: observers see the arguments as the model gave them
                 args = request.call.parameters
-            await self._events.tell("policy_decision", request.tool.name, decision.decision, decision.reason, args)
+            await self._events.tell(
+                "policy_decision", request.tool.name, decision.decision, decision.reason, args
+            )
         # The call that gave a result was checked, and so is each call of a tool that is found.
         only_looks = request.tool.metadata.source in (RESULTS, SEARCH)
         if not self._config.coherence_check or decision.decision == "deny" or only_looks:
@@ -115,8 +149,11 @@ class ToolCaller:
         return await self._check_coherence(request.call, request.tool.description)
 
     async def _check_coherence(self, call: ToolCall, description: str) -> str:
-        """Return what the model is told about a call that does not fit what the user asked for; "" if it fits."""
-        config, began = self._config, perf_counter()
+        """Return what the model is told about a call that does not fit what the user asked for;
+        "" if it fits.
+        """
+        config = self._config
+        began = perf_counter()
         result = await check_coherence(
             call,
             description,
@@ -127,22 +164,33 @@ class ToolCaller:
             fail_closed=config.coherence_fail_closed,
         )
         self._events.add_side_usage(with_cost(result.usage, config.prices))
-        await self._events.tell("coherence_check", call.tool_name, result.coherent, result.explanation)
+        await self._events.tell(
+            "coherence_check", call.tool_name, result.coherent, result.explanation
+        )
         if result.coherent:
             return ""
-        self._events.note("coherence_check", began=began, tool_name=call.tool_name, error=result.explanation)
+        self._events.note(
+            "coherence_check", began=began, tool_name=call.tool_name, error=result.explanation
+        )
         return f"{call.tool_name!r} was not run: it does not fit what the user asked for. {result.explanation}"
 
     async def run(self, request: ToolRequest, suspicions: Sequence[str]) -> ToolRun:
-        """Run the call and report its start, chunks and end. A call that is denied or proposed has no start.
+        """Run the call and report its start, chunks and end.
 
-        `suspicions` of the tool environment gets the kinds of injection that the screening finds meanwhile.
-        Raises nothing: the model reads the error, and can correct itself.
+        A call that is denied or proposed has no start.
+
+        `suspicions` of the tool environment gets the kinds of injection that the screening finds
+        meanwhile. Raises nothing: the model reads the error, and can correct itself.
         """
-        call, began, runs_now = request.call, perf_counter(), request.runs_now
+        call = request.call
+        began = perf_counter()
+        runs_now = request.runs_now
         is_observed = self._events.has_observer_of("tool_start", "tool_chunk")
         has_listener = runs_now and (is_observed or self._analytics is not None)
-        chunks = _ChunkReporter(self._events, call) if has_listener else None
+        if has_listener:
+            chunks = _ChunkReporter(self._events, call)
+        else:
+            chunks = None
         if chunks:
             await self._events.tell("tool_start", call.id, call.tool_name, call.parameters)
         try:
@@ -164,17 +212,27 @@ class ToolCaller:
             self._log_failure(call, run.error)
         if suspicions:
             kinds = ", ".join(suspicions)
-            self._events.note("output_screening", tool_name=call.tool_name, summary=f"{call.tool_name}: {kinds}")
-            await self._events.tell("guardrail_triggered", "tool_output", "screening", "warn", kinds)
+            self._events.note(
+                "output_screening", tool_name=call.tool_name, summary=f"{call.tool_name}: {kinds}"
+            )
+            await self._events.tell(
+                "guardrail_triggered", "tool_output", "screening", "warn", kinds
+            )
         if runs_now and self._events.has_observer_of("tool_end", "tool_error"):
             await self._report_end(call, run, began)
         if self._analytics is not None and runs_now:
-            seconds, chunk_count = perf_counter() - began, chunks.count if chunks else 0
-            self._analytics.record_tool_call(call.tool_name, run.error is None, seconds, call.parameters, chunk_count)
+            seconds = perf_counter() - began
+            chunk_count = chunks.count if chunks else 0
+            self._analytics.record_tool_call(
+                call.tool_name, run.error is None, seconds, call.parameters, chunk_count
+            )
         return run
 
     def _log_failure(self, call: ToolCall, error: ToolError) -> None:
-        """Log an exception of a tool or its preview with the trace's ids. A ToolError is logged without traceback."""
+        """Log an exception of a tool or its preview with the trace's ids.
+
+        A ToolError is logged without traceback.
+        """
         raised = original_error(error)
         is_expected = raised is error
         ids = {
@@ -190,16 +248,22 @@ class ToolCaller:
         return f"{self._events.run_id}/{call.id}"
 
     async def _report_end(self, call: ToolCall, run: ToolRun, began: float) -> None:
-        error, milliseconds = run.error, (perf_counter() - began) * 1000
+        error = run.error
+        milliseconds = (perf_counter() - began) * 1000
         if error is None:
-            await self._events.tell("tool_end", call.id, call.tool_name, run.outcome.content, milliseconds)
+            await self._events.tell(
+                "tool_end", call.id, call.tool_name, run.outcome.content, milliseconds
+            )
         else:
             raised = original_error(error)
-            await self._events.tell("tool_error", call.id, call.tool_name, raised, call.parameters, milliseconds)
+            await self._events.tell(
+                "tool_error", call.id, call.tool_name, raised, call.parameters, milliseconds
+            )
 
     async def _run_or_explain(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
         """Run one call. An error becomes its outcome."""
-        call, tool = request.call, request.tool
+        call = request.call
+        tool = request.tool
         try:
             return await self._apply_policy(request, chunks)
         except ToolCallRefused as exc:
@@ -229,14 +293,15 @@ class ToolCaller:
             self._refuse_other_tool(tool)
             draft = await self.draft(request)
             editable: Sequence[str] = ()
-            if not self._run.request.is_inner:  # a channel changes only calls of its own agent's tools
+            # A channel changes only calls of its own agent's tools.
+            if not self._run.request.is_inner:
                 editable = editable_names(tool, config.tool_policy)
             form = edit_fields(tool, editable, draft.args)
             return ToolRun(await _proposal_outcome(request, draft.propose(decision.reason, form)))
         if request.may_pause:
             return ToolRun(await self._open_call(request))
-        # The person approves the arguments that run, even if defaults are created anew for each call. A value that JSON
-        # cannot represent, such as a secret, runs as it was given.
+        # The person approves the arguments that run, even if defaults are created anew for each
+        # call. A value that JSON cannot represent, such as a secret, runs as it was given.
         try:
             parameters: Mapping[str, Any] = tool.validate_record(request.call.parameters)
             approved = deepcopy(dict(parameters))
@@ -245,13 +310,18 @@ class ToolCaller:
                 if isinstance(draft.preview, ToolResult):  # there is nothing to approve
                     return ToolRun(await _proposal_outcome(request, draft.preview))
         except ToolParameterError:
-            approved, parameters = request.checked.json, request.call.parameters
-        await require_approval(tool, approved, decision.reason, config.confirm_action, config.approval_timeout)
+            approved = request.checked.json
+            parameters = request.call.parameters
+        await require_approval(
+            tool, approved, decision.reason, config.confirm_action, config.approval_timeout
+        )
         value = await invoke(tool, parameters, config.tool_timeout_seconds, chunks)
         return await self._finished_run(request, value)
 
     async def _open_call(self, request: ToolRequest) -> CallOutcome:
-        """Return the outcome of a call that waits for a decision, or why there is nothing to decide."""
+        """Return the outcome of a call that waits for a decision,
+        or why there is nothing to decide.
+        """
         call = request.call
         tool = request.tool
         draft = await self.draft(request)
@@ -268,7 +338,9 @@ class ToolCaller:
             values_digest=draft.values_digest,
         )
         self._refuse_repetition(tool, open_call)
-        return CallOutcome(call, "", ends="pending", final_text=open_call.preview, open_call=open_call)
+        return CallOutcome(
+            call, "", ends="pending", final_text=open_call.preview, open_call=open_call
+        )
 
     def _refuse_repetition(self, tool: Tool, open_call: OpenCall) -> None:
         """Raise ToolCallRefused for a call that waits already, or that the user has just denied."""
@@ -282,24 +354,31 @@ class ToolCaller:
             raise ToolCallRefused(f"the same call of {tool.name!r} waits for a decision already")
         denied = [*_digests(tool, denied_calls(transcript)), *self._denied_now(tool)]
         if open_call.args_digest in denied:
-            raise ToolCallRefused(f"the user has just said no to the same call of {tool.name!r}: wait until they ask")
+            raise ToolCallRefused(
+                f"the user has just said no to the same call of {tool.name!r}: wait until they ask"
+            )
 
     def _denied_now(self, tool: Tool) -> list[str]:
-        """Return the digests of the arguments of this tool's calls that were denied as this run went on.
+        """Return the digests of the arguments of this tool's calls
+        that were denied as this run went on.
 
-        Other messages may have followed such a call while it waited. New words of the user may ask for it anew.
+        Other messages may have followed such a call while it waited.
+        New words of the user may ask for it anew.
         """
         run = self._run
         if [message.content for message in run.request.messages] != [DECIDED_MESSAGE]:
             return []
         denied = [each for each in run.decided if each.outcome == "denied"]
-        return [compute_args_digest(each.arguments) for each in denied if each.tool_name == tool.name]
+        return [
+            compute_args_digest(each.arguments) for each in denied if each.tool_name == tool.name
+        ]
 
     def _refuse_other_tool(self, tool: Tool) -> None:
-        """Raise ToolCallRefused for a tool of an inner agent if a yes would run another one of its name.
+        """Raise ToolCallRefused for a tool of an inner agent if a yes
+        would run another one of its name.
 
-        An action is stored with the name of its tool. Two agents may have tools of one name that look
-        the same to a person, such as refunds of two accounts.
+        An action is stored with the name of its tool. Two agents may have tools of one name that
+        look the same to a person, such as refunds of two accounts.
         """
         channel_run = call_context().run
         if channel_run is None or not self._run.request.is_inner:
@@ -309,7 +388,9 @@ class ToolCaller:
             return
         own_code = (tool.function, tool.config_injector, tool.injected_kwargs)
         if own_code != (found.function, found.config_injector, found.injected_kwargs):
-            raise ToolCallRefused(f"another agent here has a tool {tool.name!r} too: a yes could run that one")
+            raise ToolCallRefused(
+                f"another agent here has a tool {tool.name!r} too: a yes could run that one"
+            )
 
     async def draft(self, request: ToolRequest) -> ProposalDraft:
         """Return the preview of a call. Raises ToolError."""
@@ -324,23 +405,44 @@ class ToolCaller:
             raise ToolCallRefused(problem) from exc
 
     async def _run_or_reuse(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
-        """Run the tool, or return its cached result. Whether the run ends is decided by the raw result."""
-        call, tool, config = request.call, request.tool, self._config
-        key = cache_key(tool, request.checked.json) if config.tool.cache is not None else ""
-        cached = await load_result(config.tool.cache, key) if config.tool.cache is not None and key else None
+        """Run the tool, or return its cached result.
+
+        Whether the run ends is decided by the raw result.
+        """
+        call = request.call
+        tool = request.tool
+        config = self._config
+        if config.tool.cache is not None:
+            key = cache_key(tool, request.checked.json)
+        else:
+            key = ""
+        if config.tool.cache is not None and key:
+            cached = await load_result(config.tool.cache, key)
+        else:
+            cached = None
         if cached is None:
-            value = await invoke(tool, call.parameters, config.tool_timeout_seconds, chunks, checked=request.checked)
+            value = await invoke(
+                tool, call.parameters, config.tool_timeout_seconds, chunks, checked=request.checked
+            )
             return await self._finished_run(request, value, key)
         outcome = await self._result_outcome(request, cached.raw)
         if not cached.compressed or outcome.ends or not config.tool.compress_results:
             return ToolRun(outcome)
-        content, full_text = await with_summary(tool, cached.raw, cached.compressed, cached.mark, config.result_tokens)
-        return ToolRun(replace(_outcome(call, content, cached.raw), has_result=True, full_text=full_text))
+        content, full_text = await with_summary(
+            tool, cached.raw, cached.compressed, cached.mark, config.result_tokens
+        )
+        return ToolRun(
+            replace(_outcome(call, content, cached.raw), has_result=True, full_text=full_text)
+        )
 
     async def _finished_run(self, request: ToolRequest, value: Any, key: str = "") -> ToolRun:
         """Return the run of a tool that returned this value, which may be a proposal of its own."""
         if isinstance(value, InnerPause):
-            return ToolRun(CallOutcome(request.call, "", ends="pending", final_text=value.text, inner=value.snapshot))
+            return ToolRun(
+                CallOutcome(
+                    request.call, "", ends="pending", final_text=value.text, inner=value.snapshot
+                )
+            )
         value = _proposal_in(request.tool, value)
         if isinstance(value, PendingConfirmation):
             return ToolRun(await _proposal_outcome(request, value))
@@ -348,8 +450,12 @@ class ToolCaller:
         return ToolRun(await self._result_outcome(request, raw), raw, key)
 
     async def _result_outcome(self, request: ToolRequest, raw: str) -> CallOutcome:
-        """Return the outcome of a result, and whether the run ends with it. The stop condition gets the raw result."""
-        tool, stop_condition = request.tool, self._config.stop_condition
+        """Return the outcome of a result, and whether the run ends with it.
+
+        The stop condition gets the raw result.
+        """
+        tool = request.tool
+        stop_condition = self._config.stop_condition
         ends = tool.terminal
         try:
             if stop_condition is not None:
@@ -384,9 +490,12 @@ async def invoke(
     *,
     checked: ValidatedArguments | None = None,
 ) -> Any:
-    """Return the tool's value. Of the time limits of the tool and of the agent (`seconds`), the shorter one applies.
+    """Return the tool's value.
 
-    Raises EffectUnknownError at the end of that time: nothing can stop a tool that runs in a thread.
+    Of the time limits of the tool and of the agent (`seconds`), the shorter one applies.
+
+    Raises EffectUnknownError at the end of that time:
+    nothing can stop a tool that runs in a thread.
     """
     if seconds is None:
         return await tool.ainvoke(dict(parameters), chunks, checked=checked)
@@ -414,10 +523,12 @@ async def _proposal_outcome(request: ToolRequest, value: Any) -> CallOutcome:
     raw = serialize(value)
     outcome = _outcome(request.call, await result_for_model(request.tool, raw, whole=True), raw)
     if isinstance(value, PendingConfirmation):
-        preview = last_proposed_preview() or value.preview  # the stored preview counts, whatever the tool adds to it
+        # The stored preview counts, whatever the tool adds to it.
+        preview = last_proposed_preview() or value.preview
         question = "\n\n".join(filter(None, [preview, readable(value.own_prompt)]))
         return replace(outcome, ends="pending", final_text=question)
-    # There is nothing to ask for, such as a missing invoice. Of a tool that only reads, that is what it found.
+    # There is nothing to ask for, such as a missing invoice. Of a tool that only reads,
+    # that is what it found.
     return replace(outcome, has_result=request.tool.read_only, not_run=True)
 
 
@@ -434,7 +545,10 @@ def _proposal_in(tool: Tool, value: Any) -> Any:
 
 
 def _has_no_effect(tool: Tool) -> bool:
-    """Return whether the call that runs now has certainly had no effect. Then its effect begins no more."""
+    """Return whether the call that runs now has certainly had no effect.
+
+    Then its effect begins no more.
+    """
     if not tool.marks_effect:
         return False
     effect = call_context().effect
@@ -448,7 +562,9 @@ def _outcome(call: ToolCall, content: str, raw: str) -> CallOutcome:
 
 def original_error(error: Exception) -> BaseException:
     """Return the exception that the tool's own code raised."""
-    return error.error if isinstance(error, ToolExecutionError) and error.error else error
+    if isinstance(error, ToolExecutionError) and error.error:
+        return error.error
+    return error
 
 
 class _ChunkReporter:
@@ -464,12 +580,16 @@ class _ChunkReporter:
         self.count = 0
 
     def __call__(self, chunk: Any) -> None:
-        """Report one chunk. In the loop's own thread it is reported at once; a scheduled call would be too late."""
+        """Report one chunk.
+
+        In the loop's own thread it is reported at once; a scheduled call would be too late.
+        """
         self.count += 1
         if not self._events.has_observer_of("tool_chunk"):
             return
         if threading.get_ident() == self._thread and not is_in_loop():
-            # The tool of a sync run() holds the loop's thread, so that no task could run before the tool ends.
+            # The tool of a sync run() holds the loop's thread,
+            # so that no task could run before the tool ends.
             self._events.tell_now("tool_chunk", self._call.id, self._call.tool_name, str(chunk))
         elif threading.get_ident() == self._thread:
             self._report(str(chunk))

@@ -41,15 +41,23 @@ STOP_SECONDS = 1.0
 
 
 async def run_calls(
-    run: RunState, round_: OpenRound, tools: Mapping[str, Tool], config: AgentConfig, caller: ToolCaller
+    run: RunState,
+    round_: OpenRound,
+    tools: Mapping[str, Tool],
+    config: AgentConfig,
+    caller: ToolCaller,
 ) -> list[CallOutcome]:
-    """Run every call of the round whose outcome is not known yet. Return the outcomes in the order of the calls.
+    """Run every call of the round whose outcome is not known yet.
 
-    A call that repeats an unclear call of the run is not run. The round is updated as calls start and end, so that the
-    caller sees the progress when this is cancelled. Raises LeaseLost if another worker has taken over.
+    Return the outcomes in the order of the calls.
+
+    A call that repeats an unclear call of the run is not run. The round is updated as calls start
+    and end, so that the caller sees the progress when this is cancelled. Raises LeaseLost if
+    another worker has taken over.
     """
     begin_round()
-    calls, outcomes = round_.answer.tool_calls, round_.outcomes
+    calls = round_.answer.tool_calls
+    outcomes = round_.outcomes
     for outcome in outcomes.values():
         restore_proposals(outcome.proposals)
         restore_timers(outcome.timers)
@@ -76,16 +84,27 @@ async def check_call(
     """Return the request, or the outcome of a call that is invalid."""
     tool = tools.get(call.tool_name)
     if tool is None:
-        known = config.tool_policy.without_denied(tools.values()) if config.tool_policy else tools.values()
+        known = (
+            config.tool_policy.without_denied(tools.values())
+            if config.tool_policy
+            else tools.values()
+        )
         error = f"Error: {unknown_tool(call.tool_name, [each.name for each in known])}"
         return CallOutcome(call, error, not_run=True)
     if NOT_JSON in call.parameters:
-        error = f"Error: {call.tool_name!r} was called with {NOT_JSON}: {call.parameters[NOT_JSON]!r}"
+        error = (
+            f"Error: {call.tool_name!r} was called with {NOT_JSON}: {call.parameters[NOT_JSON]!r}"
+        )
         return CallOutcome(call, error, not_run=True)
     try:
-        await tool.aschema()  # loads it, so that the check does not call the injector, which may block
+        # Loads it, so that the check does not call the injector, which may block.
+        await tool.aschema()
         checked = tool.check(call.parameters)
-        args = checked.json if config.tool_policy is not None else {}  # only a policy reads them here
+        # only a policy reads them here
+        if config.tool_policy is not None:
+            args = checked.json
+        else:
+            args = {}
         decision = effective_decision(tool, args, config.tool_policy)
         return ToolRequest(call, tool, checked, decision, may_pause)
     except ToolError as exc:
@@ -138,11 +157,14 @@ class _CallsRunner:
     async def run_all(self, remaining: Sequence[int]) -> None:
         """Run these calls. An outcome is written together with the start of the next calls.
 
-        Without `parallel_tool_execution`, the first terminal result ends the run at once (seed: Terminal Actions).
+        Without `parallel_tool_execution`, the first terminal result ends the run at once (seed:
+        Terminal Actions).
         """
         outcomes = self.round.outcomes
         for group in self._groups(remaining):
-            if not self.config.parallel_tool_execution and any(each.ends == "terminal" for each in outcomes.values()):
+            if not self.config.parallel_tool_execution and any(
+                each.ends == "terminal" for each in outcomes.values()
+            ):
                 for at in group:
                     not_run = CallOutcome(self.calls[at], NOT_RUN_AFTER_TERMINAL, not_run=True)
                     outcomes[at] = await self.journal.record_outcome(at, not_run)
@@ -160,7 +182,8 @@ class _CallsRunner:
     def _groups(self, remaining: Sequence[int]) -> list[list[int]]:
         """Return the calls in groups that run in parallel.
 
-        If a call is reviewed, all run one after another: of two proposals the first must win, not the faster one.
+        If a call is reviewed, all run one after another: of two proposals the first must win,
+        not the faster one.
         """
         is_sequential = len(remaining) == 1 or not self.config.parallel_tool_execution
         requests = [request for request in self.requests if isinstance(request, ToolRequest)]
@@ -194,7 +217,9 @@ class _CallsRunner:
         if self._repeats_unclear_call(at):
             return CallOutcome(self.calls[at], UNCLEAR, not_run=True)
         if isinstance(request, CallOutcome):
-            await self.caller.on_invalid_call(request, is_known=self.calls[at].tool_name in self.tools)
+            await self.caller.on_invalid_call(
+                request, is_known=self.calls[at].tool_name in self.tools
+            )
             return request
         objection = await self.caller.on_decision(request)
         if objection:
@@ -223,8 +248,13 @@ class _CallsRunner:
         suspicions: list[str] = []
         key = self.journal.begin_call(at)
         with own_context(ToolEnvironment) as own:
-            own.artifacts, own.timer_changes, own.choices, own.suspicions = files, timers, choices, suspicions
-            own.proposals, own.position, own.idempotency_key = proposals, at, key or own.idempotency_key
+            own.artifacts = files
+            own.timer_changes = timers
+            own.choices = choices
+            own.suspicions = suspicions
+            own.proposals = proposals
+            own.position = at
+            own.idempotency_key = key or own.idempotency_key
             own.effect = effect
             try:
                 tool_run = await self.caller.run(request, suspicions)
@@ -233,20 +263,26 @@ class _CallsRunner:
                     self.round.started.discard(at)
         outcome = tool_run.outcome
         if files or proposals or timers:
-            outcome = replace(outcome, artifacts=tuple(files), proposals=tuple(proposals), timers=tuple(timers))
+            outcome = replace(
+                outcome, artifacts=tuple(files), proposals=tuple(proposals), timers=tuple(timers)
+            )
         if choices and tool_run.error is None:
             outcome = replace(outcome, choices=tuple(choices))
         if tool_run.raw is not None and (self.run.compressor is not None or tool_run.key):
-            outcome = await self._compress_and_cache(at, request, outcome, tool_run.raw, tool_run.key)
+            outcome = await self._compress_and_cache(
+                at, request, outcome, tool_run.raw, tool_run.key
+            )
         return await self.journal.record_outcome(at, outcome)
 
     async def _compress_and_cache(
         self, at: int, request: ToolRequest, outcome: CallOutcome, raw: str, key: str
     ) -> CallOutcome:
         """Return the outcome with a long result summarized, and store the result in the cache."""
-        result, compressor = CachedResult(raw), self.run.compressor
+        result = CachedResult(raw)
+        compressor = self.run.compressor
         if compressor is not None and compressor.is_due(raw) and self._is_read_again(outcome):
-            if self._must_not_repeat(at):  # a worker that takes over during the summary must know the outcome
+            # A worker that takes over during the summary must know the outcome.
+            if self._must_not_repeat(at):
                 outcome = await self.journal.record_outcome(at, outcome)
                 await self.journal.save()
             summary = await compressor.compress(request.tool.name, raw)
@@ -260,7 +296,8 @@ class _CallsRunner:
                 raw_digest=text_digest(raw),
                 usage=with_cost(summary.usage, self.config.prices),
             )
-            result = CachedResult(raw, summary.text, summary.mark) if summary.mark else result
+            if summary.mark:
+                result = CachedResult(raw, summary.text, summary.mark)
             if summary.failed:
                 return outcome
         has_effects = outcome.artifacts or outcome.proposals or outcome.timers or outcome.choices
@@ -269,7 +306,9 @@ class _CallsRunner:
         return outcome
 
     def _is_read_again(self, outcome: CallOutcome) -> bool:
-        """Return whether a call of the model follows in this run. Without one, a summary would cost and save nothing.
+        """Return whether a call of the model follows in this run.
+
+        Without one, a summary would cost and save nothing.
 
         None follows a result that ends the run, the last step, and calls that ask the user.
         """
@@ -283,25 +322,39 @@ class _CallsRunner:
         return not (outcome.ends or has_question or is_last_step)
 
     async def _note_effect(self, at: int, outer: EffectStart | None) -> None:
-        """Store that the effect of a call begins. With it begins the `outer` one, of a tool that runs an agent."""
+        """Store that the effect of a call begins.
+
+        With it begins the `outer` one, of a tool that runs an agent.
+        """
         await self.journal.save(at)
         if outer is not None:
             await outer.begin()
 
     def _begins_at_once(self, at: int) -> bool:
-        """Return whether the call must not be repeated from its start on. Others say where their effect begins."""
+        """Return whether the call must not be repeated from its start on.
+
+        Others say where their effect begins.
+        """
         request = self.requests[at]
-        return self._must_not_repeat(at) and not (isinstance(request, ToolRequest) and request.tool.marks_effect)
+        return self._must_not_repeat(at) and not (
+            isinstance(request, ToolRequest) and request.tool.marks_effect
+        )
 
     def _must_not_repeat(self, at: int) -> bool:
         """Return whether the call has an effect now, and its tool is not `repeatable`."""
         request = self.requests[at]
-        if isinstance(request, CallOutcome) or request.tool.repeatable or self._repeats_unclear_call(at):
+        if (
+            isinstance(request, CallOutcome)
+            or request.tool.repeatable
+            or self._repeats_unclear_call(at)
+        ):
             return False
         return request.runs_now
 
     def _repeats_unclear_call(self, at: int) -> bool:
-        """Return whether an unclear call may have had the effect of this call: the same tool with equal arguments."""
+        """Return whether an unclear call may have had the effect of this call:
+        the same tool with equal arguments.
+        """
         return _is_among(self.calls[at], self.unclear, self.tools)
 
 

@@ -27,10 +27,13 @@ LIBRARIES: Mapping[str, Sequence[str]] = {
     "web": ("lxml.etree",),
 }
 #: Names listed in an error message, and characters of each.
-_LISTED_NAMES, _LISTED_CHARS = 20, 60
+_LISTED_NAMES = 20
+_LISTED_CHARS = 60
 
 
-def open_toolbox(names: Sequence[str], *, folder: Path | None = None, hosts: Sequence[str] = ()) -> list[Tool]:
+def open_toolbox(
+    names: Sequence[str], *, folder: Path | None = None, hosts: Sequence[str] = ()
+) -> list[Tool]:
     """Return the tools of these families, in order, each tool once.
 
     `folder` is the one folder that `files` and `tables` may read. `hosts` are the only hosts that `web` may ask
@@ -64,11 +67,15 @@ def _check_settings(families: Sequence[str], folder: Path | None, hosts: Sequenc
             f"toolbox folder {str(folder)!r} is read by 'files' and 'tables' only: open one of them, or remove folder"
         )
     if folder is not None and not folder.is_dir():
-        raise ToolLoadError(f"toolbox folder {str(folder)!r} does not exist: create it or name another")
+        raise ToolLoadError(
+            f"toolbox folder {str(folder)!r} does not exist: create it or name another"
+        )
     if isinstance(hosts, str):
         raise ToolLoadError(f"toolbox hosts {hosts!r} is a text: write a list, [{hosts}]")
     if hosts and "web" not in families:
-        raise ToolLoadError(f"toolbox hosts {list(hosts)!r} are read by 'web' only: open it, or remove hosts")
+        raise ToolLoadError(
+            f"toolbox hosts {list(hosts)!r} are read by 'web' only: open it, or remove hosts"
+        )
 
 
 def need(family: str) -> None:
@@ -81,7 +88,9 @@ def need(family: str) -> None:
     if missing:
         names = ", ".join(missing)
         cure = install_command("toolbox")
-        raise ToolLoadError(f"toolbox {family!r} needs {names}, which the extra 'toolbox' brings: {cure}")
+        raise ToolLoadError(
+            f"toolbox {family!r} needs {names}, which the extra 'toolbox' brings: {cure}"
+        )
 
 
 def try_libraries(families: Iterable[str]) -> None:
@@ -98,5 +107,8 @@ def plural(count: int, unit: str) -> str:
 def list_names(names: Sequence[str]) -> str:
     """Return the first names for a message, and how many more there are."""
     first = [name[:_LISTED_CHARS] for name in names[:_LISTED_NAMES]]
-    more = f" and {len(names) - _LISTED_NAMES} more" if len(names) > _LISTED_NAMES else ""
+    if len(names) > _LISTED_NAMES:
+        more = f" and {len(names) - _LISTED_NAMES} more"
+    else:
+        more = ""
     return f"{first!r}{more}"

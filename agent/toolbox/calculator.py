@@ -55,7 +55,16 @@ _NAMES: Mapping[str, Decimal] = {
     "tau": Decimal("6.28318530717958647692528676655900576839433879875021164194988918"),
 }
 _SIGN_REPLACEMENTS = str.maketrans(
-    {"\u00d7": "*", "·": "*", "⋅": "*", "÷": "/", "\u2212": "-", "\u2013": "-", "^": "**", "π": " pi "}
+    {
+        "\u00d7": "*",
+        "·": "*",
+        "⋅": "*",
+        "÷": "/",
+        "\u2212": "-",
+        "\u2013": "-",
+        "^": "**",
+        "π": " pi ",
+    }
 )
 #: Replaced by the name percent_of between two power signs, which bind tightest: 200 / 10% of 50 is 200 / 5.
 _PERCENT_OF = re.compile(r"%\s{0,9}of\b", re.IGNORECASE)
@@ -63,7 +72,9 @@ _LONE_PERCENT = re.compile(r"%\s*(?:$|[-+*/)])")
 
 
 @tool(read_only=True)
-def calculate(expression: Annotated[str, Field(min_length=1, max_length=MAX_EXPRESSION_CHARS)]) -> str:
+def calculate(
+    expression: Annotated[str, Field(min_length=1, max_length=MAX_EXPRESSION_CHARS)],
+) -> str:
     """Calculate an arithmetic expression exactly; use it for every calculation.
 
     Args:
@@ -86,7 +97,10 @@ def calculate(expression: Annotated[str, Field(min_length=1, max_length=MAX_EXPR
 def _limited_context(text: str) -> Iterator[Context]:
     """Limit digits and exponents. Whatever goes beyond a limit raises ValueError with the reason."""
     context = Context(
-        prec=DIGITS, Emax=MAX_EXPONENT, Emin=-MAX_EXPONENT, traps=[InvalidOperation, DivisionByZero, Overflow]
+        prec=DIGITS,
+        Emax=MAX_EXPONENT,
+        Emin=-MAX_EXPONENT,
+        traps=[InvalidOperation, DivisionByZero, Overflow],
     )
     try:
         with localcontext(context) as active:
@@ -105,7 +119,9 @@ def _limited_context(text: str) -> Iterator[Context]:
 
 def _parse(text: str) -> ast.expr:
     if _LONE_PERCENT.search(text):
-        raise ValueError(f"{text!r}: a percentage of what? Write '15% of 80', or 0.15; a % b is the remainder")
+        raise ValueError(
+            f"{text!r}: a percentage of what? Write '15% of 80', or 0.15; a % b is the remainder"
+        )
     source = _PERCENT_OF.sub("**percent_of**", text.translate(_SIGN_REPLACEMENTS)).strip()
     try:
         tree = ast.parse(source, mode="eval").body
@@ -141,7 +157,9 @@ def _value(node: ast.expr) -> Decimal:
                 f"unknown name {name!r}; known: {sorted(_NAMES)!r} and the functions {sorted(_FUNCTIONS)!r}"
             )
         case ast.Tuple():
-            raise ValueError("a comma separates arguments only: write 1234.5 without thousands separators")
+            raise ValueError(
+                "a comma separates arguments only: write 1234.5 without thousands separators"
+            )
     raise ValueError(
         "only numbers, + - * / // % ** and functions are calculated; write * for every multiplication. "
         f"Functions: {sorted(_FUNCTIONS)!r}"
@@ -150,10 +168,16 @@ def _value(node: ast.expr) -> Decimal:
 
 def _binary_value(node: ast.BinOp) -> Decimal:
     match node:
-        case ast.BinOp(op=ast.Pow(), left=share, right=ast.BinOp(left=ast.Name(id="percent_of"), right=whole)):
+        case ast.BinOp(
+            op=ast.Pow(), left=share, right=ast.BinOp(left=ast.Name(id="percent_of"), right=whole)
+        ):
             return _value(share) / 100 * _value(whole)
-        case ast.BinOp(op=ast.Pow(), right=ast.BinOp(right=ast.BinOp(left=ast.Name(id="percent_of")))):
-            raise ValueError("a power beside '% of' may mean two things: write 10 / 100 * 50 for 10% of 50")
+        case ast.BinOp(
+            op=ast.Pow(), right=ast.BinOp(right=ast.BinOp(left=ast.Name(id="percent_of")))
+        ):
+            raise ValueError(
+                "a power beside '% of' may mean two things: write 10 / 100 * 50 for 10% of 50"
+            )
     if type(node.op) not in _OPERATORS:
         raise ValueError("only the operators + - * / // % ** are calculated")
     return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
@@ -206,7 +230,9 @@ def _of_floats(function: Callable[[float], float]) -> Callable[[Decimal], Decima
     return wrapped
 
 
-def _of_whole_numbers(function: Callable[..., int], most: int = MAX_COUNTED) -> Callable[..., Decimal]:
+def _of_whole_numbers(
+    function: Callable[..., int], most: int = MAX_COUNTED
+) -> Callable[..., Decimal]:
     """Wrap a function of whole numbers up to `most`."""
 
     @functools.wraps(function)
@@ -239,7 +265,10 @@ _MANY = 200
 
 #: Each function with the fewest and the most arguments it takes.
 _FUNCTIONS: Mapping[str, tuple[Callable[..., Decimal], int, int]] = {
-    **{name: (_of_floats(getattr(math, name)), 1, 1) for name in ("sin", "cos", "tan", "asin", "acos", "atan")},
+    **{
+        name: (_of_floats(getattr(math, name)), 1, 1)
+        for name in ("sin", "cos", "tan", "asin", "acos", "atan")
+    },
     "abs": (abs, 1, 1),
     "ceil": (lambda value: value.to_integral_value(ROUND_CEILING), 1, 1),
     "comb": (_of_whole_numbers(math.comb), 2, 2),
@@ -292,15 +321,21 @@ def parse_amount(text: str) -> Amount | None:
     `1,234` is a thousand and `1.234` is not: one comma before three digits groups, one point never does. A number
     that begins with zero is never grouped: `0,125` is an eighth.
     """
-    match = _AMOUNT.fullmatch(text.strip()) if len(text) <= MAX_NUMBER_CHARS else None
+    if len(text) <= MAX_NUMBER_CHARS:
+        match = _AMOUNT.fullmatch(text.strip())
+    else:
+        match = None
     if not match or (match[1] and match[3]):
         return None
-    bare, unit = match[2], match[1] or match[3] or ""
+    bare = match[2]
+    unit = match[1] or match[3] or ""
     if _GROUPED_BY_COMMAS.fullmatch(bare):
         bare = bare.replace(",", "")
     elif _GROUPED_BY_POINTS.fullmatch(bare) or _DECIMAL_COMMA.fullmatch(bare):
         bare = bare.replace(".", "").replace(",", ".")
-    return Amount(Decimal(bare), _CURRENCY_SIGNS.get(unit, unit)) if _PLAIN_NUMBER.fullmatch(bare) else None
+    if _PLAIN_NUMBER.fullmatch(bare):
+        return Amount(Decimal(bare), _CURRENCY_SIGNS.get(unit, unit))
+    return None
 
 
 def format_number(value: Decimal) -> str:
@@ -309,9 +344,16 @@ def format_number(value: Decimal) -> str:
     A rounded number keeps at least ROUNDED_DIGITS, and two places after the point if there is room.
     """
     if value == value.to_integral_value() and value.adjusted() < MAX_WHOLE_DIGITS:
-        return "0" if value == 0 else f"{value:.0f}"
+        if value == 0:
+            return "0"
+        return f"{value:.0f}"
     tidy = Context(prec=EXACT_DIGITS).normalize(value)
     if tidy != value:
-        digits = min(EXACT_DIGITS, max(ROUNDED_DIGITS, value.adjusted() + 3 if value.adjusted() < EXACT_DIGITS else 0))
+        digits = min(
+            EXACT_DIGITS,
+            max(ROUNDED_DIGITS, value.adjusted() + 3 if value.adjusted() < EXACT_DIGITS else 0),
+        )
         tidy = Context(prec=digits).normalize(value)
-    return f"{tidy:f}" if -7 <= tidy.adjusted() < MAX_WHOLE_DIGITS else f"{tidy:E}"
+    if -7 <= tidy.adjusted() < MAX_WHOLE_DIGITS:
+        return f"{tidy:f}"
+    return f"{tidy:E}"

@@ -33,15 +33,18 @@ MAX_SERIES = 8
 #: The largest value, on either side of zero.
 MAX_VALUE = 1e15
 #: Characters of a label and of a title.
-MAX_LABEL_CHARS, MAX_TITLE_CHARS = 60, 120
+MAX_LABEL_CHARS = 60
+MAX_TITLE_CHARS = 120
 #: Labels that fit below a chart.
 _MAX_TICK_LABELS = 16
 #: Characters of a line of the legend and of an axis title that stands upright.
 _LINE_CHARS = 40
 #: The most columns of a legend below the chart, and the widest legend beside a pie, in inches.
-_LEGEND_COLUMNS, _LEGEND_INCHES = 4, 3.0
+_LEGEND_COLUMNS = 4
+_LEGEND_INCHES = 3.0
 #: Size of a picture without its legend, in inches.
-_WIDTH, _HEIGHT = 8.0, 5.0
+_WIDTH = 8.0
+_HEIGHT = 5.0
 #: Height of the thinnest horizontal bar whose number fits beside it, in inches.
 _BAR_INCHES = 0.15
 #: Share of a label's place that its bars take.
@@ -51,7 +54,9 @@ _FREE_BELOW = 0.1
 #: Easy to tell apart in print and with color blindness.
 _COLORS = ("#4f46e5", "#f59e0b", "#10b981", "#ef4444", "#0ea5e9", "#a855f7", "#84cc16", "#64748b")
 _PIE_COLORS = (*_COLORS, "#818cf8", "#fbbf24", "#34d399", "#f87171")
-_DARK, _GREY, _LIGHT = "#111827", "#6b7280", "#e5e7eb"
+_DARK = "#111827"
+_GREY = "#6b7280"
+_LIGHT = "#e5e7eb"
 #: Powers of ten that are written as a letter.
 _SUFFIXES = {12: "T", 9: "B", 6: "M"}
 #: Smaller numbers are written like 1.5e-07.
@@ -70,7 +75,9 @@ class Series(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    values: list[Value] = Field(min_length=1, max_length=MAX_POINTS, description="One number for each label")
+    values: list[Value] = Field(
+        min_length=1, max_length=MAX_POINTS, description="One number for each label"
+    )
     name: str = Field("", max_length=MAX_LABEL_CHARS, description="What the legend calls it")
 
 
@@ -100,7 +107,10 @@ def draw_chart(
         filename=filename(title or "chart", "png"),
         mime_type="image/png",
     )
-    of_series = f" in {len(series)} series" if len(series) > 1 else ""
+    if len(series) > 1:
+        of_series = f" in {len(series)} series"
+    else:
+        of_series = ""
     return f"The {kind} chart is made and goes to the user with your reply: {plural(len(labels), 'value')}{of_series}."
 
 
@@ -112,7 +122,9 @@ def _check(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) -> 
                 f"series {one.name!r} has {len(one.values)} values for {len(labels)} labels: give one for each"
             )
     if "bar" in kind and len(labels) * len(series) > MAX_BARS:
-        raise ValueError(f"{len(labels) * len(series)} bars: at most {MAX_BARS} can be read; use a line, or fewer")
+        raise ValueError(
+            f"{len(labels) * len(series)} bars: at most {MAX_BARS} can be read; use a line, or fewer"
+        )
     if len(series) > 1 and any(not one.name for one in series):
         raise ValueError("give every series a name: the legend tells them apart by it")
     values = series[0].values
@@ -121,7 +133,9 @@ def _check(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) -> 
             f"a pie has one series of at most {MAX_SLICES} values: sum the smallest up as 'other', or use bars"
         )
     if kind == "pie" and (min(values) < 0 or sum(values) <= 0):
-        raise ValueError("a pie shows shares: its values must not be negative, nor all zero; use bars")
+        raise ValueError(
+            "a pie shows shares: its values must not be negative, nor all zero; use bars"
+        )
     if kind == "scatter":
         try:
             numbers = [float(label) for label in labels]
@@ -132,7 +146,12 @@ def _check(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) -> 
 
 
 def _png(
-    kind: ChartKind, labels: Sequence[str], series: Sequence[Series], title: str, x_label: str, y_label: str
+    kind: ChartKind,
+    labels: Sequence[str],
+    series: Sequence[Series],
+    title: str,
+    x_label: str,
+    y_label: str,
 ) -> bytes:
     """Return the chart as a PNG picture. Drawn without pyplot, which shares its figures between threads."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -141,7 +160,9 @@ def _png(
 
     labels = [_plain(label) for label in labels]
     layout = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15)  # inches
-    figure = Figure(figsize=(_WIDTH, _height(kind, labels, series)), dpi=150, layout=layout, facecolor="white")
+    figure = Figure(
+        figsize=(_WIDTH, _height(kind, labels, series)), dpi=150, layout=layout, facecolor="white"
+    )
     FigureCanvasAgg(figure)  # registers itself with the figure
     axes = figure.add_subplot()
     handles = _DRAW[kind](axes, labels, series)
@@ -149,7 +170,11 @@ def _png(
     if kind == "pie":
         total = sum(series[0].values)
         shares = zip(labels, series[0].values, strict=True)
-        _add_legend(figure, handles, [f"{label}: {short(value)} ({value / total:.1%})" for label, value in shares])
+        _add_legend(
+            figure,
+            handles,
+            [f"{label}: {short(value)} ({value / total:.1%})" for label, value in shares],
+        )
     elif len(series) > 1:
         _add_legend(figure, handles, [_plain(one.name) for one in series])
     if kind == "bar":
@@ -168,14 +193,18 @@ def _plain(text: str, line_chars: int = 0) -> str:
 def _height(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) -> float:
     """Return the inches of the picture without its legend. Horizontal bars and slanted labels need more."""
     if kind == "horizontal bar":
-        return min(16.0, max(3.5, 1.6 + len(labels) * max(0.34, _BAR_INCHES / _BAR_SHARE * len(series))))
+        return min(
+            16.0, max(3.5, 1.6 + len(labels) * max(0.34, _BAR_INCHES / _BAR_SHARE * len(series)))
+        )
     if kind in ("bar", "line") and _are_slanted(labels):
         return _HEIGHT + max(0.0, 0.05 * max(map(len, labels)) - 1.0)
     return _HEIGHT
 
 
 def _add_titles(axes: Axes, kind: ChartKind, title: str, x_label: str, y_label: str) -> None:
-    axes.set_title(_plain(title), loc="left", fontsize=14, fontweight="bold", color=_DARK, pad=14, wrap=True)
+    axes.set_title(
+        _plain(title), loc="left", fontsize=14, fontweight="bold", color=_DARK, pad=14, wrap=True
+    )
     if kind == "pie":
         return
     horizontal = kind == "horizontal bar"
@@ -211,7 +240,9 @@ def _draw_bars(axes: Axes, labels: Sequence[str], series: Sequence[Series]) -> l
     _set_tick_labels(axes, labels)
     axes.margins(y=0.12)
     low, high = axes.get_ylim()
-    if min(min(one.values) for one in series) < 0:  # else the number of a small loss would cover the labels
+    if (
+        min(min(one.values) for one in series) < 0
+    ):  # else the number of a small loss would cover the labels
         axes.set_ylim(min(low, -_FREE_BELOW * (high - low)), max(high, _FREE_BELOW * (high - low)))
     axes.axhline(0, color=_GREY, linewidth=0.8, zorder=3)
     return bars
@@ -225,22 +256,37 @@ def _draw_horizontal_bars(axes: Axes, labels: Sequence[str], series: Sequence[Se
     axes.margins(x=0.12, y=0.02)
     axes.locator_params(axis="x", nbins=6, steps=[1, 2, 5, 10])
     low, high = axes.get_xlim()
-    if min(min(one.values) for one in series) < 0:  # else the number of the longest bar would cover the labels
+    if (
+        min(min(one.values) for one in series) < 0
+    ):  # else the number of the longest bar would cover the labels
         axes.set_xlim(low - _FREE_BELOW * (high - low), high)
     return bars
 
 
 def _draw_groups(
-    axes: Axes, draw: Callable[..., Any], labels: Sequence[str], series: Sequence[Series], *, numbered: bool = True
+    axes: Axes,
+    draw: Callable[..., Any],
+    labels: Sequence[str],
+    series: Sequence[Series],
+    *,
+    numbered: bool = True,
 ) -> list[Any]:
     """Draw a bar of each series around the place of each label, with its number at its end."""
     thickness = _BAR_SHARE / len(series)
     drawn = []
     for index, one in enumerate(series):
-        places = [place - _BAR_SHARE / 2 + thickness * (index + 0.5) for place in range(len(labels))]
+        places = [
+            place - _BAR_SHARE / 2 + thickness * (index + 0.5) for place in range(len(labels))
+        ]
         drawn.append(draw(places, one.values, thickness * 0.92, color=_COLORS[index], zorder=2))
         if numbered:
-            axes.bar_label(drawn[-1], [short(value) for value in one.values], padding=3, fontsize=9, color=_DARK)
+            axes.bar_label(
+                drawn[-1],
+                [short(value) for value in one.values],
+                padding=3,
+                fontsize=9,
+                color=_DARK,
+            )
     return drawn
 
 
@@ -248,7 +294,12 @@ def _remove_crowded_numbers(figure: Figure, axes: Axes) -> None:
     """Remove the numbers above bars if any is wider than its place: they would cover each other."""
     figure.draw_without_rendering()
     label_share = 1.0 if len(axes.containers) == 1 else _BAR_SHARE
-    place_width = axes.bbox.width / (axes.get_xlim()[1] - axes.get_xlim()[0]) / len(axes.containers) * label_share
+    place_width = (
+        axes.bbox.width
+        / (axes.get_xlim()[1] - axes.get_xlim()[0])
+        / len(axes.containers)
+        * label_share
+    )
     if any(text.get_window_extent().width > place_width for text in axes.texts):
         for text in list(axes.texts):
             text.remove()
@@ -273,12 +324,20 @@ def _draw_points(axes: Axes, labels: Sequence[str], series: Sequence[Series]) ->
     if all(place.is_integer() for place in places):
         axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
     look: dict[str, Any] = {"s": 28, "alpha": 0.8, "zorder": 2}
-    return [axes.scatter(places, one.values, color=color, **look) for one, color in zip(series, _COLORS, strict=False)]
+    return [
+        axes.scatter(places, one.values, color=color, **look)
+        for one, color in zip(series, _COLORS, strict=False)
+    ]
 
 
 def _draw_pie(axes: Axes, _labels: Sequence[str], series: Sequence[Series]) -> list[Any]:
     edges = {"edgecolor": "white", "linewidth": 1.5}
-    look: dict[str, Any] = {"startangle": 90, "counterclock": False, "radius": 1.15, "wedgeprops": edges}
+    look: dict[str, Any] = {
+        "startangle": 90,
+        "counterclock": False,
+        "radius": 1.15,
+        "wedgeprops": edges,
+    }
     return list(axes.pie(series[0].values, colors=_PIE_COLORS, **look)[0])
 
 
@@ -294,7 +353,9 @@ _DRAW: Mapping[ChartKind, Callable[[Axes, Sequence[str], Sequence[Series]], list
 def _set_tick_labels(axes: Axes, labels: Sequence[str]) -> None:
     """Write at most _MAX_TICK_LABELS labels below a chart, slanted if they are long."""
     step = math.ceil(len(labels) / _MAX_TICK_LABELS)
-    look: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if _are_slanted(labels) else {}
+    look: dict[str, Any] = (
+        {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if _are_slanted(labels) else {}
+    )
     axes.set_xticks(range(0, len(labels), step), labels[::step], **look)
 
 
@@ -328,9 +389,15 @@ def number_formatter(*, years: bool = False) -> Formatter:
             self.set_scientific(power != 0)
             self.set_powerlimits((power, power))
             suffix = _SUFFIXES.get(power, f"e{power}" if power else "")
-            separator = "" if years and max(map(abs, values), default=0.0) < _AFTER_YEARS else ","
+            if years and max(map(abs, values), default=0.0) < _AFTER_YEARS:
+                separator = ""
+            else:
+                separator = ","
             written = [text.replace("\N{MINUS SIGN}", "-") for text in super().format_ticks(values)]
-            return [f"{Decimal(text):{separator}f}{suffix}" if Decimal(text) else "0" for text in written]
+            return [
+                f"{Decimal(text):{separator}f}{suffix}" if Decimal(text) else "0"
+                for text in written
+            ]
 
         def get_offset(self) -> str:
             return ""  # the power of ten stands at every number
@@ -344,4 +411,6 @@ def _common_power(values: Sequence[float]) -> int:
     if 0 < largest < _SMALLEST_PLAIN:
         return math.floor(math.log10(largest))
     step = min((high - low for low, high in pairwise(sorted(set(values)))), default=largest)
-    return next((power for power in _SUFFIXES if largest >= 10.0**power and step >= 10.0 ** (power - 4)), 0)
+    return next(
+        (power for power in _SUFFIXES if largest >= 10.0**power and step >= 10.0 ** (power - 4)), 0
+    )

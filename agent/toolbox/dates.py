@@ -47,7 +47,9 @@ Zone = Annotated[
         description="Such as 'Europe/Berlin', a city such as 'Tokyo', or an offset such as '+05:30'. Empty: our own",
     ),
 ]
-Shift = Annotated[int, Field(ge=-MAX_SHIFT, le=MAX_SHIFT, description="How many to add; negative goes back")]
+Shift = Annotated[
+    int, Field(ge=-MAX_SHIFT, le=MAX_SHIFT, description="How many to add; negative goes back")
+]
 
 
 def parse_zone(name: str) -> tzinfo:
@@ -66,7 +68,10 @@ def parse_zone(name: str) -> tzinfo:
     key = _zones().get(_fold(stripped))
     if key is None:
         close = nearest(_fold(stripped), _zones())
-        hint = f"did you mean {_zones()[close]!r}? " if close else ""
+        if close:
+            hint = f"did you mean {_zones()[close]!r}? "
+        else:
+            hint = ""
         raise ValueError(
             f"unknown time zone {name[:MAX_ZONE_CHARS]!r}; {hint}write it like 'Europe/Berlin' or '+02:00'"
         )
@@ -80,7 +85,9 @@ def _default_zone() -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
-        raise ValueError(f"{ZONE_VARIABLE} is not a time zone: {name!r}. Write it like Europe/Berlin.") from exc
+        raise ValueError(
+            f"{ZONE_VARIABLE} is not a time zone: {name!r}. Write it like Europe/Berlin."
+        ) from exc
 
 
 @functools.lru_cache(maxsize=1)
@@ -146,18 +153,30 @@ def shift_date(
     zone = parse_zone(time_zone)
     moment = _parse_moment(start, zone, _clock())
     try:  # adding days keeps the time of day, also across a clock change
-        wall = moment.at + relativedelta(years=years, months=months) + timedelta(weeks=weeks, days=days)
-        at = (resolve_imaginary(wall).astimezone(UTC) + timedelta(hours=hours, minutes=minutes)).astimezone(wall.tzinfo)
+        wall = (
+            moment.at
+            + relativedelta(years=years, months=months)
+            + timedelta(weeks=weeks, days=days)
+        )
+        at = (
+            resolve_imaginary(wall).astimezone(UTC) + timedelta(hours=hours, minutes=minutes)
+        ).astimezone(wall.tzinfo)
     except (OverflowError, ValueError) as exc:
-        raise ValueError(f"{start!r} moved so far is outside the years 1 to 9999: add less") from exc
+        raise ValueError(
+            f"{start!r} moved so far is outside the years 1 to 9999: add less"
+        ) from exc
     return f"{moment} -> {_Moment(at, moment.whole_day and not (hours or minutes))}"
 
 
 @tool(read_only=True)
-def date_difference(start: Time, end: Time = "today", time_zone: Zone = "", _clock: Clock = _now) -> str:
+def date_difference(
+    start: Time, end: Time = "today", time_zone: Zone = "", _clock: Clock = _now
+) -> str:
     """Count the days, working days, weeks and months between two dates or times."""
-    zone, now = parse_zone(time_zone), _clock()
-    first, last = _parse_moment(start, zone, now), _parse_moment(end, zone, now)
+    zone = parse_zone(time_zone)
+    now = _clock()
+    first = _parse_moment(start, zone, now)
+    last = _parse_moment(end, zone, now)
     if first.whole_day and last.whole_day:
         return f"{first} to {last}: {_format_days(first.at.date(), last.at.date())}"
     try:  # in UTC, because Python ignores clock changes between two times of one zone
@@ -165,11 +184,15 @@ def date_difference(start: Time, end: Time = "today", time_zone: Zone = "", _clo
     except OverflowError as exc:
         raise ValueError("that is outside the years 1 to 9999") from exc
     seconds = int(abs(elapsed).total_seconds())
-    hours, minutes, left = seconds // 3600, seconds // 60 % 60, seconds % 60
+    hours = seconds // 3600
+    minutes = seconds // 60 % 60
+    left = seconds % 60
     parts = [(hours // 24, "day"), (hours % 24, "hour"), (minutes, "minute"), (left, "second")]
     answer = ", ".join(plural(count, unit) for count, unit in parts if count) or "0 minutes"
-    answer = f"{answer} ({plural(hours, 'hour')} {minutes} min in all)" if hours >= 24 else answer
-    answer = f"minus {answer}: the end is before the start" if elapsed < timedelta() else answer
+    if hours >= 24:
+        answer = f"{answer} ({plural(hours, 'hour')} {minutes} min in all)"
+    if elapsed < timedelta():
+        answer = f"minus {answer}: the end is before the start"
     return f"{first} to {last}: {answer}"
 
 
@@ -197,14 +220,18 @@ def _parse_moment(text: str, zone: tzinfo, now: datetime) -> _Moment:
             raise ValueError("an offset has at most 59 minutes")
     except ValueError as exc:
         raise ValueError(f"{text!r} is not a date that can be read: {_FORMATS}") from exc
-    return _Moment(time if time.tzinfo else time.replace(tzinfo=zone), whole_day=bool(_DAY.fullmatch(stripped.upper())))
+    return _Moment(
+        time if time.tzinfo else time.replace(tzinfo=zone),
+        whole_day=bool(_DAY.fullmatch(stripped.upper())),
+    )
 
 
 def _format_days(first: date, last: date) -> str:
     """Return the days between two dates. The last one is not counted: Monday to Tuesday is one day."""
     from dateutil.relativedelta import relativedelta
 
-    early, late = min(first, last), max(first, last)
+    early = min(first, last)
+    late = max(first, last)
     total = (late - early).days
     span = relativedelta(late, early)
     parts = ", ".join(
@@ -212,8 +239,12 @@ def _format_days(first: date, last: date) -> str:
         for count, unit in ((span.years, "year"), (span.months, "month"), (span.days, "day"))
         if count
     )
-    rest = range(total - total % 7, total)  # the days beside the whole weeks, which have five working days each
+    rest = range(
+        total - total % 7, total
+    )  # the days beside the whole weeks, which have five working days each
     working = total // 7 * 5 + sum((early.weekday() + day) % 7 < 5 for day in rest)
     weeks = f"{plural(total // 7, 'week')} {plural(total % 7, 'day')}"
     answer = f"{plural(total, 'day')} ({parts or '0 days'}; {weeks}); {working} Monday to Friday"
-    return f"minus {answer}: the end is before the start" if last < first else answer
+    if last < first:
+        return f"minus {answer}: the end is before the start"
+    return answer

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 #: Characters of the longest text of a PDF: about twenty pages, laid out in one or two seconds.
 MAX_PDF_CHARS = 60_000
 #: Rows, columns and characters of a cell of the largest CSV.
-MAX_CSV_ROWS, MAX_CSV_COLUMNS, MAX_CELL_CHARS = 2_000, 50, 2_000
+MAX_CSV_ROWS = 2_000
+MAX_CSV_COLUMNS = 50
+MAX_CELL_CHARS = 2_000
 #: Characters of the largest CSV.
 MAX_CSV_CHARS = 500_000
 #: Characters of the longest file name, without its ending.
@@ -37,7 +39,8 @@ MAX_PDF_CELL_CHARS = 600
 #: Characters of the longest cell of a head row that is repeated on every page.
 MAX_REPEATED_CHARS = 40
 #: Columns of the widest table of a PDF, and cells of all its tables: each cell is a paragraph of its own.
-MAX_COLUMNS, MAX_CELLS = 12, 3_000
+MAX_COLUMNS = 12
+MAX_CELLS = 3_000
 #: Headings, paragraphs, list items and blocks of a text. The paragraph of an item without blank lines is not counted.
 MAX_BLOCKS = 3_000
 _BLOCKS = frozenset(("heading", "paragraph", "list_item", "fence", "code_block", "hr", "table"))
@@ -48,10 +51,15 @@ _CODE_CHARS = 90
 #: Characters that a message names.
 _NAMED_CHARS = 10
 #: Width and height of a page (A4), and its margin (two centimeters), in points.
-_PAGE, _MARGIN = (595.2755905511812, 841.8897637795277), 56.0
+_PAGE = (595.2755905511812, 841.8897637795277)
+_MARGIN = 56.0
 #: The names of our fonts in reportlab.
-_FONT, _MONO = "SaysoSans", "SaysoMono"
-_DARK, _GREY, _LIGHT, _ACCENT = "#111827", "#6b7280", "#e5e7eb", "#4338ca"
+_FONT = "SaysoSans"
+_MONO = "SaysoMono"
+_DARK = "#111827"
+_GREY = "#6b7280"
+_LIGHT = "#e5e7eb"
+_ACCENT = "#4338ca"
 #: What a spreadsheet would run as a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?[\d.,]+(?:[eE][+-]?\d+)?%?", re.ASCII)
@@ -60,7 +68,11 @@ _MARKUP_TAGS: Mapping[str, str] = {"strong": "b", "em": "i", "s": "strike"}
 #: Characters that choose the color of an emoji; leaving them out loses nothing.
 _VARIATION_SELECTORS = frozenset("\ufe0e\ufe0f")
 Name = Annotated[
-    str, Field(max_length=MAX_STEM_CHARS, description="The file's name without its ending; empty: the title")
+    str,
+    Field(
+        max_length=MAX_STEM_CHARS,
+        description="The file's name without its ending; empty: the title",
+    ),
 ]
 Cell = str | float | int | bool | None
 
@@ -85,11 +97,15 @@ def make_pdf(
     """
     omitted = _omitted_characters(title + text)
     deletions = dict.fromkeys(map(ord, omitted))
-    pdf, pages = pdf_of_markdown(visible(title).translate(deletions), visible(text).translate(deletions))
+    pdf, pages = pdf_of_markdown(
+        visible(title).translate(deletions), visible(text).translate(deletions)
+    )
     name = filename(file_name or title, "pdf")
     emit_artifact(pdf, filename=name, mime_type="application/pdf")
     answer = f"{name} is made ({plural(pages, 'page')}) and goes to the user with your reply."
-    return f"{answer} Left out, because its font cannot draw it: {_describe(omitted)}." if omitted else answer
+    if omitted:
+        return f"{answer} Left out, because its font cannot draw it: {_describe(omitted)}."
+    return answer
 
 
 @tool(read_only=True)
@@ -106,16 +122,22 @@ def make_csv(
     """
     for number, row in enumerate(rows, 1):
         if len(row) != len(columns):
-            raise ValueError(f"row {number} has {len(row)} cells for {len(columns)} columns: give each one, or null")
+            raise ValueError(
+                f"row {number} has {len(row)} cells for {len(columns)} columns: give each one, or null"
+            )
     text = io.StringIO()
     writer = csv.writer(text)
     all_rows: list[Sequence[Cell]] = [columns, *rows]
     for cells in all_rows:
         writer.writerow([_csv_cell(cell) for cell in cells])
         if text.tell() > MAX_CSV_CHARS:
-            raise ValueError(f"the table has more than {MAX_CSV_CHARS} characters: make several files")
+            raise ValueError(
+                f"the table has more than {MAX_CSV_CHARS} characters: make several files"
+            )
     name = filename(file_name or "table", "csv")
-    data = text.getvalue().encode("utf-8-sig", "replace")  # without the byte order mark, Excel garbles umlauts
+    data = text.getvalue().encode(
+        "utf-8-sig", "replace"
+    )  # without the byte order mark, Excel garbles umlauts
     emit_artifact(data, filename=name, mime_type="text/csv")
     return f"{name} is made ({plural(len(rows), 'row')}) and goes to the user with your reply."
 
@@ -130,7 +152,9 @@ def _csv_cell(value: Cell) -> str | float | int:
         return value
     if len(value) > MAX_CELL_CHARS:
         raise ValueError(f"a cell has {len(value)} characters: at most {MAX_CELL_CHARS}")
-    return f"'{value}" if _FORMULA.match(value) and not _NUMBER.fullmatch(value) else value
+    if _FORMULA.match(value) and not _NUMBER.fullmatch(value):
+        return f"'{value}"
+    return value
 
 
 def filename(text: str, ending: str) -> str:
@@ -155,14 +179,19 @@ def visible(text: str) -> str:
     return "".join(
         char
         for char in text
-        if char in "\n\t" or not (char in _VARIATION_SELECTORS or unicodedata.category(char)[0] == "C")
+        if char in "\n\t"
+        or not (char in _VARIATION_SELECTORS or unicodedata.category(char)[0] == "C")
     )
 
 
 def _undrawable(text: str) -> list[str]:
     """Return the characters that the font lacks, each once, in order."""
     known = _font_characters()
-    return [char for char in dict.fromkeys(visible(text)) if ord(char) not in known and not char.isspace()]
+    return [
+        char
+        for char in dict.fromkeys(visible(text))
+        if ord(char) not in known and not char.isspace()
+    ]
 
 
 @functools.lru_cache(maxsize=1)
@@ -176,14 +205,24 @@ def _font_file(style: str = "") -> Path:
     """Return DejaVu Sans as it comes with matplotlib. `style` is "", "Bold", "Oblique", "BoldOblique" or "Mono"."""
     import matplotlib
 
-    name = "DejaVuSansMono" if style == "Mono" else f"DejaVuSans-{style}" if style else "DejaVuSans"
+    if style == "Mono":
+        name = "DejaVuSansMono"
+    elif style:
+        name = f"DejaVuSans-{style}"
+    else:
+        name = "DejaVuSans"
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf"
 
 
 def _describe(characters: Sequence[str]) -> str:
     """Return the first characters for a message, each with its Unicode name."""
-    first = ", ".join(f"{char!r} ({unicodedata.name(char, 'no name').lower()})" for char in characters[:_NAMED_CHARS])
-    return f"{first} and {len(characters) - _NAMED_CHARS} more" if len(characters) > _NAMED_CHARS else first
+    first = ", ".join(
+        f"{char!r} ({unicodedata.name(char, 'no name').lower()})"
+        for char in characters[:_NAMED_CHARS]
+    )
+    if len(characters) > _NAMED_CHARS:
+        return f"{first} and {len(characters) - _NAMED_CHARS} more"
+    return first
 
 
 def _omitted_characters(text: str) -> list[str]:
@@ -191,7 +230,9 @@ def _omitted_characters(text: str) -> list[str]:
 
     reportlab sets Arabic and Hebrew letter by letter and from the wrong side, so they count as missing.
     """
-    right_to_left = [char for char in dict.fromkeys(text) if unicodedata.bidirectional(char) in ("R", "AL", "AN")]
+    right_to_left = [
+        char for char in dict.fromkeys(text) if unicodedata.bidirectional(char) in ("R", "AL", "AN")
+    ]
     missing = _undrawable(text) + right_to_left
     letters = [char for char in missing if unicodedata.category(char)[0] in "LMN"]
     if letters:
@@ -212,11 +253,15 @@ def pdf_of_markdown(title: str, text: str) -> tuple[bytes, int]:
     margins = dict.fromkeys(("leftMargin", "rightMargin", "topMargin", "bottomMargin"), _MARGIN)
     with _reportlab_lock:
         story = _story(title, tree)
-        document = SimpleDocTemplate(out, pagesize=_PAGE, title=title, creator="Sayso", invariant=1, **margins)
+        document = SimpleDocTemplate(
+            out, pagesize=_PAGE, title=title, creator="Sayso", invariant=1, **margins
+        )
         try:
             document.build(story, onFirstPage=_draw_page_number, onLaterPages=_draw_page_number)
         except LayoutError as exc:  # its message holds memory addresses
-            raise ValueError("a part of the text is too large for a page: make it shorter, or use make_csv") from exc
+            raise ValueError(
+                "a part of the text is too large for a page: make it shorter, or use make_csv"
+            ) from exc
     return out.getvalue(), document.page
 
 
@@ -233,7 +278,9 @@ def _parse(text: str) -> SyntaxTreeNode:
     tree = SyntaxTreeNode(parser.parse(text))
     nodes = list(tree.walk())
     if sum(node.type in _BLOCKS and not node.hidden for node in nodes) > MAX_BLOCKS:
-        raise ValueError(f"the text has more than {MAX_BLOCKS} paragraphs, headings and list items: make several files")
+        raise ValueError(
+            f"the text has more than {MAX_BLOCKS} paragraphs, headings and list items: make several files"
+        )
     rows = [len(node.children) for node in nodes if node.type == "tr"]
     if max(rows, default=0) > MAX_COLUMNS or sum(rows) > MAX_CELLS:
         raise ValueError(
@@ -266,10 +313,19 @@ def _styles() -> Mapping[str, Any]:
         "code": body.clone("code", backColor="#f3f4f6", borderPadding=6, **code),
     }
     for level, size in enumerate((20, 15, 12.5, 11), 1):
-        space = {"leading": size * 1.3, "spaceBefore": size * 0.7, "spaceAfter": size * 0.45, "keepWithNext": 1}
-        styles[f"h{level}"] = body.clone(f"h{level}", fontName=f"{_FONT}-Bold", fontSize=size, **space)
+        space = {
+            "leading": size * 1.3,
+            "spaceBefore": size * 0.7,
+            "spaceAfter": size * 0.45,
+            "keepWithNext": 1,
+        }
+        styles[f"h{level}"] = body.clone(
+            f"h{level}", fontName=f"{_FONT}-Bold", fontSize=size, **space
+        )
     for side, alignment in (("left", TA_LEFT), ("center", TA_CENTER), ("right", TA_RIGHT)):
-        cell = body.clone(f"cell {side}", fontSize=9, leading=12.5, spaceAfter=0, alignment=alignment)
+        cell = body.clone(
+            f"cell {side}", fontSize=9, leading=12.5, spaceAfter=0, alignment=alignment
+        )
         styles[cell.name] = cell
         styles[f"head {side}"] = cell.clone(f"head {side}", fontName=f"{_FONT}-Bold")
     return styles
@@ -283,18 +339,26 @@ def _register_fonts() -> None:
         registerFont(TTFont(f"{_FONT}-{style}" if style else _FONT, str(_font_file(style))))
     registerFont(TTFont(_MONO, str(_font_file("Mono"))))
     registerFontFamily(
-        _FONT, normal=_FONT, bold=f"{_FONT}-Bold", italic=f"{_FONT}-Oblique", boldItalic=f"{_FONT}-BoldOblique"
+        _FONT,
+        normal=_FONT,
+        bold=f"{_FONT}-Bold",
+        italic=f"{_FONT}-Oblique",
+        boldItalic=f"{_FONT}-BoldOblique",
     )
 
 
 def _story(title: str, tree: SyntaxTreeNode) -> list[Any]:
     """Return reportlab's flowables: the title, unless the text begins with it, and all blocks of the text."""
     first = next(iter(tree.children), None)
-    repeated = first is not None and first.type == "heading" and _text(first).strip() == title.strip()
+    repeated = (
+        first is not None and first.type == "heading" and _text(first).strip() == title.strip()
+    )
     return [*([] if repeated else [_paragraph(escape(title), "h1")]), *_blocks(tree.children, 0)]
 
 
-def _blocks(nodes: Sequence[SyntaxTreeNode], depth: int, paragraph_style: str = "body") -> list[Any]:
+def _blocks(
+    nodes: Sequence[SyntaxTreeNode], depth: int, paragraph_style: str = "body"
+) -> list[Any]:
     return [flowable for node in nodes for flowable in _block(node, depth, paragraph_style)]
 
 
@@ -313,7 +377,9 @@ def _block(node: SyntaxTreeNode, depth: int, paragraph_style: str) -> list[Any]:
         case "table":
             return [_table(node)]
         case "hr":
-            return [HRFlowable(width="100%", thickness=0.7, color=_LIGHT, spaceBefore=8, spaceAfter=10)]
+            return [
+                HRFlowable(width="100%", thickness=0.7, color=_LIGHT, spaceBefore=8, spaceAfter=10)
+            ]
     return [_paragraph(_markup(node), paragraph_style, depth)]
 
 
@@ -338,20 +404,31 @@ def _list(node: SyntaxTreeNode, depth: int) -> list[Any]:
     flowables: list[Any] = []
     deeper = min(depth + 1, MAX_NESTING)
     for number, item in enumerate(node.children, start):
-        mark = f"{number}." if node.type == "ordered_list" else "•"
+        if node.type == "ordered_list":
+            mark = f"{number}."
+        else:
+            mark = "•"
         # The mark stands beside the item's first paragraph, or on a line of its own if it has none.
         has_text = bool(item.children) and item.children[0].type == "paragraph"
-        first, style = (_markup(item.children[0]), "item") if has_text else ("\N{NO-BREAK SPACE}", "lone mark")
+        first, style = (
+            (_markup(item.children[0]), "item") if has_text else ("\N{NO-BREAK SPACE}", "lone mark")
+        )
         flowables.append(_paragraph(first, style, deeper, bulletText=mark))
         flowables += _blocks(item.children[has_text:], deeper)
-    return flowables if depth else [*flowables, Spacer(1, 5)]
+    if depth:
+        return flowables
+    return [*flowables, Spacer(1, 5)]
 
 
 def _code(code: str, depth: int) -> Any:
     from reportlab.platypus import XPreformatted
 
     whole = code.rstrip("\n").expandtabs(4).split("\n")
-    lines = [line[at : at + _CODE_CHARS] for line in whole for at in range(0, max(1, len(line)), _CODE_CHARS)]
+    lines = [
+        line[at : at + _CODE_CHARS]
+        for line in whole
+        for at in range(0, max(1, len(line)), _CODE_CHARS)
+    ]
     return XPreformatted(escape("\n".join(lines)), _indented("code", depth))
 
 
@@ -384,14 +461,19 @@ def _table(node: SyntaxTreeNode) -> Any:
 def _cell(node: SyntaxTreeNode, *, head: bool) -> Any:
     side = str(node.attrs.get("style", "")).rpartition(":")[2] or "left"
     text = _text(node)
-    markup = _markup(node) if len(text) <= MAX_PDF_CELL_CHARS else escape(text[:MAX_PDF_CELL_CHARS] + "…")
+    if len(text) <= MAX_PDF_CELL_CHARS:
+        markup = _markup(node)
+    else:
+        markup = escape(text[:MAX_PDF_CELL_CHARS] + "…")
     return _paragraph(markup, f"{'head' if head else 'cell'} {side}")
 
 
 def _text(node: SyntaxTreeNode) -> str:
     """Return the text of a node, without markup."""
     leaves = [leaf for leaf in node.walk() if not leaf.children and not leaf.is_root]
-    return "".join(" " if leaf.type in ("softbreak", "hardbreak") else leaf.content for leaf in leaves)
+    return "".join(
+        " " if leaf.type in ("softbreak", "hardbreak") else leaf.content for leaf in leaves
+    )
 
 
 def _markup(node: SyntaxTreeNode) -> str:
@@ -411,4 +493,6 @@ def _markup(node: SyntaxTreeNode) -> str:
         case "link" if _LINK.match(str(node.attrs.get("href", ""))):
             return f'<a href={quoteattr(str(node.attrs["href"]))} color="{_ACCENT}">{inside}</a>'
     tag = _MARKUP_TAGS.get(node.type)
-    return f"<{tag}>{inside}</{tag}>" if tag else inside
+    if tag:
+        return f"<{tag}>{inside}</{tag}>"
+    return inside

@@ -40,7 +40,9 @@ MAX_MATCHES = 50
 MAX_LINE_CHARS = 200
 #: Bytes that one search reads.
 MAX_SEARCHED_BYTES = 20_000_000
-FolderName = Annotated[str, Field(max_length=MAX_NAME_CHARS, description="A folder such as 'reports'; empty for all")]
+FolderName = Annotated[
+    str, Field(max_length=MAX_NAME_CHARS, description="A folder such as 'reports'; empty for all")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,15 @@ class Folder:
     def find(self, name: str) -> Path:
         """Return the path of a name such as `reports/may.csv`; "" is the folder itself. Raises ValueError."""
         if name not in ("", ".") and not _NAME.fullmatch(name.removeprefix("./")):
-            raise ValueError(f"{name!r} is not a name here: write it as list_files shows it, such as 'reports/may.csv'")
+            raise ValueError(
+                f"{name!r} is not a name here: write it as list_files shows it, such as 'reports/may.csv'"
+            )
         try:
             path = (self.root / name).resolve(strict=True)
-        except (OSError, RuntimeError):  # nothing there, or links in a circle; its message holds the whole path
+        except (
+            OSError,
+            RuntimeError,
+        ):  # nothing there, or links in a circle; its message holds the whole path
             path = None
         if path is None or not self._is_shown(path):
             raise ValueError(f"there is no {name!r} here: list_files shows what there is")
@@ -83,7 +90,8 @@ class Folder:
 
     def walk(self, name: str = "") -> Iterator[tuple[str, int]]:
         """Return the names and sizes of the files below, at most MAX_WALKED. Follows no link. Raises ValueError."""
-        top, root = self.find(name), self.root.resolve()
+        top = self.find(name)
+        root = self.root.resolve()
         left = MAX_WALKED
         for here, folders, files in os.walk(top):
             folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
@@ -105,13 +113,17 @@ def _size(path: Path) -> int | None:
         status = path.lstat()
     except OSError:
         return None
-    return status.st_size if stat.S_ISREG(status.st_mode) and not path.name.startswith(".") else None
+    if stat.S_ISREG(status.st_mode) and not path.name.startswith("."):
+        return status.st_size
+    return None
 
 
 def _read(name: str, path: Path) -> bytes:
     """Return the bytes of a plain file. Raises ValueError for a pipe, which would block, or an endless device."""
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
+        handle = os.open(
+            path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+        )
     except OSError as exc:
         raise ValueError(f"{name!r} cannot be read: {exc.strerror}") from exc
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -128,8 +140,13 @@ def list_files(_folder: Folder, folder: FolderName = "") -> str:
     """List the files that can be read, with their sizes."""
     files = list(islice(_folder.walk(folder), MAX_LISTED + 1))
     if not files:
-        return f"There are no files in {folder!r}." if folder else "There are no files."
-    sizes = ((name, f"{size} bytes" if size < 10_000 else f"{size // 1000} kB") for name, size in files[:MAX_LISTED])
+        if folder:
+            return f"There are no files in {folder!r}."
+        return "There are no files."
+    sizes = (
+        (name, f"{size} bytes" if size < 10_000 else f"{size // 1000} kB")
+        for name, size in files[:MAX_LISTED]
+    )
     lines = [f"{name} ({size})" for name, size in sizes]
     if len(files) > MAX_LISTED:
         lines.append(f"... and more: only the first {MAX_LISTED} are listed; name a folder")
@@ -151,23 +168,31 @@ def read_file(
     """
     all_lines = _folder.text(file).splitlines()
     if first_line > max(1, len(all_lines)):
-        raise ValueError(f"{file!r} has {len(all_lines)} lines: first_line {first_line} is past its end")
+        raise ValueError(
+            f"{file!r} has {len(all_lines)} lines: first_line {first_line} is past its end"
+        )
     selected = all_lines[first_line - 1 : first_line - 1 + lines]
     text = "\n".join(selected)
-    cut = f" (cut off after {MAX_READ_CHARS} characters)" if len(text) > MAX_READ_CHARS else ""
+    if len(text) > MAX_READ_CHARS:
+        cut = f" (cut off after {MAX_READ_CHARS} characters)"
+    else:
+        cut = ""
     last_line = first_line - 1 + len(selected)
     return f"{file}, lines {first_line} to {last_line} of {len(all_lines)}{cut}:\n{text[:MAX_READ_CHARS]}"
 
 
 def search_files(
-    _folder: Folder, words: Annotated[str, Field(min_length=1, max_length=200)], folder: FolderName = ""
+    _folder: Folder,
+    words: Annotated[str, Field(min_length=1, max_length=200)],
+    folder: FolderName = "",
 ) -> str:
     """Find the lines that hold certain words in the files.
 
     Args:
         words: The words as they stand in the text; capitals do not matter
     """
-    wanted, skipped = words.casefold(), 0
+    wanted = words.casefold()
+    skipped = 0
     matches: list[str] = []
     budget = MAX_SEARCHED_BYTES
     for name, size in _folder.walk(folder):

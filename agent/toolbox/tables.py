@@ -28,21 +28,28 @@ from sayso.agent.tools.tool import Tool, tool
 #: Characters of the longest text that a call may carry. Files may have more: `files.MAX_FILE_BYTES`.
 MAX_DATA_CHARS = 200_000
 #: Cells, rows and columns of the largest table.
-MAX_CELLS, MAX_ROWS, MAX_COLUMNS = 500_000, 50_000, 200
+MAX_CELLS = 500_000
+MAX_ROWS = 50_000
+MAX_COLUMNS = 200
 #: Characters of the longest column name in a question.
 MAX_COLUMN_CHARS = 200
 #: Conditions, groups and measures of one question.
 MAX_CLAUSES = 10
 #: Rows and characters of the longest answer.
-MAX_ANSWER_ROWS, MAX_ANSWER_CHARS = 100, 10_000
+MAX_ANSWER_ROWS = 100
+MAX_ANSWER_CHARS = 10_000
 #: Characters of the longest JMESPath expression.
 MAX_QUERY_CHARS = 300
 #: Steps and values that one expression may take.
 MAX_WORK = 2_000_000
 _DELIMITERS = ",;\t|"
 #: JMESPath nodes whose value may be larger than what it is made of.
-_GROWING_NODES = frozenset({"multi_select_list", "multi_select_dict", "function_expression", "literal"})
-Operator = Literal["=", "!=", "<", "<=", ">", ">=", "contains", "starts with", "is empty", "is not empty"]
+_GROWING_NODES = frozenset(
+    {"multi_select_list", "multi_select_dict", "function_expression", "literal"}
+)
+Operator = Literal[
+    "=", "!=", "<", "<=", ">", ">=", "contains", "starts with", "is empty", "is not empty"
+]
 Function = Literal["count", "sum", "average", "median", "min", "max"]
 
 
@@ -67,23 +74,30 @@ class ColumnMeasure(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     function: Function
-    column: str = Field("", max_length=MAX_COLUMN_CHARS, description="A column's name; count needs none")
+    column: str = Field(
+        "", max_length=MAX_COLUMN_CHARS, description="A column's name; count needs none"
+    )
 
     @property
     def name(self) -> str:
         """The name of its column in the answer, such as `sum(amount)`."""
-        return f"{self.function}({self.column})" if self.column else self.function
+        if self.column:
+            return f"{self.function}({self.column})"
+        return self.function
 
 
 ColumnName = Annotated[str, Field(max_length=MAX_COLUMN_CHARS)]
 Columns = Annotated[
-    list[ColumnName] | None, Field(max_length=MAX_COLUMNS, description="The columns to show; left out, all")
+    list[ColumnName] | None,
+    Field(max_length=MAX_COLUMNS, description="The columns to show; left out, all"),
 ]
 Where = Annotated[
-    list[Condition] | None, Field(max_length=MAX_CLAUSES, description="Conditions that rows must all fulfil")
+    list[Condition] | None,
+    Field(max_length=MAX_CLAUSES, description="Conditions that rows must all fulfil"),
 ]
 GroupBy = Annotated[
-    list[ColumnName] | None, Field(max_length=MAX_CLAUSES, description="Columns to group by: one row for each value")
+    list[ColumnName] | None,
+    Field(max_length=MAX_CLAUSES, description="Columns to group by: one row for each value"),
 ]
 Measures = Annotated[
     list[ColumnMeasure] | None,
@@ -93,7 +107,11 @@ Measures = Annotated[
     ),
 ]
 SortBy = Annotated[
-    str, Field(max_length=200, description="The column to sort by; a measure is called like 'sum(amount)' or 'count'")
+    str,
+    Field(
+        max_length=200,
+        description="The column to sort by; a measure is called like 'sum(amount)' or 'count'",
+    ),
 ]
 Descending = Annotated[bool, Field(description="Whether the largest comes first")]
 RowLimit = Annotated[int, Field(ge=1, le=MAX_ANSWER_ROWS, description="Rows to show at most")]
@@ -106,7 +124,12 @@ Query = Annotated[
     ),
 ]
 TableFile = Annotated[
-    str, Field(min_length=1, max_length=MAX_NAME_CHARS, description="The file's name as list_files shows it")
+    str,
+    Field(
+        min_length=1,
+        max_length=MAX_NAME_CHARS,
+        description="The file's name as list_files shows it",
+    ),
 ]
 Data = Annotated[str, Field(min_length=1, max_length=MAX_DATA_CHARS)]
 
@@ -115,7 +138,9 @@ need("tables")
 
 @tool(read_only=True)
 def query_csv(
-    csv_text: Annotated[Data, Field(description="The CSV text, with column names in its first line")],
+    csv_text: Annotated[
+        Data, Field(description="The CSV text, with column names in its first line")
+    ],
     columns: Columns = None,
     where: Where = None,
     group_by: GroupBy = None,
@@ -127,7 +152,9 @@ def query_csv(
     """Filter, sort, group and sum the rows of a CSV text."""
     table = parse_csv(csv_text)
     tests = [(table.index(condition.column), _cell_test(condition)) for condition in where or ()]
-    matching = Table(table.columns, [row for row in table.rows if all(test(row[at]) for at, test in tests)])
+    matching = Table(
+        table.columns, [row for row in table.rows if all(test(row[at]) for at, test in tests)]
+    )
     notes = []
     if table.long_rows:
         notes.append(
@@ -160,11 +187,17 @@ def query_csv_file(
     limit: RowLimit = 20,
 ) -> str:
     """Filter, sort, group and sum the rows of a CSV file."""
-    return str(query_csv(_folder.text(file), columns, where, group_by, measures, sort_by, descending, limit))
+    return str(
+        query_csv(
+            _folder.text(file), columns, where, group_by, measures, sort_by, descending, limit
+        )
+    )
 
 
 @tool(read_only=True)
-def query_json(json_text: Annotated[Data, Field(description="The JSON text")], expression: Query) -> str:
+def query_json(
+    json_text: Annotated[Data, Field(description="The JSON text")], expression: Query
+) -> str:
     """Pick values out of a JSON text with a JMESPath expression."""
     import jmespath
     from jmespath.exceptions import JMESPathError
@@ -180,9 +213,13 @@ def query_json(json_text: Annotated[Data, Field(description="The JSON text")], e
         answer = json.dumps(value, ensure_ascii=False)
     except (JMESPathError, TypeError, ValueError, AttributeError, ArithmeticError) as exc:
         reason = " ".join(str(exc).split())[:200]
-        raise ValueError(f"{expression!r} does not work here: {reason}. {_describe_json(document)}") from exc
+        raise ValueError(
+            f"{expression!r} does not work here: {reason}. {_describe_json(document)}"
+        ) from exc
     except RecursionError as exc:
-        raise ValueError(f"{expression!r} or the JSON is nested too deeply: query a part of it") from exc
+        raise ValueError(
+            f"{expression!r} or the JSON is nested too deeply: query a part of it"
+        ) from exc
     if value is None:
         return f"null: nothing is there. {_describe_json(document)}"
     if len(answer) > MAX_ANSWER_CHARS:
@@ -197,7 +234,11 @@ def query_json_file(_folder: Folder, file: TableFile, expression: Query) -> str:
 
 def tools(folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
     """Return the tools of this family, with a folder also those that read its files."""
-    return [query_csv, query_json, *(folder_tools(folder, query_csv_file, query_json_file) if folder else ())]
+    return [
+        query_csv,
+        query_json,
+        *(folder_tools(folder, query_csv_file, query_json_file) if folder else ()),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,13 +270,18 @@ def parse_csv(text: str) -> Table:
     for line_count, row in enumerate(lines, 1):
         long_rows += any(row[len(columns) :])
         if line_count * len(columns) > MAX_CELLS or len(rows) >= MAX_ROWS:
-            raise ValueError(f"the table has more than {MAX_ROWS} rows or {MAX_CELLS} cells: query a part of it")
+            raise ValueError(
+                f"the table has more than {MAX_ROWS} rows or {MAX_CELLS} cells: query a part of it"
+            )
         if any(row):
             rows.append((row + [""] * len(columns))[: len(columns)])
     # The second column of the same name is called `name (2)`.
     folded = [name.casefold() for name in columns]
     earlier = [folded[:at].count(name) for at, name in enumerate(folded)]
-    names = [f"{name} ({count + 1})" if count else name for name, count in zip(columns, earlier, strict=True)]
+    names = [
+        f"{name} ({count + 1})" if count else name
+        for name, count in zip(columns, earlier, strict=True)
+    ]
     return Table(names, rows, long_rows)
 
 
@@ -250,7 +296,9 @@ def _csv_lines(text: str) -> Iterator[list[str]]:
     try:
         yield from csv.reader(io.StringIO(content), delimiter=delimiter)
     except csv.Error as exc:
-        raise ValueError(f"that is not CSV: {exc}. Put cells with a {delimiter!r} or a line break in quotes") from exc
+        raise ValueError(
+            f"that is not CSV: {exc}. Put cells with a {delimiter!r} or a line break in quotes"
+        ) from exc
 
 
 def _cell_test(condition: Condition) -> Callable[[str], bool]:
@@ -265,18 +313,25 @@ def _cell_test(condition: Condition) -> Callable[[str], bool]:
         case "is not empty":
             return lambda cell: bool(cell.strip())
         case name:
-            return functools.partial(_compare, _COMPARISONS[name], value, parse_amount(condition.value))
+            return functools.partial(
+                _compare, _COMPARISONS[name], value, parse_amount(condition.value)
+            )
 
 
-def _compare(compare: Callable[[Any, Any], bool], value: str, amount: Amount | None, cell: str) -> bool:
+def _compare(
+    compare: Callable[[Any, Any], bool], value: str, amount: Amount | None, cell: str
+) -> bool:
     """Compare as numbers if both are numbers, else as text. An empty cell is neither smaller nor larger.
 
     Only numbers of one unit are equal: 5 USD is not 5 EUR, and an id that looks like money is not its number.
     """
-    cell_amount, text = parse_amount(cell), cell.strip().casefold()
+    cell_amount = parse_amount(cell)
+    text = cell.strip().casefold()
     for_equality = compare in (operator.eq, operator.ne)
     if amount is not None and cell_amount is not None:
-        return compare(cell_amount, amount) if for_equality else compare(cell_amount.number, amount.number)
+        if for_equality:
+            return compare(cell_amount, amount)
+        return compare(cell_amount.number, amount.number)
     return (for_equality or (amount is None and bool(text))) and compare(text, value)
 
 
@@ -290,32 +345,47 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _aggregate(table: Table, group_by: Sequence[str], measures: Sequence[ColumnMeasure]) -> tuple[Table, list[str]]:
+def _aggregate(
+    table: Table, group_by: Sequence[str], measures: Sequence[ColumnMeasure]
+) -> tuple[Table, list[str]]:
     """Return one row for each group, and notes about cells that were not counted in and about mixed units."""
     keys = [table.index(column) for column in group_by]
     measures = measures or [ColumnMeasure(function="count", column="")]
     groups: dict[tuple[str, ...], list[list[str]]] = {} if keys else {(): []}
     for row in table.rows:
         groups.setdefault(tuple(row[at] for at in keys), []).append(row)
-    rows, notes = [list(key) for key in groups], list[str]()
+    rows = [list(key) for key in groups]
+    notes = list[str]()
     for measure in measures:
         results, measure_notes = _measure(table, measure, groups.values())
         notes += measure_notes
         for row, result in zip(rows, results, strict=True):
             row.append(result)
-    return Table([table.columns[at] for at in keys] + [measure.name for measure in measures], rows), notes
+    return Table(
+        [table.columns[at] for at in keys] + [measure.name for measure in measures], rows
+    ), notes
 
 
-def _measure(table: Table, measure: ColumnMeasure, groups: Iterable[list[list[str]]]) -> tuple[list[str], list[str]]:
+def _measure(
+    table: Table, measure: ColumnMeasure, groups: Iterable[list[list[str]]]
+) -> tuple[list[str], list[str]]:
     """Return the measure of each group, and what it does not show: cells that are no numbers, and mixed units."""
     if measure.function == "count":
-        at = table.index(measure.column) if measure.column else None
-        return [str(sum(at is None or bool(row[at].strip()) for row in rows)) for rows in groups], []
+        if measure.column:
+            at = table.index(measure.column)
+        else:
+            at = None
+        return [
+            str(sum(at is None or bool(row[at].strip()) for row in rows)) for rows in groups
+        ], []
     if not measure.column:
         example = {"function": measure.function, "column": "amount"}
         raise ValueError(f"{measure.function} needs a column, such as {example}")
     at = table.index(measure.column)
-    column, results, not_numbers, mixed_units = table.columns[at], list[str](), 0, set[str]()
+    column = table.columns[at]
+    results = list[str]()
+    not_numbers = 0
+    mixed_units = set[str]()
     for rows in groups:
         amounts = [parse_amount(row[at]) for row in rows if row[at].strip()]
         units = {amount.unit for amount in amounts if amount and amount.unit}
@@ -328,7 +398,9 @@ def _measure(table: Table, measure: ColumnMeasure, groups: Iterable[list[list[st
             results.append("0" if measure.function == "sum" else "")
     notes = []
     if not_numbers:
-        notes.append(f"{not_numbers} cells of {column!r} are no numbers and are not in {measure.name}")
+        notes.append(
+            f"{not_numbers} cells of {column!r} are no numbers and are not in {measure.name}"
+        )
     if mixed_units:
         units_text = ", ".join(sorted(mixed_units))
         assumed = f"{measure.name} takes them for one unit; filter with 'contains'"
@@ -348,10 +420,16 @@ _FUNCTIONS: Mapping[str, Callable[[list[Decimal]], Decimal]] = {
 def _sort_key(cell: str) -> tuple[int, Decimal, str]:
     """Sort empty cells first, then numbers by size, then text by letters."""
     amount = parse_amount(cell)
-    return (0 if not cell.strip() else 1 if amount else 2, amount.number if amount else Decimal(0), cell.casefold())
+    return (
+        0 if not cell.strip() else 1 if amount else 2,
+        amount.number if amount else Decimal(0),
+        cell.casefold(),
+    )
 
 
-def _write_answer(table: Table, matching: Table, result: Table, limit: int, notes: Sequence[str]) -> str:
+def _write_answer(
+    table: Table, matching: Table, result: Table, limit: int, notes: Sequence[str]
+) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(result.columns)
@@ -364,8 +442,13 @@ def _write_answer(table: Table, matching: Table, result: Table, limit: int, note
     head = plural(len(table.rows), "row")
     if len(matching.rows) < len(table.rows):
         head = f"{len(matching.rows)} of {head} match"
-    cut = f"; the first {written} of {len(result.rows)} are shown" if written < len(result.rows) else ""
-    return "\n".join([f"{head}{cut}.", *notes, "", text.getvalue()[: 2 * MAX_ANSWER_CHARS].rstrip("\n")])
+    if written < len(result.rows):
+        cut = f"; the first {written} of {len(result.rows)} are shown"
+    else:
+        cut = ""
+    return "\n".join(
+        [f"{head}{cut}.", *notes, "", text.getvalue()[: 2 * MAX_ANSWER_CHARS].rstrip("\n")]
+    )
 
 
 def _describe_json(document: Any) -> str:
@@ -374,7 +457,10 @@ def _describe_json(document: Any) -> str:
         return f"The JSON is an object with the keys {list_names(list(document))}."
     if isinstance(document, list):
         of_objects = document and isinstance(document[0], dict)
-        first = f"; the first: {_describe_json(document[0])}" if of_objects else "."
+        if of_objects:
+            first = f"; the first: {_describe_json(document[0])}"
+        else:
+            first = "."
         return f"The JSON is a list of {len(document)}{first}"
     return f"The JSON is {str(document)[:60]!r}."
 

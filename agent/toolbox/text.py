@@ -45,7 +45,9 @@ def text_stats(text: Text) -> str:
     words = [word for word in text.split() if any(map(str.isalnum, word))]
     different = len({word.casefold() for word in words})
     not_spaces = sum(not character.isspace() for character in characters)
-    paragraphs = sum(bool(part.strip()) for part in re.split(r"\n[ \t]*\n", text.replace("\r\n", "\n")))
+    paragraphs = sum(
+        bool(part.strip()) for part in re.split(r"\n[ \t]*\n", text.replace("\r\n", "\n"))
+    )
     sentences = len(_SENTENCE_END.findall(text)) or int(bool(words))
     minutes = max(1, round(len(words) / 200))
     return (
@@ -69,18 +71,31 @@ def find_in_text(
         whole_words: Whether 'cat' must not be found in 'concatenate'
         match_case: Whether capitals matter
     """
-    pattern = rf"(?<!\w){re.escape(words)}(?!\w)" if whole_words else re.escape(words)
-    places = [match.start() for match in re.finditer(pattern, text, 0 if match_case else re.IGNORECASE)]
+    if whole_words:
+        pattern = rf"(?<!\w){re.escape(words)}(?!\w)"
+    else:
+        pattern = re.escape(words)
+    places = [
+        match.start() for match in re.finditer(pattern, text, 0 if match_case else re.IGNORECASE)
+    ]
     times = {0: "not at all", 1: "once", 2: "twice"}.get(len(places), f"{len(places)} times")
-    parts = [text[max(0, at - CONTEXT_CHARS) : at + len(words) + CONTEXT_CHARS] for at in places[:MAX_PLACES]]
+    parts = [
+        text[max(0, at - CONTEXT_CHARS) : at + len(words) + CONTEXT_CHARS]
+        for at in places[:MAX_PLACES]
+    ]
     shown = zip(places, (" ".join(part.split()) for part in parts), strict=False)
     listed = "".join(f"\n- at character {at + 1}: {part!r}" for at, part in shown)
-    more = f"\n... and {len(places) - MAX_PLACES} more" if len(places) > MAX_PLACES else ""
+    if len(places) > MAX_PLACES:
+        more = f"\n... and {len(places) - MAX_PLACES} more"
+    else:
+        more = ""
     return f"{words!r} is there {times}.{listed}{more}"
 
 
 @tool(read_only=True)
-def change_text(text: Text, change: Annotated[TextChange, Field(description="What to do with it")]) -> str:
+def change_text(
+    text: Text, change: Annotated[TextChange, Field(description="What to do with it")]
+) -> str:
     """Change a text: case, order of lines, duplicates, spaces, accents."""
     return _CHANGES[change](text)
 
@@ -90,7 +105,8 @@ def compare_texts(before: Text, after: Text) -> str:
     """Compare two texts and show which lines differ."""
     if before == after:
         return "The two texts are the same."
-    old, new = before.splitlines(), after.splitlines()
+    old = before.splitlines()
+    new = after.splitlines()
     if max(len(old), len(new)) > MAX_COMPARED_LINES:
         raise ValueError(
             f"texts of {len(old)} and {len(new)} lines: at most {MAX_COMPARED_LINES} are compared, give a part"
@@ -103,12 +119,16 @@ def compare_texts(before: Text, after: Text) -> str:
 
 
 @tool(read_only=True)
-def encode_text(text: Text, how: Annotated[Encoding, Field(description="What to make of it")]) -> str:
+def encode_text(
+    text: Text, how: Annotated[Encoding, Field(description="What to make of it")]
+) -> str:
     """Encode, decode or hash a text: base64, URL encoding, SHA-256, MD5."""
     try:
         return _ENCODERS[how](text)
     except ValueError as exc:
-        raise ValueError(f"cannot {how} {text[:60]!r}: it does not decode to text in UTF-8") from exc
+        raise ValueError(
+            f"cannot {how} {text[:60]!r}: it does not decode to text in UTF-8"
+        ) from exc
 
 
 def _composed(text: str) -> str:
@@ -118,7 +138,9 @@ def _composed(text: str) -> str:
 
 def _remove_accents(text: str) -> str:
     decomposed = unicodedata.normalize("NFD", text)
-    return unicodedata.normalize("NFC", "".join(char for char in decomposed if not unicodedata.combining(char)))
+    return unicodedata.normalize(
+        "NFC", "".join(char for char in decomposed if not unicodedata.combining(char))
+    )
 
 
 def _slug(text: str) -> str:
@@ -129,11 +151,17 @@ def _slug(text: str) -> str:
 _CHANGES: Mapping[TextChange, Callable[[str], str]] = {
     "upper case": str.upper,
     "lower case": str.lower,
-    "title case": lambda text: _WORD.sub(lambda word: word[0][:1].upper() + word[0][1:].lower(), _composed(text)),
+    "title case": lambda text: _WORD.sub(
+        lambda word: word[0][:1].upper() + word[0][1:].lower(), _composed(text)
+    ),
     "sort lines": lambda text: "\n".join(sorted(text.splitlines(), key=str.casefold)),
     "remove duplicate lines": lambda text: "\n".join(dict.fromkeys(text.splitlines())),
-    "remove empty lines": lambda text: "\n".join(line for line in text.splitlines() if line.strip()),
-    "number lines": lambda text: "\n".join(f"{at}. {line}" for at, line in enumerate(text.splitlines(), 1)),
+    "remove empty lines": lambda text: "\n".join(
+        line for line in text.splitlines() if line.strip()
+    ),
+    "number lines": lambda text: "\n".join(
+        f"{at}. {line}" for at, line in enumerate(text.splitlines(), 1)
+    ),
     "reverse lines": lambda text: "\n".join(reversed(text.splitlines())),
     "reverse characters": lambda text: _composed(text)[::-1],
     "trim": lambda text: "\n".join(line.strip() for line in text.strip().splitlines()),

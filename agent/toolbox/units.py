@@ -62,7 +62,9 @@ need("units")
 
 @tool(read_only=True)
 def convert_units(
-    amount: Annotated[float, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT, description="How much, such as 5 or 36.6")],
+    amount: Annotated[
+        float, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT, description="How much, such as 5 or 36.6")
+    ],
     from_unit: Unit,
     to_unit: Unit,
 ) -> str:
@@ -92,7 +94,10 @@ def _pint_spelling(unit: str) -> str:
 def _replace_aliases(text: str) -> str:
     """Return the unit with pint's names for its parts. All capitals are tried in lower case (KWH), Mb is not."""
     parts = re.split(r"([*/])", text)
-    return "".join(_ALIASES.get(part) or _ALIASES.get(part.lower() if part.isupper() else part, part) for part in parts)
+    return "".join(
+        _ALIASES.get(part) or _ALIASES.get(part.lower() if part.isupper() else part, part)
+        for part in parts
+    )
 
 
 def _convert(amount: Decimal, source: str, target: str) -> Decimal:
@@ -100,30 +105,46 @@ def _convert(amount: Decimal, source: str, target: str) -> Decimal:
 
     try:
         both = (source, target)
-        if all(each.lower() in _TEMPERATURES or _parse(each).dimensionality == {"[temperature]": 1} for each in both):
+        if all(
+            each.lower() in _TEMPERATURES or _parse(each).dimensionality == {"[temperature]": 1}
+            for each in both
+        ):
             source, target = (_TEMPERATURES.get(each.lower(), each) for each in both)
         units = _parse(source), _parse(target)
         is_temperature = units[0].dimensionality == {"[temperature]": 1}
         is_difference = "delta_" in f"{units[0]} {units[1]}"  # which may be negative
-        if is_temperature and not is_difference and _registry().Quantity(amount, units[0]).to("kelvin").magnitude < 0:
+        if (
+            is_temperature
+            and not is_difference
+            and _registry().Quantity(amount, units[0]).to("kelvin").magnitude < 0
+        ):
             raise ValueError(
                 f"{format_number(amount)} {source} is below absolute zero: check the amount and the unit; a difference "
                 "of temperatures is 'delta_degC' or 'delta_degF'"
             )
-        value: Decimal = _registry().Quantity(amount, _with_turns(*units)).to(_with_turns(*reversed(units))).magnitude
+        value: Decimal = (
+            _registry()
+            .Quantity(amount, _with_turns(*units))
+            .to(_with_turns(*reversed(units)))
+            .magnitude
+        )
         return value
     except pint.DimensionalityError as exc:
         raise ValueError(
             f"{source!r} measures {exc.dim1 or 'a number'}, {target!r} {exc.dim2 or 'a number'}: name units of one kind"
         ) from exc
     except (pint.PintError, DecimalException, ArithmeticError, TypeError, AttributeError) as exc:
-        raise ValueError(f"cannot convert {source!r} to {target!r}: name plain units such as 'km' and 'mile'") from exc
+        raise ValueError(
+            f"cannot convert {source!r} to {target!r}: name plain units such as 'km' and 'mile'"
+        ) from exc
 
 
 def _with_turns(unit: pint.Unit, other: pint.Unit) -> pint.Unit:
     """Return the unit. Hertz beside an angle, as in rpm, counts whole turns; pint would count radians."""
     is_rotation = "hertz" in str(unit) and "radian" in str(_registry().get_root_units(other)[1])
-    return unit * _registry().turn if is_rotation else unit
+    if is_rotation:
+        unit = unit * _registry().turn
+    return unit
 
 
 def _parse(unit: str) -> pint.Unit:

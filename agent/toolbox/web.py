@@ -38,12 +38,16 @@ MAX_PART_CHARS = 8_000
 MAX_LINKS = 1_000
 #: The only port that is allowed: other ports belong to internal services, even on public hosts.
 _PORT = 443
-_TEXT_TYPE = re.compile(r"text/.+|application/(?:.+\+)?(?:json|xml)|application/(?:x-)?(?:javascript|ndjson|yaml)")
+_TEXT_TYPE = re.compile(
+    r"text/.+|application/(?:.+\+)?(?:json|xml)|application/(?:x-)?(?:javascript|ndjson|yaml)"
+)
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]{1,20})", re.IGNORECASE)
 #: An allowed host: a name, or `*.` and a name for all hosts below it.
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9.-]{0,250}[a-z0-9])?", re.IGNORECASE)
 #: Elements without text to read; they are skipped with all they contain.
-_SKIPPED = frozenset("script style noscript template svg iframe object textarea select math".split())
+_SKIPPED = frozenset(
+    "script style noscript template svg iframe object textarea select math".split()
+)
 #: Elements that stand between blank lines.
 _PARAGRAPHS = frozenset(
     """address article aside blockquote body dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6
@@ -61,7 +65,9 @@ _WORDLESS_LINKS = {"area": ("link", "href"), "frame": ("frame", "src")}
 #: The attributes that name a link without words, and a picture in it.
 _LABELS = ("aria-label", "title", "alt")
 #: The address to which a page sends its browser on, as in `0; url='https://example.com/'`.
-_REFRESH = re.compile(r"[\d.\s]{0,20}[;,]?\s{0,20}url\s{0,20}=\s{0,20}[\"']?(.*)", re.IGNORECASE | re.DOTALL)
+_REFRESH = re.compile(
+    r"[\d.\s]{0,20}[;,]?\s{0,20}url\s{0,20}=\s{0,20}[\"']?(.*)", re.IGNORECASE | re.DOTALL
+)
 #: What browsers leave out of an address, and what they strip from its ends.
 _IGNORED_IN_ADDRESS = re.compile(r"[\t\n\r]")
 _BEFORE_QUERY = re.compile(r"[^?#]*")
@@ -69,10 +75,20 @@ _STRIPPED_FROM_ADDRESS = "".join(map(chr, range(33)))
 #: Line breaks and blanks behind which an address is written, at most: more of them would be moved for each link.
 _MAX_MOVED_BREAKS = 10
 PageUrl = Annotated[
-    str, Field(min_length=8, max_length=MAX_URL_CHARS, description="The page's URL; it begins with https://")
+    str,
+    Field(
+        min_length=8,
+        max_length=MAX_URL_CHARS,
+        description="The page's URL; it begins with https://",
+    ),
 ]
 PagePart = Annotated[
-    int, Field(ge=1, le=1000, description="Which part of a long page to read; the answer says how many there are")
+    int,
+    Field(
+        ge=1,
+        le=1000,
+        description="Which part of a long page to read; the answer says how many there are",
+    ),
 ]
 
 need("web")
@@ -94,7 +110,10 @@ class WebRules:
             return f"names port {url.port}: only {_PORT} is allowed"
         host = url.raw_host.decode().lower().rstrip(".")
         # `*.example.com` means the hosts below example.com, not example.com itself.
-        is_allowed = (host.endswith(each[1:]) if each.startswith("*.") else host == each for each in self.hosts)
+        is_allowed = (
+            host.endswith(each[1:]) if each.startswith("*.") else host == each
+            for each in self.hosts
+        )
         if self.hosts and not any(is_allowed):
             return f"names a host that is not allowed here; allowed: {list(self.hosts)!r}"
         return ""
@@ -112,7 +131,10 @@ def tools(_folder: Path | None = None, hosts: Sequence[str] = ()) -> list[Tool]:
 
 def fetch_tool(rules: WebRules) -> Tool:
     """Return the tool `fetch_page`, bound by these rules."""
-    only = f" (only from {', '.join(rules.hosts)})" if rules.hosts else ""
+    if rules.hosts:
+        only = f" (only from {', '.join(rules.hosts)})"
+    else:
+        only = ""
     decorate = tool(
         name="fetch_page",
         description=f"Fetch a web page or a JSON address and read its text and where its links lead{only}",
@@ -129,10 +151,16 @@ async def _fetch_page(url: PageUrl, part: PagePart = 1, _rules: WebRules = WebRu
     address = url.strip()
     if "://" not in address and re.match(r"[\w-]+(?:\.[\w-]+)+(?:/|$)", address):
         address = f"https://{address}"
-    if not address.lower().startswith("https://") or any(char.isspace() or not char.isprintable() for char in address):
+    if not address.lower().startswith("https://") or any(
+        char.isspace() or not char.isprintable() for char in address
+    ):
         raise ValueError(f"{url[:80]!r} cannot be fetched: the URL must begin with https://")
     download = SafeDownload(
-        MAX_PAGE_BYTES, MAX_REDIRECTS, resolve=_rules.resolve, transport=_rules.transport, refusal=_rules.refusal
+        MAX_PAGE_BYTES,
+        MAX_REDIRECTS,
+        resolve=_rules.resolve,
+        transport=_rules.transport,
+        refusal=_rules.refusal,
     )
     file = BytesIO()
     try:
@@ -146,7 +174,9 @@ async def _fetch_page(url: PageUrl, part: PagePart = 1, _rules: WebRules = WebRu
 def _part_of_page(page: DownloadedFile, data: bytes, part: int) -> str:
     """Return the text of a page, or one part of a long text. Raises ValueError."""
     if not _TEXT_TYPE.fullmatch(page.content_type):
-        raise ValueError(f"the page has the type {page.content_type!r}: only text, JSON and XML can be read")
+        raise ValueError(
+            f"the page has the type {page.content_type!r}: only text, JSON and XML can be read"
+        )
     charset = page.charset
     declared = _META_CHARSET.search(data[:2048])
     if declared and not charset:
@@ -187,7 +217,9 @@ def text_of_html(page: str, address: str = "") -> str:
     refer; without it they are left out. Never raises, whatever the page contains: lxml mends it as browsers do, in time
     proportional to its length.
     """
-    lines = (_BLANKS.sub(" ", line).strip(" |") for line in "".join(_pieces(page, address)).split("\n"))
+    lines = (
+        _BLANKS.sub(" ", line).strip(" |") for line in "".join(_pieces(page, address)).split("\n")
+    )
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
@@ -196,7 +228,9 @@ def _pieces(page: str, address: str) -> list[str]:
     from lxml import etree
 
     # huge_tree: without it, text below 256 open elements is lost.
-    parser = etree.HTMLParser(encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True)
+    parser = etree.HTMLParser(
+        encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True
+    )
     root = etree.fromstring(page.encode("utf-8", "replace") or b" ", parser)
     if root is None:
         return []
@@ -220,7 +254,9 @@ def _pieces(page: str, address: str) -> list[str]:
         text = (element.text if event == "start" else element.tail) or ""
         reader.add(text if preformatted else text.replace("\n", " "))
     if reader.links.left_out:
-        reader.pieces.append(f"\n\n[the addresses of {plural(reader.links.left_out, 'further link')} are left out]")
+        reader.pieces.append(
+            f"\n\n[the addresses of {plural(reader.links.left_out, 'further link')} are left out]"
+        )
     return reader.pieces
 
 
@@ -291,7 +327,9 @@ class _PageReader:
     def start(self, element: Any) -> None:
         """Note the beginning of a link, or write a link that has no words."""
         if element.tag == "a" and element.get("href"):
-            self._open.append((len(self.pieces), self.links.next(element.get("href")), _label_of(element)))
+            self._open.append(
+                (len(self.pieces), self.links.next(element.get("href")), _label_of(element))
+            )
         elif element.tag == "img" and self._open and not self._open[-1][2]:
             self._open[-1] = (*self._open[-1][:2], _label_of(element))
         elif element.tag in _WORDLESS_LINKS:

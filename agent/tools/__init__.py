@@ -1,4 +1,7 @@
-"""Tools: functions a model may call, their schemas, and what they hand back. Most names are in `sayso.agent`, too."""
+"""Tools: functions a model may call, their schemas, and what they hand back.
+
+Most names are in `sayso.agent`, too.
+"""
 
 from sayso.agent.tools.context import (
     SchedulingError,

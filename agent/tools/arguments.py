@@ -1,4 +1,6 @@
-"""The arguments of one call: those of the model, checked by the type hints of a tool, and those that are injected."""
+"""The arguments of one call: those of the model, checked by the type hints of a tool,
+and those that are injected.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from sayso.agent.tools.errors import (
     ToolValidationError,
 )
 from sayso.agent.tools.json_schema import DEFINITIONS, frozen, plain
-from sayso.agent.tools.json_validation import Repairer, StepBudget, bounded_validator, has_whole_float, with_budget
+from sayso.agent.tools.json_validation import (
+    Repairer,
+    StepBudget,
+    bounded_validator,
+    has_whole_float,
+    with_budget,
+)
 from sayso.agent.tools.parameter import JSON_TYPES, ParameterModel, ToolParameter
 from sayso.channels.spelling import nearest
 from sayso.pending.context import with_context
@@ -42,7 +50,11 @@ MISSING = "Missing required parameter"
 #: The type that belongs there, by the type of pydantic's issue.
 _WANTED: Mapping[str, type] = {
     **{f"{name}_type": kind for name, kind in [("string", str), ("list", list), ("dict", dict)]},
-    **{f"{kind.__name__}_{how}": kind for kind in (int, float, bool) for how in ("type", "parsing", "from_float")},
+    **{
+        f"{kind.__name__}_{how}": kind
+        for kind in (int, float, bool)
+        for how in ("type", "parsing", "from_float")
+    },
 }
 
 
@@ -55,12 +67,18 @@ class ValidatedArguments:
 
     @cached_property
     def json(self) -> dict[str, Any]:
-        """The arguments as exact JSON values. Read it before the call begins. Raises ToolParameterError."""
+        """The arguments as exact JSON values.
+
+        Read it before the call begins. Raises ToolParameterError.
+        """
         return self._to_json()
 
 
 class TypedArguments(ParameterModel):
-    """Checks the arguments of one tool by type hints. Compiled once; a call costs one pass of the validator."""
+    """Checks the arguments of one tool by type hints.
+
+    Compiled once; a call costs one pass of the validator.
+    """
 
     def __init__(self, tool_name: str, parameters: Sequence[ToolParameter]) -> None:
         """Raises ToolValidationError for a type hint that no JSON can fill."""
@@ -68,7 +86,10 @@ class TypedArguments(ParameterModel):
         self._validate: Callable[[Any], BaseModel] = self.validator.validate_python
 
     def check(self, params: Mapping[str, Any]) -> ValidatedArguments:
-        """Return the arguments as Python values, with defaults filled in, and as JSON. Raises ToolParameterError."""
+        """Return the arguments as Python values, with defaults filled in, and as JSON.
+
+        Raises ToolParameterError.
+        """
         validated = self._validated(params)
         return ValidatedArguments(self._values(validated), lambda: self._as_json(validated))
 
@@ -79,17 +100,21 @@ class TypedArguments(ParameterModel):
     def read_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as JSON values that read as the same Python values later.
 
-        Raises ToolParameterError for values that JSON does not preserve, and for a validator that changes a value each
-        time it reads it.
+        Raises ToolParameterError for values that JSON does not preserve, and for a validator that
+        changes a value each time it reads it.
         """
         validated = self._validated(params)
         recorded = self._as_json(validated)
-        before, after = self._values(validated), self._values(self._validated(recorded))
+        before = self._values(validated)
+        after = self._values(self._validated(recorded))
         changed = []
         for name in recorded:
-            one, other = before[name], after[name]
+            one = before[name]
+            other = after[name]
             # Values of one type count as equal if that type compares by identity.
-            compares = any("__eq__" in vars(each) for each in type(one).__mro__ if each is not object)
+            compares = any(
+                "__eq__" in vars(each) for each in type(one).__mro__ if each is not object
+            )
             if not (one == other or (type(one) is type(other) and not compares)):
                 changed.append(name)
         if changed:
@@ -109,8 +134,12 @@ class TypedArguments(ParameterModel):
     def _as_json(self, validated: BaseModel) -> dict[str, Any]:
         omitted = self.internal_defaults - validated.model_fields_set
         try:
-            return validated.model_dump(mode="json", by_alias=True, exclude=set(omitted), warnings=False)
-        except Exception as exc:  # a value that JSON lacks, or a serializer written by the tool's author
+            return validated.model_dump(
+                mode="json", by_alias=True, exclude=set(omitted), warnings=False
+            )
+        except (
+            Exception
+        ) as exc:  # a value that JSON lacks, or a serializer written by the tool's author
             raise self._unusable(f"cannot be written down: {error_text(exc)}") from exc
 
     def _validated(self, params: Mapping[str, Any]) -> BaseModel:
@@ -121,8 +150,12 @@ class TypedArguments(ParameterModel):
                 return self._repaired(params, exc)
         except ToolError:
             raise
-        except Exception as exc:  # a validator written by the tool's author, or nesting deeper than Python's limit
-            raise self._unusable(f"cannot be checked: {type(exc).__name__}: {error_text(exc)}") from exc
+        except (
+            Exception
+        ) as exc:  # a validator written by the tool's author, or nesting deeper than Python's limit
+            raise self._unusable(
+                f"cannot be checked: {type(exc).__name__}: {error_text(exc)}"
+            ) from exc
 
     def _repaired(self, params: Mapping[str, Any], error: ValidationError) -> BaseModel:
         """Validate again, without the text and the nulls that stand for something else."""
@@ -137,7 +170,8 @@ class TypedArguments(ParameterModel):
         """Return pydantic's issues in words for the model."""
         mistakes = []
         for issue in error.errors(include_url=False):
-            value, is_top_level = issue["input"], len(issue["loc"]) == 1
+            value = issue["input"]
+            is_top_level = len(issue["loc"]) == 1
             if issue["type"] == "extra_forbidden" and is_top_level:
                 problem = ""
             elif issue["type"] == "missing":
@@ -148,8 +182,13 @@ class TypedArguments(ParameterModel):
                 problem = f"is {quoted(value)}: {issue['msg']}"
             path = ".".join(map(str, issue["loc"])) or "parameters"
             # Below the top level, a path may name a part of a union, which a call cannot give.
-            wanted = _WANTED.get(issue["type"]) if is_top_level else None
-            mistakes.append(Mistake(path, problem, cure_of_type(path, value, wanted) if wanted else ""))
+            if is_top_level:
+                wanted = _WANTED.get(issue["type"])
+            else:
+                wanted = None
+            mistakes.append(
+                Mistake(path, problem, cure_of_type(path, value, wanted) if wanted else "")
+            )
         expected = {name: bool(each.required) for name, each in self.parameters.items()}
         return refusal(self._tool_name, mistakes, expected)
 
@@ -158,35 +197,59 @@ class TypedArguments(ParameterModel):
 
 
 class SchemaArguments:
-    """Checks the arguments of one tool by its JSON Schema. Values stay as they are where they fit."""
+    """Checks the arguments of one tool by its JSON Schema.
+
+    Values stay as they are where they fit.
+    """
 
     def __init__(self, tool_name: str, schema: Mapping[str, Any]) -> None:
-        """Raises ToolValidationError for a schema that is not an object's, or refers to something outside itself."""
+        """Raises ToolValidationError for a schema that is not an object's,
+        or refers to something outside itself.
+        """
         self._tool_name = tool_name
         self._raw = dict(schema)
         if self._raw.get("type", "object") != "object":
-            raise ToolValidationError(f"the parameters of {tool_name!r} are {quoted(self._raw)}: give an object schema")
+            raise ToolValidationError(
+                f"the parameters of {tool_name!r} are {quoted(self._raw)}: give an object schema"
+            )
         self._raw = {"type": "object", "properties": {}, **self._raw}
-        # No other properties. Only `unevaluatedProperties` takes those into account that parts of the schema name.
-        lists = [self._raw[key] for key in ("allOf", "anyOf", "oneOf") if isinstance(self._raw.get(key), list)]
+        # No other properties. Only `unevaluatedProperties` takes those into
+        # account that parts of the schema name.
+        lists = [
+            self._raw[key]
+            for key in ("allOf", "anyOf", "oneOf")
+            if isinstance(self._raw.get(key), list)
+        ]
         parts = [part for each in lists for part in each if isinstance(part, dict)]
-        have_properties = any(part.keys() & {"properties", "$ref", "allOf", "anyOf", "oneOf"} for part in parts)
+        have_properties = any(
+            part.keys() & {"properties", "$ref", "allOf", "anyOf", "oneOf"} for part in parts
+        )
         sees_parts = have_properties and "additionalProperties" not in self._raw
-        self._raw.setdefault("unevaluatedProperties" if sees_parts else "additionalProperties", False)
+        self._raw.setdefault(
+            "unevaluatedProperties" if sees_parts else "additionalProperties", False
+        )
         try:
             self.schema: dict[str, Any] = frozen(plain(self._raw))
             json.dumps(self.schema, allow_nan=False)
             self.parameters = tuple(self._parameter(name) for name in self.schema["properties"])
         except (AttributeError, TypeError, KeyError, ValueError, RecursionError) as exc:
-            raise ToolValidationError(f"the parameters of {tool_name!r} are no JSON Schema: {exc}") from exc
+            raise ToolValidationError(
+                f"the parameters of {tool_name!r} are no JSON Schema: {exc}"
+            ) from exc
 
     def check(self, params: Mapping[str, Any]) -> ValidatedArguments:
-        """Return the arguments; text becomes the number or boolean it stands for. Raises ToolParameterError."""
+        """Return the arguments; text becomes the number or boolean it stands for.
+
+        Raises ToolParameterError.
+        """
         values = self.values(params)
         return ValidatedArguments(values, partial(self._copied, values))
 
     def read_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of the arguments: JSON values read as themselves again. Raises ToolParameterError."""
+        """Return a copy of the arguments: JSON values read as themselves again.
+
+        Raises ToolParameterError.
+        """
         return self.check(params).json
 
     def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,7 +265,9 @@ class SchemaArguments:
             arguments = Repairer(self.schema, budget).repaired(arguments)
             errors = list(itertools.islice(validator.iter_errors(arguments), MAX_MISTAKES))
         except RecursionError as exc:
-            raise ToolParameterError(tool_name=self._tool_name, issue="its arguments are nested too deep") from exc
+            raise ToolParameterError(
+                tool_name=self._tool_name, issue="its arguments are nested too deep"
+            ) from exc
         except Exception as exc:  # a dangling reference, or too many steps
             issue = f"its schema cannot be used ({type(exc).__name__}: {quoted(str(exc))})"
             raise ToolParameterError(tool_name=self._tool_name, issue=issue) from exc
@@ -217,7 +282,9 @@ class SchemaArguments:
         try:
             copied: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
         except (TypeError, ValueError) as exc:
-            raise ToolParameterError(tool_name=self._tool_name, issue=f"its arguments are not JSON: {exc}") from exc
+            raise ToolParameterError(
+                tool_name=self._tool_name, issue=f"its arguments are not JSON: {exc}"
+            ) from exc
         return copied
 
     @cached_property
@@ -226,7 +293,11 @@ class SchemaArguments:
 
     def _refusal(self, mistakes: list[Mistake]) -> ToolParameterError:
         required = self.schema["required"]
-        return refusal(self._tool_name, mistakes, {name: name in required for name in self.schema["properties"]})
+        return refusal(
+            self._tool_name,
+            mistakes,
+            {name: name in required for name in self.schema["properties"]},
+        )
 
     def _parameter(self, name: str) -> ToolParameter:
         schema = self.schema["properties"][name]
@@ -243,15 +314,21 @@ class SchemaArguments:
 
 
 def is_json_schema(parameters: Any) -> bool:
-    """Return whether parameters are given as one JSON Schema, and not as ToolParameters by their names."""
-    if not isinstance(parameters, Mapping) or any(isinstance(each, ToolParameter) for each in parameters.values()):
+    """Return whether parameters are given as one JSON Schema,
+    and not as ToolParameters by their names.
+    """
+    if not isinstance(parameters, Mapping) or any(
+        isinstance(each, ToolParameter) for each in parameters.values()
+    ):
         return False
     return not parameters or any(key in parameters for key in ("type", "properties", *DEFINITIONS))
 
 
 def _mistakes(error: Any) -> list[Mistake]:
     """Return jsonschema's error as mistakes."""
-    path, keyword, expected = ".".join(map(str, error.absolute_path)), error.validator, error.validator_value
+    path = ".".join(map(str, error.absolute_path))
+    keyword = error.validator
+    expected = error.validator_value
     if keyword == "required":
         missing = [name for name in expected if name not in error.instance]
         return [Mistake(f"{path}.{name}" if path else name, MISSING) for name in missing]
@@ -263,8 +340,14 @@ def _mistakes(error: Any) -> list[Mistake]:
     else:
         problem = f"breaks {keyword}: {quoted(expected)}"
     is_type = keyword == "type" and len(error.absolute_path) == 1 and isinstance(expected, str)
-    wanted = JSON_TYPES.get(expected) if is_type else None
-    cure = cure_of_type(path, error.instance, wanted) if wanted else ""
+    if is_type:
+        wanted = JSON_TYPES.get(expected)
+    else:
+        wanted = None
+    if wanted:
+        cure = cure_of_type(path, error.instance, wanted)
+    else:
+        cure = ""
     return [Mistake(path or "parameters", f"is {quoted(error.instance)}: {problem}", cure)]
 
 
@@ -290,26 +373,40 @@ class Mistake(NamedTuple):
     cure: str = ""
 
 
-def refusal(tool_name: str, mistakes: Sequence[Mistake], expected: Mapping[str, bool]) -> ToolParameterError:
-    """Return the error of a call: its problems, how to correct them, and the parameters the tool expects.
+def refusal(
+    tool_name: str, mistakes: Sequence[Mistake], expected: Mapping[str, bool]
+) -> ToolParameterError:
+    """Return the error of a call: its problems, how to correct them,
+    and the parameters the tool expects.
 
     `expected` says for each parameter whether it is required.
     """
-    problems, cures = list[str](), list[str]()
+    problems = list[str]()
+    cures = list[str]()
     for each in mistakes[:MAX_ISSUES]:
         name = quoted(each.path)
         if each.problem:
-            problems.append(f"{MISSING}: {name}" if each.problem == MISSING else f"{name} {each.problem}")
+            problems.append(
+                f"{MISSING}: {name}" if each.problem == MISSING else f"{name} {each.problem}"
+            )
             cures.append(each.cure)
         else:
             close = nearest(each.path, expected)
             problems.append(f"Unexpected parameter(s): {name}")
-            cures.append(f"{name} -> Did you mean {close!r}?" if close else f"{name} is not a valid parameter")
+            cures.append(
+                f"{name} -> Did you mean {close!r}?"
+                if close
+                else f"{name} is not a valid parameter"
+            )
     if len(mistakes) > MAX_ISSUES:
         problems.append(f"and {len(mistakes) - MAX_ISSUES} more")
     is_missing = any(each.problem == MISSING and each.path in expected for each in mistakes)
     required = _listed("Required", (name for name, is_required in expected.items() if is_required))
-    suggestion = ["; ".join(filter(None, cures)), required if is_missing else "", _listed("Expected", expected)]
+    suggestion = [
+        "; ".join(filter(None, cures)),
+        required if is_missing else "",
+        _listed("Expected", expected),
+    ]
     return ToolParameterError(
         tool_name=tool_name,
         param_name=", ".join(each.path for each in mistakes[:MAX_ISSUES]),
@@ -325,8 +422,8 @@ def _listed(kind: str, names: Iterable[str]) -> str:
 def cure_of_type(path: str, value: Any, wanted: type) -> str:
     """Return what to try for a value of the wrong type, as the seed writes it.
 
-    A number or boolean that should be text can be sent as text. The other way round needs no cure: text that reads as a
-    number is accepted.
+    A number or boolean that should be text can be sent as text. The other way round needs no cure:
+    text that reads as a number is accepted.
     """
     if wanted is str and isinstance(value, int | float):
         return f"Try: {path}=str({quoted(value)})"
@@ -339,16 +436,21 @@ def quoted(value: Any) -> str:
         text = repr(value[: MAX_QUOTED_CHARS + 1] if isinstance(value, str) else value)
     except Exception:  # nested too deep, or a number of too many digits
         return f"a {type(value).__name__} that cannot be shown"
-    return text if len(text) <= MAX_QUOTED_CHARS else text[:MAX_QUOTED_CHARS] + "..."
+    if len(text) <= MAX_QUOTED_CHARS:
+        return text
+    return text[:MAX_QUOTED_CHARS] + "..."
 
 
-#: Returns what to inject into a call: a mapping or None, or a context manager of one, which is closed afterwards.
-#: It may have one ToolContext parameter.
+#: Returns what to inject into a call: a mapping or None, or a context manager of one, which is
+#: closed afterwards. It may have one ToolContext parameter.
 Injector = Callable[..., Any]
 
 
 class InjectedArguments(Mapping[str, Any]):
-    """An immutable mapping of injected values. Neither repr nor pickle shows them: they may be secret."""
+    """An immutable mapping of injected values.
+
+    Neither repr nor pickle shows them: they may be secret.
+    """
 
     __slots__ = ("_values",)
 
@@ -378,14 +480,19 @@ class InjectedArguments(Mapping[str, Any]):
 
 
 class HiddenArguments:
-    """The arguments of one tool that no model fills: `fixed` values, and what the injector returns at each call.
+    """The arguments of one tool that no model fills: `fixed` values,
+    and what the injector returns at each call.
 
-    A name that was injected once stays hidden for the life of the process, as do the `unfillable` ones: an injector
-    that leaves a name out does not hand it to the model.
+    A name that was injected once stays hidden for the life of the process, as do the `unfillable`
+    ones: an injector that leaves a name out does not hand it to the model.
     """
 
     def __init__(
-        self, tool_name: str, fixed: Mapping[str, Any], injector: Injector | None, unfillable: Collection[str] = ()
+        self,
+        tool_name: str,
+        fixed: Mapping[str, Any],
+        injector: Injector | None,
+        unfillable: Collection[str] = (),
     ) -> None:
         self._tool_name = tool_name
         self._fixed = dict(fixed)
@@ -400,7 +507,10 @@ class HiddenArguments:
         return frozenset(self._hidden)
 
     def names(self) -> frozenset[str]:
-        """Return the names that no model fills. Calls the injector the first time. Raises ToolExecutionError."""
+        """Return the names that no model fills.
+
+        Calls the injector the first time. Raises ToolExecutionError.
+        """
         if not self.is_complete:
             with self.opened():
                 pass
@@ -410,9 +520,10 @@ class HiddenArguments:
     def opened(self) -> Iterator[dict[str, Any]]:
         """Yield what is injected now; what the injector opened is closed afterwards.
 
-        An injector returns a mapping or None, or a context manager that yields one. A ToolContext parameter of the
-        injector is filled. Raises ToolExecutionError if the injector fails or returns something else. If the context
-        manager swallows an error of the tool, the error is raised all the same: a failed call never counts as done.
+        An injector returns a mapping or None, or a context manager that yields one. A ToolContext
+        parameter of the injector is filled. Raises ToolExecutionError if the injector fails or
+        returns something else. If the context manager swallows an error of the tool, the error is
+        raised all the same: a failed call never counts as done.
         """
         if self._injector is None:
             yield self._fixed
@@ -431,12 +542,20 @@ class HiddenArguments:
             raise failure
 
     def _call(self, injector: Injector, stack: ExitStack) -> Mapping[str, Any]:
-        """Return what the injector returns or yields; `stack` closes it. Raises ToolExecutionError."""
+        """Return what the injector returns or yields; `stack` closes it.
+
+        Raises ToolExecutionError.
+        """
         try:
             returned = injector(**with_context(injector, current_context))
             if isinstance(returned, AbstractContextManager):
                 returned = stack.enter_context(returned)
-            injected = {} if returned is None else dict(returned) if isinstance(returned, Mapping) else None
+            if returned is None:
+                injected = {}
+            elif isinstance(returned, Mapping):
+                injected = dict(returned)
+            else:
+                injected = None
         except (Exception, *FATAL_ERRORS) as exc:
             raise ToolExecutionError(
                 f"the config_injector of {self._tool_name!r} failed: {type(exc).__name__}: {error_text(exc)}",

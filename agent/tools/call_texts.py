@@ -1,4 +1,6 @@
-"""The texts of a call: its preview for the person, the reason that a model gives for it, and its result."""
+"""The texts of a call: its preview for the person, the reason that a model gives for it,
+and its result.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ from sayso.pending.result_words import effect_in_words, result_in_words
 
 log = logging.getLogger(__name__)
 
-#: The share of a cut text that is taken from its end, where totals, errors and the last lines of logs are.
+#: The share of a cut text that is taken from its end, where totals,
+#: errors and the last lines of logs are.
 TAIL_SHARE = 0.25
 #: The share of a cut text within which a better place for the cut is looked for.
 BOUNDARY_SHARE = 0.2
@@ -47,7 +50,8 @@ WITHOUT_VALUE = "done"
 ChunkCallback = Callable[[str], None]
 #: Values that contain no Markdown, and that templates may format: {euros:.2f}, {day:%d.%m.%Y}.
 _NUMBERS = (int, float, Decimal, date, time)
-#: Text that could pass for the end of an argument in a list of arguments, and space that would not be visible there.
+#: Text that could pass for the end of an argument in a list of arguments,
+#: and space that would not be visible there.
 _ENDS_EARLY = re.compile(r'[,="\n]|^\s|\s$|\s\s')
 #: Code blocks, code and links, in which no escape keeps an argument literal.
 _CODE_OR_LINK = re.compile(
@@ -59,7 +63,9 @@ _CODE_OR_LINK = re.compile(
 _NOTE_START = "(handed to the user: "
 _FILE_NOTE = re.compile(re.escape(_NOTE_START) + r"[^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)\n?")
 #: How a summary of a result begins for the model, or, `cut`, the beginning of a result without one.
-_SUMMARY_MARK = re.compile(r"\[(?:compressed|(?P<cut>truncated)) from \d+ chars(?:; compression failed)?\] ")
+_SUMMARY_MARK = re.compile(
+    r"\[(?:compressed|(?P<cut>truncated)) from \d+ chars(?:; compression failed)?\] "
+)
 
 #: Line breaks, shown as ⏎, and runs of spaces, which a page would show as one.
 _BREAK = re.compile(r"\s*\n\s*")
@@ -68,11 +74,13 @@ _WIDE = re.compile(r"\s{2,}")
 
 @dataclass(frozen=True, slots=True)
 class CheckedPreview:
-    """A preview that shows data which may change before the yes: its text, and the values in it that count.
+    """A preview that shows data which may change before the yes: its text,
+    and the values in it that count.
 
-    At the yes the preview is made again. The call runs only if the values are the same as when the user was asked. The
-    rest of the text may differ. Without a CheckedPreview the whole text must be the same.
-    `values`: anything that JSON can express, such as a list; an empty one if nothing but the arguments counts.
+    At the yes the preview is made again. The call runs only if the values are the same as when the
+    user was asked. The rest of the text may differ. Without a CheckedPreview the whole text must be
+    the same. `values`: anything that JSON can express, such as a list; an empty one if nothing but
+    the arguments counts.
     """
 
     text: str
@@ -84,7 +92,8 @@ class CheckedPreview:
         return unordered_digest(to_jsonable_python(self.values, fallback=str))
 
 
-#: A format template over the arguments, or a function of them. A ToolResult means that there is nothing to propose.
+#: A format template over the arguments, or a function of them.
+#: A ToolResult means that there is nothing to propose.
 Preview = str | Callable[..., str | CheckedPreview | ToolResult]
 
 
@@ -168,14 +177,20 @@ def _check_template(
 ) -> None:
     """Raise ToolValidationError for a malformed template, and for names that no model fills."""
     try:
-        used = {re.split(r"[.\[]", field)[0] for _, field, _, _ in _parsed(preview) if field is not None}
+        used = {
+            re.split(r"[.\[]", field)[0] for _, field, _, _ in _parsed(preview) if field is not None
+        }
     except ValueError as exc:
         raise ToolValidationError(f"preview of {tool_name!r} is no format template: {exc}") from exc
     _check_hidden(tool_name, used, set(hidden) - set(names))
     unknown = sorted(used - set(names))
     if unknown:
-        raise ToolValidationError(f"preview of {tool_name!r} uses unknown {unknown!r}; it has {sorted(names)!r}")
-    filled = "".join(f"{text}\0" if field is not None else text for text, field, _, _ in _parsed(preview))
+        raise ToolValidationError(
+            f"preview of {tool_name!r} uses unknown {unknown!r}; it has {sorted(names)!r}"
+        )
+    filled = "".join(
+        f"{text}\0" if field is not None else text for text, field, _, _ in _parsed(preview)
+    )
     if any("\0" in found[0] for found in _CODE_OR_LINK.finditer(filled)):
         raise ToolValidationError(
             f"preview of {tool_name!r} has an argument inside code or a link, where it could hide or pass for another: "
@@ -192,10 +207,11 @@ def preview_text(
 ) -> CheckedPreview | str | ToolResult:
     """Return the preview of one call. Raises TypeError if it is no text, ValueError if it is empty.
 
-    Without a template or function it is the tool's name and every argument in full; `optional` arguments that are None
-    are left out. Arguments are literal in it and in templates: none can hide a part of itself, pass for another
-    argument, or begin a line of its own. The rest of a template is Markdown of the tool's author. What a function
-    returns is text, unless it is `Markdown`.
+    Without a template or function it is the tool's name and every argument in full; `optional`
+    arguments that are None are left out. Arguments are literal in it and in templates: none can
+    hide a part of itself, pass for another argument, or begin a line of its own. The rest of a
+    template is Markdown of the tool's author. What a function returns is text, unless it is
+    `Markdown`.
     """
     text: Any
     if isinstance(preview, str):
@@ -207,13 +223,17 @@ def preview_text(
     # A question would end the run as if it had been stored.
     is_question = isinstance(text, PendingConfirmation)
     if is_question or not isinstance(text, str | CheckedPreview | ToolResult):
-        raise TypeError(f"the preview of {tool_name!r} is {text!r}: return text, or a ToolResult to propose nothing")
+        raise TypeError(
+            f"the preview of {tool_name!r} is {text!r}: return text, or a ToolResult to propose nothing"
+        )
     words = text.text if isinstance(text, CheckedPreview) else text
     if isinstance(words, str) and not words.strip():
         raise ValueError(f"the preview of {tool_name!r} is empty: say what will happen")
     if callable(preview):
         return _shown_as_it_is(text)
-    return Markdown(text) if isinstance(text, str) else text
+    if isinstance(text, str):
+        return Markdown(text)
+    return text
 
 
 def default_preview(
@@ -231,7 +251,9 @@ def default_preview(
     return Markdown(f"{literal(tool_name)}: {', '.join(listed)}")
 
 
-def _shown_as_it_is(preview: CheckedPreview | str | ToolResult) -> CheckedPreview | str | ToolResult:
+def _shown_as_it_is(
+    preview: CheckedPreview | str | ToolResult,
+) -> CheckedPreview | str | ToolResult:
     """Return what a preview function returned, with its text as Markdown."""
     if isinstance(preview, CheckedPreview):
         return replace(preview, text=as_markdown(preview.text))
@@ -261,7 +283,9 @@ def _listed(value: Any) -> str:
 
 
 def _plain_text(value: Any) -> str:
-    """Return a value as text; a collection as the JSON that is stored, so that no part of it is left out."""
+    """Return a value as text; a collection as the JSON that is stored,
+    so that no part of it is left out.
+    """
     plain = to_jsonable_python(value, fallback=str)
     if isinstance(plain, list | dict):
         return json.dumps(plain, ensure_ascii=False)
@@ -269,14 +293,19 @@ def _plain_text(value: Any) -> str:
 
 
 def literal(text: str) -> str:
-    """Return the text on one line, escaped so that Markdown shows it literally, with invisible characters as codes."""
+    """Return the text on one line, escaped so that Markdown shows it literally,
+    with invisible characters as codes.
+    """
     line = _BREAK.sub(" ⏎ ", readable(text).strip())
     return escaped(_WIDE.sub(lambda gap: " " + "\u00a0" * (len(gap[0]) - 1), line))
 
 
 #: The argument that `think_augment` adds to a tool.
 REASON = "toolcall_reason"
-_REASON_SCHEMA = {"type": "string", "description": "Why you call this tool, and what you expect of it."}
+_REASON_SCHEMA = {
+    "type": "string",
+    "description": "Why you call this tool, and what you expect of it.",
+}
 
 
 def with_reason(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,7 +316,9 @@ def with_reason(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unordered_digest(value: Any) -> str:
-    """Return a digest of a JSON value that does not depend on the order of its lists: sets have none."""
+    """Return a digest of a JSON value that does not depend on the order of its lists:
+    sets have none.
+    """
     if isinstance(value, dict):
         return compute_args_digest({key: unordered_digest(each) for key, each in value.items()})
     if isinstance(value, list):
@@ -317,7 +348,8 @@ def _without_layout(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """The `result` of a call that succeeded, or the `error` of one that failed, in words for the model.
+    """The `result` of a call that succeeded, or the `error` of one that failed,
+    in words for the model.
 
     The seed calls it ToolResult, which is the name of typed results here.
     """
@@ -328,9 +360,11 @@ class ToolOutcome:
 
 
 def truncate(text: str, most: int | None) -> str:
-    """Return the text, or its first and last characters around a marker that says how much is left out.
+    """Return the text, or its first and last characters around a
+    marker that says how much is left out.
 
-    `most` counts the characters (code points) of the text, without the marker; None keeps all of them.
+    `most` counts the characters (code points) of the text, without the marker;
+    None keeps all of them.
     """
     if most is None or len(text) <= most:
         return text
@@ -377,7 +411,10 @@ def next_boundary(text: str, start: int, end: int) -> int:
 
 
 def shorten(text: str, max_chars: int) -> str:
-    """Return the text in at most `max_chars` characters. A note at the end tells how many it had."""
+    """Return the text in at most `max_chars` characters.
+
+    A note at the end tells how many it had.
+    """
     if len(text) <= max_chars:
         return text
     note = f" [cut, was {len(text)} characters]"
@@ -423,9 +460,13 @@ def is_async_value(value: Any) -> bool:
 
 
 async def await_value(value: Any, chunk_callback: ChunkCallback | None) -> Any:
-    """Return what an awaitable results in, or the joined chunks of an async generator, also when nested."""
+    """Return what an awaitable results in, or the joined chunks of an async generator,
+    also when nested.
+    """
     while is_async_value(value):
-        value = await await_isolated(_join(value, chunk_callback) if inspect.isasyncgen(value) else value)
+        value = await await_isolated(
+            _join(value, chunk_callback) if inspect.isasyncgen(value) else value
+        )
     return join_chunks(value, chunk_callback)
 
 
@@ -437,7 +478,8 @@ def join_chunks(value: Any, chunk_callback: ChunkCallback | None) -> Any:
 
 
 async def _join(chunks: AsyncGenerator[Any, Any], chunk_callback: ChunkCallback | None) -> str:
-    async with contextlib.aclosing(chunks):  # releases its resources now, also if the caller is cancelled
+    # Releases its resources now, also if the caller is cancelled.
+    async with contextlib.aclosing(chunks):
         return _joined([_passed_on(chunk, chunk_callback) async for chunk in chunks])
 
 
@@ -457,7 +499,9 @@ def _passed_on(chunk: Any, chunk_callback: ChunkCallback | None) -> str:
 
 
 def file_note(what: str) -> str:
-    """Return the note that tells a model that a file of a result went to the user, who needs no note."""
+    """Return the note that tells a model that a file of a result went to the user,
+    who needs no note.
+    """
     return f"(handed to the user: {what})"
 
 

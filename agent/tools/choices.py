@@ -1,4 +1,6 @@
-"""Choices of a parameter, read as JSON writes them: members of an Enum in a Literal, dates, tuples, bytes."""
+"""Choices of a parameter, read as JSON writes them: members of an Enum in a Literal, dates, tuples,
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -19,32 +21,43 @@ _JSON_SCALARS = (str, int, float, bool, type(None))
 def validator_of(model: type[BaseModel]) -> SchemaValidator:
     """Return a validator of the model that reads every choice as the model's JSON Schema offers it.
 
-    pydantic compares choices with Python's values only: its JSON Schema offers "cat" for `Literal[Kind.CAT]`, and its
-    validator refuses it.
+    pydantic compares choices with Python's values only: its JSON Schema offers "cat" for
+    `Literal[Kind.CAT]`, and its validator refuses it.
     """
     original = model.__pydantic_core_schema__
     schema = _with_readers(original)
     if schema == original:
         return cast("SchemaValidator", model.__pydantic_validator__)
-    # Without the validators that the models inside it have already: those would be used in place of the schema.
+    # Without the validators that the models inside it have already:
+    # those would be used in place of the schema.
     return SchemaValidator(schema, _use_prebuilt=False)
 
 
 def _with_readers(part: Any) -> Any:
-    """Return a part of a core schema in which the choices that JSON writes otherwise have a reader before them."""
+    """Return a part of a core schema in which the choices that JSON writes
+    otherwise have a reader before them.
+    """
     if isinstance(part, list | tuple):
         return type(part)(map(_with_readers, part))
     if not isinstance(part, dict):
         return part
-    choices = {"literal": part.get("expected"), "enum": part.get("members")}.get(part.get("type", ""))
+    choices = {"literal": part.get("expected"), "enum": part.get("members")}.get(
+        part.get("type", "")
+    )
     if not choices:
         return {key: _part_with_readers(key, each) for key, each in part.items()}
     read = _reader(choices, are_values_read=part["type"] == "enum")
     if read is None:
         return part
     inner = {key: each for key, each in part.items() if key != "ref"}
-    outer = {"type": "function-before", "function": {"type": "no-info", "function": read}, "schema": inner}
-    return {**outer, "ref": part["ref"]} if "ref" in part else outer
+    outer = {
+        "type": "function-before",
+        "function": {"type": "no-info", "function": read},
+        "schema": inner,
+    }
+    if "ref" in part:
+        return {**outer, "ref": part["ref"]}
+    return outer
 
 
 def _part_with_readers(key: str, value: Any) -> Any:
@@ -57,9 +70,11 @@ def _part_with_readers(key: str, value: Any) -> Any:
 
 
 def _reader(choices: Sequence[Any], *, are_values_read: bool) -> Callable[[Any], Any] | None:
-    """Return a function from a choice as JSON writes it to the choice; None where the validator reads all of them.
+    """Return a function from a choice as JSON writes it to the choice;
+    None where the validator reads all of them.
 
-    `are_values_read`: the validator reads the values of an Enum's members, if they are strings, numbers or the like.
+    `are_values_read`: the validator reads the values of an Enum's members, if they are strings,
+    numbers or the like.
     """
     written: list[tuple[Any, Any]] = []
     plain: list[Any] = []
@@ -69,7 +84,11 @@ def _reader(choices: Sequence[Any], *, are_values_read: bool) -> Callable[[Any],
             plain.append(value)
         else:
             written.append((to_jsonable_python(choice), choice))
-    written = [(text, choice) for text, choice in written if not any(_is_same(text, each) for each in plain)]
+    written = [
+        (text, choice)
+        for text, choice in written
+        if not any(_is_same(text, each) for each in plain)
+    ]
     if not written:
         return None
 

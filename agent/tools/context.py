@@ -1,7 +1,7 @@
 """What the code of a running tool can reach: files to send and received, choices, and timers.
 
-All of it is in the ToolEnvironment, which adds fields to the CallContext of `sayso.pending.context`. Tasks and threads
-that are started inside a block inherit it.
+All of it is in the ToolEnvironment, which adds fields to the CallContext of
+`sayso.pending.context`. Tasks and threads that are started inside a block inherit it.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ HORIZON_SECONDS = 400 * 86_400.0
 #: Longest scheduled text, in characters: it fits in one message of every platform.
 MAX_TIMER_CHARS = 500
 #: The error text outside of a channel's run, and for tools that run after a confirmation.
-CANNOT_SCHEDULE = (
-    "Nothing can be scheduled here: that needs a channel, and a tool that its policy allows without a confirmation."
-)
+CANNOT_SCHEDULE = "Nothing can be scheduled here: that needs a channel, and a tool that its policy allows without a confirmation."
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file made by a tool: at a URL, or as its `content`, which the caller of the run puts in the media store.
+    """A file made by a tool: at a URL, or as its `content`,
+    which the caller of the run puts in the media store.
 
-    `sha256` and `size` (bytes) still identify the file when the URL is gone. `content` stays out of repr and `to_dict`;
-    so does `kept`, the file in the media store, once it is stored. An image that is `shown` is also sent to the model.
+    `sha256` and `size` (bytes) still identify the file when the URL is gone. `content` stays out of
+    repr and `to_dict`; so does `kept`, the file in the media store, once it is stored. An image
+    that is `shown` is also sent to the model.
     """
 
     url: str = ""
@@ -71,19 +71,30 @@ class Artifact:
 
     @property
     def data(self) -> bytes | None:
-        """The bytes, read anew each time; None for a URL, and for a file that is in the media store."""
-        return self.content.read() if self.content else None
+        """The bytes, read anew each time; None for a URL,
+        and for a file that is in the media store.
+        """
+        if self.content:
+            return self.content.read()
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except the bytes and the stored file, JSON-ready."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("content", "kept")}
+        return {
+            each.name: getattr(self, each.name)
+            for each in fields(self)
+            if each.name not in ("content", "kept")
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedFile:
-    """A file that the user of this turn sent in this conversation. `ref` is the SHA-256 of its `size` bytes.
+    """A file that the user of this turn sent in this conversation.
 
-    Pictures and voice messages come without a name: their `filename` is built from type and content.
+    `ref` is the SHA-256 of its `size` bytes.
+
+    Pictures and voice messages come without a name:
+    their `filename` is built from type and content.
     """
 
     filename: str
@@ -115,7 +126,10 @@ class ResultSource(Protocol):
         """Return how much may be read at once."""
 
     async def find(self, wanted: str) -> tuple[str, str]:
-        """Return the name of the tool and the whole text of a result, by its id. Raises ToolError."""
+        """Return the name of the tool and the whole text of a result, by its id.
+
+        Raises ToolError.
+        """
 
 
 class FileNotReceived(ToolError, ValueError):
@@ -128,19 +142,25 @@ class SchedulingError(ToolError):
 
 @dataclass(frozen=True, slots=True)
 class TimerChange:
-    """One change that a tool call made to the timers: `timer` was added, or the timer of id `cancelled` was removed."""
+    """One change that a tool call made to the timers: `timer` was added,
+    or the timer of id `cancelled` was removed.
+    """
 
     timer: Timer | None = None
     cancelled: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the change as JSON-ready data."""
-        return {"timer": asdict(self.timer)} if self.timer else {"cancelled": self.cancelled}
+        if self.timer:
+            return {"timer": asdict(self.timer)}
+        return {"cancelled": self.cancelled}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TimerChange:
         """Return the change that `to_dict` wrote. Raises KeyError or TypeError on anything else."""
-        return cls(Timer(**data["timer"])) if "timer" in data else cls(cancelled=str(data["cancelled"]))
+        if "timer" in data:
+            return cls(Timer(**data["timer"]))
+        return cls(cancelled=str(data["cancelled"]))
 
 
 @dataclass
@@ -172,7 +192,9 @@ _OUTSIDE = ToolEnvironment()
 def tool_environment() -> ToolEnvironment:
     """Return the environment of the code that runs now."""
     context = call_context()
-    return context if isinstance(context, ToolEnvironment) else _OUTSIDE
+    if isinstance(context, ToolEnvironment):
+        return context
+    return _OUTSIDE
 
 
 @contextmanager
@@ -192,15 +214,17 @@ def collect_choices() -> Iterator[list[str]]:
 
 
 def scope_digest(scope: str) -> str:
-    """Return a stable name of a memory scope for keys, logs and spans: 32 hex digits that do not reveal the scope."""
+    """Return a stable name of a memory scope for keys, logs and spans:
+    32 hex digits that do not reveal the scope.
+    """
     return hashlib.sha256(scope.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class ArtifactsOfCall:
     """Passes the artifacts made in this block to the run, unless the block raises.
 
-    So a call that failed leaves no file behind, and a call that is repeated leaves its file once. Not a
-    `contextmanager`, which would take as long as checking the arguments.
+    So a call that failed leaves no file behind, and a call that is repeated leaves its file once.
+    Not a `contextmanager`, which would take as long as checking the arguments.
     """
 
     __slots__ = ("_block", "_outer", "_own")
@@ -220,7 +244,8 @@ class ArtifactsOfCall:
             self._outer += self._own
 
 
-#: The scheme of a URL: at least two letters, since a path on Windows begins with one letter and a colon.
+#: The scheme of a URL: at least two letters, since a path on Windows
+#: begins with one letter and a colon.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 #: Characters that no URL holds, but `urlsplit` ignores.
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
@@ -239,14 +264,15 @@ def emit_artifact(
 ) -> Artifact:
     """Send a file to the user from inside a tool: its URL, its path or its bytes.
 
-    Text with a scheme is a URL, other text a path. Files and bytes are copied at once, to the disk if they are large,
-    and go through the media store; their `sha256` and `size` (bytes) are computed. For a URL they are taken as given.
-    A large file is best given as a path: it is never in memory as a whole. A call that fails delivers no file. Outside
-    a run nothing is sent; the Artifact is returned all the same (seed: Artifacts). With `shown`, a model that accepts
-    images sees the image in this run.
+    Text with a scheme is a URL, other text a path. Files and bytes are copied at once, to the disk
+    if they are large, and go through the media store; their `sha256` and `size` (bytes) are
+    computed. For a URL they are taken as given. A large file is best given as a path: it is never
+    in memory as a whole. A call that fails delivers no file. Outside a run nothing is sent; the
+    Artifact is returned all the same (seed: Artifacts). With `shown`, a model that accepts images
+    sees the image in this run.
 
-    Raises ValueError for a URL that no platform can fetch, and for a file that does not exist, has more than
-    MAX_ARTIFACT_BYTES, or for which the disk has no room.
+    Raises ValueError for a URL that no platform can fetch, and for a file that does not exist, has
+    more than MAX_ARTIFACT_BYTES, or for which the disk has no room.
     """
     url = ""
     url_path = ""
@@ -273,14 +299,21 @@ def emit_artifact(
 
 
 def _url_path(url: str) -> str:
-    """Return the path of a URL, which may tell the MIME type. Raises ValueError if no platform can fetch it."""
+    """Return the path of a URL, which may tell the MIME type.
+
+    Raises ValueError if no platform can fetch it.
+    """
     try:
         parts = urlsplit(url)
-        can_be_fetched = parts.scheme in ("http", "https") and parts.hostname and not _UNPRINTABLE.search(url)
+        can_be_fetched = (
+            parts.scheme in ("http", "https") and parts.hostname and not _UNPRINTABLE.search(url)
+        )
     except ValueError:  # brackets around something that is no IPv6 address
         can_be_fetched = False
     if not can_be_fetched:
-        raise ValueError(f"no platform can fetch {url!r}: give an https URL, or the file itself as a Path or bytes")
+        raise ValueError(
+            f"no platform can fetch {url!r}: give an https URL, or the file itself as a Path or bytes"
+        )
     return parts.path
 
 
@@ -289,7 +322,9 @@ def _copied_bytes(source: bytes | bytearray | memoryview, filename: str) -> Spoo
     with memoryview(source) as view:
         if view.nbytes > MAX_ARTIFACT_BYTES:
             raise ValueError(_too_large(filename or "artifact", view.nbytes))
-        return _spooled(source if isinstance(source, bytes) else view.tobytes(), filename or "artifact")
+        return _spooled(
+            source if isinstance(source, bytes) else view.tobytes(), filename or "artifact"
+        )
 
 
 def _copied_file(path: Path) -> SpooledBytes:
@@ -303,7 +338,9 @@ def _copied_file(path: Path) -> SpooledBytes:
         with path.open("rb") as file:
             content = _spooled(file, path.name)
     except OSError as exc:
-        raise ValueError(f"cannot read the artifact {str(path)!r} ({exc.strerror}): check the path") from exc
+        raise ValueError(
+            f"cannot read the artifact {str(path)!r} ({exc.strerror}): check the path"
+        ) from exc
     if content.size > MAX_ARTIFACT_BYTES:  # it has grown, or has no size, as a device
         raise ValueError(_too_large(path.name, content.size))
     return content
@@ -324,21 +361,27 @@ def _too_large(name: str, size: int) -> str:
 def offer_choices(*labels: str) -> None:
     """Offer the user of the current turn these answers, as buttons under the reply.
 
-    A tap on a button is a message of the user with the label as text; it never confirms anything. A second offer in the
-    same turn replaces the first. On platforms without buttons the labels are listed. Outside a run this does nothing.
+    A tap on a button is a message of the user with the label as text; it never confirms anything. A
+    second offer in the same turn replaces the first. On platforms without buttons the labels are
+    listed. Outside a run this does nothing.
 
-    Raises ValueError for no label or more than MAX_CHOICES, for two equal labels, and for a label that is empty or has
-    more than MAX_LABEL_CHARS; TypeError for a label that is no text, such as a list of labels.
+    Raises ValueError for no label or more than MAX_CHOICES, for two equal labels, and for a label
+    that is empty or has more than MAX_LABEL_CHARS; TypeError for a label that is no text, such as a
+    list of labels.
     """
     for label in labels:
         if not isinstance(label, str):
-            raise TypeError(f"choice {label!r} is no text: give each label by itself, as in offer_choices(*labels)")
+            raise TypeError(
+                f"choice {label!r} is no text: give each label by itself, as in offer_choices(*labels)"
+            )
     choices = [" ".join(readable(label).split()) for label in labels]
     if not 1 <= len(choices) <= MAX_CHOICES:
         raise ValueError(f"{len(choices)} choices cannot be offered: give 1 to {MAX_CHOICES}")
     for label in choices:
         if not 1 <= len(label) <= MAX_LABEL_CHARS:
-            raise ValueError(f"choice {label!r} has {len(label)} characters: a button has 1 to {MAX_LABEL_CHARS}")
+            raise ValueError(
+                f"choice {label!r} has {len(label)} characters: a button has 1 to {MAX_LABEL_CHARS}"
+            )
     if len({label.casefold() for label in choices}) < len(choices):
         raise ValueError(f"choices {choices!r} contain a duplicate: make every label different")
     offered = tool_environment().choices
@@ -347,19 +390,22 @@ def offer_choices(*labels: str) -> None:
 
 
 def received_files() -> tuple[ReceivedFile, ...]:
-    """Return the files that the user of this turn sent in this conversation, as far as it is remembered, oldest first.
+    """Return the files that the user of this turn sent in this conversation,
+    as far as it is remembered, oldest first.
 
     In a group, files of other members are left out. Outside of a channel's turn there are none.
     """
     listing = tool_environment().received_files
-    return () if listing is None else tuple(listing())
+    if listing is None:
+        return ()
+    return tuple(listing())
 
 
 def received_file(name: str = "") -> ReceivedFile:
     """Return the last file of this name that the user sent; without a name, the last file of all.
 
-    Case is ignored; and, if no file has exactly this name, all but letters and digits, since the model reads names
-    with other brackets and without invisible characters.
+    Case is ignored; and, if no file has exactly this name, all but letters and digits, since the
+    model reads names with other brackets and without invisible characters.
 
     A tool that runs after a confirmation finds the files that were there when it was proposed: a
     file that arrives in between cancels the question, as any other message does. Raises
@@ -382,16 +428,20 @@ def received_file(name: str = "") -> ReceivedFile:
 
 
 def _letters_of(name: str) -> str:
-    """Return the letters and digits of a name in lower case. An accent may be a character of its own in some names."""
+    """Return the letters and digits of a name in lower case.
+
+    An accent may be a character of its own in some names.
+    """
     return "".join(filter(str.isalnum, unicodedata.normalize("NFC", name).casefold()))
 
 
 @dataclass(slots=True)
 class TurnTimers:
-    """The timers of one turn: those its conversation has, and the changes that are stored when the turn is committed.
+    """The timers of one turn: those its conversation has, and the changes that are
+    stored when the turn is committed.
 
-    `now` is when the turn was received, by the server's clock, in Unix seconds. Locked, because the tools of one answer
-    run in threads of their own.
+    `now` is when the turn was received, by the server's clock, in Unix seconds. Locked, because the
+    tools of one answer run in threads of their own.
     """
 
     user: str
@@ -408,14 +458,22 @@ class TurnTimers:
             if at <= self.now:
                 raise SchedulingError("That time is in the past.")
             if at > self.now + HORIZON_SECONDS:
-                raise SchedulingError(f"That is too far ahead: at most {HORIZON_SECONDS / 86_400:g} days.")
+                raise SchedulingError(
+                    f"That is too far ahead: at most {HORIZON_SECONDS / 86_400:g} days."
+                )
             if len(text) > MAX_TIMER_CHARS:
                 raise SchedulingError(f"That is too long: at most {MAX_TIMER_CHARS} characters.")
             if len(self.waiting) + len(self.added) - len(self.cancelled) >= MAX_TIMERS:
-                raise SchedulingError(f"{MAX_TIMERS} reminders are waiting here already: cancel one first.")
-            numbers = [int(timer.id) for timer in (*self.waiting, *self.added) if timer.id.isdecimal()]
+                raise SchedulingError(
+                    f"{MAX_TIMERS} reminders are waiting here already: cancel one first."
+                )
+            numbers = [
+                int(timer.id) for timer in (*self.waiting, *self.added) if timer.id.isdecimal()
+            ]
             timer_id = str(max(numbers, default=0) + 1)
-            timer = Timer(timer_id, round(at, 3), storable(text), self.user, storable(note), self.language)
+            timer = Timer(
+                timer_id, round(at, 3), storable(text), self.user, storable(note), self.language
+            )
             self.added.append(timer)
             _record(TimerChange(timer))
             return timer
@@ -424,7 +482,10 @@ class TurnTimers:
         """Return the timers of this turn's user, the next one first."""
         with self._lock:
             own = [timer for timer in (*self.waiting, *self.added) if timer.user == self.user]
-            return sorted((timer for timer in own if timer.id not in self.cancelled), key=lambda timer: timer.at)
+            return sorted(
+                (timer for timer in own if timer.id not in self.cancelled),
+                key=lambda timer: timer.at,
+            )
 
     def cancel(self, timer_id: str) -> Timer | None:
         """Cancel a timer of this turn's user and return it; None if there is none of that id."""
@@ -454,7 +515,10 @@ def _record(change: TimerChange) -> None:
 
 
 def restore_timers(changes: Iterable[TimerChange]) -> None:
-    """Repeat changes that an earlier attempt at this turn made. Does nothing where nothing can be scheduled."""
+    """Repeat changes that an earlier attempt at this turn made.
+
+    Does nothing where nothing can be scheduled.
+    """
     timers = tool_environment().timers
     if timers is not None:
         for change in changes:
@@ -466,32 +530,45 @@ def schedule_reply(text: str, at: float, *, note: str = "") -> Timer:
 
     The text is shown as it is, unless it is `Markdown`.
 
-    The text is marked as scheduled, in the user's language, so that it cannot pass for a question of the bot.
-    The timer is set when the turn is committed; a turn that fails sets none. Raises SchedulingError if the time is in
-    the past or too far ahead, if the text is too long, if the conversation has too many timers, and outside of a turn.
+    The text is marked as scheduled, in the user's language, so that it cannot pass for a question
+    of the bot. The timer is set when the turn is committed; a turn that fails sets none. Raises
+    SchedulingError if the time is in the past or too far ahead, if the text is too long, if the
+    conversation has too many timers, and outside of a turn.
     """
     timers = _timers()
     return timers.add(texts_for(timers.language).scheduled(text), at, note or text)
 
 
 def remind(text: str, at: float) -> Timer:
-    """Remind the user of `text` at `at` (Unix seconds), in their language. Raises SchedulingError."""
+    """Remind the user of `text` at `at` (Unix seconds), in their language.
+
+    Raises SchedulingError.
+    """
     timers = _timers()
     return timers.add(texts_for(timers.language).reminder(text), at, text)
 
 
 def scheduled() -> list[Timer]:
-    """Return this user's timers in this conversation, the next one first. Raises SchedulingError."""
+    """Return this user's timers in this conversation, the next one first.
+
+    Raises SchedulingError.
+    """
     return _timers().own()
 
 
 def cancel_scheduled(timer_id: str) -> Timer | None:
-    """Cancel one of this user's timers and return it; None if there is none of that id. Raises SchedulingError."""
+    """Cancel one of this user's timers and return it; None if there is none of that id.
+
+    Raises SchedulingError.
+    """
     return _timers().cancel(timer_id)
 
 
 def time_of_turn() -> float:
-    """Return when the user's message was received, in Unix seconds by the server's clock. Raises SchedulingError."""
+    """Return when the user's message was received, in Unix seconds by the server's clock.
+
+    Raises SchedulingError.
+    """
     return _timers().now
 
 

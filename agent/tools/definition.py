@@ -1,4 +1,6 @@
-"""What a tool is: its fields, names and tags, the checks when it is defined, and the proposal of a call."""
+"""What a tool is: its fields, names and tags, the checks when it is defined,
+and the proposal of a call.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
 from sayso.agent.tools.json_schema import frozen, thawed
 from sayso.agent.tools.parameter import as_parameters
 from sayso.agent.tools.signature import call_method, is_method, with_own_defaults
-from sayso.pending.action import MAX_TTL_SECONDS, ActionDeniedError, After, OtherMessage, PendingActionExistsError
+from sayso.pending.action import (
+    MAX_TTL_SECONDS,
+    ActionDeniedError,
+    After,
+    OtherMessage,
+    PendingActionExistsError,
+)
 from sayso.pending.concurrency import call_foreign
 from sayso.pending.context import context_parameters, own_function, with_context
 from sayso.pending.executors import PendingConfirmation, Reconciler, ToolResult
@@ -34,15 +42,16 @@ SEARCH = "tool_search"
 UNDO_SECONDS = 300.0
 #: The name of a tool. Only Gemini accepts a dot; `get_schema` refuses it for the other vendors.
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-#: Takes any of the tool's arguments by name, and `result`, the text that the tool returned; sync or async.
+#: Takes any of the tool's arguments by name, and `result`, the text that the tool returned;
+#: sync or async.
 Undo = Callable[..., Any]
 
 
 class ToolTag(StrEnum):
     """Common classes of tools.
 
-    `DESTRUCTIVE` is a hint that a confirmation is wanted: a policy's `allow` overrules the tag, but never
-    `requires_approval`.
+    `DESTRUCTIVE` is a hint that a confirmation is wanted: a policy's `allow` overrules the tag,
+    but never `requires_approval`.
     """
 
     READ_ONLY = "read_only"
@@ -57,11 +66,11 @@ class ToolTag(StrEnum):
 class ToolMetadata:
     """Hints for the code that runs a tool, and the tool's classification.
 
-    The Tool sets `is_async` itself. A tool that is not `is_concurrency_safe` never runs beside another call of the same
-    answer. `timeout` is in seconds, `max_result_size` in characters of one result as the model reads it.
-    `think_augment` asks the model for a `toolcall_reason` with each call; None follows the registry. `source` is
-    MEMORY for the tools of an agent's memory, RESULTS for the one that reads the rest of a result, and SEARCH for the
-    one that finds other tools.
+    The Tool sets `is_async` itself. A tool that is not `is_concurrency_safe` never runs beside
+    another call of the same answer. `timeout` is in seconds, `max_result_size` in characters of one
+    result as the model reads it. `think_augment` asks the model for a `toolcall_reason` with each
+    call; None follows the registry. `source` is MEMORY for the tools of an agent's memory, RESULTS
+    for the one that reads the rest of a result, and SEARCH for the one that finds other tools.
     """
 
     is_async: bool = False
@@ -77,7 +86,9 @@ class ToolMetadata:
         object.__setattr__(self, "tags", frozenset(ToolTag(tag) for tag in self.tags))
         object.__setattr__(self, "custom_tags", frozenset(self.custom_tags))
         if self.timeout is not None and not self.timeout > 0:
-            raise ValueError(f"timeout={self.timeout!r} leaves a tool no time: give seconds above 0, or None")
+            raise ValueError(
+                f"timeout={self.timeout!r} leaves a tool no time: give seconds above 0, or None"
+            )
         if self.max_result_size is not None and self.max_result_size < 1:
             raise ValueError(
                 f"max_result_size={self.max_result_size!r} leaves nothing to read: give 1 or more, or None"
@@ -90,7 +101,9 @@ class ToolMetadata:
 
 
 class ToolOptions(TypedDict, total=False):
-    """The options of the `tool` decorator: fields of ToolDefinition, which explains them, and `param_metadata`."""
+    """The options of the `tool` decorator: fields of ToolDefinition, which explains them,
+    and `param_metadata`.
+    """
 
     name: str | None
     description: str | None
@@ -139,33 +152,36 @@ _FIELD_TYPES: Sequence[tuple[str, Any, str]] = (
 class ToolDefinition:
     """The fields of a Tool, completed and checked.
 
-    `parameters` are ToolParameters, in a list or by name, or one JSON Schema of an object; after construction they are
-    always a tuple of ToolParameters. `callable` is another name of `function`. A tool without a function is only a
-    description, and its provider runs it.
+    `parameters` are ToolParameters, in a list or by name, or one JSON Schema of an object; after
+    construction they are always a tuple of ToolParameters. `callable` is another name of
+    `function`. A tool without a function is only a description, and its provider runs it.
 
-    - `injected_kwargs` and the values that `config_injector()` returns reach the function; the model never sees them.
-    - `requires_approval`: a call is proposed to the user in the words of `preview`, and runs after their confirmation.
-      With `typed_code` the user must type a code to confirm.
-    - `idempotent` promises that running twice with the same arguments does no harm; `pending.idempotency_key()` names
-      the effect, the same at each repetition. `read_only` promises that the tool changes nothing: an interrupted call
-      runs again.
-    - `proposes` declares that the code may call `stash_pending`; `sayso check` shows it. By default it is whether the
-      function itself names `stash_pending`.
-    - `editable`: the arguments that the person may change before the yes, by name. A change is asked about anew. A
-      tool whose own code asks has none.
-    - `reconcile(record)` says how an interrupted run ended: True, or words for the user, when it took effect; False
-      when it certainly did not; None when that is unknown.
-    - `marks_effect` promises that the code says where its effect begins, with `effect` or `effect_begins` of its
-      ToolContext. What comes before is preparation: it runs again if its worker dies there. From there on the call
-      never runs again.
-    - `undo` takes the effect back, for `undo_seconds` after the reply. It is called with the tool's arguments, and with
-      `result` if it has such a parameter.
-    - Change `version` when a call that was previewed before the change must not run any more. A changed description,
-      schema or preview counts as another version by itself.
-    - `after` says what follows the outcome of a confirmed call: "continue" lets the model go on with the request, "say"
-      ends it with the bot's own text. "" leaves it to the channel. A policy's `after` comes first.
-    - `other_message` says what a message about something else does to an open question of the tool: "drop" ends it,
-      "keep" leaves it open while the message is answered. "" leaves it to the channel.
+    - `injected_kwargs` and the values that `config_injector()` returns reach the function;
+      the model never sees them.
+    - `requires_approval`: a call is proposed to the user in the words of `preview`, and runs after
+      their confirmation. With `typed_code` the user must type a code to confirm.
+    - `idempotent` promises that running twice with the same arguments does no harm;
+      `pending.idempotency_key()` names the effect, the same at each repetition. `read_only`
+      promises that the tool changes nothing: an interrupted call runs again.
+    - `proposes` declares that the code may call `stash_pending`; `sayso check` shows it. By default
+      it is whether the function itself names `stash_pending`.
+    - `editable`: the arguments that the person may change before the yes, by name. A change is
+      asked about anew. A tool whose own code asks has none.
+    - `reconcile(record)` says how an interrupted run ended: True, or words for the user, when it
+      took effect; False when it certainly did not; None when that is unknown.
+    - `marks_effect` promises that the code says where its effect begins, with `effect` or
+      `effect_begins` of its ToolContext. What comes before is preparation: it runs again if its
+      worker dies there. From there on the call never runs again.
+    - `undo` takes the effect back, for `undo_seconds` after the reply. It is called with the tool's
+      arguments, and with `result` if it has such a parameter.
+    - Change `version` when a call that was previewed before the change must not run any more. A
+      changed description, schema or preview counts as another version by itself.
+    - `after` says what follows the outcome of a confirmed call: "continue" lets the model go on
+      with the request, "say" ends it with the bot's own text. "" leaves it to the channel. A
+      policy's `after` comes first.
+    - `other_message` says what a message about something else does to an open question of the tool:
+      "drop" ends it, "keep" leaves it open while the message is answered. "" leaves it to the
+      channel.
     - The result of a `cacheable` tool may be reused for `cache_ttl` seconds.
     """
 
@@ -233,51 +249,73 @@ class ToolDefinition:
         if self.input_schema is not None:
             arguments = SchemaArguments(self.name, self.input_schema)
             # `_compiled` is a cached property of Tool.
-            self._set(parameters=as_parameters(self.name, arguments.parameters), _compiled=arguments)
+            self._set(
+                parameters=as_parameters(self.name, arguments.parameters), _compiled=arguments
+            )
         self._check()
 
     @property
     def qualified_name(self) -> str:
         """`{namespace}-{method_name}` if it has both, else its name."""
-        return f"{self.namespace}-{self.method_name}" if self.namespace and self.method_name else self.name
+        if self.namespace and self.method_name:
+            return f"{self.namespace}-{self.method_name}"
+        return self.name
 
     @property
     def repeatable(self) -> bool:
         """Whether an interrupted call may run again."""
         return self.idempotent or self.read_only
 
-    def update_namespace(self, namespace: str | None, force: bool = False, sep: Literal["-", "."] = "-") -> Self:
+    def update_namespace(
+        self, namespace: str | None, force: bool = False, sep: Literal["-", "."] = "-"
+    ) -> Self:
         """Return the same tool in a namespace: `{namespace}{sep}{method_name}`.
 
-        A name that has a namespace already keeps it, unless `force`. The seed renames in place; a Tool is immutable, so
-        this returns another one.
+        A name that has a namespace already keeps it, unless `force`. The seed renames in place; a
+        Tool is immutable, so this returns another one.
         """
         if not namespace:
             return self
-        *in_name, rest = _SEPARATORS.split(self.name, maxsplit=1)  # what is before a `-` or `.` is a namespace, too
+        # What is before a `-` or `.` is a namespace, too.
+        *in_name, rest = _SEPARATORS.split(self.name, maxsplit=1)
         base = self.method_name or rest
         existing = self.namespace or "".join(in_name)
         normalized = normalize_namespace(namespace if force or not existing else existing)
-        return replace(self, name=f"{normalized}{sep}{base}", namespace=normalized, method_name=base)
+        return replace(
+            self, name=f"{normalized}{sep}{base}", namespace=normalized, method_name=base
+        )
 
     def _reconcile_aliases(self, original: ToolDefinition | None) -> None:
-        """Set fields that can be given in two ways. In a copy, the one that differs from the original counts."""
+        """Set fields that can be given in two ways.
+
+        In a copy, the one that differs from the original counts.
+        """
         if original is None:
-            self._set(function=self.function or self.callable, callable=self.function or self.callable)
+            self._set(
+                function=self.function or self.callable, callable=self.function or self.callable
+            )
             return
-        function = self.function if self.callable is original.callable else self.callable
+        if self.callable is original.callable:
+            function = self.function
+        else:
+            function = self.callable
         metadata = self.metadata
         if function is not original.function and self.is_async is original.is_async:
             self._set(is_async=None)  # it described the original's function
             metadata = replace(metadata, is_async=False)
         if original.read_only and not self.read_only:
             metadata = replace(metadata, tags=metadata.tags - {ToolTag.READ_ONLY})
-        if self.parameters is not original.parameters and self.input_schema is original.input_schema:
+        if (
+            self.parameters is not original.parameters
+            and self.input_schema is original.input_schema
+        ):
             self._set(input_schema=None)
         self._set(function=function, callable=function, metadata=metadata)
 
     def _take_functions_of_tools(self) -> None:
-        """Replace tools that are given as the preview, the undo or the reconciler by their functions."""
+        """Replace tools that are given as the preview,
+        the undo or the reconciler by their functions.
+        """
         for name in ("preview", "undo", "reconcile"):
             given = getattr(self, name)
             if isinstance(given, ToolDefinition) and given.function is not None:
@@ -287,22 +325,37 @@ class ToolDefinition:
         """Raise ToolValidationError, with the cure, for a field of the wrong type."""
         for name, kind, cure in _FIELD_TYPES:
             if not isinstance(value := getattr(self, name), kind):
-                raise self._undefinable(f"its {name} is of type {type(value).__name__}: give {cure}")
+                raise self._undefinable(
+                    f"its {name} is of type {type(value).__name__}: give {cure}"
+                )
         if returns_awaitable(self.config_injector):
-            raise self._undefinable("its config_injector is async: give a plain function, and await in the tool")
+            raise self._undefinable(
+                "its config_injector is async: give a plain function, and await in the tool"
+            )
         for name in ("undo", "reconcile"):
             # Its call would run none of its code.
             if _is_generator(getattr(self, name)):
                 raise self._undefinable(f"its {name} yields: return the text")
 
     def _check(self) -> None:
-        """Raise ToolValidationError, with the cure, if the tool could not be called as it is described."""
+        """Raise ToolValidationError, with the cure, if the tool
+        could not be called as it is described.
+        """
         names = [parameter.name for parameter in self.parameters]
         for wrong, cure in (
-            (not _TOOL_NAME.fullmatch(self.name), "a name is 1 to 64 letters, digits, '_', '-' or '.'"),
-            (not self.description.strip(), "give it a docstring or description=: a model chooses tools by it"),
+            (
+                not _TOOL_NAME.fullmatch(self.name),
+                "a name is 1 to 64 letters, digits, '_', '-' or '.'",
+            ),
+            (
+                not self.description.strip(),
+                "give it a docstring or description=: a model chooses tools by it",
+            ),
             (len(set(names)) < len(names), f"a parameter is declared twice in {names!r}"),
-            (self.streaming and not _is_generator(self.function), "streaming=True needs a function that yields"),
+            (
+                self.streaming and not _is_generator(self.function),
+                "streaming=True needs a function that yields",
+            ),
             (
                 not 0 < self.undo_seconds <= MAX_TTL_SECONDS,
                 f"undo_seconds is {self.undo_seconds!r}: at most {MAX_TTL_SECONDS:g}",
@@ -322,7 +375,9 @@ class ToolDefinition:
                 "an interrupted call of it runs again anyway: leave marks_effect out, or idempotent and read_only",
             ),
             (
-                self.marks_effect and self.function is not None and not context_parameters(self.function),
+                self.marks_effect
+                and self.function is not None
+                and not context_parameters(self.function),
                 "marks_effect=True needs a parameter of the type ToolContext, to say where the effect begins: "
                 "`with context.effect():`",
             ),
@@ -347,10 +402,17 @@ class ToolDefinition:
     def _check_signature(self, function: Callable[..., Any], names: list[str]) -> None:
         try:
             signature = inspect.signature(function).parameters
-        except (ValueError, TypeError):  # some built-ins have none: only the declared parameters are known
+        except (
+            ValueError,
+            TypeError,
+        ):  # some built-ins have none: only the declared parameters are known
             return
         takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in signature.values())
-        positional = [param.name for param in signature.values() if param.kind is inspect.Parameter.POSITIONAL_ONLY]
+        positional = [
+            param.name
+            for param in signature.values()
+            if param.kind is inspect.Parameter.POSITIONAL_ONLY
+        ]
         unnamed = [name for name in names if name in positional]
         if unnamed and not takes_any:
             raise self._undefinable(
@@ -364,13 +426,19 @@ class ToolDefinition:
         given = {*names, *self.injected_kwargs, *context_parameters(function)}
         if is_method(function):
             given.add(next(iter(signature)))
-        unfilled = [param.name for param in signature.values() if param.name not in given and _is_required(param)]
+        unfilled = [
+            param.name
+            for param in signature.values()
+            if param.name not in given and _is_required(param)
+        ]
         if unfilled and self.config_injector is None:
             raise self._undefinable(f"no model fills {unfilled!r}; inject them", unfilled)
 
     def _undefinable(self, issue: str, parameters: Sequence[str] = ()) -> ToolValidationError:
         message = f"tool {self.name!r} cannot be defined: {issue}"
-        return ToolValidationError(message, tool_name=self.name, param_name=", ".join(parameters), issue=issue)
+        return ToolValidationError(
+            message, tool_name=self.name, param_name=", ".join(parameters), issue=issue
+        )
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -406,7 +474,9 @@ class PreviewRefused(ToolResult):
 
 @dataclass(frozen=True, slots=True)
 class ProposalDraft:
-    """A call's recorded arguments and its preview. A ToolResult as `preview` means that there is nothing to propose.
+    """A call's recorded arguments and its preview.
+
+    A ToolResult as `preview` means that there is nothing to propose.
 
     `tool_digest` is the `definition_digest` of the tool.
     """
@@ -433,9 +503,11 @@ class ProposalDraft:
     def propose(self, reason: str = "", form: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
         """Ask the user of the current channel run to confirm; `reason` is why.
 
-        `form`: the fields that the user may change, as `edit_fields` returns them. Raises ToolExecutionError.
+        `form`: the fields that the user may change, as `edit_fields` returns them.
+        Raises ToolExecutionError.
         """
-        name, preview = self.tool.name, self.preview
+        name = self.tool.name
+        preview = self.preview
         if isinstance(preview, ToolResult):
             return preview
         try:
@@ -449,10 +521,13 @@ class ProposalDraft:
         except ActionDeniedError as exc:
             return AlreadyDenied(message=str(exc))
         except (TypeError, ValueError) as exc:
-            raise ToolExecutionError(f"cannot propose {name!r}: {exc}", tool_name=name, error=exc) from exc
+            raise ToolExecutionError(
+                f"cannot propose {name!r}: {exc}", tool_name=name, error=exc
+            ) from exc
         if proposal is None:
             raise ToolExecutionError(
-                f"{name!r} needs a confirmation, but there is no user to give it: run it on a channel", tool_name=name
+                f"{name!r} needs a confirmation, but there is no user to give it: run it on a channel",
+                tool_name=name,
             )
         return PendingConfirmation(action=name, preview=self.text)
 
@@ -466,7 +541,9 @@ def returns_awaitable(function: Any) -> bool:
 
 
 def _is_generator(function: Callable[..., Any] | None) -> bool:
-    """Return whether a function yields, also behind decorators, and as the `__call__` of an instance."""
+    """Return whether a function yields, also behind decorators,
+    and as the `__call__` of an instance.
+    """
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     return function is not None and any(
         kind(each) for kind in kinds for each in (inspect.unwrap(function), call_method(function))
@@ -479,7 +556,8 @@ def _is_required(param: inspect.Parameter) -> bool:
 
 
 def names_stash_pending(function: Callable[..., Any] | None) -> bool:
-    """Return whether the code of a function names `stash_pending`, under any name it was imported as.
+    """Return whether the code of a function names `stash_pending`,
+    under any name it was imported as.
 
     A call through another function is not seen: the tool's author declares it with `proposes=True`.
     """
@@ -490,7 +568,9 @@ def names_stash_pending(function: Callable[..., Any] | None) -> bool:
     if not inspect.isfunction(plain):
         return False
     names = set(_names_in(plain.__code__))
-    return "stash_pending" in names or any(plain.__globals__.get(name) is stash_pending for name in names)
+    return "stash_pending" in names or any(
+        plain.__globals__.get(name) is stash_pending for name in names
+    )
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
@@ -502,7 +582,9 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 
 def _check_undo(tool_name: str, undo: Undo | None, names: Collection[str]) -> None:
-    """Raise ToolValidationError for an undo that could not be called: each argument comes by name, from `names`."""
+    """Raise ToolValidationError for an undo that could not be called: each argument comes by name,
+    from `names`.
+    """
     if undo is None:
         return
     try:
@@ -515,8 +597,12 @@ def _check_undo(tool_name: str, undo: Undo | None, names: Collection[str]) -> No
     required = {name: param for name, param in parameters.items() if _is_required(param)}
     unknown = sorted(name for name in required if name not in known)
     if unknown:
-        raise ToolValidationError(f"undo of {tool_name!r} needs unknown {unknown!r}; it may take {sorted(names)!r}")
-    unnamed = [name for name, param in required.items() if param.kind is inspect.Parameter.POSITIONAL_ONLY]
+        raise ToolValidationError(
+            f"undo of {tool_name!r} needs unknown {unknown!r}; it may take {sorted(names)!r}"
+        )
+    unnamed = [
+        name for name, param in required.items() if param.kind is inspect.Parameter.POSITIONAL_ONLY
+    ]
     if unnamed:
         raise ToolValidationError(
             f"undo of {tool_name!r} takes {unnamed!r} by position only, and gets them by name: remove the `/`"
@@ -524,7 +610,9 @@ def _check_undo(tool_name: str, undo: Undo | None, names: Collection[str]) -> No
 
 
 async def call_undo(undo: Undo, arguments: Mapping[str, Any]) -> Any:
-    """Call the undo with those of the arguments that it takes, all for `**kwargs`; a sync one in a thread."""
+    """Call the undo with those of the arguments that it takes, all for `**kwargs`;
+    a sync one in a thread.
+    """
     parameters = inspect.signature(undo).parameters
     takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in parameters.values())
     kwargs = {name: value for name, value in arguments.items() if takes_any or name in parameters}
@@ -540,16 +628,24 @@ NO_NAME = "(no name)"
 
 
 def normalize_namespace(namespace: str) -> str:
-    """Return a namespace in snake case: `MathOps` and `math ops` are `math_ops`. Raises ToolValidationError."""
+    """Return a namespace in snake case: `MathOps` and `math ops` are `math_ops`.
+
+    Raises ToolValidationError.
+    """
     snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", namespace)
     normalized = re.sub(r"[^A-Za-z0-9_]+", "_", snake_case).strip("_").lower()
     if not normalized:
-        raise ToolValidationError(f"namespace {namespace!r} has no character that a name may have: use a-z and 0-9")
+        raise ToolValidationError(
+            f"namespace {namespace!r} has no character that a name may have: use a-z and 0-9"
+        )
     return normalized
 
 
 def loggable_name(name: str) -> str:
-    """Return the name if it can be a tool's. A model may invent one from its user's words: keep it out of logs."""
+    """Return the name if it can be a tool's.
+
+    A model may invent one from its user's words: keep it out of logs.
+    """
     return name if _QUALIFIED_NAME.fullmatch(name) else NO_NAME
 
 

@@ -31,7 +31,9 @@ _FORMATS: Mapping[str, FieldType] = {
 _SCALARS = (str, int, float, bool)
 
 
-def edit_fields(tool: Tool, names: Sequence[str], args: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+def edit_fields(
+    tool: Tool, names: Sequence[str], args: Mapping[str, Any]
+) -> tuple[dict[str, Any], ...]:
     """Return the fields of the form for these arguments of a call, ready for a record.
 
     They have the present values. What fits in no form is left out: objects, lists of anything but
@@ -74,11 +76,15 @@ def changed_args(
             issue=f"{refused!r} cannot be changed by the person who confirms; editable: {sorted(editable)!r}",
         )
     changed = {**args, **changes}
-    given = {name: value for name, value in changed.items() if name not in changes or value is not None}
+    given = {
+        name: value for name, value in changed.items() if name not in changes or value is not None
+    }
     return tool.validate_record(given)
 
 
-def _field(name: str, schema: Mapping[str, Any], value: Any, *, is_required: bool) -> FormField | None:
+def _field(
+    name: str, schema: Mapping[str, Any], value: Any, *, is_required: bool
+) -> FormField | None:
     """Return the field for one argument, None for what fits in no form."""
     part, is_nullable = _without_null(schema)
     choices = [each for each in part.get("enum", ()) if each is not None]
@@ -124,7 +130,9 @@ def _without_null(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
 def _field_type(part: Mapping[str, Any], choices: Sequence[Any]) -> FieldType | None:
     """Return how a value is filled in, None if it fits in no form."""
     if choices:
-        fits = all(isinstance(each, _SCALARS) and len(str(each)) <= MAX_CHOICE_CHARS for each in choices)
+        fits = all(
+            isinstance(each, _SCALARS) and len(str(each)) <= MAX_CHOICE_CHARS for each in choices
+        )
         return "choice" if fits and len(choices) <= MAX_CHOICES else None
     items = part.get("items")
     match part.get("type"):
@@ -136,7 +144,9 @@ def _field_type(part: Mapping[str, Any], choices: Sequence[Any]) -> FieldType | 
             return "number"
         case "string":
             return _FORMATS.get(str(part.get("format", "")), "text")
-        case "array" if isinstance(items, Mapping) and items.get("type") == "string" and "enum" not in items:
+        case "array" if (
+            isinstance(items, Mapping) and items.get("type") == "string" and "enum" not in items
+        ):
             return "lines"
     return None
 
@@ -144,9 +154,9 @@ def _field_type(part: Mapping[str, Any], choices: Sequence[Any]) -> FieldType | 
 def _bound(part: Mapping[str, Any], ending: str, step: int) -> float | None:
     """Return a bound of a number as an inclusive one, None if there is none.
 
-    `ending`: of "minimum" or "maximum", without the first letter. `step`: from an exclusive bound of
-    an integer to the nearest value inside. An exclusive bound of any other number is returned as if
-    it was inclusive: the tool checks the value again.
+    `ending`: of "minimum" or "maximum", without the first letter. `step`: from an exclusive bound
+    of an integer to the nearest value inside. An exclusive bound of any other number is returned as
+    if it was inclusive: the tool checks the value again.
     """
     inclusive = part.get(f"m{ending}")
     exclusive = part.get(f"exclusiveM{ending}")

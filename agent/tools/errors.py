@@ -31,7 +31,10 @@ _BOX = re.compile(
 
 
 class ToolError(Exception):
-    """Base of all errors of tools. Models and users read the text, so secrets of this process are redacted."""
+    """Base of all errors of tools.
+
+    Models and users read the text, so secrets of this process are redacted.
+    """
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
@@ -52,14 +55,23 @@ class ToolNotFoundError(ToolError):
 class ToolValidationError(ToolError):
     """Raised when a tool is defined wrongly, or called with arguments that its schema refuses.
 
-    `issue` says what is wrong with `param_name` of `tool_name`, `suggestion` what to do. Without a `message` the text
-    is made of them, in a box (seed: Error Messages).
+    `issue` says what is wrong with `param_name` of `tool_name`, `suggestion` what to do. Without a
+    `message` the text is made of them, in a box (seed: Error Messages).
     """
 
     def __init__(
-        self, message: str = "", *, tool_name: str = "", param_name: str = "", issue: str = "", suggestion: str = ""
+        self,
+        message: str = "",
+        *,
+        tool_name: str = "",
+        param_name: str = "",
+        issue: str = "",
+        suggestion: str = "",
     ) -> None:
-        names = param_name if len(param_name) <= MAX_NAME_CHARS else f"{param_name[:MAX_NAME_CHARS]}..."
+        if len(param_name) <= MAX_NAME_CHARS:
+            names = param_name
+        else:
+            names = f"{param_name[:MAX_NAME_CHARS]}..."
         lines = [_RULE, f"❌ Tool Validation Error: {tool_name!r}", _RULE, ""]
         lines += [f"Parameter: {names}"] if names else []
         lines += [f"Issue: {issue}"]
@@ -77,11 +89,15 @@ class ToolValidationError(ToolError):
 
 
 class ToolParameterError(ToolValidationError):
-    """Raised when a tool refuses the arguments of a call; the text tells the model how to correct them."""
+    """Raised when a tool refuses the arguments of a call;
+    the text tells the model how to correct them.
+    """
 
 
 class ToolExecutionError(ToolError):
-    """Raised when a tool's code failed. The cause is chained and in `error`; `params` are the call's arguments.
+    """Raised when a tool's code failed.
+
+    The cause is chained and in `error`; `params` are the call's arguments.
 
     `params` stays out of the text, since arguments contain the user's words.
     """
@@ -95,7 +111,10 @@ class ToolExecutionError(ToolError):
         params: Mapping[str, Any] | None = None,
     ) -> None:
         if not message:
-            text = "None" if error is None else error_text(error)
+            if error is None:
+                text = "None"
+            else:
+                text = error_text(error)
             message = f"Error executing tool {tool_name!r}: {type(error).__name__}: {text}"
         super().__init__(message)
         self.tool_name = tool_name
@@ -105,18 +124,22 @@ class ToolExecutionError(ToolError):
     @property
     def words_for_person(self) -> str:
         """The text; "" for an exception that the tool's author did not write for users."""
-        return str(self) if self.error is None else ""
+        if self.error is None:
+            return str(self)
+        return ""
 
 
 class EffectUnknownError(ToolExecutionError):
-    """Raised when a call may have taken effect: another system gave no answer, or the tool took too long."""
+    """Raised when a call may have taken effect: another system gave no answer,
+    or the tool took too long.
+    """
 
 
 def readable_error(error: Exception, tool_name: str, params: Mapping[str, Any]) -> ToolError:
     """Return the error of a tool's code as a ToolError whose text can be read.
 
-    A ToolError is returned unchanged, unless its own code fails when its text is read. Such an error is private, like
-    any exception that was not written for users.
+    A ToolError is returned unchanged, unless its own code fails when its text is read. Such an
+    error is private, like any exception that was not written for users.
     """
     if isinstance(error, ToolError) and readable_text(error) is not None:
         return error

@@ -1,4 +1,5 @@
-"""JSON Schemas as data: in the current draft, references resolved, compositions merged, made immutable.
+"""JSON Schemas as data: in the current draft, references resolved, compositions merged,
+made immutable.
 
 Servers write schemas in any draft. `plain` rewrites one as models read it.
 """
@@ -24,13 +25,30 @@ _LIST_KEYWORDS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAP_KEYWORDS = ("properties", "patternProperties", "dependentSchemas")
 #: Keywords that hold definitions, in the current and the old spelling.
 DEFINITIONS = ("$defs", "definitions")
-#: Most references that are replaced by their definitions. A definition may refer to others twice, which doubles the
-#: schema at each level.
+#: Most references that are replaced by their definitions. A definition may refer to others twice,
+#: which doubles the schema at each level.
 MAX_INLINED = 500
 #: Keywords that a tool's whole schema keeps, besides its properties.
-_TOP_LEVEL_KEYWORDS = ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "description")
-#: Keywords that are dropped: names, addresses, what is expressed in another way, and what only old drafts know.
-_DROPPED_KEYWORDS = ("title", "const", "discriminator", "dependencies", "$schema", "$id", "$comment", *DEFINITIONS)
+_TOP_LEVEL_KEYWORDS = (
+    "additionalProperties",
+    "patternProperties",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "description",
+)
+#: Keywords that are dropped: names, addresses, what is expressed in another way,
+#: and what only old drafts know.
+_DROPPED_KEYWORDS = (
+    "title",
+    "const",
+    "discriminator",
+    "dependencies",
+    "$schema",
+    "$id",
+    "$comment",
+    *DEFINITIONS,
+)
 _SCALARS = ("string", "integer", "number", "boolean")
 
 #: Keywords that annotate a value without restricting it.
@@ -39,21 +57,34 @@ NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
 
 
 def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Return the object schema of a tool's arguments without titles, with references resolved and its `allOf` merged.
+    """Return the object schema of a tool's arguments without titles,
+    with references resolved and its `allOf` merged.
 
-    A definition that contains itself stays in `$defs`, and an `allOf` inside a parameter as it is. The `optional`
-    parameters may be left out, which is how they are null, so their schema does not offer null as well.
+    A definition that contains itself stays in `$defs`, and an `allOf` inside a parameter as it is.
+    The `optional` parameters may be left out, which is how they are null, so their schema does not
+    offer null as well.
     """
     inliner = _Inliner(raw)
     properties = {}
     for name, schema in raw.get("properties", {}).items():
         parameter = inliner.inline(as_object(schema))
         if "anyOf" in parameter:
-            parts = [part for part in parameter["anyOf"] if not (name in optional and part.get("type") == "null")]
-            are_scalars = all(part.keys() == {"type"} and part["type"] in _SCALARS for part in parts)
+            parts = [
+                part
+                for part in parameter["anyOf"]
+                if not (name in optional and part.get("type") == "null")
+            ]
+            are_scalars = all(
+                part.keys() == {"type"} and part["type"] in _SCALARS for part in parts
+            )
             # Bare scalars beside a bare string are a string (seed: Multi-Type Unions).
             is_text = {"type": "string"} in parts and are_scalars
-            union = parts[0] if len(parts) == 1 else {"type": "string"} if is_text else {"anyOf": parts}
+            if len(parts) == 1:
+                union = parts[0]
+            elif is_text:
+                union = {"type": "string"}
+            else:
+                union = {"anyOf": parts}
             parameter = {**union, **without(parameter, "anyOf")}
         if parameter.get("default", ...) is None:
             del parameter["default"]
@@ -61,13 +92,22 @@ def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dic
     rest = inliner.inline({key: value for key, value in raw.items() if key in _TOP_LEVEL_KEYWORDS})
     if rest.get("additionalProperties") is False:
         del rest["additionalProperties"]  # the same for every tool, and not worth its tokens
-    schema = {**rest, "type": "object", "properties": properties, "required": list(raw.get("required", []))}
+    schema = {
+        **rest,
+        "type": "object",
+        "properties": properties,
+        "required": list(raw.get("required", [])),
+    }
     whole = merged(schema, inliner.definitions)
-    return {**whole, "$defs": inliner.definitions} if inliner.definitions else whole
+    if inliner.definitions:
+        return {**whole, "$defs": inliner.definitions}
+    return whole
 
 
 def with_sorted_sets(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with sorted sets in all its defaults: each process has its own order of the same set."""
+    """Return the schema with sorted sets in all its defaults:
+    each process has its own order of the same set.
+    """
     whole = each_part(schema, with_sorted_sets)
     if "default" in whole:
         whole["default"] = _with_sorted_sets(whole["default"], whole)
@@ -94,7 +134,10 @@ def _with_sorted_sets(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 class _Inliner:
-    """Replaces references by what they refer to. `definitions` are those that contain themselves, or are too many."""
+    """Replaces references by what they refer to.
+
+    `definitions` are those that contain themselves, or are too many.
+    """
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -103,7 +146,9 @@ class _Inliner:
         self.definitions: dict[str, Any] = {}
 
     def inline(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Return the schema inlined, without pydantic's titles and discriminators, which name inlined definitions."""
+        """Return the schema inlined, without pydantic's titles and discriminators,
+        which name inlined definitions.
+        """
         whole = each_part(_modernized(schema), self.inline)
         inlined = without(whole, *_DROPPED_KEYWORDS)
         if "const" in whole:  # all vendors know an enum
@@ -114,7 +159,10 @@ class _Inliner:
         if reference is None:
             return inlined
         target = self._target(reference)
-        return {**({"$ref": reference} if target is None else self._replacement(reference, target)), **inlined}
+        return {
+            **({"$ref": reference} if target is None else self._replacement(reference, target)),
+            **inlined,
+        }
 
     def _replacement(self, reference: str, target: dict[str, Any]) -> dict[str, Any]:
         self._inlined_count += 1
@@ -130,17 +178,24 @@ class _Inliner:
         return {"$ref": f"#/$defs/{self._names[reference]}"}
 
     def _target(self, reference: Any) -> dict[str, Any] | None:
-        """Return the schema at a JSON pointer into the root schema: `#` or `#/...`; None where there is none."""
+        """Return the schema at a JSON pointer into the root schema: `#` or `#/...`;
+        None where there is none.
+        """
         if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
             return None
         value: Any = self._root
         for part in filter(None, reference[1:].split("/")):
             key = unquote(part).replace("~1", "/").replace("~0", "~")
             try:
-                value = value[int(key)] if isinstance(value, list) else value[key]
+                if isinstance(value, list):
+                    value = value[int(key)]
+                else:
+                    value = value[key]
             except (KeyError, IndexError, TypeError, ValueError):
                 return None
-        return as_object(value) if isinstance(value, bool | dict) else None
+        if isinstance(value, bool | dict):
+            return as_object(value)
+        return None
 
     def _contains_itself(self, reference: str) -> bool:
         visited: set[str] = set()
@@ -159,11 +214,15 @@ def _references_in(schema: Any) -> set[str]:
     if isinstance(schema, dict):
         inside = {reference for value in schema.values() for reference in _references_in(value)}
         return inside | ({schema["$ref"]} if isinstance(schema.get("$ref"), str) else set())
-    return {reference for part in schema for reference in _references_in(part)} if isinstance(schema, list) else set()
+    if isinstance(schema, list):
+        return {reference for part in schema for reference in _references_in(part)}
+    return set()
 
 
 def _without_open_defaults(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema without pydantic's explicit "any value" for the items of a bare list or dict."""
+    """Return the schema without pydantic's explicit "any value"
+    for the items of a bare list or dict.
+    """
     rest = each_part(schema, _without_open_defaults)
     if rest.get("items") == {}:
         del rest["items"]
@@ -180,16 +239,23 @@ def each_part(schema: Mapping[str, Any], change: Callable[[dict[str, Any]], Any]
             changed[key] = change(changed[key])
     for key in _LIST_KEYWORDS:
         if isinstance(changed.get(key), list):
-            changed[key] = [change(part) if isinstance(part, dict) else part for part in changed[key]]
+            changed[key] = [
+                change(part) if isinstance(part, dict) else part for part in changed[key]
+            ]
     for key in _MAP_KEYWORDS:
         if isinstance(changed.get(key), dict):
             parts = changed[key].items()
-            changed[key] = {name: change(part) if isinstance(part, dict) else part for name, part in parts}
+            changed[key] = {
+                name: change(part) if isinstance(part, dict) else part for name, part in parts
+            }
     return changed
 
 
 def as_object(schema: Any) -> dict[str, Any]:
-    """Return `true` (any value) and `false` (no value) as an object schema. Raises TypeError for what is no schema."""
+    """Return `true` (any value) and `false` (no value) as an object schema.
+
+    Raises TypeError for what is no schema.
+    """
     if isinstance(schema, bool):
         return {} if schema else {"not": {}}
     if not isinstance(schema, dict):
@@ -200,7 +266,8 @@ def as_object(schema: Any) -> dict[str, Any]:
 def _modernized(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return one schema in the current draft's spelling, but not those inside it.
 
-    Schemas inside that are `true` or `false` become objects. Raises TypeError for what is no schema.
+    Schemas inside that are `true` or `false` become objects.
+    Raises TypeError for what is no schema.
     """
     modern = _prefix_items(with_exclusive_limits(dict(schema)))
     if isinstance(modern.get("required"), bool):  # draft 3 puts it on the property itself
@@ -224,7 +291,9 @@ def with_exclusive_limits(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prefix_items(schema: dict[str, Any]) -> dict[str, Any]:
-    """Replace a list in `items` by `prefixItems`, and `additionalItems` by `items`; `items: false` by `maxItems`."""
+    """Replace a list in `items` by `prefixItems`, and `additionalItems` by `items`; `items:
+    false` by `maxItems`.
+    """
     others = schema.pop("additionalItems", None)
     if isinstance(schema.get("items"), list):
         schema["prefixItems"] = schema.pop("items")
@@ -239,7 +308,9 @@ def _prefix_items(schema: dict[str, Any]) -> dict[str, Any]:
 def types_of(schema: Mapping[str, Any]) -> list[Any]:
     """Return the types that a schema names."""
     kind = schema.get("type", [])
-    return list(kind) if isinstance(kind, list) else [kind]
+    if isinstance(kind, list):
+        return list(kind)
+    return [kind]
 
 
 def without(schema: Mapping[str, Any], *keys: str) -> dict[str, Any]:
@@ -257,26 +328,40 @@ def merged(
     parts = schema.get("allOf")
     if not isinstance(parts, list):
         return schema
-    names = set[str]() if merged_names is None else merged_names
+    if merged_names is None:
+        names = set[str]()
+    else:
+        names = merged_names
     whole = without(schema, "allOf")
     if len(parts) == 1 and "$ref" in parts[0] and not whole.keys() - set(_ANNOTATIONS):
         return {**parts[0], **whole}
     for part in parts:
         name = str(part.get("$ref", "")).rpartition("/")[2]
-        target = definitions.get(name, {}) if name not in names else {}
+        if name not in names:
+            target = definitions.get(name, {})
+        else:
+            target = {}
         names.add(name)
         whole = _both(whole, merged({**target, **without(part, "$ref")}, definitions, names))
     return whole
 
 
 def _both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one schema for two: all properties and required names. Of any other keyword, the first counts."""
+    """Return one schema for two: all properties and required names.
+
+    Of any other keyword, the first counts.
+    """
     both = {**other, **one}
     if "properties" in one and "properties" in other:
-        own = {name: _both(each, other["properties"].get(name, {})) for name, each in one["properties"].items()}
+        own = {
+            name: _both(each, other["properties"].get(name, {}))
+            for name, each in one["properties"].items()
+        }
         both["properties"] = {**own, **other["properties"], **own}
     if "required" in both:
-        both["required"] = list(dict.fromkeys([*one.get("required", ()), *other.get("required", ())]))
+        both["required"] = list(
+            dict.fromkeys([*one.get("required", ()), *other.get("required", ())])
+        )
     return both
 
 
@@ -285,7 +370,10 @@ def _refuse(_: Any, *__: Any, **___: Any) -> NoReturn:
 
 
 class FrozenDict(dict[str, Any]):
-    """A dict that refuses changes. Equal to a plain dict, and written to JSON like one; a deep copy is plain."""
+    """A dict that refuses changes.
+
+    Equal to a plain dict, and written to JSON like one; a deep copy is plain.
+    """
 
     __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
 
@@ -296,7 +384,9 @@ class FrozenDict(dict[str, Any]):
 class FrozenList(list[Any]):
     """A list that refuses changes."""
 
-    __setitem__ = __delitem__ = append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+    __setitem__ = __delitem__ = append = clear = extend = insert = pop = remove = reverse = sort = (
+        _refuse
+    )
     __iadd__ = __imul__ = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -307,11 +397,15 @@ def frozen(value: Any) -> Any:
     """Return JSON-like data as immutable dicts and lists, at any depth."""
     if isinstance(value, dict):
         return FrozenDict({key: frozen(each) for key, each in value.items()})
-    return FrozenList(map(frozen, value)) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return FrozenList(map(frozen, value))
+    return value
 
 
 def thawed(value: Any) -> Any:
     """Return immutable data as plain dicts and lists."""
     if isinstance(value, dict):
         return {key: thawed(each) for key, each in value.items()}
-    return [thawed(each) for each in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [thawed(each) for each in value]
+    return value

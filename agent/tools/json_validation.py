@@ -1,4 +1,6 @@
-"""JSON values checked by a JSON Schema that may come from a hostile server, and repaired where they do not fit."""
+"""JSON values checked by a JSON Schema that may come from a hostile server,
+and repaired where they do not fit.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-#: Most keywords of a schema that are evaluated for one call: about a second of work. A schema whose references double
-#: at each level would take longer than any call lasts.
+#: Most keywords of a schema that are evaluated for one call: about a second of work. A schema whose
+#: references double at each level would take longer than any call lasts.
 MAX_STEPS = 100_000
 #: Text that small models send for a boolean.
 _BOOLEANS: Mapping[str, bool] = {
@@ -30,17 +32,19 @@ _FORMATS = frozenset(("date", "date-time", "time", "duration", "uuid"))
 _MAX_ENCODINGS = 3
 #: The Markdown fence around a whole text.
 _FENCE = "```"
-#: A text inside JSON, or a comma behind the last value of a list or an object. A text without a quote at its end goes
-#: to the end, so that each character is read once.
+#: A text inside JSON, or a comma behind the last value of a list or an object. A text without a
+#: quote at its end goes to the end, so that each character is read once.
 _LAST_COMMA = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*(?:"|\Z))|,(?=\s*[\]}])', re.DOTALL)
 _CURRENT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class Repairer:
-    """Repairs a call's arguments, for the second try: text becomes the value it stands for, as models quote it.
+    """Repairs a call's arguments, for the second try: text becomes the value it stands for,
+    as models quote it.
 
-    Text becomes the number, boolean, choice, list or object that the schema wants, but never where the schema accepts
-    text. A null for "left out" is removed, and so is a word for it; a null that the schema accepts stays.
+    Text becomes the number, boolean, choice, list or object that the schema wants, but never where
+    the schema accepts text. A null for "left out" is removed, and so is a word for it; a null that
+    the schema accepts stays.
     """
 
     def __init__(self, schema: Mapping[str, Any], budget: StepBudget) -> None:
@@ -50,15 +54,22 @@ class Repairer:
 
     @cached_property
     def _validator(self) -> Validator:
-        return with_budget(bounded_validator({**self._schema, "$schema": _CURRENT_DRAFT}), self._budget)
+        return with_budget(
+            bounded_validator({**self._schema, "$schema": _CURRENT_DRAFT}), self._budget
+        )
 
     def repaired(self, arguments: Any) -> Any:
-        """Return the arguments repaired. Raises TooMuchWork, and RecursionError for arguments nested too deep."""
+        """Return the arguments repaired.
+
+        Raises TooMuchWork, and RecursionError for arguments nested too deep.
+        """
         return self._by(self._schema, arguments)
 
     def _by(self, schema: Mapping[str, Any], value: Any) -> Any:
         if "$ref" in schema:
-            return self._by(self._schema.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), value)
+            return self._by(
+                self._schema.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), value
+            )
         value = self._children(schema, value)
         for part in schema.get("allOf", ()):
             value = self._by(part, value)
@@ -76,25 +87,35 @@ class Repairer:
         if isinstance(value, str):
             value = _decoded(schema, value)
         if isinstance(value, list):
-            schemas = itertools.chain(schema.get("prefixItems", ()), itertools.repeat(schema.get("items", {})))
+            schemas = itertools.chain(
+                schema.get("prefixItems", ()), itertools.repeat(schema.get("items", {}))
+            )
             return [self._by(part, each) for each, part in zip(value, schemas, strict=False)]
         if isinstance(value, dict):
-            parts, required = schema.get("properties", {}), schema.get("required", ())
+            parts = schema.get("properties", {})
+            required = schema.get("required", ())
             others = schema.get("additionalProperties")
             given = {
-                name: self._without_word_for_null(parts.get(name, {}), each, is_required=name in required)
+                name: self._without_word_for_null(
+                    parts.get(name, {}), each, is_required=name in required
+                )
                 for name, each in value.items()
             }
             return {
                 name: self._by(parts.get(name, others if isinstance(others, dict) else {}), each)
                 for name, each in given.items()
-                if each is not None or name in required or name not in parts or self._accepts(parts[name], None)
+                if each is not None
+                or name in required
+                or name not in parts
+                or self._accepts(parts[name], None)
             }
         return _read_as(schema, value)
 
-    def _without_word_for_null(self, schema: Mapping[str, Any], value: Any, *, is_required: bool) -> Any:
-        """Return None for a word that stands for it, where the schema accepts no such text and something may be left
-        out.
+    def _without_word_for_null(
+        self, schema: Mapping[str, Any], value: Any, *, is_required: bool
+    ) -> Any:
+        """Return None for a word that stands for it, where the schema accepts no such
+        text and something may be left out.
         """
         if not isinstance(value, str) or value.strip().lower() not in _NOTHING:
             return value
@@ -103,9 +124,14 @@ class Repairer:
         return None
 
     def _takes_text(self, schema: Mapping[str, Any], text: str) -> bool:
-        """Return whether a parameter is a text, so that this may be one. Dates, times, UUIDs and choices are not."""
+        """Return whether a parameter is a text, so that this may be one.
+
+        Dates, times, UUIDs and choices are not.
+        """
         if "$ref" in schema:
-            return self._takes_text(self._schema.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), text)
+            return self._takes_text(
+                self._schema.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), text
+            )
         alternatives = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
         if alternatives:
             return any(self._takes_text(part, text) for part in alternatives)
@@ -115,7 +141,8 @@ class Repairer:
         return kinds == [None] or ("string" in kinds and schema.get("format") not in _FORMATS)
 
     def _accepts(self, schema: Mapping[str, Any], value: Any) -> bool:
-        if value is None and isinstance(schema.get("type"), str):  # the common case, without jsonschema
+        # The common case, without jsonschema.
+        if value is None and isinstance(schema.get("type"), str):
             return bool(schema["type"] == "null")
         return bool(self._validator.evolve(schema=schema).is_valid(value))
 
@@ -134,7 +161,8 @@ def _decoded(schema: Mapping[str, Any], text: str) -> Any:
 
 
 def read_json(text: str) -> Any:
-    """Return the JSON value of a text as models write it: in a code fence, encoded twice, or with a comma at its end.
+    """Return the JSON value of a text as models write it: in a code fence, encoded twice,
+    or with a comma at its end.
 
     Raises ValueError or RecursionError for a text that holds no JSON.
     """
@@ -160,21 +188,29 @@ def _refuse_constant(name: str) -> NoReturn:
 def _types_of(schema: Mapping[str, Any]) -> list[Any]:
     """Return the types that a schema names, as a list; [None] if it names none."""
     types = schema.get("type")
-    return types if isinstance(types, list) else [types]
+    if isinstance(types, list):
+        return types
+    return [types]
 
 
 def _read_as(schema: Mapping[str, Any], value: Any) -> Any:
-    """Return text as the choice, number or boolean it stands for, and a whole float as an integer; else the value."""
+    """Return text as the choice, number or boolean it stands for, and a whole float as an integer;
+    else the value.
+    """
     if is_whole_float(value):
         kinds = _types_of(schema)
         is_integer = "integer" in kinds and "number" not in kinds
-        return int(value) if "enum" in schema or is_integer else value
+        if "enum" in schema or is_integer:
+            return int(value)
+        return value
     if not isinstance(value, str):
         return value
     if "enum" in schema:
         boolean = _BOOLEANS.get(value.lower(), ...)
         choices = (each for each in schema["enum"] if each is boolean or str(each) == value)
-        return value if value in schema["enum"] else next(choices, value)
+        if value in schema["enum"]:
+            return value
+        return next(choices, value)
     kinds = _types_of(schema)
     for kind in kinds if "string" not in kinds else ():
         if kind in _READERS:
@@ -189,7 +225,10 @@ def is_whole_float(value: Any) -> bool:
 
 
 def has_whole_float(value: Any) -> bool:
-    """Return whether a JSON value is, or holds, a float without a fraction. Raises RecursionError."""
+    """Return whether a JSON value is, or holds, a float without a fraction.
+
+    Raises RecursionError.
+    """
     if isinstance(value, dict):
         return any(map(has_whole_float, value.values()))
     if isinstance(value, list):
@@ -211,8 +250,8 @@ class TooMuchWork(Exception):
 class StepBudget:
     """Counts the evaluated keywords of one call, so that a hostile schema cannot hold the process.
 
-    It takes the place of jsonschema's format checker, the only field that every validator hands to those of its
-    subschemas. Formats are not checked.
+    It takes the place of jsonschema's format checker, the only field that every validator hands to
+    those of its subschemas. Formats are not checked.
     """
 
     def __init__(self) -> None:
@@ -231,8 +270,8 @@ class StepBudget:
 def bounded_validator(schema: Mapping[str, Any]) -> Validator:
     """Return the validator of a schema, by its draft. Use it `with_budget` only.
 
-    It has a registry of its own, so that no reference is ever fetched: the address would be chosen by the schema's
-    author.
+    It has a registry of its own, so that no reference is ever fetched:
+    the address would be chosen by the schema's author.
     """
     from jsonschema_specifications import REGISTRY
 
@@ -246,7 +285,9 @@ def with_budget(validator: Validator, budget: StepBudget) -> Validator:
 
 
 def draft_of(schema: Mapping[str, Any]) -> Any:
-    """Return the validator class of the draft that a schema names, else of the newest draft that accepts the schema."""
+    """Return the validator class of the draft that a schema names,
+    else of the newest draft that accepts the schema.
+    """
     import jsonschema
 
     newest = jsonschema.Draft202012Validator
@@ -273,7 +314,9 @@ def _bounded_class(draft: Any) -> Any:
         return keyword(validator, value, instance, schema)
 
     own: dict[str, _Keyword] = {"pattern": _pattern, "uniqueItems": _unique_items}
-    keywords = {name: partial(counted, own.get(name, keyword)) for name, keyword in draft.VALIDATORS.items()}
+    keywords = {
+        name: partial(counted, own.get(name, keyword)) for name, keyword in draft.VALIDATORS.items()
+    }
     return jsonschema.validators.extend(draft, keywords)  # type: ignore[no-untyped-call]  # missing in the stubs
 
 
@@ -289,7 +332,9 @@ def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[Any]:
 
 @functools.lru_cache(maxsize=1024)
 def linear_search(pattern: str) -> Callable[[str], bool] | None:
-    """Return what searches a text without backtracking; None for a pattern that needs it, or that is invalid."""
+    """Return what searches a text without backtracking; None for a pattern that needs it,
+    or that is invalid.
+    """
     from pydantic_core import PydanticSerializationError, SchemaError, SchemaValidator, core_schema
 
     try:
@@ -315,4 +360,6 @@ def _comparable(value: Any) -> Any:
         return int(value)
     if isinstance(value, dict):
         return {name: _comparable(each) for name, each in value.items()}
-    return [_comparable(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_comparable(each) for each in value]
+    return value

@@ -32,7 +32,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LoadedTools:
-    """The contents of modules: their tools, and executor factories by the kind of action they rebuild.
+    """The contents of modules: their tools, and executor factories
+    by the kind of action they rebuild.
 
     `problems` has a line for each file of a folder that could not be loaded; `files` are those that
     were read. `left_out` has the tools of a document that cannot be used, with the reasons.
@@ -54,7 +55,10 @@ class ToolLoader:
 
     @staticmethod
     def from_module(module_path: str) -> list[Tool]:
-        """Return the tools of a module by its dotted name. Raises ToolLoadError, which names file and line."""
+        """Return the tools of a module by its dotted name.
+
+        Raises ToolLoadError, which names file and line.
+        """
         return list(load_tools(module_path).tools)
 
     @staticmethod
@@ -63,10 +67,14 @@ class ToolLoader:
         return list(_file(str(file_path), Path(file_path)).tools)
 
     @staticmethod
-    def from_directory(directory: str | Path, *, recursive: bool = False, exclude: Sequence[str] = ()) -> list[Tool]:
-        """Return the tools of all .py files in a folder, except names with a leading `_` and patterns of `exclude`.
+    def from_directory(
+        directory: str | Path, *, recursive: bool = False, exclude: Sequence[str] = ()
+    ) -> list[Tool]:
+        """Return the tools of all .py files in a folder, except names with a
+        leading `_` and patterns of `exclude`.
 
-        A broken file is logged, and the others are loaded. Raises ToolLoadError if there is no such folder.
+        A broken file is logged, and the others are loaded.
+        Raises ToolLoadError if there is no such folder.
         """
         loaded = _folder(str(directory), Path(directory), recursive=recursive, exclude=exclude)
         for problem in loaded.problems:
@@ -75,7 +83,10 @@ class ToolLoader:
 
     @staticmethod
     def reload_module(module_path: str) -> list[Tool]:
-        """Load a module anew and return its tools. Raises ToolLoadError, and then keeps the old module."""
+        """Load a module anew and return its tools.
+
+        Raises ToolLoadError, and then keeps the old module.
+        """
         return list(load_tools(module_path, again=True).tools)
 
     @staticmethod
@@ -85,19 +96,25 @@ class ToolLoader:
 
 
 def load_tools(source: str, base: Path | None = None, *, again: bool = False) -> LoadedTools:
-    """Load one source: a module's dotted name, a file ending in .py, or a folder of them; paths start at `base`.
+    """Load one source: a module's dotted name, a file ending in .py, or a folder of them;
+    paths start at `base`.
 
-    With `again` a module is read anew, as files always are. Raises ToolLoadError, which names the file and the line
-    that failed; in a folder, the other files are loaded all the same.
+    With `again` a module is read anew, as files always are. Raises ToolLoadError, which names the
+    file and the line that failed; in a folder, the other files are loaded all the same.
     """
     start = base or Path()
     try:
         path = (start / Path(source).expanduser()).resolve()
         is_folder = path.is_dir()
     except (OSError, RuntimeError, ValueError) as exc:
-        raise ToolLoadError(f"cannot load tools from {quoted(source)}: it is no path ({exc})") from exc
-    if not source.strip() or (is_folder and path in start.resolve().parents):  # all Python files in it would run
-        raise ToolLoadError(f"cannot load tools from {source!r}: give the tools a file or a folder of their own")
+        raise ToolLoadError(
+            f"cannot load tools from {quoted(source)}: it is no path ({exc})"
+        ) from exc
+    # All Python files in it would run.
+    if not source.strip() or (is_folder and path in start.resolve().parents):
+        raise ToolLoadError(
+            f"cannot load tools from {source!r}: give the tools a file or a folder of their own"
+        )
     if source.endswith(".py"):
         return _file(source, path)
     if all(part.isidentifier() for part in source.split(".")):
@@ -110,18 +127,26 @@ def load_tools(source: str, base: Path | None = None, *, again: bool = False) ->
     return _folder(source, path)
 
 
-def _folder(source: str, folder: Path, *, recursive: bool = False, exclude: Sequence[str] = ()) -> LoadedTools:
+def _folder(
+    source: str, folder: Path, *, recursive: bool = False, exclude: Sequence[str] = ()
+) -> LoadedTools:
     if not folder.is_dir():
-        raise ToolLoadError(f"cannot load tools from {source!r}: there is no folder {str(folder)!r}")
+        raise ToolLoadError(
+            f"cannot load tools from {source!r}: there is no folder {str(folder)!r}"
+        )
     tools: dict[str, Tool] = {}
     factories: dict[str, ExecutorFactory] = {}
-    files, problems = list[Path](), list[str]()
+    files = list[Path]()
+    problems = list[str]()
     for path in sorted(folder.rglob("*.py") if recursive else folder.glob("*.py")):
-        if path.name.startswith("_") or any(fnmatch.fnmatch(path.name, pattern) for pattern in exclude):
+        if path.name.startswith("_") or any(
+            fnmatch.fnmatch(path.name, pattern) for pattern in exclude
+        ):
             continue
         try:
             loaded = _file(str(path), path)
-            tools_so_far, factories_so_far = dict(tools), dict(factories)
+            tools_so_far = dict(tools)
+            factories_so_far = dict(factories)
             for tool in loaded.tools:  # one that other files import counts once
                 claim(tools_so_far, tool.name, tool, source)
             for kind, factory in loaded.executor_factories.items():
@@ -129,9 +154,12 @@ def _folder(source: str, folder: Path, *, recursive: bool = False, exclude: Sequ
         except ToolLoadError as exc:
             problems.append(str(exc))
         else:
-            tools, factories = tools_so_far, factories_so_far
+            tools = tools_so_far
+            factories = factories_so_far
             files += loaded.files
-    return LoadedTools(tuple(tools.values()), factories, tuple(problems), tuple(dict.fromkeys(files)))
+    return LoadedTools(
+        tuple(tools.values()), factories, tuple(problems), tuple(dict.fromkeys(files))
+    )
 
 
 def _file(source: str, path: Path) -> LoadedTools:
@@ -147,11 +175,15 @@ def _executed(source: str, name: str, path: Path) -> ModuleType:
     """Return a module made anew from its file; if that fails, the old module stays in sys.modules."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
-        raise ToolLoadError(f"cannot load tools from {source!r}: Python has no loader for {str(path)!r}")
-    module, before = importlib.util.module_from_spec(spec), sys.modules.get(name)
+        raise ToolLoadError(
+            f"cannot load tools from {source!r}: Python has no loader for {str(path)!r}"
+        )
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses and type hints look their module up by name
     try:
-        # Python's loader reads bytecode, which is matched by the second, and a file may change within one.
+        # Python's loader reads bytecode, which is matched by the second,
+        # and a file may change within one.
         code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
         exec(code, vars(module))  # noqa: S102  # the operator's own file, as an import would run it
     except BaseException as exc:
@@ -167,7 +199,8 @@ def _executed(source: str, name: str, path: Path) -> ModuleType:
 def _import_name(source: str, *, again: bool = False) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.append(here)  # an installed command, unlike `python -m`, does not look beside the user's files
+        # An installed command, unlike `python -m`, does not look beside the user's files.
+        sys.path.append(here)
     known = sys.modules.get(source)
     if again and known is not None and getattr(known, "__file__", None):
         return _executed(source, source, Path(str(known.__file__)))
@@ -182,18 +215,28 @@ def _import_name(source: str, *, again: bool = False) -> ModuleType:
         raise ToolLoadError(_broken(source, source.replace(".", "/") + ".py", exc)) from exc
 
 
-#: The exceptions of a failed import. SystemExit is one: a module must not end the process. Ctrl-C is not.
+#: The exceptions of a failed import. SystemExit is one: a module must not end the process.
+#: Ctrl-C is not.
 _FAILURES = (Exception, SystemExit)
 
 
 def _broken(source: str, path: str, exc: BaseException) -> str:
-    """Return the error. It names the last place in the module itself, else the deepest outside Python's importer."""
+    """Return the error.
+
+    It names the last place in the module itself, else the deepest outside Python's importer.
+    """
     if isinstance(exc, SyntaxError):
-        file, line = exc.filename or path, exc.lineno
+        file = exc.filename or path
+        line = exc.lineno
     else:
-        frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if "importlib" not in frame.filename]
+        frames = [
+            frame
+            for frame in traceback.extract_tb(exc.__traceback__)
+            if "importlib" not in frame.filename
+        ]
         frame = ([frame for frame in frames if frame.filename.endswith(path)] or frames)[-1]
-        file, line = frame.filename, frame.lineno
+        file = frame.filename
+        line = frame.lineno
     place = f"{file}, line {line}" if line else file
     what = f"{type(exc).__name__}: {error_text(exc)}"
     if isinstance(exc, SystemExit):
@@ -205,12 +248,19 @@ def _contents(source: str, module: ModuleType) -> LoadedTools:
     tools: dict[str, Tool] = {}
     factories: dict[str, ExecutorFactory] = {}
     for value in vars(module).values():
-        # No attribute of a value is read: proxies, such as Flask's `request`, raise outside of a request.
-        members = value.all() if issubclass(type(value), ToolRegistry) else [value]
+        # No attribute of a value is read: proxies, such as Flask's `request`,
+        # raise outside of a request.
+        if issubclass(type(value), ToolRegistry):
+            members = value.all()
+        else:
+            members = [value]
         for tool in members:
             if issubclass(type(tool), Tool):
                 claim(tools, tool.name, tool, source)
-        kind = inspect.getattr_static(value, "__sayso_kind__", None) if callable(value) else None
+        if callable(value):
+            kind = inspect.getattr_static(value, "__sayso_kind__", None)
+        else:
+            kind = None
         if isinstance(kind, str):
             claim(factories, kind, value, source)
     file = getattr(module, "__file__", None)
@@ -220,12 +270,15 @@ def _contents(source: str, module: ModuleType) -> LoadedTools:
 def claim(claims: dict[str, T], name: str, claimant: T, source: str) -> None:
     """Claim a name for an object. Raises ToolLoadError if another object has it."""
     if claims.setdefault(name, claimant) is not claimant:
-        raise ToolLoadError(f"cannot load tools from {source!r}: {name!r} is defined twice, rename one")
+        raise ToolLoadError(
+            f"cannot load tools from {source!r}: {name!r} is defined twice, rename one"
+        )
 
 
 #: Interval between two checks of the files, in seconds.
 CHECK_SECONDS = 1.0
-#: Receives the id of a source and its present contents. May raise ToolError, and then must not have changed anything.
+#: Receives the id of a source and its present contents. May raise ToolError,
+#: and then must not have changed anything.
 Replace = Callable[[str, LoadedTools], None]
 #: The state of a file: its modification time in nanoseconds, and its size in bytes.
 FileState = tuple[int, int]
@@ -233,7 +286,8 @@ FileState = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class WatchedSource:
-    """A module, file or folder to watch: its name, the files it was read from, and `load`, which reads it anew.
+    """A module, file or folder to watch: its name, the files it was read from, and `load`,
+    which reads it anew.
 
     `load` raises ToolError.
     """
@@ -244,7 +298,9 @@ class WatchedSource:
 
 
 class ToolReloader:
-    """Loads sources again when their files change. A changed helper module that they import needs a restart.
+    """Loads sources again when their files change.
+
+    A changed helper module that they import needs a restart.
 
     An edit that does not load is logged, and the tools loaded before stay until one does.
     """
@@ -267,11 +323,19 @@ class ToolReloader:
         threading.Thread(target=check_forever, name="reload", daemon=True).start()
 
     def check(self) -> list[str]:
-        """Load the sources that changed since the last check. Returns the names of those that were replaced."""
-        changed = [source for source, files in self._files.items() if self._state(source, tuple(files)) != files]
+        """Load the sources that changed since the last check.
+
+        Returns the names of those that were replaced.
+        """
+        changed = [
+            source
+            for source, files in self._files.items()
+            if self._state(source, tuple(files)) != files
+        ]
         replaced = []
         for source in changed:
-            name, before = self._watched[source].name, tuple(self._files[source])
+            name = self._watched[source].name
+            before = tuple(self._files[source])
             try:
                 loaded = self._watched[source].load()
                 for problem in loaded.problems:
@@ -288,7 +352,8 @@ class ToolReloader:
         return replaced
 
     def _state(self, source: str, files: Sequence[Path]) -> dict[Path, FileState | None]:
-        with contextlib.suppress(OSError, RuntimeError, ValueError):  # `load` reports an invalid path
+        # `load` reports an invalid path.
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
             path = (self._base / Path(self._watched[source].name).expanduser()).resolve()
             if path.is_dir():
                 files = [*files, *path.glob("*.py")]

@@ -1,4 +1,6 @@
-"""The parameters of a tool: ToolParameter, its type hint, and the pydantic model that is compiled from several."""
+"""The parameters of a tool: ToolParameter, its type hint,
+and the pydantic model that is compiled from several.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,13 @@ _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?$"
 
 @dataclass(frozen=True, slots=True)
 class ToolParameter:
-    """One argument: `param_type` is any type hint, `element_type` the basic type that a list or dict holds.
+    """One argument: `param_type` is any type hint,
+    `element_type` the basic type that a list or dict holds.
 
-    The other way to write it: `type` names a JSON type, and the argument is optional unless `required=True` (seed:
-    Tools Protocol Specification); `parameters={"city": ToolParameter(type="string")}` gives the name. `json_schema` is
-    the schema itself, for a tool that is defined by a JSON Schema.
+    The other way to write it: `type` names a JSON type, and the argument is optional unless
+    `required=True` (seed: Tools Protocol Specification); `parameters={"city":
+    ToolParameter(type="string")}` gives the name. `json_schema` is the schema itself, for a tool
+    that is defined by a JSON Schema.
     """
 
     name: str = ""
@@ -59,25 +63,40 @@ class ToolParameter:
             object.__setattr__(self, "type", json_type_of(self.param_type))
         elif self.type not in JSON_TYPES:
             known = ", ".join(JSON_TYPES)
-            raise ToolValidationError(f"parameter {self.name!r} has the type {self.type!r}; known: {known}")
-        elif json_type_of(self.param_type) != self.type:  # equal after `dataclasses.replace`: the hint says more
+            raise ToolValidationError(
+                f"parameter {self.name!r} has the type {self.type!r}; known: {known}"
+            )
+        elif json_type_of(self.param_type) != self.type:
             object.__setattr__(self, "param_type", JSON_TYPES[self.type])
         if isinstance(self.enum, AbstractSet):
             object.__setattr__(self, "enum", tuple(sorted(self.enum, key=repr)))
         elif self.enum is not None:
-            object.__setattr__(self, "enum", self.enum if isinstance(self.enum, str) else tuple(self.enum))
+            object.__setattr__(
+                self, "enum", self.enum if isinstance(self.enum, str) else tuple(self.enum)
+            )
         if self.json_schema is None:
             self._check()
 
     def _check(self) -> None:
         """Raise ToolValidationError for fields that contradict the parameter's type."""
         is_bare = self.param_type in (list, dict)
-        if self.element_type is not None and not is_bare and self.element_type != element_type_of(self.param_type):
+        if (
+            self.element_type is not None
+            and not is_bare
+            and self.element_type != element_type_of(self.param_type)
+        ):
             cure = "element_type says what a bare list or dict holds: make it one"
-            raise ToolValidationError(f"parameter {self.name!r} is a {hint_name(self.param_type)}: {cure}")
+            raise ToolValidationError(
+                f"parameter {self.name!r} is a {hint_name(self.param_type)}: {cure}"
+            )
         if isinstance(self.enum, str):
-            raise ToolValidationError(f"parameter {self.name!r} has the enum {self.enum!r}: give a list of values")
-        wrong = choices_of_other_types(self._hint, self.enum) if self.enum else []
+            raise ToolValidationError(
+                f"parameter {self.name!r} has the enum {self.enum!r}: give a list of values"
+            )
+        if self.enum:
+            wrong = choices_of_other_types(self._hint, self.enum)
+        else:
+            wrong = []
         if wrong:
             cure = "give values of its type, or make it their type"
             raise ToolValidationError(
@@ -88,7 +107,9 @@ class ToolParameter:
     def annotation(self) -> Any:
         """The type hint that arguments are validated against."""
         hint = _read_whole(limited_to(self._hint, tuple(self.enum)) if self.enum else self._hint)
-        return hint if self.required or self.default is not None else union(hint, None)
+        if self.required or self.default is not None:
+            return hint
+        return union(hint, None)
 
     @property
     def _hint(self) -> Any:
@@ -106,12 +127,16 @@ class ToolParameter:
 
 
 def default_description(name: str) -> str:
-    """Return the description of an inferred parameter that has none of its own (seed: Schema Inference)."""
+    """Return the description of an inferred parameter that has none of its own (seed:
+    Schema Inference).
+    """
     return f"Parameter '{name}'"
 
 
 class Parameters(tuple[ToolParameter, ...]):
-    """A tuple that can also be read as the mapping of names to parameters (seed: Tools Protocol Specification)."""
+    """A tuple that can also be read as the mapping of names to parameters (seed:
+    Tools Protocol Specification).
+    """
 
     __slots__ = ()
 
@@ -121,10 +146,14 @@ class Parameters(tuple[ToolParameter, ...]):
     def __getitem__(self, key: slice) -> tuple[ToolParameter, ...]: ...
     def __getitem__(self, key: int | str | slice) -> ToolParameter | tuple[ToolParameter, ...]:
         """Return a parameter by index or by name. Raises KeyError for an unknown name."""
-        return dict(self.items())[key] if isinstance(key, str) else super().__getitem__(key)
+        if isinstance(key, str):
+            return dict(self.items())[key]
+        return super().__getitem__(key)
 
     def __contains__(self, key: object) -> bool:
-        return key in self.keys() if isinstance(key, str) else super().__contains__(key)
+        if isinstance(key, str):
+            return key in self.keys()
+        return super().__contains__(key)
 
     def keys(self) -> list[str]:
         """Return the names."""
@@ -144,9 +173,15 @@ class Parameters(tuple[ToolParameter, ...]):
 
 
 def as_parameters(tool_name: str, given: Any) -> Parameters:
-    """Return what a tool was given as its parameters, a sequence or a dict by name. Raises ToolValidationError."""
+    """Return what a tool was given as its parameters, a sequence or a dict by name.
+
+    Raises ToolValidationError.
+    """
     try:
-        named = [replace(each, name=name) for name, each in given.items()] if isinstance(given, Mapping) else given
+        if isinstance(given, Mapping):
+            named = [replace(each, name=name) for name, each in given.items()]
+        else:
+            named = given
         parameters = list(named)
     except TypeError:
         parameters = [given]
@@ -170,7 +205,10 @@ def is_union(hint: Any) -> bool:
 
 def may_be_none(hint: Any) -> bool:
     """Return whether the hint is a union with None, also inside `Annotated`."""
-    bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if get_origin(hint) is Annotated:
+        bare = get_args(hint)[0]
+    else:
+        bare = hint
     return is_union(bare) and type(None) in get_args(bare)
 
 
@@ -183,34 +221,57 @@ _JSON_TYPE_NAMES = {hint: name for name, hint in JSON_TYPES.items()}
 
 
 def element_type_of(hint: Any) -> Any:
-    """Return the basic type that `list[str]` or `dict[str, int]` holds, also inside Optional; None for any other."""
+    """Return the basic type that `list[str]` or `dict[str, int]` holds, also inside Optional;
+    None for any other.
+    """
     if get_origin(hint) is Annotated:
         return element_type_of(get_args(hint)[0])
     if is_union(hint):
         members = [each for each in get_args(hint) if each is not type(None)]
-        return element_type_of(members[0]) if len(members) == 1 else None
+        if len(members) == 1:
+            return element_type_of(members[0])
+        return None
     inside = get_args(hint) if get_origin(hint) in (list, dict) else ()
-    return inside[-1] if inside and inside[-1] in (str, int, float, bool) else None
+    if inside and inside[-1] in (str, int, float, bool):
+        return inside[-1]
+    return None
 
 
 def hint_name(hint: Any) -> str:
     """Return a type hint as an error names it."""
-    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
+    if isinstance(hint, type) and not get_args(hint):
+        return hint.__name__
+    return str(hint)
 
 
 def limited_to(hint: Any, choices: tuple[Any, ...]) -> Any:
-    """Return the hint limited to these choices: of a list, its items; of a union with None, None stays allowed."""
-    origin, inside = get_origin(hint), get_args(hint)
+    """Return the hint limited to these choices: of a list, its items; of a union with None,
+    None stays allowed.
+    """
+    origin = get_origin(hint)
+    inside = get_args(hint)
     if origin is Annotated:  # the choices replace its bounds; its description stays
-        fields = [Field(description=each.description) for each in inside[1:] if isinstance(each, FieldInfo)]
-        return Annotated[(limited_to(inside[0], choices), *fields)] if fields else limited_to(inside[0], choices)
+        fields = [
+            Field(description=each.description)
+            for each in inside[1:]
+            if isinstance(each, FieldInfo)
+        ]
+        if fields:
+            return Annotated[(limited_to(inside[0], choices), *fields)]
+        return limited_to(inside[0], choices)
     if is_union(hint):
-        return union(*(each if each is type(None) else limited_to(each, choices) for each in inside))
-    return list[limited_to(Any, choices)] if list in (origin, hint) else Literal[choices]  # type: ignore[misc]
+        return union(
+            *(each if each is type(None) else limited_to(each, choices) for each in inside)
+        )
+    if list in (origin, hint):
+        return list[limited_to(Any, choices)]  # type: ignore[misc]
+    return Literal[choices]
 
 
 def choices_of_other_types(hint: Any, choices: Iterable[Any]) -> list[Any]:
-    """Return the choices that are neither values of the hint nor items of its list: they would change the type."""
+    """Return the choices that are neither values of the hint nor items of its list:
+    they would change the type.
+    """
     try:
         adapter = TypeAdapter(hint)
     except (PydanticUserError, SchemaError, NameError):
@@ -224,14 +285,22 @@ def choices_of_other_types(hint: Any, choices: Iterable[Any]) -> list[Any]:
         return True
 
     # An Enum says itself what may be chosen.
-    return [choice for choice in choices if isinstance(choice, Enum) or not (fits(choice) or fits([choice]))]
+    return [
+        choice
+        for choice in choices
+        if isinstance(choice, Enum) or not (fits(choice) or fits([choice]))
+    ]
 
 
 def _read_whole(hint: Any) -> Any:
-    """Return the hint with a list for an Iterable: pydantic would check its items while the function reads them."""
+    """Return the hint with a list for an Iterable: pydantic would check its
+    items while the function reads them.
+    """
     if get_origin(hint) is Iterable:
         return GenericAlias(list, get_args(hint))
-    return union(*map(_read_whole, get_args(hint))) if is_union(hint) else hint
+    if is_union(hint):
+        return union(*map(_read_whole, get_args(hint)))
+    return hint
 
 
 #: Names of fields that stand for parameters whose own names pydantic reserves.
@@ -241,7 +310,10 @@ _MASKED = '"writeOnly": true'
 
 
 class ParameterModel:
-    """The pydantic model of a tool's parameters and its JSON schema. Compiled once for each tool."""
+    """The pydantic model of a tool's parameters and its JSON schema.
+
+    Compiled once for each tool.
+    """
 
     def __init__(self, tool_name: str, parameters: Sequence[ToolParameter]) -> None:
         """Raises ToolValidationError for a type hint that no JSON can fill."""
@@ -250,25 +322,36 @@ class ParameterModel:
         self.model = self._create_model()
         self.validator = validator_of(self.model)
         #: The parameters' own names, by the fields that stand for them.
-        self.renamed = {name: str(field.alias) for name, field in self.model.model_fields.items() if field.alias}
-        #: The fields with defaults that only the program can make: JSON cannot hold them, or their hint refuses them.
+        self.renamed = {
+            name: str(field.alias) for name, field in self.model.model_fields.items() if field.alias
+        }
+        #: The fields with defaults that only the program can make: JSON cannot hold them,
+        #: or their hint refuses them.
         self.internal_defaults = frozenset(self._internal_defaults())
         self.schema: dict[str, Any] = frozen(self._plain_schema())
 
     def _create_model(self) -> type[BaseModel]:
-        """Create the model. Its fields have the parameters' names, except those that pydantic reserves, like `json`."""
+        """Create the model.
+
+        Its fields have the parameters' names, except those that pydantic reserves, like `json`.
+        """
         fields: dict[str, Any] = {}
-        # Any bound on the length makes pydantic look into texts: a lone surrogate, which UTF-8 cannot hold, is refused.
+        # Any bound on the length makes pydantic look into texts: a lone surrogate,
+        # which UTF-8 cannot hold, is refused.
         config = ConfigDict(extra="forbid", allow_inf_nan=False, str_min_length=0)
         try:
             for index, (name, each) in enumerate(self.parameters.items()):
                 # Overrule `exclude` in the hint: what is not stored could not be confirmed.
                 options: dict[str, Any] = {"exclude": False}
-                # Else the description in Annotated[..., Field(description=...)] counts. The default one is left out:
-                # models would read the name twice.
+                # Else the description in Annotated[..., Field(description=...)] counts. The default
+                # one is left out: models would read the name twice.
                 if each.description not in ("", default_description(name)):
                     options["description"] = each.description
-                is_reserved = hasattr(BaseModel, name) or name.startswith(("model_", "_")) or _STAND_IN.fullmatch(name)
+                is_reserved = (
+                    hasattr(BaseModel, name)
+                    or name.startswith(("model_", "_"))
+                    or _STAND_IN.fullmatch(name)
+                )
                 if is_reserved:
                     options["alias"] = name
                 field = Field(... if each.required else each.default, **options)
@@ -298,7 +381,10 @@ class ParameterModel:
                 yield field
 
     def _plain_schema(self) -> dict[str, Any]:
-        """Return the JSON schema. Raises ToolValidationError when it does not describe exactly these parameters."""
+        """Return the JSON schema.
+
+        Raises ToolValidationError when it does not describe exactly these parameters.
+        """
         with warnings.catch_warnings():
             # A default that JSON cannot hold is left out below.
             warnings.simplefilter("ignore", PydanticJsonSchemaWarning)
@@ -308,10 +394,16 @@ class ParameterModel:
                 raise self._unfillable(_reason(exc)) from exc
         for field in self.internal_defaults:
             raw["properties"][self.renamed.get(field, field)].pop("default", None)
-        optional = (name for name, each in self.parameters.items() if not each.required and each.default is None)
+        optional = (
+            name
+            for name, each in self.parameters.items()
+            if not each.required and each.default is None
+        )
         schema = with_sorted_sets(plain(raw, frozenset(optional)))
         if list(schema["properties"]) != list(self.parameters):
-            raise self._unfillable(f"of {list(self.parameters)!r}, {list(schema['properties'])!r} are left")
+            raise self._unfillable(
+                f"of {list(self.parameters)!r}, {list(schema['properties'])!r} are left"
+            )
         try:
             text = json.dumps(schema, allow_nan=False)
         except (TypeError, ValueError) as exc:
@@ -328,12 +420,15 @@ class ParameterModel:
 class ToolSchemaGenerator(GenerateJsonSchema):
     """Generates the JSON schema of parameters; pydantic makes one for each schema.
 
-    A Decimal is text. Pydantic's own schema says number or text, which a model reads as two types with bounds on only
-    one of them, and a number would come through a float. A number that a model sends is still accepted.
+    A Decimal is text. Pydantic's own schema says number or text, which a model reads as two types
+    with bounds on only one of them, and a number would come through a float. A number that a model
+    sends is still accepted.
     """
 
     def decimal_schema(self, schema: Any) -> dict[str, Any]:
-        """Return text with a pattern, and with the bounds, which JSON Schema does not apply to text but models read."""
+        """Return text with a pattern, and with the bounds, which JSON Schema does
+        not apply to text but models read.
+        """
         number: dict[str, Any] = super().decimal_schema(schema)["anyOf"][0]
         bounds = {key: number[key] for key in NUMBER_KEYWORDS if key in number}
         return {"type": "string", "format": "decimal", "pattern": _DECIMAL, **bounds}
@@ -356,4 +451,6 @@ def _excludes_fields(core_schema: Any) -> bool:
 def _reason(error: Exception) -> str:
     """Return the line of pydantic's message that says what is wrong; the rest are places and links."""
     lines = error_text(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1] if isinstance(error, SchemaError) else lines[0]
+    if isinstance(error, SchemaError):
+        return lines[-1]
+    return lines[0]

@@ -1,4 +1,6 @@
-"""ToolRegistry: tools by name, with their sources; and tools made of the members of modules and classes."""
+"""ToolRegistry: tools by name, with their sources;
+and tools made of the members of modules and classes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from sayso.agent.messages import ToolCall
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.call_texts import ToolOutcome
 from sayso.agent.tools.definition import ToolOptions, normalize_namespace
-from sayso.agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
+from sayso.agent.tools.errors import (
+    ToolError,
+    ToolExecutionError,
+    ToolNotFoundError,
+    ToolValidationError,
+)
 from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.signature import is_method, name_of
 from sayso.agent.tools.tool import FunctionP, FunctionR, Tool
@@ -27,20 +34,27 @@ log = logging.getLogger(__name__)
 
 
 def tools_of(target: Any, namespace: bool | str = False) -> list[Tool]:
-    """Return the functions defined in a module, or the methods of a class or an instance, as tools; public ones only.
+    """Return the functions defined in a module, or the methods of a class or an instance, as tools;
+    public ones only.
 
-    A class is instantiated first. A Tool among the members is returned unchanged. Raises ToolValidationError if there
-    are no tools, or if a class cannot be instantiated.
+    A class is instantiated first. A Tool among the members is returned unchanged. Raises
+    ToolValidationError if there are no tools, or if a class cannot be instantiated.
     """
     tools = [
         # A lambda gets the name of its attribute.
         Tool.from_function(each, name=name if name_of(each) == "<lambda>" else None)
-        for name, each in (_functions_of(target) if isinstance(target, ModuleType) else _methods_of(target))
+        for name, each in (
+            _functions_of(target) if isinstance(target, ModuleType) else _methods_of(target)
+        )
     ]
     if not tools:
-        raise ToolValidationError(f"{name_of(target)!r} has no public functions: nothing to register")
+        raise ToolValidationError(
+            f"{name_of(target)!r} has no public functions: nothing to register"
+        )
     space = name_of(target).rpartition(".")[2] if namespace is True else namespace or None
-    return [tool.update_namespace(space and normalize_namespace(space), force=True) for tool in tools]
+    return [
+        tool.update_namespace(space and normalize_namespace(space), force=True) for tool in tools
+    ]
 
 
 def _functions_of(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -52,14 +66,21 @@ def _functions_of(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 def _methods_of(target: Any) -> Iterator[tuple[str, Any]]:
     try:
-        instance = target() if inspect.isclass(target) else target
+        if inspect.isclass(target):
+            instance = target()
+        else:
+            instance = target
     except TypeError as exc:
         raise ToolValidationError(
             f"{target.__name__!r} cannot be made without arguments ({exc}): register an instance"
         ) from exc
-    names = dict.fromkeys(name for base in reversed(type(instance).__mro__[:-1]) for name in vars(base))
+    names = dict.fromkeys(
+        name for base in reversed(type(instance).__mro__[:-1]) for name in vars(base)
+    )
     for name, static in _unique({name: inspect.getattr_static(instance, name) for name in names}):
-        is_method = inspect.isroutine(static) or isinstance(static, staticmethod | classmethod | Tool)
+        is_method = inspect.isroutine(static) or isinstance(
+            static, staticmethod | classmethod | Tool
+        )
         if is_method and not name.startswith("_"):
             yield name, getattr(instance, name)
 
@@ -94,19 +115,22 @@ class _Registered:
 class ToolRegistry:
     """Holds the tools of one module, one channel or one agent under unique names.
 
-    An agent that is given the registry itself, and not its `all()`, reads it anew at each run. Each tool has a source,
-    so that the tools of one file or server are replaced together. Reading is safe from any thread: changes replace the
-    whole table. With `think_augment` models give a reason with each call, unless the tool says otherwise.
+    An agent that is given the registry itself, and not its `all()`, reads it anew at each run. Each
+    tool has a source, so that the tools of one file or server are replaced together. Reading is
+    safe from any thread: changes replace the whole table. With `think_augment` models give a reason
+    with each call, unless the tool says otherwise.
 
-    A source keeps its place among the others for the life of the registry, also while it has no tools: tools stand
-    first in a request, and a vendor's cache holds only as much of it as stays byte-identical.
+    A source keeps its place among the others for the life of the registry, also while it has no
+    tools: tools stand first in a request, and a vendor's cache holds only as much of it as stays
+    byte-identical.
     """
 
     def __init__(self, tools: Iterable[Tool] = (), *, think_augment: bool = False) -> None:
         self._tools: dict[str, _Registered] = {}
         #: Why tools are disabled, by name. A tool that is loaded again stays disabled.
         self._disabled: dict[str, str] = {}
-        #: The places of sources, and of tools that were registered one by one: in the order in which they came first.
+        #: The places of sources, and of tools that were registered one by one:
+        #: in the order in which they came first.
         self._places: dict[tuple[str, str], int] = {}
         self._think_augment = think_augment
         self._changes = threading.RLock()
@@ -142,7 +166,8 @@ class ToolRegistry:
     def register_from(self, target: Any, *, namespace: bool | str = False) -> list[Tool]:
         """Add the public functions of a module, or the public methods of a class or an instance.
 
-        `namespace=True` takes the target's own name. Raises ToolValidationError, and then adds none.
+        `namespace=True` takes the target's own name. Raises ToolValidationError,
+        and then adds none.
         """
         tools = tools_of(target, namespace)
         with self._changes:
@@ -158,17 +183,21 @@ class ToolRegistry:
     def replace_source(
         self, source: str, tools: Iterable[Tool], *, gives_way: Collection[str] = ()
     ) -> dict[str, str]:  # fmt: skip
-        """Replace the tools of a source, at its place, and return why other sources lost their tools to it.
+        """Replace the tools of a source, at its place, and return why
+        other sources lost their tools to it.
 
-        Of two sources that have a tool of the same name, one is refused as a whole. Those in `gives_way` lose their
-        tools to this source. Raises ToolValidationError for the name of any other tool, and then changes nothing.
+        Of two sources that have a tool of the same name, one is refused as a whole. Those in
+        `gives_way` lose their tools to this source. Raises ToolValidationError for the name of any
+        other tool, and then changes nothing.
         """
         return self.replace_sources({source: tools}, gives_way=gives_way)
 
     def replace_sources(
         self, contents: Mapping[str, Iterable[Tool]], *, gives_way: Collection[str] = ()
     ) -> dict[str, str]:
-        """Replace the tools of several sources at once, as `replace_source` does: a tool may move between them."""
+        """Replace the tools of several sources at once, as `replace_source` does:
+        a tool may move between them.
+        """
         new = {source: list(tools) for source, tools in contents.items()}
         all_new = [tool for tools in new.values() for tool in tools]
         names = {tool.name for tool in all_new}
@@ -180,14 +209,19 @@ class ToolRegistry:
             }
             replaced = {*new, *losers}
             self._check_free(all_new, replaced)
-            tools = {name: each for name, each in self._tools.items() if each.source not in replaced}
+            tools = {
+                name: each for name, each in self._tools.items() if each.source not in replaced
+            }
             for source, own in new.items():
                 tools.update((each.name, self._registered(each, source)) for each in own)
             self._tools = self._in_order(tools)
         return losers
 
     def _in_order(self, tools: Mapping[str, _Registered]) -> dict[str, _Registered]:
-        """Return the tools by the places of their sources. Within a source they keep their order."""
+        """Return the tools by the places of their sources.
+
+        Within a source they keep their order.
+        """
         places = {}
         for name, each in tools.items():
             place = (each.source, "" if each.source else name)
@@ -209,7 +243,9 @@ class ToolRegistry:
         return self._tools[name].tool
 
     def all(self, *, tags: Collection[str] = (), exclude_tags: Collection[str] = ()) -> list[Tool]:
-        """Return the enabled tools by the places of their sources: with any of `tags`, and none of `exclude_tags`."""
+        """Return the enabled tools by the places of their sources: with any of `tags`,
+        and none of `exclude_tags`.
+        """
         enabled = [each.tool for name, each in self._tools.items() if name not in self._disabled]
         if not tags and not exclude_tags:
             return enabled
@@ -233,8 +269,8 @@ class ToolRegistry:
     def get_schemas(self, api_format: ApiFormat = "openai-chat") -> list[dict[str, Any]]:
         """Return the definitions of all enabled tools for one vendor's API.
 
-        A tool whose `config_injector` fails is left out, with a warning. Raises ToolValidationError for a tool that the
-        API cannot express.
+        A tool whose `config_injector` fails is left out, with a warning. Raises ToolValidationError
+        for a tool that the API cannot express.
         """
         schemas = []
         for tool in self.all():
@@ -253,12 +289,16 @@ class ToolRegistry:
         return run_sync(self.aexecute_tool_calls(tool_calls))
 
     async def aexecute_tool_calls(self, tool_calls: Sequence[ToolCall]) -> list[ToolOutcome]:
-        """Run the calls of one answer, concurrently where their tools are `is_concurrency_safe`. Raises no ToolError.
+        """Run the calls of one answer, concurrently where their tools are `is_concurrency_safe`.
 
-        Returns the outcomes in the order of the calls; results are texts as the model sees them. No policy is applied:
-        the agent does that.
+        Raises no ToolError.
+
+        Returns the outcomes in the order of the calls; results are texts as the model sees them. No
+        policy is applied: the agent does that.
         """
-        alone = {name for name, each in self._tools.items() if not each.tool.metadata.is_concurrency_safe}
+        alone = {
+            name for name, each in self._tools.items() if not each.tool.metadata.is_concurrency_safe
+        }
         outcomes: dict[int, ToolOutcome] = {}
         for group in batches(tool_calls, lambda call: call.tool_name not in alone):
             results = await asyncio.gather(*(self._outcome(tool_calls[index]) for index in group))
@@ -268,7 +308,9 @@ class ToolRegistry:
     async def _outcome(self, call: ToolCall) -> ToolOutcome:
         try:
             tool = self._enabled(call.tool_name)
-            return ToolOutcome(True, await result_for_model(tool, await tool.aexecute(call.parameters)))
+            return ToolOutcome(
+                True, await result_for_model(tool, await tool.aexecute(call.parameters))
+            )
         except ToolError as exc:
             return ToolOutcome(False, error=str(exc))
 
@@ -281,12 +323,19 @@ class ToolRegistry:
     def _enabled(self, name: str) -> Tool:
         tool = self.get(name)
         if name in self._disabled:
-            why = f": {self._disabled[name]}" if self._disabled[name] else ""
-            raise ToolNotFoundError(f"tool {name!r} is switched off{why}; enable({name!r}) switches it on")
+            if self._disabled[name]:
+                why = f": {self._disabled[name]}"
+            else:
+                why = ""
+            raise ToolNotFoundError(
+                f"tool {name!r} is switched off{why}; enable({name!r}) switches it on"
+            )
         return tool
 
     def _check_free(self, tools: Sequence[Tool], sources: Collection[str] = ()) -> None:
-        """Raise ToolValidationError for a name that comes twice, or that a tool of another than these sources has."""
+        """Raise ToolValidationError for a name that comes twice,
+        or that a tool of another than these sources has.
+        """
         names = [tool.name for tool in tools]
         twice = sorted({name for name in names if names.count(name) > 1})
         own = set(sources) - {""}  # tools that were registered one by one have no source
@@ -302,7 +351,9 @@ def _same_name(name: str) -> str:
 
 
 async def schemas_for_model(tools: Iterable[Tool], left_out: set[str]) -> list[dict[str, Any]]:
-    """Return the schemas of tools. A tool whose `config_injector` fails is left out, so that the turn gets an answer.
+    """Return the schemas of tools.
+
+    A tool whose `config_injector` fails is left out, so that the turn gets an answer.
 
     `left_out` are the tools that failed the last time. A failure is logged when it is new.
     """
@@ -319,8 +370,12 @@ async def schemas_for_model(tools: Iterable[Tool], left_out: set[str]) -> list[d
     return schemas
 
 
-def batches(calls: Sequence[ToolCall], may_run_beside_others: Callable[[ToolCall], bool]) -> list[list[int]]:
-    """Return the calls' indexes in groups that run concurrently, in order; a call that must run alone is a group."""
+def batches(
+    calls: Sequence[ToolCall], may_run_beside_others: Callable[[ToolCall], bool]
+) -> list[list[int]]:
+    """Return the calls' indexes in groups that run concurrently, in order;
+    a call that must run alone is a group.
+    """
     groups: list[list[int]] = []
     last_is_safe = False
     for index, call in enumerate(calls):

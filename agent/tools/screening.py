@@ -1,7 +1,8 @@
-"""Prompt injection in the output of tools: recognized by phrases and patterns, fenced, and marked for the model.
+"""Prompt injection in the output of tools: recognized by phrases and patterns, fenced,
+and marked for the model.
 
-`injection_phrases.toml` holds whole phrases, `injection_building_blocks.toml` words in ten languages to combine, and
-`injection_shapes.toml` patterns of imitated text.
+`injection_phrases.toml` holds whole phrases, `injection_building_blocks.toml` words in ten
+languages to combine, and `injection_shapes.toml` patterns of imitated text.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from sayso.agent.tools.definition import ToolDefinition
 from sayso.channels.i18n.invisible import INVISIBLE
 from sayso.pending.concurrency import call_in_thread
 
-#: Longest text that is screened in the event loop, in characters: about 5 ms. Longer texts are screened in a thread.
+#: Longest text that is screened in the event loop, in characters: about 5 ms.
+#: Longer texts are screened in a thread.
 MAX_INLINE_CHARS = 20_000
-#: Length of a fence's boundary, in hex digits. It never occurs in the text, and brackets in the text
-#: are respelled, so a longer one protects no better. Four more would cost five tokens in each result.
+#: Length of a fence's boundary, in hex digits. It never occurs in the text, and brackets in the
+#: text are respelled, so a longer one protects no better. Four more would cost five tokens in each
+#: result.
 BOUNDARY_CHARS = 8
 #: Characters that a reader does not see but a model does; tag characters spell ASCII.
 HIDDEN = re.compile(f"[{INVISIBLE}]")
@@ -37,24 +40,36 @@ HIDDEN = re.compile(f"[{INVISIBLE}]")
 def screen(tool_name: str, output: str) -> str:
     """Return the output, fenced and marked if it tries to instruct the model.
 
-    Cheap and incomplete: it helps the model, but is no security boundary. That is the confirmation of side effects.
+    Cheap and incomplete: it helps the model, but is no security boundary.
+    That is the confirmation of side effects.
     """
     kinds = suspicions(output)
-    return marked(tool_name, output, kinds) if kinds else output
+    if kinds:
+        return marked(tool_name, output, kinds)
+    return output
 
 
 async def result_for_model(
-    tool: ToolDefinition, raw: str, *, summary: str | None = None, mark: str = "", whole: bool = False
+    tool: ToolDefinition,
+    raw: str,
+    *,
+    summary: str | None = None,
+    mark: str = "",
+    whole: bool = False,
 ) -> str:
     """Return a result as the model sees it, or the `summary` of it behind its `mark`.
 
-    The text is fenced if a tool with `screen_output` returned what looks like instructions to the model, and cut to the
-    tool's `max_result_size` unless `whole`.
+    The text is fenced if a tool with `screen_output` returned what looks like instructions to the
+    model, and cut to the tool's `max_result_size` unless `whole`.
     """
     text = raw if summary is None else summary
     kinds: set[str] = set()
     for each in dict.fromkeys((raw, text)) if tool.screen_output else ():
-        kinds.update(suspicions(each) if len(each) <= MAX_INLINE_CHARS else await call_in_thread(suspicions, each))
+        kinds.update(
+            suspicions(each)
+            if len(each) <= MAX_INLINE_CHARS
+            else await call_in_thread(suspicions, each)
+        )
     text = truncate(text, None if whole else tool.metadata.max_result_size)
     if not (mark or kinds):
         return text  # of the same type: it may be Markdown
@@ -62,8 +77,11 @@ async def result_for_model(
 
 
 def marked(tool_name: str, output: str, kinds: Iterable[str]) -> str:
-    """Return the output between two lines that it cannot forge, below a warning that names the kinds of injection."""
-    kinds, collected = list(kinds), tool_environment().suspicions
+    """Return the output between two lines that it cannot forge,
+    below a warning that names the kinds of injection.
+    """
+    kinds = list(kinds)
+    collected = tool_environment().suspicions
     if collected is not None:
         collected += kinds
     return (
@@ -92,11 +110,17 @@ _LOOKALIKE_BRACKETS = str.maketrans("<>[]", "\u2039\u203a\u27e6\u27e7")
 def fenced(text: str) -> str:
     """Return the text, made `inert`, between two lines with a boundary that does not occur in it.
 
-    The boundary is the first digest of the text that fits, so the same text has the same fence each time.
+    The boundary is the first digest of the text that fits,
+    so the same text has the same fence each time.
     """
     body = inert(text)
-    digests = (hashlib.sha256(f"{number}:{body}".encode(errors="surrogatepass")).hexdigest() for number in count())
-    boundary = next(digest[:BOUNDARY_CHARS] for digest in digests if digest[:BOUNDARY_CHARS] not in body)
+    digests = (
+        hashlib.sha256(f"{number}:{body}".encode(errors="surrogatepass")).hexdigest()
+        for number in count()
+    )
+    boundary = next(
+        digest[:BOUNDARY_CHARS] for digest in digests if digest[:BOUNDARY_CHARS] not in body
+    )
     return f"<<<data {boundary}>>>\n{body}\n<<<end of data {boundary}>>>"
 
 
@@ -121,7 +145,9 @@ def fence_parts(text: str) -> tuple[str, str, str]:
 
 
 def _fence_span(text: str) -> tuple[int, int]:
-    """Return where the content of the first fence begins and ends; of a text without a fence, the whole."""
+    """Return where the content of the first fence begins and ends; of a text without a fence,
+    the whole.
+    """
     last_ends = {end[1]: end.start() for end in _FENCE_END.finditer(text)}
     for begin in _FENCE_BEGIN.finditer(text):
         if last_ends.get(begin[1], -1) >= begin.end():
@@ -130,8 +156,12 @@ def _fence_span(text: str) -> tuple[int, int]:
 
 
 def inert(text: str) -> str:
-    """Return the text without hidden characters, and with special tokens of models respelled to have no effect."""
-    return _SPECIAL_TOKENS.sub(lambda token: token[0].translate(_LOOKALIKE_BRACKETS), HIDDEN.sub("", text))
+    """Return the text without hidden characters, and with special tokens of
+    models respelled to have no effect.
+    """
+    return _SPECIAL_TOKENS.sub(
+        lambda token: token[0].translate(_LOOKALIKE_BRACKETS), HIDDEN.sub("", text)
+    )
 
 
 def inert_json(value: Any) -> Any:
@@ -146,14 +176,24 @@ def inert_json(value: Any) -> Any:
 
 
 def suspicions(output: str) -> tuple[str, ...]:
-    """Return the kinds of injection that an output seems to hold, sorted. Takes time proportional to its length."""
+    """Return the kinds of injection that an output seems to hold, sorted.
+
+    Takes time proportional to its length.
+    """
     hides_text = not output.isascii() and _compiled(_HIDDEN_TEXT).search(output)
-    kinds = {"hidden text"} if hides_text else set[str]()
+    if hides_text:
+        kinds = {"hidden text"}
+    else:
+        kinds = set[str]()
     from_base64 = decoded(output)
     for text in (output, from_base64) if from_base64 else (output,):
         plain_text = plain(text)
         for kind, required, pattern in _shapes():
-            if kind not in kinds and required in plain_text and _compiled(pattern, re.MULTILINE).search(plain_text):
+            if (
+                kind not in kinds
+                and required in plain_text
+                and _compiled(pattern, re.MULTILINE).search(plain_text)
+            ):
                 kinds.add(kind)
         kinds |= _kinds_of_phrases(words(plain_text), kinds)
     return tuple(sorted(kinds))
@@ -172,8 +212,13 @@ def _shapes() -> Sequence[tuple[str, str, str]]:
 
 
 def _kinds_of_phrases(text: str, known: set[str]) -> set[str]:
-    """Return the kinds of phrases in a text of words. A phrase is only looked for behind its first word."""
-    by_first_word, kinds, end = _phrases_by_first_word(), set(known), -1
+    """Return the kinds of phrases in a text of words.
+
+    A phrase is only looked for behind its first word.
+    """
+    by_first_word = _phrases_by_first_word()
+    kinds = set(known)
+    end = -1
     for word in text.split(" "):
         end += len(word) + 1
         for kind, rest in by_first_word.get(word, ()):
@@ -203,7 +248,10 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _split_phrase(phrase: str) -> Iterator[tuple[str, str]]:
-    """Yield a phrase's first words, each with the pattern of the rest. Gaps and words are bounded: no blow-up."""
+    """Yield a phrase's first words, each with the pattern of the rest.
+
+    Gaps and words are bounded: no blow-up.
+    """
     first, *others = phrase.split()
     rest = "".join(map(_pattern_of, others)) + r"(?!\S)"
     for start in first.split("|"):
@@ -212,10 +260,15 @@ def _split_phrase(phrase: str) -> Iterator[tuple[str, str]]:
 
 
 def _pattern_of(element: str) -> str:
-    """Return the pattern of one element of a phrase. A colon in the text is skipped unless the phrase has one."""
+    """Return the pattern of one element of a phrase.
+
+    A colon in the text is skipped unless the phrase has one.
+    """
     if element.startswith("~"):
         return rf"(?: \S{{1,40}}){{0,{element[1:]}}}?"
-    return " :" if element == ":" else f" (?:: )?(?:{element.replace('_', ' ')})"
+    if element == ":":
+        return " :"
+    return f" (?:: )?(?:{element.replace('_', ' ')})"
 
 
 #: Compiles a pattern when it is first needed: most texts are in one language.
@@ -238,7 +291,9 @@ def generated_phrases() -> Iterator[tuple[str, str]]:
     languages: list[tuple[bool, Mapping[str, str]]] = []
     for name, blocks in content["blocks"].items():
         prefixes = ("", *blocks.get("prefixes", "").split())
-        by_block = {block: "|".join(_expanded(entries, prefixes)) for block, entries in blocks.items()}
+        by_block = {
+            block: "|".join(_expanded(entries, prefixes)) for block, entries in blocks.items()
+        }
         languages.append((name in _LANGUAGES_WITHOUT_SPACES, by_block))
     for kind, combinations in content["combinations"].items():
         for combination, (has_no_spaces, blocks) in product(combinations, languages):
@@ -258,11 +313,14 @@ def _block_words(blocks: Mapping[str, str], names: re.Match[str]) -> str:
 def _expanded(block: str, prefixes: tuple[str, ...]) -> Iterator[str]:
     """Yield the words of a block as they are matched."""
     for entry in block.split():
-        for prefix, parts in product(prefixes, product(*(side.split("|") for side in entry.split("+")))):
+        for prefix, parts in product(
+            prefixes, product(*(side.split("|") for side in entry.split("+")))
+        ):
             yield words(plain(prefix + " ".join(parts).replace("_", " "))).replace(" ", "_")
 
 
-#: Text that a person does not see. The only proper use of tag characters is flags of regions, with at most six.
+#: Text that a person does not see. The only proper use of tag characters is flags of regions,
+#: with at most six.
 _HIDDEN_TEXT = (
     "(?<![\U0001f3f4\U000e0020-\U000e007e])[\U000e0020-\U000e007e]{2}|\U0001f3f4[\U000e0020-\U000e007e]{7}"
     "|[\U000e0100-\U000e01ef]{2}|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{3}"
@@ -270,7 +328,9 @@ _HIDDEN_TEXT = (
 )
 
 #: Letters of other scripts that look like Latin ones, in lower case.
-_LOOKALIKES = str.maketrans("абвгезіјкмнорстухѕԁһԛԝαεηικνορτυχ", "abbre3ijkmhopctyxsdhqwaenikvoptux")
+_LOOKALIKES = str.maketrans(
+    "абвгезіјкмнорстухѕԁһԛԝαεηικνορτυχ", "abbre3ijkmhopctyxsdhqwaenikvoptux"
+)
 #: Digits that stand for letters inside a word.
 _LEET = str.maketrans("013457", "oieast")
 _ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt])")
@@ -279,7 +339,9 @@ _UNSPACED = r"\u3040-\u30ff\u3400-\u9fff"
 #: Vowels and other signs of Devanagari: parts of words, but not letters.
 _SIGNS = r"\u0900-\u0903\u093a-\u094f\u0955-\u0957\u0962\u0963"
 #: Words, the signs of addresses, and what ends the name of a speaker or addressee.
-_WORDS = re.compile(rf"[^\W_{_UNSPACED}]+(?:[{_SIGNS}]+[^\W_{_UNSPACED}]*)*|[{_UNSPACED}]|@|://|[:\]](?![a-z0-9/])")
+_WORDS = re.compile(
+    rf"[^\W_{_UNSPACED}]+(?:[{_SIGNS}]+[^\W_{_UNSPACED}]*)*|[{_UNSPACED}]|@|://|[:\]](?![a-z0-9/])"
+)
 #: A word of letters and digits; and five or more single letters.
 _MIXED = re.compile(r"(?<!\S)(?:[^\W\d]+\d|\d+[^\W\d])\S*")
 _SPELLED = re.compile(rf"(?<!\S)(?:[^\W\d{_UNSPACED}] ){{3,}}[^\W\d{_UNSPACED}](?!\S)")
@@ -291,17 +353,23 @@ _URL_SAFE = str.maketrans("-_", "+/")
 
 
 def plain(text: str) -> str:
-    """Return the text in lower case without hidden characters, accents, entities and escapes; signs and lines stay."""
+    """Return the text in lower case without hidden characters, accents, entities and escapes;
+    signs and lines stay.
+    """
     unescaped = _ESCAPED.sub(lambda escape: chr(int(escape[1], 16)) if escape[1] else "\n", text)
     visible = HIDDEN.sub("", html.unescape(unescaped))
     if not visible.isascii():
         decomposed = unicodedata.normalize("NFKD", visible.translate(_SENTENCES)).casefold()
-        visible = "".join(each for each in decomposed if not unicodedata.combining(each)).translate(_LOOKALIKES)
+        visible = "".join(each for each in decomposed if not unicodedata.combining(each)).translate(
+            _LOOKALIKES
+        )
     return visible.lower()
 
 
 def words(text: str) -> str:
-    """Return the words of a plain text with a space between two. Single letters in a row become one word.
+    """Return the words of a plain text with a space between two.
+
+    Single letters in a row become one word.
 
     A colon or a closing bracket is kept, as ":".
     """

@@ -17,7 +17,13 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.parameter import Parameters, ToolParameter, default_description, is_union, may_be_none
+from sayso.agent.tools.parameter import (
+    Parameters,
+    ToolParameter,
+    default_description,
+    is_union,
+    may_be_none,
+)
 from sayso.pending.context import is_context, own_function
 
 #: Most characters of a wrong value in an error.
@@ -62,17 +68,19 @@ def infer_parameters(
     descriptions: Mapping[str, str],
     injected: Collection[str] = (),
 ) -> tuple[ToolParameter, ...]:
-    """Return the parameters of a function that a model fills: not private, variadic, injected or bound by a partial.
+    """Return the parameters of a function that a model fills: not private, variadic,
+    injected or bound by a partial.
 
-    `metadata` overrides descriptions and enums by parameter name, `descriptions` come from the docstring. Raises
-    ToolValidationError for a function without a readable signature, for a type hint that cannot be resolved, and for an
-    unknown name in `metadata`.
+    `metadata` overrides descriptions and enums by parameter name, `descriptions` come from the
+    docstring. Raises ToolValidationError for a function without a readable signature, for a type
+    hint that cannot be resolved, and for an unknown name in `metadata`.
     """
     own = list(_signature(function).items())
     hints = _hints(function)
     hidden = {*injected, *(name for name, hint in hints.items() if is_context(hint))}
     inner = function
-    while isinstance(inner, functools.partial):  # a call may override what it binds, but a model must not
+    # A call may override what it binds, but a model must not.
+    while isinstance(inner, functools.partial):
         hidden |= set(inner.keywords)
         inner = inner.func
     visible = {
@@ -98,13 +106,18 @@ def _signature(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the resolved hints of the parameters. The return type may be one that only type checkers can resolve."""
+    """Return the resolved hints of the parameters.
+
+    The return type may be one that only type checkers can resolve.
+    """
     target = own_function(function)
     annotations = getattr(target, "__annotations__", None) or {}  # that of an AsyncMock is None
     own = {name: hint for name, hint in annotations.items() if name != "return"}
     holder = types.SimpleNamespace(__annotations__=own)
     try:
-        return typing.get_type_hints(holder, getattr(target, "__globals__", {}), include_extras=True)
+        return typing.get_type_hints(
+            holder, getattr(target, "__globals__", {}), include_extras=True
+        )
     except Exception as exc:  # text that is no expression, or one that fails in its own way
         raise ToolValidationError(
             f"cannot resolve the type hints of {name_of(function)!r}: {exc}; "
@@ -113,32 +126,56 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _check_metadata(
-    function: Callable[..., Any], metadata: Mapping[str, Mapping[str, Any]], visible: Mapping[str, Any]
+    function: Callable[..., Any],
+    metadata: Mapping[str, Mapping[str, Any]],
+    visible: Mapping[str, Any],
 ) -> None:
     unknown = sorted(set(metadata) - set(visible))
     if unknown:
         has = list(visible)
-        raise ToolValidationError(f"param_metadata of {name_of(function)!r} names unknown {unknown!r}; it has {has!r}")
+        raise ToolValidationError(
+            f"param_metadata of {name_of(function)!r} names unknown {unknown!r}; it has {has!r}"
+        )
     for name, options in metadata.items():
         if not isinstance(options, Mapping):
             cure = f"give a dict such as {{'description': {options!r}}}"
-            raise ToolValidationError(f"param_metadata[{name!r}] of {name_of(function)!r} is {options!r}: {cure}")
+            raise ToolValidationError(
+                f"param_metadata[{name!r}] of {name_of(function)!r} is {options!r}: {cure}"
+            )
 
 
-def _parameter(param: inspect.Parameter, hint: Any, options: Mapping[str, Any], documented: str) -> ToolParameter:
+def _parameter(
+    param: inspect.Parameter, hint: Any, options: Mapping[str, Any], documented: str
+) -> ToolParameter:
     default = param.default
-    if isinstance(default, FieldInfo):  # `x: int = Field(3, description=...)` means the same as Annotated
-        kept = ("description", "discriminator", "examples", "json_schema_extra")  # all but the default
+    # `x: int = Field(3, description=...)` means the same as Annotated.
+    if isinstance(default, FieldInfo):
+        # All but the default.
+        kept = (
+            "description",
+            "discriminator",
+            "examples",
+            "json_schema_extra",
+        )
         annotations = [*default.metadata, Field(**{name: getattr(default, name) for name in kept})]
         hint = typing.Annotated[(hint, *annotations)]
-        default = inspect.Parameter.empty if default.is_required() else default.get_default(call_default_factory=True)
+        if default.is_required():
+            default = inspect.Parameter.empty
+        else:
+            default = default.get_default(call_default_factory=True)
     has_default = default is not inspect.Parameter.empty
-    own = [each.description for each in getattr(hint, "__metadata__", ()) if isinstance(each, FieldInfo)]
+    own = [
+        each.description
+        for each in getattr(hint, "__metadata__", ())
+        if isinstance(each, FieldInfo)
+    ]
     of_hint = next(filter(None, reversed(own)), "")
     return ToolParameter(
         name=param.name,
         param_type=hint,
-        description=options.get("description", documented) or of_hint or default_description(param.name),
+        description=options.get("description", documented)
+        or of_hint
+        or default_description(param.name),
         required=not has_default and not may_be_none(hint),
         enum=options.get("enum", _literal_choices(hint)),
         default=default if has_default else None,
@@ -146,11 +183,15 @@ def _parameter(param: inspect.Parameter, hint: Any, options: Mapping[str, Any], 
 
 
 def _literal_choices(hint: Any) -> tuple[Any, ...] | None:
-    """Return the values of a Literal, also inside Optional (seed: Literal Types); None for any other hint."""
+    """Return the values of a Literal, also inside Optional (seed: Literal Types);
+    None for any other hint.
+    """
     inside = typing.get_args(hint)
     if is_union(hint):
         others = [each for each in inside if each is not types.NoneType]
-        return _literal_choices(others[0]) if len(others) == 1 else None
+        if len(others) == 1:
+            return _literal_choices(others[0])
+        return None
     is_plain = typing.get_origin(hint) is typing.Literal and all(
         type(each) in (str, int, float, bool) for each in inside
     )
@@ -163,7 +204,11 @@ def with_own_defaults(parameters: Parameters, function: Callable[..., Any] | Non
         own = inspect.signature(function).parameters if function else {}
     except (ValueError, TypeError):  # some built-ins have no signature
         return parameters
-    defaults = {name: param.default for name, param in own.items() if param.default is not inspect.Parameter.empty}
+    defaults = {
+        name: param.default
+        for name, param in own.items()
+        if param.default is not inspect.Parameter.empty
+    }
     return Parameters(
         replace(each, default=defaults[each.name])
         if not each.required and each.default is None and defaults.get(each.name) is not None
@@ -173,7 +218,8 @@ def with_own_defaults(parameters: Parameters, function: Callable[..., Any] | Non
 
 
 def is_method(function: Callable[..., Any] | None) -> bool:
-    """Return whether it is a function written in a class, whose first argument is the instance or the class.
+    """Return whether it is a function written in a class,
+    whose first argument is the instance or the class.
 
     Outside of a class, `self` and `cls` are ordinary names.
     """
@@ -185,7 +231,9 @@ def is_method(function: Callable[..., Any] | None) -> bool:
 
 
 def call_method(instance: Any) -> Any:
-    """Return the `__call__` of an object's class, which has the signature of a callable instance; None without one."""
+    """Return the `__call__` of an object's class, which has the signature of a callable instance;
+    None without one.
+    """
     return getattr(type(instance), "__call__", None)  # noqa: B004  # the method itself is wanted
 
 
@@ -202,8 +250,8 @@ def name_of(function: Callable[..., Any]) -> str:
 _PARAMETERS = "Args|Arguments|Parameters|Params|Other[ ]Parameters"
 #: Docstring sections that are useless to a model.
 _DROPPED = "Raises|Exceptions|Except|Warns|Attributes"
-#: A section about parameters, or one that is dropped, with all of its lines. Without possessive quantifiers around
-#: groups: `re` matches too little with them before Python 3.11.5.
+#: A section about parameters, or one that is dropped, with all of its lines. Without possessive
+#: quantifiers around groups: `re` matches too little with them before Python 3.11.5.
 _SECTION = re.compile(
     rf"""^(?:
         (?: (?P<parameters>{_PARAMETERS}) | {_DROPPED} )
@@ -224,21 +272,30 @@ _SECTION = re.compile(
 
 
 def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """Return the description in a function's docstring (Google, NumPy or Sphinx style), and those of its parameters.
+    """Return the description in a function's docstring (Google, NumPy or Sphinx style),
+    and those of its parameters.
 
-    The description is the whole text except the sections about parameters, errors and attributes. Text after those
-    sections counts, since a warning often stands at the end.
+    The description is the whole text except the sections about parameters, errors and attributes.
+    Text after those sections counts, since a warning often stands at the end.
     """
     while isinstance(function, functools.partial):  # a partial's own docstring is Python's
         function = function.func
     first, _, rest = f"{inspect.getdoc(function) or ''}\n".partition("\n")
-    if re.fullmatch(f"(?:{_PARAMETERS}|{_DROPPED}): *", first) and rest.lstrip("\n")[:1] not in ("", " "):
-        rest = textwrap.indent(rest, "    ")  # `getdoc` takes the indent from a docstring that begins with a section
+    if re.fullmatch(f"(?:{_PARAMETERS}|{_DROPPED}): *", first) and rest.lstrip("\n")[:1] not in (
+        "",
+        " ",
+    ):
+        # `getdoc` takes the indent from a docstring that begins with a section.
+        rest = textwrap.indent(rest, "    ")
     text = f"{first}\n{rest}"
-    of_parameters = [each[0] for each in _SECTION.finditer(text) if each["parameters"] or each["field"]]
+    of_parameters = [
+        each[0] for each in _SECTION.finditer(text) if each["parameters"] or each["field"]
+    ]
     try:  # the library expects a summary before the first section
         params = docstring_parser.parse("\n".join(["-", "", *of_parameters])).params
     except docstring_parser.ParseError:
         params = []
-    descriptions = {param.arg_name: " ".join(param.description.split()) for param in params if param.description}
+    descriptions = {
+        param.arg_name: " ".join(param.description.split()) for param in params if param.description
+    }
     return re.sub(r"\n{3,}", "\n\n", _SECTION.sub("", text)).strip(), descriptions

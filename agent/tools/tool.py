@@ -16,7 +16,12 @@ from pydantic import BaseModel
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 from typing_extensions import ParamSpec, TypeVar
 
-from sayso.agent.tools.arguments import HiddenArguments, SchemaArguments, TypedArguments, ValidatedArguments
+from sayso.agent.tools.arguments import (
+    HiddenArguments,
+    SchemaArguments,
+    TypedArguments,
+    ValidatedArguments,
+)
 from sayso.agent.tools.call_texts import (
     REASON,
     ChunkCallback,
@@ -104,7 +109,10 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         super().__post_init__(_original)
         # What no model, or no injector, can fill fails here, at import, not in front of a user.
         self._check_preview()
-        _ = self._hidden_arguments if self.config_injector is not None else self._compiled
+        if self.config_injector is not None:
+            _ = self._hidden_arguments
+        else:
+            _ = self._compiled
         self._check_editable()
 
     def __class_getitem__(cls, item: Any) -> GenericAlias:
@@ -138,7 +146,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return self
 
     def __reduce__(self) -> Any:
-        raise TypeError(f"tool {self.name!r} cannot be pickled: it is code; keep its name, and look it up")
+        raise TypeError(
+            f"tool {self.name!r} cannot be pickled: it is code; keep its name, and look it up"
+        )
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, __: Any) -> CoreSchema:
@@ -159,13 +169,14 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         injected_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Tool[FunctionP, FunctionR]:
-        """Return the Tool of a function; what is not given comes from its signature and docstring (seed: Tool).
+        """Return the Tool of a function; what is not given comes from its
+        signature and docstring (seed: Tool).
 
-        With a `namespace` its name is `{namespace}-{method_name}`. `options` are other fields of ToolDefinition.
-        Whether the function is async is detected, whatever `metadata.is_async` says (seed: Tool).
-        A function that is a tool already is returned unchanged. Raises ValueError for a lambda
-        without a name, ToolValidationError for what cannot be a tool, and for a tool that is given
-        options.
+        With a `namespace` its name is `{namespace}-{method_name}`. `options` are other fields of
+        ToolDefinition. Whether the function is async is detected, whatever `metadata.is_async` says
+        (seed: Tool). A function that is a tool already is returned unchanged. Raises ValueError for
+        a lambda without a name, ToolValidationError for what cannot be a tool, and for a tool that
+        is given options.
         """
         given = (
             name,
@@ -200,8 +211,12 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     @property
     def takes_hidden_arguments(self) -> bool:
-        """Whether the function is given anything that no model sends: injected values or a ToolContext."""
-        return bool(self.injected_kwargs or self.config_injector is not None or self._context_parameters)
+        """Whether the function is given anything that no model sends:
+        injected values or a ToolContext.
+        """
+        return bool(
+            self.injected_kwargs or self.config_injector is not None or self._context_parameters
+        )
 
     @property
     def hidden_names(self) -> frozenset[str]:
@@ -212,14 +227,21 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def parameters_model(self) -> type[BaseModel] | None:
         """The pydantic model that checks the arguments; None for a tool defined by a JSON Schema."""
         compiled = self._compiled
-        return compiled.model if isinstance(compiled, TypedArguments) else None
+        if isinstance(compiled, TypedArguments):
+            return compiled.model
+        return None
 
     def schema(self) -> dict[str, Any]:
-        """Return name, description and JSON schema of the parameters, as a model reads them. Immutable."""
+        """Return name, description and JSON schema of the parameters, as a model reads them.
+
+        Immutable.
+        """
         return self._schema
 
     async def aschema(self) -> dict[str, Any]:
-        """Return `schema()`, in a thread where it has to call the `config_injector`, which may block."""
+        """Return `schema()`, in a thread where it has to call the `config_injector`,
+        which may block.
+        """
         if self.config_injector is None or "_compiled" in self.__dict__:
             return self._schema
         return await call_in_tool_thread(self.schema)
@@ -228,8 +250,14 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         self, api_format: ApiFormat = "openai-chat", *, _think_augment: bool | None = None
     ) -> dict[str, Any]:
         """Return the definition for a vendor's API (seed: Tool). Raises like `vendor_schema`."""
-        asks_for_reason = self.metadata.think_augment if _think_augment is None else _think_augment
-        parameters = with_reason(self._compiled.schema) if asks_for_reason else self._compiled.schema
+        if _think_augment is None:
+            asks_for_reason = self.metadata.think_augment
+        else:
+            asks_for_reason = _think_augment
+        if asks_for_reason:
+            parameters = with_reason(self._compiled.schema)
+        else:
+            parameters = self._compiled.schema
         return vendor_schema(self.name, self.description, parameters, api_format)
 
     def describe(self, api_format: ApiFormat = "openai-chat") -> dict[str, Any]:
@@ -245,7 +273,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return self.get_schema(api_format)
 
     def model_dump(self) -> dict[str, Any]:
-        """Return the tool as JSON-ready data, without its code and injected values (seed: `callable`)."""
+        """Return the tool as JSON-ready data, without its code and injected values (seed:
+        `callable`).
+        """
         metadata = {**asdict(self.metadata), "tags": sorted(self.metadata.tags)}
         return {
             "name": self.name,
@@ -257,7 +287,10 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         }
 
     def validate(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments checked, coerced and with defaults filled in. Raises ToolParameterError."""
+        """Return the arguments checked, coerced and with defaults filled in.
+
+        Raises ToolParameterError.
+        """
         return self._compiled.values(self._without_reason(params))
 
     def validate_json(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,15 +298,26 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return self.check(params).json
 
     def validate_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `validate_json` for a later run: values that read as the same again. Raises ToolParameterError."""
+        """Return `validate_json` for a later run: values that read as the same again.
+
+        Raises ToolParameterError.
+        """
         return self._compiled.read_record(self._without_reason(params))
 
     def check(self, params: Mapping[str, Any]) -> ValidatedArguments:
-        """Return the arguments for one `ainvoke`, which does not check them again. Raises ToolParameterError."""
+        """Return the arguments for one `ainvoke`, which does not check them again.
+
+        Raises ToolParameterError.
+        """
         return self._compiled.check(self._without_reason(params))
 
-    def run_raw(self, parameters: Mapping[str, Any], chunk_callback: ChunkCallback | None = None) -> Any:
-        """Run the tool from sync code and return its own value (seed: Tool). Raises what the tool raises."""
+    def run_raw(
+        self, parameters: Mapping[str, Any], chunk_callback: ChunkCallback | None = None
+    ) -> Any:
+        """Run the tool from sync code and return its own value (seed: Tool).
+
+        Raises what the tool raises.
+        """
         if self.is_async or self.metadata.timeout is not None:
             return run_sync(self.arun_raw(parameters, chunk_callback))
         with ArtifactsOfCall(), self._declared(), self._hidden_arguments.opened() as injected:
@@ -281,7 +325,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             if type(value) is str:
                 return value
             value = join_chunks(value, chunk_callback)
-            return run_sync(await_value(value, chunk_callback)) if is_async_value(value) else value
+            if is_async_value(value):
+                return run_sync(await_value(value, chunk_callback))
+            return value
 
     async def arun_raw(
         self,
@@ -290,10 +336,12 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         *,
         checked: ValidatedArguments | None = None,
     ) -> Any:
-        """Run the tool and return its own value; a sync one in a thread, with a copy of this context.
+        """Run the tool and return its own value; a sync one in a thread,
+        with a copy of this context.
 
-        `checked` is the result of `check` with these parameters, for this call alone. Raises ToolParameterError,
-        EffectUnknownError after the tool's own `timeout`, and what the tool raises.
+        `checked` is the result of `check` with these parameters, for this call alone. Raises
+        ToolParameterError, EffectUnknownError after the tool's own `timeout`, and what the tool
+        raises.
         """
         seconds = self.metadata.timeout
         if seconds is None:
@@ -302,7 +350,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         try:
             async with execution_timeout(seconds) as limit:
                 with self._declared():
-                    return await self._value(parameters, checked, chunk_callback, call_in_tool_thread)
+                    return await self._value(
+                        parameters, checked, chunk_callback, call_in_tool_thread
+                    )
         except TimeoutError as exc:
             if not limit.expired():
                 raise  # the tool's own
@@ -324,7 +374,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         chunk_callback: ChunkCallback | None,
         thread: InThread,
     ) -> Any:
-        """Run the function in a thread, or in the event loop where neither it nor an injector can block."""
+        """Run the function in a thread, or in the event loop where
+        neither it nor an injector can block.
+        """
 
         def call(injected: Mapping[str, Any] = self.injected_kwargs) -> Any:
             arguments = self._arguments(parameters, injected, checked)
@@ -333,7 +385,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         with ArtifactsOfCall():
             if self.config_injector is not None:
                 return await self._with_injector(call, thread, chunk_callback)
-            return await await_value(call() if self._returns_awaitable else await thread(call), chunk_callback)
+            return await await_value(
+                call() if self._returns_awaitable else await thread(call), chunk_callback
+            )
 
     async def _with_injector(
         self,
@@ -341,7 +395,10 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         thread: InThread = call_in_tool_thread,
         chunk_callback: ChunkCallback | None = None,
     ) -> Any:
-        """Return the awaited value of a call, with the injected values. A thread opens and closes, which may block."""
+        """Return the awaited value of a call, with the injected values.
+
+        A thread opens and closes, which may block.
+        """
         still_open = ExitStack()
 
         def begin() -> Any:
@@ -361,21 +418,27 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             await thread(lambda: still_open.__exit__(*error))
 
     def run(self, parameters: Mapping[str, Any]) -> Any:
-        """Run the tool like `run_raw`, but return an error as text, with a DeprecationWarning (seed: Tool)."""
+        """Run the tool like `run_raw`, but return an error as text,
+        with a DeprecationWarning (seed: Tool).
+        """
         try:
             return self.run_raw(parameters)
         except (Exception, *FATAL_ERRORS) as exc:  # this is what the seed promises
             return self._error_text(exc)
 
     async def arun(self, parameters: Mapping[str, Any]) -> Any:
-        """Run the tool like `arun_raw`, but return an error as text, with a DeprecationWarning (seed: Tool)."""
+        """Run the tool like `arun_raw`, but return an error as text,
+        with a DeprecationWarning (seed: Tool).
+        """
         try:
             return await self.arun_raw(parameters)
         except Exception as exc:  # this is what the seed promises
             return self._error_text(exc)
 
     def _error_text(self, error: BaseException) -> str:
-        advice = f"run() of {self.name!r} returned an error as text; use run_raw() to have it raised"
+        advice = (
+            f"run() of {self.name!r} returned an error as text; use run_raw() to have it raised"
+        )
         warnings.warn(advice, DeprecationWarning, stacklevel=3)
         return f"Error executing {self.name}: {error_text(error)}"
 
@@ -395,11 +458,15 @@ class Tool(ToolDefinition, Generic[P, R_co]):
                 raise
             raise readable from exc
 
-    async def aexecute(self, params: Mapping[str, Any], chunk_callback: ChunkCallback | None = None) -> str:
+    async def aexecute(
+        self, params: Mapping[str, Any], chunk_callback: ChunkCallback | None = None
+    ) -> str:
         """Run the tool and return its result as the model sees it. Raises like `ainvoke`."""
         return serialize(await self.ainvoke(params, chunk_callback))
 
-    def execute(self, params: Mapping[str, Any], chunk_callback: ChunkCallback | None = None) -> str:
+    def execute(
+        self, params: Mapping[str, Any], chunk_callback: ChunkCallback | None = None
+    ) -> str:
         """Run `aexecute` from sync code. A sync tool runs in the calling thread."""
         try:
             return serialize(self.run_raw(params, chunk_callback))
@@ -412,7 +479,8 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             raise ToolExecutionError(tool_name=self.name, error=exc, params=params) from exc
 
     async def aundo_raw(self, params: Mapping[str, Any], result: str = "") -> Any:
-        """Undo the effect of a run with these arguments that returned `result`, and return the undo's own value.
+        """Undo the effect of a run with these arguments that returned `result`,
+        and return the undo's own value.
 
         Raises like `ainvoke`.
         """
@@ -439,10 +507,11 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             ) from exc
 
     def propose(self, params: Mapping[str, Any], *, reason: str = "") -> ToolResult:
-        """Ask the user of the current channel run to confirm the call; `reason` is why they are asked.
+        """Ask the user of the current channel run to confirm the call;
+        `reason` is why they are asked.
 
-        Returns the PendingConfirmation, or another result when there is nothing to propose. Raises ToolExecutionError
-        when no user could answer, and PreviewError when the preview fails.
+        Returns the PendingConfirmation, or another result when there is nothing to propose. Raises
+        ToolExecutionError when no user could answer, and PreviewError when the preview fails.
         """
         draft = self.draft(params)
         return draft.propose(reason, edit_fields(self, self.editable, draft.args))
@@ -450,12 +519,14 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def draft(self, params: Mapping[str, Any]) -> ProposalDraft:
         """Return what `propose` would ask, without asking.
 
-        A preview refuses by returning a ToolResult such as NotFound, or by raising a ToolError, whose
-        words become a PreviewRefused. Raises ToolParameterError and PreviewError.
+        A preview refuses by returning a ToolResult such as NotFound, or by raising a ToolError,
+        whose words become a PreviewRefused. Raises ToolParameterError and PreviewError.
         """
         args = self._in_stored_order(self.validate_record(params))
         values = self.validate(args)
-        optional = {each.name for each in self.parameters if not each.required and each.default is None}
+        optional = {
+            each.name for each in self.parameters if not each.required and each.default is None
+        }
         try:
             shown = preview_text(self.name, self.preview, values, optional)
             draft = ProposalDraft(self, args, shown, self.definition_digest)
@@ -463,7 +534,10 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             if isinstance(shown, ToolResult):
                 shown.to_json()
         except (Exception, *FATAL_ERRORS) as exc:
-            words = own_words(exc) if isinstance(exc, ToolError) else ""
+            if isinstance(exc, ToolError):
+                words = own_words(exc)
+            else:
+                words = ""
             if not words.strip():
                 raise PreviewError(tool_name=self.name, error=exc) from exc
             refused = PreviewRefused(message=shorten(words, MAX_REFUSAL_CHARS))
@@ -471,7 +545,8 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return draft
 
     def _in_stored_order(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments in one order: those of the tool as it names them, and the keys in them by alphabet.
+        """Return the arguments in one order: those of the tool as it names them,
+        and the keys in them by alphabet.
 
         A record is stored with its keys by alphabet. If a preview showed the order in which a model
         wrote them, the preview that is made from the record at the yes would be another one.
@@ -482,12 +557,13 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     @functools.cached_property
     def definition_digest(self) -> str:
-        """The digest of all that a person's yes relies on, besides the arguments and the preview's text.
+        """The digest of all that a person's yes relies on,
+        besides the arguments and the preview's text.
 
-        A changed description, schema, preview template or version makes it another tool; another order or other
-        white space in them does not. The code is not in it: each
-        deployment would end all open questions, and `version` is for a change that neither the schema nor the preview
-        shows.
+        A changed description, schema, preview template or version makes it another tool; another
+        order or other white space in them does not. The code is not in it: each deployment would
+        end all open questions, and `version` is for a change that neither the schema nor the
+        preview shows.
         """
         template = self.preview if isinstance(self.preview, str) else None
         parts = {
@@ -505,7 +581,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         hidden = self._hidden_arguments.names()
         if self.config_injector is not None:
             self._check_preview()
-        return TypedArguments(self.name, [each for each in self.parameters if each.name not in hidden])
+        return TypedArguments(
+            self.name, [each for each in self.parameters if each.name not in hidden]
+        )
 
     def _check_preview(self) -> None:
         """Raise ToolValidationError for a preview that cannot be made of what a model fills.
@@ -519,12 +597,15 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def _check_editable(self) -> None:
         """Raise ToolValidationError for editable arguments that no person could fill in.
 
-        With an injector the schema is known later: what cannot be filled in is left out of the form then.
+        With an injector the schema is known later: what cannot be
+        filled in is left out of the form then.
         """
         names = [each.name for each in self.parameters if each.name not in self.hidden_names]
         unknown = sorted(set(self.editable) - set(names))
         if unknown:
-            raise self._undefinable(f"editable names {unknown!r}; a model fills {sorted(names)!r}", unknown)
+            raise self._undefinable(
+                f"editable names {unknown!r}; a model fills {sorted(names)!r}", unknown
+            )
         if self.config_injector is not None or not self.editable:
             return
         fillable = {entry["name"] for entry in edit_fields(self, self.editable, {})}
@@ -556,39 +637,67 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     @functools.cached_property
     def _schema(self) -> FrozenDict:
-        parameters = with_reason(self._compiled.schema) if self.metadata.think_augment else self._compiled.schema
-        schema: FrozenDict = frozen({"name": self.name, "description": self.description, "parameters": parameters})
+        if self.metadata.think_augment:
+            parameters = with_reason(self._compiled.schema)
+        else:
+            parameters = self._compiled.schema
+        schema: FrozenDict = frozen(
+            {"name": self.name, "description": self.description, "parameters": parameters}
+        )
         return schema
 
     def _without_reason(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments without the reason for the call, which a model may also send unasked.
+        """Return the arguments without the reason for the call,
+        which a model may also send unasked.
 
         A parameter of the tool that has its name stays.
         """
         if not isinstance(params, Mapping) or REASON not in params:
             return params
-        own_names = {*self._compiled.schema.get("properties", {}), *(each.name for each in self.parameters)}
-        return params if REASON in own_names else {name: value for name, value in params.items() if name != REASON}
+        own_names = {
+            *self._compiled.schema.get("properties", {}),
+            *(each.name for each in self.parameters),
+        }
+        if REASON in own_names:
+            return params
+        return {name: value for name, value in params.items() if name != REASON}
 
     def _arguments(
-        self, params: Mapping[str, Any], injected: Mapping[str, Any], checked: ValidatedArguments | None = None
+        self,
+        params: Mapping[str, Any],
+        injected: Mapping[str, Any],
+        checked: ValidatedArguments | None = None,
     ) -> dict[str, Any]:
         """Return the function's keyword arguments: from the model, injected, and the ToolContext.
 
         An injector may inject a name that models have filled until now; such a call is refused.
         """
         given = self._without_reason(params)
-        context = dict.fromkeys(self._context_parameters, current_context()) if self._context_parameters else {}
+        if self._context_parameters:
+            context = dict.fromkeys(self._context_parameters, current_context())
+        else:
+            context = {}
         if self.config_injector is None and not self.injected_kwargs:
-            values = checked.values if checked else self._compiled.values(given)
-            return {**values, **context} if context else values
-        if shadowed := [name for name in self._newly_hidden(injected) if isinstance(given, Mapping) and name in given]:
+            if checked:
+                values = checked.values
+            else:
+                values = self._compiled.values(given)
+            if context:
+                return {**values, **context}
+            return values
+        if shadowed := [
+            name
+            for name in self._newly_hidden(injected)
+            if isinstance(given, Mapping) and name in given
+        ]:
             raise ToolExecutionError(
                 f"{shadowed!r} of {self.name!r} is injected by now, and the model fills it: inject it always, or never",
                 tool_name=self.name,
             )
         values = {**self._compiled.values(given), **injected}
-        missing = [each.name for each in self.parameters if each.required and each.name not in values]
+        missing = [
+            each.name for each in self.parameters if each.required and each.name not in values
+        ]
         if missing:
             raise ToolExecutionError(
                 f"the config_injector of {self.name!r} did not return {missing!r}, which no model fills: "
@@ -598,7 +707,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return {**values, **context}
 
     def _newly_hidden(self, injected: Mapping[str, Any]) -> list[str]:
-        """Return the injected names that models have seen so far, and hide them from now on; a JSON Schema stays."""
+        """Return the injected names that models have seen so far, and hide them from now on;
+        a JSON Schema stays.
+        """
         if self.input_schema is not None:
             return list(injected)
         newly_hidden = sorted(injected.keys() & self._compiled.schema["properties"].keys())
@@ -659,7 +770,8 @@ def _tool_behind(function: Any) -> Tool | None:
 
 
 _AS_DUMPED = core_schema.plain_serializer_function_ser_schema(Tool.model_dump)
-#: Without this, pydantic would serialize a tool in an untyped field as a dataclass, with its injected values.
+#: Without this, pydantic would serialize a tool in an untyped field as a dataclass,
+#: with its injected values.
 Tool.__pydantic_serializer__ = SchemaSerializer(core_schema.any_schema(serialization=_AS_DUMPED))
 
 

@@ -15,22 +15,26 @@ ApiFormat = Literal["openai-chat", "openai-response", "anthropic", "gemini"]
 #: The function names that OpenAI and Anthropic accept, and those that Gemini accepts.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _GEMINI_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
-#: The parameter names that vendors accept. Anthropic answers 400 to any other; Google's reference (FunctionDeclaration,
-#: parameters) demands these. OpenAI accepts any.
+#: The parameter names that vendors accept. Anthropic answers 400 to any other; Google's reference
+#: (FunctionDeclaration, parameters) demands these. OpenAI accepts any.
 _PARAMETER_NAMES = {
     "anthropic": re.compile(r"[A-Za-z0-9_.-]{1,64}"),
     "gemini": re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}"),
 }
 
-#: Keywords that no vendor accepts beside the properties of the whole. The check of the arguments still applies them.
+#: Keywords that no vendor accepts beside the properties of the whole.
+#: The check of the arguments still applies them.
 _NOT_AT_TOP_LEVEL = ("anyOf", "oneOf", "allOf", "not", "enum", "patternProperties")
-#: Longest function description that OpenAI accepts, in characters: "string too long. Expected maximum length 1024".
+#: Longest function description that OpenAI accepts, in characters: "string too long.
+#: Expected maximum length 1024".
 _MAX_OPENAI_DESCRIPTION = 1024
 #: Ends a description that was cut.
 _CUT = " [...]"
 
 
-def vendor_schema(name: str, description: str, parameters: Mapping[str, Any], api_format: str) -> dict[str, Any]:
+def vendor_schema(
+    name: str, description: str, parameters: Mapping[str, Any], api_format: str
+) -> dict[str, Any]:
     """Return one tool's definition for the vendor's API, as new data that the caller may change.
 
     Raises ToolValidationError for an unknown format, and for a tool that the vendor refuses.
@@ -41,8 +45,11 @@ def vendor_schema(name: str, description: str, parameters: Mapping[str, Any], ap
         return {**definition, "input_schema": schema}
     if api_format == "gemini":  # it refuses parameters without properties
         schema = _for_gemini(schema, schema.get("$defs", {}))
-        return {**definition, "parameters": schema} if schema.get("properties") else definition
-    if api_format == "openai-response":  # strict is its default, and would make every parameter required
+        if schema.get("properties"):
+            return {**definition, "parameters": schema}
+        return definition
+    # Strict is its default, and would make every parameter required.
+    if api_format == "openai-response":
         return {"type": "function", **definition, "parameters": schema, "strict": False}
     return {"type": "function", "function": {**definition, "parameters": schema}}
 
@@ -50,13 +57,17 @@ def vendor_schema(name: str, description: str, parameters: Mapping[str, Any], ap
 def for_vendor(
     name: str, description: str, parameters: Mapping[str, Any], api_format: str
 ) -> tuple[str, dict[str, Any]]:
-    """Return a tool's description and the JSON Schema of its parameters, without what the vendor refuses.
+    """Return a tool's description and the JSON Schema of its parameters,
+    without what the vendor refuses.
 
-    Raises ToolValidationError for an unknown format, and for a name or a depth that the vendor refuses.
+    Raises ToolValidationError for an unknown format,
+    and for a name or a depth that the vendor refuses.
     """
     if api_format not in get_args(ApiFormat):
         known = ", ".join(get_args(ApiFormat))
-        raise ToolValidationError(f"no schema of {name!r} for the API {api_format!r}; known: {known}")
+        raise ToolValidationError(
+            f"no schema of {name!r} for the API {api_format!r}; known: {known}"
+        )
     if not (_GEMINI_NAME if api_format == "gemini" else _NAME).fullmatch(name):
         raise ToolValidationError(
             f"{api_format} takes no tool named {name!r}: letters, digits, '_' and '-', 64 at most"
@@ -74,24 +85,31 @@ def for_vendor(
         schema = without(thawed(parameters), *_NOT_AT_TOP_LEVEL)
         return description, _with_items(_without_dangling(schema, schema.get("$defs", {})))
     except RecursionError as exc:
-        raise ToolValidationError(f"no schema of {name!r} for {api_format}: it is nested too deep") from exc
+        raise ToolValidationError(
+            f"no schema of {name!r} for {api_format}: it is nested too deep"
+        ) from exc
 
 
 def _without_dangling(schema: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema without references to nothing, which OpenAI and pydantic-ai refuse: any value may stand there.
+    """Return the schema without references to nothing, which OpenAI and pydantic-ai refuse:
+    any value may stand there.
 
     The check of the arguments refuses a value that such a reference would have to check.
     """
     whole = each_part(schema, partial(_without_dangling, definitions=definitions))
     if isinstance(whole.get("$defs"), dict):
-        whole["$defs"] = {name: _without_dangling(each, definitions) for name, each in whole["$defs"].items()}
+        whole["$defs"] = {
+            name: _without_dangling(each, definitions) for name, each in whole["$defs"].items()
+        }
     if "$ref" in whole and str(whole["$ref"]).rpartition("/")[2] not in definitions:
         return without(whole, "$ref")
     return whole
 
 
 def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with `items` in every array: OpenAI and Gemini demand them, and know no `prefixItems`."""
+    """Return the schema with `items` in every array: OpenAI and Gemini demand them,
+    and know no `prefixItems`.
+    """
     whole = each_part(schema, _with_items)
     if isinstance(whole.get("$defs"), dict):
         whole["$defs"] = {name: _with_items(each) for name, each in whole["$defs"].items()}
@@ -99,7 +117,12 @@ def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
         return whole
     schemas = [*whole.get("prefixItems", []), *([whole["items"]] if "items" in whole else [])]
     distinct = [each for index, each in enumerate(schemas) if each not in schemas[:index]]
-    items = distinct[0] if len(distinct) == 1 else {"anyOf": distinct} if distinct else {}
+    if len(distinct) == 1:
+        items = distinct[0]
+    elif distinct:
+        items = {"anyOf": distinct}
+    else:
+        items = {}
     return {**without(whole, "prefixItems"), "items": items}
 
 
@@ -110,8 +133,9 @@ _MAX_INLINED_PARTS = 2_000
 def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema without references: each definition stands where it is used.
 
-    A definition inside itself has no end, so there it is only its type. So is each one beyond _MAX_INLINED_PARTS:
-    definitions that double at each level would never end either. The arguments are checked by the schema itself.
+    A definition inside itself has no end, so there it is only its type. So is each one beyond
+    _MAX_INLINED_PARTS: definitions that double at each level would never end either. The arguments
+    are checked by the schema itself.
     """
     definitions = schema.get("$defs", {})
     parts_left = _MAX_INLINED_PARTS
@@ -131,7 +155,8 @@ def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
     return expanded(without(schema, "$defs"), frozenset())
 
 
-#: Keywords of each type in Google's Schema (Generative Language API). A keyword of another type is answered with 400.
+#: Keywords of each type in Google's Schema (Generative Language API).
+#: A keyword of another type is answered with 400.
 _GEMINI_KEYWORDS: Mapping[Any, tuple[str, ...]] = {
     "string": ("enum", "format", "minLength", "maxLength", "pattern"),
     "number": ("format", "minimum", "maximum"),
@@ -151,21 +176,27 @@ _IN_WORDS: Mapping[str, str] = {
 
 
 def _for_gemini(schema: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema in Google's subset of OpenAPI: no references, one type a part, text in enums, null as a flag.
+    """Return the schema in Google's subset of OpenAPI: no references, one type a part,
+    text in enums, null as a flag.
 
-    It may ask for less than the schema; the arguments are checked by the schema itself. `anyOf` stands alone, as Vertex
-    AI demands. A definition inside another one is only an object, so that each ends. A run does not use this form:
-    pydantic-ai sends JSON Schema, which Google reads as well.
+    It may ask for less than the schema; the arguments are checked by the schema itself. `anyOf`
+    stands alone, as Vertex AI demands. A definition inside another one is only an object, so that
+    each ends. A run does not use this form: pydantic-ai sends JSON Schema, which Google reads as
+    well.
     """
-    has_parts, schema = "allOf" in schema, merged(schema, definitions)
+    has_parts = "allOf" in schema
+    schema = merged(schema, definitions)
     if "$ref" in schema:
         target = definitions.get(str(schema["$ref"]).rpartition("/")[2], {"type": "object"})
         return _for_gemini(merged({**target, **without(schema, "$ref")}, definitions), {})
-    kinds, parts = types_of(schema), schema.get("anyOf") or schema.get("oneOf") or ()
+    kinds = types_of(schema)
+    parts = schema.get("anyOf") or schema.get("oneOf") or ()
     if "enum" in schema:
         kinds = ["string", *("null" for each in schema["enum"] if each is None)]
     elif not kinds and not parts:
-        inferred = [kind for key, kind in (("properties", "object"), ("items", "array")) if key in schema]
+        inferred = [
+            kind for key, kind in (("properties", "object"), ("items", "array")) if key in schema
+        ]
         kinds = inferred or list(_GEMINI_KEYWORDS)
     translate = partial(_for_gemini, definitions={} if has_parts else definitions)
     alternatives = [_of_gemini_type(schema, kind, translate) for kind in kinds if kind != "null"]
@@ -181,31 +212,54 @@ def _for_gemini(schema: dict[str, Any], definitions: Mapping[str, Any]) -> dict[
         alternatives = [{**each, "nullable": True} for each in alternatives]
     words = [
         # A default as JSON: a model that reads `True` would send it.
-        form.format(json.dumps(schema[key], ensure_ascii=False) if key == "default" else schema[key])
+        form.format(
+            json.dumps(schema[key], ensure_ascii=False) if key == "default" else schema[key]
+        )
         for key, form in _IN_WORDS.items()
         if key in schema and not any(key in each for each in alternatives)
     ]
-    told = [schema.get("description"), alternatives[0].get("description"), f"({', '.join(words)})" if words else ""]
+    told = [
+        schema.get("description"),
+        alternatives[0].get("description"),
+        f"({', '.join(words)})" if words else "",
+    ]
     if any(told):
-        alternatives[0] = {**alternatives[0], "description": " ".join(str(each) for each in told if each)}
-    return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
+        alternatives[0] = {
+            **alternatives[0],
+            "description": " ".join(str(each) for each in told if each),
+        }
+    if len(alternatives) == 1:
+        return alternatives[0]
+    return {"anyOf": alternatives}
 
 
 def _of_gemini_type(
     schema: Mapping[str, Any], kind: Any, translate: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
     """Return what a schema says of values of one type."""
-    typed = {"type": kind, **{key: schema[key] for key in _GEMINI_KEYWORDS.get(kind, ()) if key in schema}}
+    typed = {
+        "type": kind,
+        **{key: schema[key] for key in _GEMINI_KEYWORDS.get(kind, ()) if key in schema},
+    }
     if typed.get("format") not in _GEMINI_FORMATS or "enum" in typed:
         typed.pop("format", None)
     if "enum" in typed:  # text that is not empty; arguments are read from it
         choices = [each for each in typed["enum"] if each not in (None, "")]
-        typed["enum"] = [str(each).lower() if isinstance(each, bool) else str(each) for each in choices]
+        typed["enum"] = [
+            str(each).lower() if isinstance(each, bool) else str(each) for each in choices
+        ]
     if kind == "array":
-        typed["items"] = translate(schema["items"]) if schema.get("items") else {"type": "string"}
+        if schema.get("items"):
+            typed["items"] = translate(schema["items"])
+        else:
+            typed["items"] = {"type": "string"}
     if "properties" in typed:
         properties = typed["properties"].items()
-        typed["properties"] = {name: translate(each) for name, each in properties if each != _NOTHING}
+        typed["properties"] = {
+            name: translate(each) for name, each in properties if each != _NOTHING
+        }
     if "required" in typed:
-        typed["required"] = [name for name in typed["required"] if name in typed.get("properties", {})]
+        typed["required"] = [
+            name for name in typed["required"] if name in typed.get("properties", {})
+        ]
     return {key: value for key, value in typed.items() if value != []}

@@ -34,11 +34,14 @@ MAX_NAME_CHARS = 64
 DIGEST_CHARS = 8
 #: Shortest value that is treated as a secret, in characters: anything shorter occurs in every text.
 MIN_SECRET_CHARS = 4
-#: HTTP statuses of a server that broke off, or of a gateway without an answer: the request may have taken effect.
+#: HTTP statuses of a server that broke off, or of a gateway without an answer:
+#: the request may have taken effect.
 UNCLEAR_STATUSES = (500, 502, 504)
-#: Largest JSON Schema of a tool, in characters: a larger one would fill the model's context at every call.
+#: Largest JSON Schema of a tool, in characters: a larger one would fill
+#: the model's context at every call.
 MAX_SCHEMA_CHARS = 30_000
-#: Most patterns of a schema that are checked here; the server checks the others. One may take a tenth of a second.
+#: Most patterns of a schema that are checked here; the server checks the others.
+#: One may take a tenth of a second.
 MAX_PATTERNS = 20
 #: Deepest nesting of a schema that is read, in levels.
 MAX_DEPTH = 40
@@ -75,7 +78,10 @@ class ToolProviderProtocol(Protocol):
     """Provides and executes tools (seed). Its methods may be called from any event loop."""
 
     async def list_tools(self) -> list[Tool]:
-        """Return the definitions of all tools. Raises ToolError when the provider does not answer."""
+        """Return the definitions of all tools.
+
+        Raises ToolError when the provider does not answer.
+        """
         ...
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
@@ -99,7 +105,11 @@ class PythonToolProvider:
         return self._registry.all()
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
-        """Run a tool. Unknown names, wrong arguments and the tool's failures are outcomes with an error text (seed)."""
+        """Run a tool.
+
+        Unknown names, wrong arguments and the tool's failures are
+        outcomes with an error text (seed).
+        """
         tools = {each.name: each for each in self._registry.all()}
         if tool_name not in tools:
             return failed(f"Tool '{tool_name}' not found. Available tools: {list(tools)}")
@@ -110,7 +120,9 @@ class PythonToolProvider:
 
 
 class MockToolProvider:
-    """Answers each call with a prepared result, an exception as an error, and records the calls (seed)."""
+    """Answers each call with a prepared result, an exception as an error,
+    and records the calls (seed).
+    """
 
     def __init__(self, tools: Sequence[Tool], results: Mapping[str, Any]) -> None:
         self.tools = list(tools)
@@ -132,15 +144,20 @@ class MockToolProvider:
         return ToolOutcome(success=True, result=result)
 
 
-#: Which tools of a source need a confirmation. `hints`: those that the source calls destructive, where no rule of a
-#: policy names them. `always`: all. `never`: none because of a hint. Patterns: those whose names match, besides hints.
+#: Which tools of a source need a confirmation. `hints`: those that the source calls destructive,
+#: where no rule of a policy names them. `always`: all. `never`: none because of a hint. Patterns:
+#: those whose names match, besides hints.
 Confirm = Literal["hints", "always", "never"] | Sequence[str]
 
 
 def provided(
-    provider: ToolProviderProtocol, tools: Iterable[Tool], namespace: str = "", confirm: Confirm = "hints"
+    provider: ToolProviderProtocol,
+    tools: Iterable[Tool],
+    namespace: str = "",
+    confirm: Confirm = "hints",
 ) -> list[Tool]:
-    """Return listed definitions as tools that can run: each calls `provider.execute_tool` by its listed name.
+    """Return listed definitions as tools that can run:
+    each calls `provider.execute_tool` by its listed name.
 
     `namespace` is put before every name, as in `files-read`; `confirm` says which tools need a
     confirmation. A provider that lists tools under other names than its source has a method
@@ -156,7 +173,9 @@ def provided(
     own_preview: Callable[[str, str], Preview | None]
     own_preview = getattr(provider, "own_preview", lambda *_: None)
     patterns = () if isinstance(confirm, str) else confirm
-    if unused := [each for each in patterns if not _matches([each], *own_names.values(), *names.values())]:
+    if unused := [
+        each for each in patterns if not _matches([each], *own_names.values(), *names.values())
+    ]:
         source = str(getattr(provider, "name", "")) or type(provider).__name__
         log.warning("source.confirm_matches_nothing", extra={"source": source, "patterns": unused})
     return [
@@ -182,35 +201,54 @@ ExecuteListed = Callable[[Tool, dict[str, Any]], Coroutine[Any, Any, ToolOutcome
 
 
 def _caller(provider: ToolProviderProtocol, tool: Tool) -> Callable[..., Coroutine[Any, Any, Any]]:
-    # An optional parameter without a default is left out by giving None; a JSON Schema says itself what null means.
+    # An optional parameter without a default is left out by giving None;
+    # a JSON Schema says itself what null means.
     optional = {each.name for each in tool.parameters if not each.required and each.default is None}
-    omitted_if_none = optional if tool.input_schema is None else set()
+    if tool.input_schema is None:
+        omitted_if_none = optional
+    else:
+        omitted_if_none = set()
 
     execute_listed: ExecuteListed | None = getattr(provider, "execute_listed", None)
 
     async def call(**parameters: Any) -> Any:
-        given = {name: value for name, value in parameters.items() if value is not None or name not in omitted_if_none}
+        given = {
+            name: value
+            for name, value in parameters.items()
+            if value is not None or name not in omitted_if_none
+        }
         if execute_listed is not None:
             outcome = await execute_listed(tool, given)
         else:
             outcome = await provider.execute_tool(tool.name, given)
         if not outcome.success:
-            error_type = EffectUnknownError if isinstance(outcome, UnclearOutcome) else ToolExecutionError
-            raise error_type(outcome.error or f"{tool.name!r} failed without saying why", tool_name=tool.name)
+            error_type = (
+                EffectUnknownError if isinstance(outcome, UnclearOutcome) else ToolExecutionError
+            )
+            raise error_type(
+                outcome.error or f"{tool.name!r} failed without saying why", tool_name=tool.name
+            )
         return outcome.result
 
     return call
 
 
 def renamed(tool: Tool, name: str, namespace: str) -> Tool:
-    """Return the tool under this name; the namespace at its beginning stays as its operator wrote it."""
+    """Return the tool under this name; the namespace at its
+    beginning stays as its operator wrote it.
+    """
     if not namespace:
         return replace(tool, name=name)
-    return replace(tool, name=name, namespace=namespace, method_name=name.removeprefix(f"{namespace}-"))
+    return replace(
+        tool, name=name, namespace=namespace, method_name=name.removeprefix(f"{namespace}-")
+    )
 
 
 def requires_confirmation(tool: Tool, own_name: str, confirm: Confirm) -> Tool:
-    """Return the tool with the confirmation that `confirm` demands. Patterns match its own name or its name here."""
+    """Return the tool with the confirmation that `confirm` demands.
+
+    Patterns match its own name or its name here.
+    """
     if confirm == "hints":
         return tool
     if confirm == "never":
@@ -223,14 +261,18 @@ def requires_confirmation(tool: Tool, own_name: str, confirm: Confirm) -> Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolFilter:
-    """Selects tools of a source by shell patterns over the source's own names; without `include`, all."""
+    """Selects tools of a source by shell patterns over the source's own names; without `include`,
+    all.
+    """
 
     include: Sequence[str] | None = None
     exclude: Sequence[str] = ()
 
     def accepts(self, name: str) -> bool:
         """Return whether the tool of this name is selected."""
-        return (self.include is None or _matches(self.include, name)) and not _matches(self.exclude, name)
+        return (self.include is None or _matches(self.include, name)) and not _matches(
+            self.exclude, name
+        )
 
 
 def _matches(patterns: Sequence[str], *names: str) -> bool:
@@ -240,11 +282,14 @@ def _matches(patterns: Sequence[str], *names: str) -> bool:
 def legal_names(names: Sequence[str], namespace: str = "") -> dict[str, str]:
     """Return for each name a unique one that every vendor accepts, with the namespace before it.
 
-    A legal name stays as it is. One that is not legal, and whose legal form another name has too, gets a digest. The
-    order of the names does not matter. Gemini takes no name that begins with a digit or a hyphen.
+    A legal name stays as it is. One that is not legal, and whose legal form another name has too,
+    gets a digest. The order of the names does not matter. Gemini takes no name that begins with a
+    digit or a hyphen.
     """
     full = {name: f"{namespace}-{name}" if namespace else name for name in names}
-    legal = {name: re.sub(r"[^A-Za-z0-9_-]|^(?![A-Za-z_])", "_", text) for name, text in full.items()}
+    legal = {
+        name: re.sub(r"[^A-Za-z0-9_-]|^(?![A-Za-z_])", "_", text) for name, text in full.items()
+    }
     counts = Counter(text[:MAX_NAME_CHARS] for text in legal.values())
     return {
         name: text
@@ -261,20 +306,28 @@ def digest(value: Any) -> str:
 
 
 def bounded_description(text: str | None, name: str) -> str:
-    """Return a description of at most MAX_DESCRIPTION_CHARS; a tool without one is described by its name."""
+    """Return a description of at most MAX_DESCRIPTION_CHARS;
+    a tool without one is described by its name.
+    """
     text = (text or "").strip() or f"The tool {name!r}; its source does not describe it."
-    return text if len(text) <= MAX_DESCRIPTION_CHARS else text[: MAX_DESCRIPTION_CHARS - 3] + "..."
+    if len(text) <= MAX_DESCRIPTION_CHARS:
+        return text
+    return text[: MAX_DESCRIPTION_CHARS - 3] + "..."
 
 
 def scrub(text: str, secrets: Iterable[str]) -> str:
     """Return the text without these secrets: a server's answer may repeat what it was sent."""
     for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "[hidden]") if len(secret) >= MIN_SECRET_CHARS else text
+        if len(secret) >= MIN_SECRET_CHARS:
+            text = text.replace(secret, "[hidden]")
     return text
 
 
 def scrub_value(value: Any, secrets: Sequence[str]) -> Any:
-    """Return a JSON value without these secrets in its texts. Its written form may spell a secret differently."""
+    """Return a JSON value without these secrets in its texts.
+
+    Its written form may spell a secret differently.
+    """
     return map_texts(value, lambda text: scrub(text, secrets))
 
 
@@ -284,7 +337,9 @@ def map_texts(value: Any, change: Callable[[str], str]) -> Any:
         return change(value)
     if isinstance(value, dict):
         return {change(str(name)): map_texts(each, change) for name, each in value.items()}
-    return [map_texts(each, change) for each in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [map_texts(each, change) for each in value]
+    return value
 
 
 class UnusableSchema(ValueError):
@@ -292,8 +347,18 @@ class UnusableSchema(ValueError):
 
 
 #: Keywords that only locate a schema; with them a local reference could become one to the network.
-_ADDRESS_KEYWORDS = ("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$comment")
-#: Keywords that the server checks alone: matching names by pattern could take forever, and the other two depend on it.
+_ADDRESS_KEYWORDS = (
+    "$schema",
+    "$id",
+    "id",
+    "$anchor",
+    "$dynamicAnchor",
+    "$recursiveAnchor",
+    "$vocabulary",
+    "$comment",
+)
+#: Keywords that the server checks alone: matching names by pattern could take forever,
+#: and the other two depend on it.
 _PATTERN_KEYWORDS = ("patternProperties", "additionalProperties", "unevaluatedProperties")
 #: Keywords that hold schemas by name. A name may well be a keyword, such as `id`.
 _NAMED_KEYWORDS = ("properties", "$defs", "definitions", "dependentSchemas")
@@ -301,12 +366,16 @@ _NAMED_KEYWORDS = ("properties", "$defs", "definitions", "dependentSchemas")
 _DATA_KEYWORDS = ("default", "enum", "const", "examples")
 #: The earlier drafts of JSON Schema, as schemas name them.
 _EARLIER_DRAFTS = tuple(
-    f"http://json-schema.org/draft-0{number}/schema{end}" for number in (4, 6, 7) for end in ("#", "")
+    f"http://json-schema.org/draft-0{number}/schema{end}"
+    for number in (4, 6, 7)
+    for end in ("#", "")
 )
 
 
 def safe_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a tool's arguments as an object schema without anything to fetch. Raises UnusableSchema.
+    """Return the schema of a tool's arguments as an object schema without anything to fetch.
+
+    Raises UnusableSchema.
 
     The server checks the patterns that are left out.
     """
@@ -333,11 +402,16 @@ def safe_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         where = "/".join(map(str, exc.absolute_path)) or "its top"
         raise UnusableSchema(f"its schema is none: at {where}, {exc.validator} is broken") from exc
     # `true` is a schema too: any value. Vendors' APIs expect an object.
-    properties = {name: each if isinstance(each, dict) else {} for name, each in cleaned.get("properties", {}).items()}
+    properties = {
+        name: each if isinstance(each, dict) else {}
+        for name, each in cleaned.get("properties", {}).items()
+    }
     return {**cleaned, "type": "object", "properties": properties}
 
 
-def _cleaned(value: Any, depth: int, accepts_pattern: Callable[[Any], bool], *, is_named: bool = False) -> Any:
+def _cleaned(
+    value: Any, depth: int, accepts_pattern: Callable[[Any], bool], *, is_named: bool = False
+) -> Any:
     if depth > MAX_DEPTH:
         raise UnusableSchema(f"its schema is nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, list | tuple):
@@ -345,12 +419,18 @@ def _cleaned(value: Any, depth: int, accepts_pattern: Callable[[Any], bool], *, 
     if not isinstance(value, Mapping):
         return value
     if is_named:
-        return {str(name): _cleaned(each, depth + 1, accepts_pattern) for name, each in value.items()}
+        return {
+            str(name): _cleaned(each, depth + 1, accepts_pattern) for name, each in value.items()
+        }
     for key in ("$ref", "$dynamicRef", "$recursiveRef"):
         target = value.get(key, "#")
         if not (isinstance(target, str) and target.startswith("#")):
             raise UnusableSchema(f"its schema refers to {target!r}, and nothing is fetched")
-    dropped = _ADDRESS_KEYWORDS if "patternProperties" not in value else (*_ADDRESS_KEYWORDS, *_PATTERN_KEYWORDS)
+    dropped = (
+        _ADDRESS_KEYWORDS
+        if "patternProperties" not in value
+        else (*_ADDRESS_KEYWORDS, *_PATTERN_KEYWORDS)
+    )
     cleaned = {
         key: each
         if key in _DATA_KEYWORDS
@@ -358,14 +438,18 @@ def _cleaned(value: Any, depth: int, accepts_pattern: Callable[[Any], bool], *, 
         for key, each in value.items()
         if key not in dropped and not (key == "pattern" and not accepts_pattern(each))
     }
-    return {**cleaned, "additionalProperties": True} if "patternProperties" in value else cleaned
+    if "patternProperties" in value:
+        return {**cleaned, "additionalProperties": True}
+    return cleaned
 
 
 def in_fixed_order(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a safe schema with the lists whose order means nothing in an order that depends on their values alone.
+    """Return a safe schema with the lists whose order means nothing in an order
+    that depends on their values alone.
 
-    Many servers make `required` and `enum` from a set, in another order at each start, and a vendor's cache needs
-    identical bytes. The properties keep their order, because a model writes its arguments in it.
+    Many servers make `required` and `enum` from a set, in another order at each start, and a
+    vendor's cache needs identical bytes. The properties keep their order, because a model writes
+    its arguments in it.
     """
     whole = each_part(schema, in_fixed_order)
     for key in DEFINITIONS:

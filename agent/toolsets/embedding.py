@@ -34,14 +34,16 @@ MAX_VECTORS = 1024
 MAX_RANKINGS = 16
 #: Time limit of an embedder, in seconds. After it, all tools are shown.
 EMBED_SECONDS = 10.0
-#: How long an embedder that failed is not called again, in seconds: every user would wait for it in vain.
+#: How long an embedder that failed is not called again, in seconds:
+#: every user would wait for it in vain.
 RETRY_SECONDS = 30.0
 #: The weight of similarity in letters beside the score by words, which is about 5 to 20 for the
 #: right tool. It decides between tools that share the same words, and where no words are shared.
 LETTERS_WEIGHT = 1.0
 #: Most lists of tools whose words are cached: each role may have its own.
 MAX_WORD_RANKINGS = 4
-#: Up to how many tokens of their schemas all tools are shown: choosing would break the cache of the vendor for less.
+#: Up to how many tokens of their schemas all tools are shown:
+#: choosing would break the cache of the vendor for less.
 SHOW_ALL_TOKENS = 10_000
 #: The share of the best score that a tool needs for being added to those that a conversation is
 #: shown. On the part `open` of `benchmarks/selection` it adds three tools instead of five, and
@@ -50,7 +52,8 @@ SHOW_ALL_TOKENS = 10_000
 NEEDED_SHARE = 0.4
 #: Time limit of an embeddings server's answer, in seconds.
 ANSWER_SECONDS = 8.0
-#: Longest text that is sent, in characters: descriptions are shorter, and models accept about 8,000 tokens.
+#: Longest text that is sent, in characters: descriptions are shorter,
+#: and models accept about 8,000 tokens.
 MAX_TEXT_CHARS = 8_000
 #: Packed numbers: a thousand vectors of a thousand numbers take 8 MB, a fourth of what tuples take.
 Vector: TypeAlias = "array[float]"
@@ -66,7 +69,10 @@ class Embedder(Protocol):
 
 
 class EmbeddingError(Exception):
-    """Raised when a server gives no vectors, or an embedder's vectors cannot be compared. The message has no key."""
+    """Raised when a server gives no vectors, or an embedder's vectors cannot be compared.
+
+    The message has no key.
+    """
 
 
 class _RankedTool(NamedTuple):
@@ -76,20 +82,22 @@ class _RankedTool(NamedTuple):
 
 
 class EmbeddingSelector:
-    """Selects the `top_k` tools nearest to the user's latest message, by the cosine of their vectors (seed).
+    """Selects the `top_k` tools nearest to the user's latest message,
+    by the cosine of their vectors (seed).
 
     Without an `embedder` it ranks offline: first by the words of names, descriptions and parameters
     (`WordRanking`), then by letters (`NgramEmbedder`); `model` is then only a name. Vectors of
     tools are cached by a hash of model, name and description, so a changed tool is embedded again.
     All missing vectors are fetched in one call.
 
-    If the embedder fails, takes longer than EMBED_SECONDS or returns invalid vectors, all tools are shown, it is not
-    called for RETRY_SECONDS, and one warning is logged until it works again: a failure may cost tokens, but never an
-    answer. Without messages no tool is shown; without text, or if nothing resembles it, all are. Raises ValueError for
-    a `top_k` below 1.
+    If the embedder fails, takes longer than EMBED_SECONDS or returns invalid vectors, all tools are
+    shown, it is not called for RETRY_SECONDS, and one warning is logged until it works again: a
+    failure may cost tokens, but never an answer. Without messages no tool is shown; without text,
+    or if nothing resembles it, all are. Raises ValueError for a `top_k` below 1.
 
-    It never says who may use a tool, so an agent asks it only if the schemas of all tools have more than
-    `show_all_tokens` tokens, and keeps showing what it has shown in a conversation (`agent/run/shown_tools.py`).
+    It never says who may use a tool, so an agent asks it only if the schemas of all tools have more
+    than `show_all_tokens` tokens, and keeps showing what it has shown in a conversation
+    (`agent/run/shown_tools.py`).
     """
 
     def __init__(
@@ -121,7 +129,8 @@ class EmbeddingSelector:
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
         """Return the nearest tools, in the order given; of two equally near, the first."""
-        history, given = list(messages), list(tools)
+        history = list(messages)
+        given = list(tools)
         if not history or not given:
             return []
         by_user = [message for message in history if message.role == Role.USER]
@@ -133,7 +142,9 @@ class EmbeddingSelector:
             return given
         return [tool for tool in given if tool in nearest]
 
-    async def nearest(self, query: str, tools: Sequence[Tool], count: int | None = None) -> list[Tool]:
+    async def nearest(
+        self, query: str, tools: Sequence[Tool], count: int | None = None
+    ) -> list[Tool]:
         """Return the `count` tools nearest to a text, by default `top_k`, the nearest first.
 
         There are none for an empty text, if nothing resembles it, and while the embedder fails.
@@ -141,9 +152,11 @@ class EmbeddingSelector:
         return [each.tool for each in await self._ranked(query, tools, count or self.top_k)]
 
     async def needed(self, query: str, tools: Sequence[Tool]) -> list[Tool]:
-        """Return those of the `top_k` nearest tools that a text clearly asks for, the nearest first.
+        """Return those of the `top_k` nearest tools that a text clearly asks for,
+        the nearest first.
 
-        They have NEEDED_SHARE of the best score. Without an embedder, one that shares no word with the text has none.
+        They have NEEDED_SHARE of the best score. Without an embedder,
+        one that shares no word with the text has none.
         """
         ranked = await self._ranked(query, tools, self.top_k)
         if not ranked or not any(each.shares_words for each in ranked):
@@ -151,7 +164,9 @@ class EmbeddingSelector:
         return [each.tool for each in ranked if each.score >= NEEDED_SHARE * ranked[0].score]
 
     async def _ranked(self, query: str, tools: Sequence[Tool], count: int) -> list[_RankedTool]:
-        """Return the `count` tools nearest to a text, the nearest first; none if that cannot be said."""
+        """Return the `count` tools nearest to a text, the nearest first;
+        none if that cannot be said.
+        """
         key = (query, tuple(tools))
         if key in self._rankings:
             return self._rankings[key][:count]
@@ -159,15 +174,24 @@ class EmbeddingSelector:
         if not query or not tools or is_paused:
             return []
         try:
-            scores = await self._scores(query, [f"{tool.name}: {tool.description}" for tool in tools])
+            scores = await self._scores(
+                query, [f"{tool.name}: {tool.description}" for tool in tools]
+            )
             by_words = [1.0] * len(tools)
             if self._ranks_by_words:
                 by_words = self._word_ranking(key[1]).scores(query)
-                scores = [words + LETTERS_WEIGHT * letters for words, letters in zip(by_words, scores, strict=True)]
+                scores = [
+                    words + LETTERS_WEIGHT * letters
+                    for words, letters in zip(by_words, scores, strict=True)
+                ]
         except Exception as exc:  # an embedder may be third-party code, or a remote server
             if self._failed_at is None:
-                advice = f"all tools are shown until it works: {type(exc).__name__}: {error_text(exc)}"
-                log.warning("selector.embedder_failed", extra={"model": self.model, "advice": advice})
+                advice = (
+                    f"all tools are shown until it works: {type(exc).__name__}: {error_text(exc)}"
+                )
+                log.warning(
+                    "selector.embedder_failed", extra={"model": self.model, "advice": advice}
+                )
             self._failed_at = self._clock()
             return []
         self._failed_at = None
@@ -191,8 +215,13 @@ class EmbeddingSelector:
         return ranking
 
     async def _scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Return the cosine of the vectors of the query and each text. All missing vectors are fetched in one call."""
-        names = {text: f"{self.model}\0{text}".encode(errors="surrogatepass") for text in [query, *texts]}
+        """Return the cosine of the vectors of the query and each text.
+
+        All missing vectors are fetched in one call.
+        """
+        names = {
+            text: f"{self.model}\0{text}".encode(errors="surrogatepass") for text in [query, *texts]
+        }
         keys = {text: hashlib.sha256(name).hexdigest() for text, name in names.items()}
         vectors = {text: self._vectors[key] for text, key in keys.items() if key in self._vectors}
         missing = [text for text in keys if text not in vectors]
@@ -213,7 +242,9 @@ class EmbeddingSelector:
             self._vectors.popitem(last=False)
         if len({len(vector) for vector in vectors.values()}) > 1:
             self._vectors.clear()  # cached ones may be of another model with the same name
-            raise EmbeddingError("vectors of different lengths cannot be compared: use one model for all")
+            raise EmbeddingError(
+                "vectors of different lengths cannot be compared: use one model for all"
+            )
         wanted = vectors[query]
         return [sum(map(mul, wanted, vectors[text]), 0.0) for text in texts]
 
@@ -225,10 +256,12 @@ def _unit(vector: Sequence[float]) -> Vector:
 
 
 class HttpEmbedder:
-    """An `Embedder` that calls `POST {base_url}/embeddings`: OpenAI, or a compatible server of your own.
+    """An `Embedder` that calls `POST {base_url}/embeddings`: OpenAI,
+    or a compatible server of your own.
 
-    It sends the user's last message and the descriptions of the tools. `api_key` is sent in the Authorization header
-    only; redirects are not followed. `transport` is httpx's, for tests and proxies.
+    It sends the user's last message and the descriptions of the tools. `api_key` is sent in the
+    Authorization header only; redirects are not followed. `transport` is httpx's, for tests and
+    proxies.
     """
 
     def __init__(
@@ -254,15 +287,25 @@ class HttpEmbedder:
         """Return one vector per text. Raises EmbeddingError and httpx.HTTPError."""
         import httpx
 
-        headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-        body = {"model": self.model, "input": [text[:MAX_TEXT_CHARS] for text in texts], "encoding_format": "float"}
-        # A client per call: a worker may use several event loops in its life, and cached vectors need no call.
+        if self._api_key:
+            headers = {"Authorization": f"Bearer {self._api_key}"}
+        else:
+            headers = {}
+        body = {
+            "model": self.model,
+            "input": [text[:MAX_TEXT_CHARS] for text in texts],
+            "encoding_format": "float",
+        }
+        # A client per call: a worker may use several event loops in its life,
+        # and cached vectors need no call.
         async with httpx.AsyncClient(
             transport=self._transport, timeout=ANSWER_SECONDS, verify=tls(), headers=headers
         ) as client:
             answer = await client.post(f"{self.base_url}/embeddings", json=body)
         if answer.status_code != 200:
-            raise EmbeddingError(f"{self.base_url} answered {answer.status_code}: check base_url, model and api_key")
+            raise EmbeddingError(
+                f"{self.base_url} answered {answer.status_code}: check base_url, model and api_key"
+            )
         return _vectors(answer.json(), len(texts))
 
 
@@ -272,7 +315,9 @@ def _vectors(answer: Any, count: int) -> list[list[float]]:
         by_index = {entry["index"]: entry["embedding"] for entry in answer["data"]}
         return [by_index[index] for index in range(count)]
     except (TypeError, KeyError) as exc:
-        raise EmbeddingError("the answer has no vector for each text: is it an embeddings API?") from exc
+        raise EmbeddingError(
+            "the answer has no vector for each text: is it an embeddings API?"
+        ) from exc
 
 
 #: Lengths of the n-grams, in characters.
@@ -282,8 +327,9 @@ _SIZES = (2, 3, 4)
 class NgramEmbedder:
     """An `Embedder` that counts n-grams of two to four letters, hashed into `dimensions` numbers.
 
-    It finds texts that share words, parts of words and misspellings, in any script. It knows no meanings: "remove" is
-    not near "delete", nor a French question near an English description. For that, use `HttpEmbedder`.
+    It finds texts that share words, parts of words and misspellings, in any script. It knows no
+    meanings: "remove" is not near "delete", nor a French question near an English description. For
+    that, use `HttpEmbedder`.
     """
 
     def __init__(self, dimensions: int = 1024) -> None:
@@ -295,21 +341,38 @@ class NgramEmbedder:
         for text in texts:
             words = [f" {word} " for word in words_of(text)]
             grams = Counter(
-                word[start : start + size] for word in words for size in _SIZES for start in range(len(word) - size + 1)
+                word[start : start + size]
+                for word in words
+                for size in _SIZES
+                for start in range(len(word) - size + 1)
             )
             vector = [0.0] * self.dimensions
             for gram, count in grams.items():
                 code = zlib.crc32(gram.encode(errors="surrogatepass"))
                 # Longer n-grams mean more. In scripts without spaces, two letters are a word.
-                weight = (_SIZES[-1] if any(map(needs_no_space, gram)) else len(gram) - 1) * (1 + math.log(count))
-                # One bit of the hash is the sign: chance collisions cancel out as often as they add up.
+                weight = (_SIZES[-1] if any(map(needs_no_space, gram)) else len(gram) - 1) * (
+                    1 + math.log(count)
+                )
+                # One bit of the hash is the sign: chance collisions
+                # cancel out as often as they add up.
                 vector[(code >> 1) % self.dimensions] += weight if code & 1 else -weight
             vectors.append(list(_unit(vector)))
         return vectors
 
 
-#: How Unicode's names of letters begin in scripts without spaces between words, where any character may end a word.
-_UNSPACED_SCRIPTS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "HALFWIDTH KATAKANA")
+#: How Unicode's names of letters begin in scripts without spaces between words,
+#: where any character may end a word.
+_UNSPACED_SCRIPTS = (
+    "CJK",
+    "HIRAGANA",
+    "KATAKANA",
+    "THAI",
+    "LAO",
+    "KHMER",
+    "MYANMAR",
+    "TIBETAN",
+    "HALFWIDTH KATAKANA",
+)
 
 
 def has_word(text: str, word: str) -> bool:
@@ -334,6 +397,8 @@ def _joins(left: str, right: str) -> bool:
     A word has letters, digits, and signs that combine with them, such as vowels in Devanagari.
     """
     return all(
-        char and (unicodedata.category(char)[0] in "LNM" or char == "_") and not needs_no_space(char)
+        char
+        and (unicodedata.category(char)[0] in "LNM" or char == "_")
+        and not needs_no_space(char)
         for char in (left, right)
     )

@@ -1,4 +1,5 @@
-"""McpToolProvider: the tools of one MCP server, its connection, which is opened again when it breaks, and results.
+"""McpToolProvider: the tools of one MCP server, its connection,
+which is opened again when it breaks, and results.
 
 Results are text for the model and files for the user.
 """
@@ -58,7 +59,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-#: Time limit to start a server and list its tools, in seconds. Some are downloaded at their first start.
+#: Time limit to start a server and list its tools, in seconds.
+#: Some are downloaded at their first start.
 CONNECT_SECONDS = 20.0
 #: Time limit of one call, in seconds.
 CALL_SECONDS = 60.0
@@ -73,14 +75,17 @@ TOO_MANY = f"the server lists {{}} tools, and at most {MAX_TOOLS} are offered: c
 
 
 class McpToolProvider:
-    """Lists and calls the tools of one MCP server: a program (`command`, `args`, `env`, `cwd`) or a URL with `headers`.
+    """Lists and calls the tools of one MCP server: a program (`command`, `args`, `env`,
+    `cwd`) or a URL with `headers`.
 
-    Lives as long as the process. The connection is made at the first call, by each process for itself, and again after
-    it broke. May be called from any thread and any event loop. A program inherits no environment but HOME, LOGNAME,
-    PATH, SHELL, TERM, USER and `env`. `include` and `exclude` are patterns over the server's names.
+    Lives as long as the process. The connection is made at the first call, by each process for
+    itself, and again after it broke. May be called from any thread and any event loop. A program
+    inherits no environment but HOME, LOGNAME, PATH, SHELL, TERM, USER and `env`. `include` and
+    `exclude` are patterns over the server's names.
 
-    A server's annotations become hints (MCP specification, ToolAnnotations). For a server that you do not trust, the
-    policy must say which tools need a confirmation, whatever the server says of itself.
+    A server's annotations become hints (MCP specification, ToolAnnotations). For a server that you
+    do not trust, the policy must say which tools need a confirmation, whatever the server says of
+    itself.
     """
 
     def __init__(
@@ -101,7 +106,9 @@ class McpToolProvider:
         if bool(command) == bool(url):
             raise ValueError("an MCP server is a command or a url: give one of them")
         if url and not can_be_asked(url):
-            raise ValueError(f"url {without_secrets(url)!r} is not a URL: write it as https://mcp.example.com/mcp")
+            raise ValueError(
+                f"url {without_secrets(url)!r} is not a URL: write it as https://mcp.example.com/mcp"
+            )
         self.name = name or (Path(command).name if command else urlsplit(url).hostname or "server")
         command_line = (command, *args) if command else ()
         self._server = McpServer(self.name, command_line, env or {}, cwd, url, headers or {})
@@ -109,7 +116,8 @@ class McpToolProvider:
         self._call_seconds = call_seconds
         self._filter = ToolFilter(include, exclude)
         self._own_names: dict[str, str] = {}
-        #: What the server called all its tools in the last listing, those that the filter leaves out too.
+        #: What the server called all its tools in the last listing,
+        #: those that the filter leaves out too.
         self.listed_names: tuple[str, ...] = ()
         #: The tools that the last listing left out, by the server's names, with the reasons.
         self.left_out: dict[str, str] = {}
@@ -117,11 +125,11 @@ class McpToolProvider:
         self._by_process: dict[int, ReconnectingConnection] = {}
 
     async def list_tools(self) -> list[Tool]:
-        """Return the server's tools under names that every vendor accepts, at most MAX_TOOLS, by the server's names.
+        """Return the server's tools under names that every vendor accepts, at most MAX_TOOLS,
+        by the server's names.
 
-        Of several tools of one name the first counts. Each other one, and a tool that cannot be used, is in
-        `left_out`, and hides no other.
-        Raises SourceUnreachable.
+        Of several tools of one name the first counts. Each other one, and a tool that cannot be
+        used, is in `left_out`, and hides no other. Raises SourceUnreachable.
         """
         selected: dict[str, Definition] = {}
         definitions, left_out = await self._connection().definitions()
@@ -135,15 +143,22 @@ class McpToolProvider:
             else:
                 selected[definition.name] = definition
         if len(selected) > MAX_TOOLS:
-            log.warning("mcp.too_many_tools", extra={"server": self.name, "tools": len(selected), "taken": MAX_TOOLS})
+            log.warning(
+                "mcp.too_many_tools",
+                extra={"server": self.name, "tools": len(selected), "taken": MAX_TOOLS},
+            )
         in_order = sorted(selected)
         names = legal_names(in_order[:MAX_TOOLS])
         self._own_names = {name: own for own, name in names.items()}
         too_many = dict.fromkeys(in_order[MAX_TOOLS:], TOO_MANY.format(len(selected)))
-        self.left_out = repeated | {name: why for name, why in left_out.items() if self._filter.accepts(name)}
+        self.left_out = repeated | {
+            name: why for name, why in left_out.items() if self._filter.accepts(name)
+        }
         # In a thread: a server's schemas may take long to process.
         tools = await call_in_thread(
-            lambda: [tool for own, name in names.items() for tool in self._tools(selected[own], name)]
+            lambda: [
+                tool for own, name in names.items() for tool in self._tools(selected[own], name)
+            ]
         )
         for name, why in self.left_out.items():
             log.warning("mcp.tool_left_out", extra={"server": self.name, "tool": name, "why": why})
@@ -152,7 +167,10 @@ class McpToolProvider:
         return tools
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
-        """Call a tool. Its files are sent to the user as artifacts; an error says whether the call took effect."""
+        """Call a tool.
+
+        Its files are sent to the user as artifacts; an error says whether the call took effect.
+        """
         own = self.own_name(tool_name)
         try:
             result = await self._connection().call(own, parameters, self._call_seconds)
@@ -164,7 +182,9 @@ class McpToolProvider:
         except CallRefused as exc:
             return failed(f"{self._server} refused {own!r}: {exc}")
         if result.is_error:
-            return failed(f"{own!r} of {self._server} failed: {error_text(result, self._server.secrets)}")
+            return failed(
+                f"{own!r} of {self._server} failed: {error_text(result, self._server.secrets)}"
+            )
         return ToolOutcome(success=True, result=scrub_value(value_of(result), self._server.secrets))
 
     async def execute_listed(self, tool: Tool, parameters: dict[str, Any]) -> ToolOutcome:
@@ -210,14 +230,21 @@ class McpToolProvider:
         """Yield the definition as a tool. One that is unusable is added to `left_out`."""
         hints = definition.annotations
         is_read_only = bool(hints and hints.read_only_hint)
-        # The specification's defaults: a tool that is not declared harmless is destructive, and uses the network.
+        # The specification's defaults: a tool that is not declared harmless is destructive,
+        # and uses the network.
         is_destructive = not is_read_only and (hints is None or hints.destructive_hint is not False)
         uses_network = hints is None or hints.open_world_hint is not False
-        tags = {ToolTag.READ_ONLY: is_read_only, ToolTag.DESTRUCTIVE: is_destructive, ToolTag.NETWORK: uses_network}
+        tags = {
+            ToolTag.READ_ONLY: is_read_only,
+            ToolTag.DESTRUCTIVE: is_destructive,
+            ToolTag.NETWORK: uses_network,
+        }
         try:
             yield Tool(
                 name,
-                bounded_description(scrub(definition.description or "", self._server.secrets), definition.name),
+                bounded_description(
+                    scrub(definition.description or "", self._server.secrets), definition.name
+                ),
                 in_fixed_order(safe_schema(definition.input_schema)),
                 screen_output=True,
                 version=self._version(definition),
@@ -227,25 +254,33 @@ class McpToolProvider:
             )
         except (UnusableSchema, ToolValidationError) as exc:
             self.left_out[definition.name] = str(exc)
-        except Exception as exc:  # a server may send anything, and one tool must not hide the others
+        except (
+            Exception
+        ) as exc:  # a server may send anything, and one tool must not hide the others
             self.left_out[definition.name] = f"{type(exc).__name__}: {exc}"
 
     def _version(self, definition: Definition) -> str:
-        """Return the version of a tool: a digest of its definition and of the server that would run it.
+        """Return the version of a tool: a digest of its definition
+        and of the server that would run it.
 
-        What only informs programs and screens does not count: some servers write it anew at each start.
+        What only informs programs and screens does not count:
+        some servers write it anew at each start.
         """
-        fields = definition.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"meta", "icons"})
+        fields = definition.model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude={"meta", "icons"}
+        )
         return definition_digest({"definition": fields, "place": self._server.place})
 
 
-#: Pause after a first failure before a server is tried again, in seconds; it doubles with each further failure.
+#: Pause after a first failure before a server is tried again, in seconds;
+#: it doubles with each further failure.
 FIRST_PAUSE_SECONDS = 0.5
 #: Longest pause between two attempts, in seconds.
 LONGEST_PAUSE_SECONDS = 30.0
 #: Longest pause that a call waits for, in seconds. A longer one refuses the call at once.
 MAX_WAIT_SECONDS = 2.0
-#: Time limit of closing, in seconds: a server that ignores the end of its input is killed meanwhile.
+#: Time limit of closing, in seconds: a server that ignores the end
+#: of its input is killed meanwhile.
 CLOSE_SECONDS = 5.0
 
 
@@ -253,8 +288,9 @@ CLOSE_SECONDS = 5.0
 class ReconnectingConnection:
     """The connection of one provider in one process, opened again when it broke.
 
-    Callers may be on any thread and any event loop: it runs on a loop of its own, in a daemon thread. `changed` is
-    called on that thread when the server announces other tools, and when the connection is lost.
+    Callers may be on any thread and any event loop: it runs on a loop of its own, in a daemon
+    thread. `changed` is called on that thread when the server announces other tools, and when the
+    connection is lost.
     """
 
     server: McpServer
@@ -272,7 +308,8 @@ class ReconnectingConnection:
     _thread_lock: threading.Lock = field(default_factory=threading.Lock)
 
     async def definitions(self) -> tuple[list[Definition], dict[str, str]]:
-        """Return the server's tools, as it last listed them, and why others cannot be used, by their names.
+        """Return the server's tools, as it last listed them, and why others cannot be used,
+        by their names.
 
         Raises SourceUnreachable.
         """
@@ -291,7 +328,10 @@ class ReconnectingConnection:
         return await connection.definition(name, max_age_seconds)
 
     async def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> CallToolResult:
-        """Call a tool by the server's own name for it. Raises SourceUnreachable, CallRefused and AnswerLost."""
+        """Call a tool by the server's own name for it.
+
+        Raises SourceUnreachable, CallRefused and AnswerLost.
+        """
         return await self._on_loop(self._call(name, dict(arguments), seconds))
 
     def close(self) -> None:
@@ -300,7 +340,8 @@ class ReconnectingConnection:
             return
         atexit.unregister(self.close)
         with self._thread_lock:
-            thread, self._thread = self._thread, None
+            thread = self._thread
+            self._thread = None
         if thread is not None:
             with suppress(TimeoutError):
                 thread.submit(self._close_all()).result(CLOSE_SECONDS)
@@ -325,7 +366,10 @@ class ReconnectingConnection:
         return result
 
     async def _connected(self) -> McpConnection:
-        """Return the open connection, or open one after the pause that failures demand. Raises SourceUnreachable."""
+        """Return the open connection, or open one after the pause that failures demand.
+
+        Raises SourceUnreachable.
+        """
         async with self._opening:
             if self.connection is not None and self.connection.is_open:
                 return self.connection
@@ -335,19 +379,25 @@ class ReconnectingConnection:
                 raise SourceUnreachable(f"{error}; the next attempt is in {pause:.0f} s")
             await asyncio.sleep(max(pause, 0))
             connection = McpConnection(self.server, self.changed)
-            self.connections = [*(each for each in self.connections if not each.is_closed), connection]
+            self.connections = [
+                *(each for each in self.connections if not each.is_closed),
+                connection,
+            ]
             try:
                 await connection.open(self.connect_seconds)
             except SourceUnreachable as exc:
                 self._last_error = str(exc)
                 self._count_failure()
                 raise
-            self.failures, self.connection = 0, connection
+            self.failures = 0
+            self.connection = connection
             return connection
 
     def _count_failure(self) -> None:
         self.failures += 1
-        pause = backoff_seconds(self.failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+        pause = backoff_seconds(
+            self.failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS
+        )
         self.next_attempt_at = self.clock() + pause
 
     async def _close_all(self) -> None:
@@ -358,9 +408,11 @@ class ReconnectingConnection:
 MAX_FILES = 10
 #: Longest error that reaches the model, in characters.
 MAX_ERROR_CHARS = 1000
-#: Shortest base64 that counts as binary content, in characters. Shorter ones may be ids, keys and signatures.
+#: Shortest base64 that counts as binary content, in characters. Shorter ones may be ids,
+#: keys and signatures.
 MIN_BASE64_CHARS = 256
-_BASE64, _BREAK = r"[A-Za-z0-9+/_-]", r"(?:\\n|\r?\n)"
+_BASE64 = r"[A-Za-z0-9+/_-]"
+_BREAK = r"(?:\\n|\r?\n)"
 #: One long line of base64, or lines as in mail; perhaps as a data URL.
 _BINARY = re.compile(
     rf"(?:data:(?P<type>[\w.+-]+/[\w.+-]+)[^,\s]{{0,100}};base64,)?"
@@ -372,20 +424,27 @@ _BREAKS = re.compile(r"\\n|\s")
 
 
 def value_of(result: CallToolResult) -> Any:
-    """Return a result's structured content, else its text; its files become artifacts, and the model sees the images.
+    """Return a result's structured content, else its text; its files become artifacts,
+    and the model sees the images.
 
-    Servers repeat structured content as text for clients that read nothing else: the text is then left out. A file in
-    base64 in either of them becomes an artifact, too, and a note takes its place.
+    Servers repeat structured content as text for clients that read nothing else: the text is then
+    left out. A file in base64 in either of them becomes an artifact, too, and a note takes its
+    place.
     """
     sender = FileSender()
     file_blocks = [
         block
         for block in result.content
-        if block.type in ("image", "audio") or (block.type == "resource" and hasattr(block.resource, "blob"))
+        if block.type in ("image", "audio")
+        or (block.type == "resource" and hasattr(block.resource, "blob"))
     ]
     notes = [_send_block(block, sender) for block in file_blocks[:MAX_FILES]]
-    value = _text(result) if result.structured_content is None else result.structured_content
-    if isinstance(value, dict) and list(value) == ["result"]:  # how servers wrap a plain value: it was an object once
+    if result.structured_content is None:
+        value = _text(result)
+    else:
+        value = result.structured_content
+    # How servers wrap a plain value: it was an object once.
+    if isinstance(value, dict) and list(value) == ["result"]:
         value = value["result"]
     value = sender.without_binaries(value)
     links = []
@@ -393,7 +452,10 @@ def value_of(result: CallToolResult) -> Any:
         links = _links_beside(result)
     if not notes and not links:
         return value
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        text = value
+    else:
+        text = json.dumps(value, ensure_ascii=False)
     return "\n".join(filter(None, [text, *links, *notes]))
 
 
@@ -409,12 +471,17 @@ def _link(block: Any) -> str:
 
 
 def error_text(result: CallToolResult, secrets: Sequence[str]) -> str:
-    """Return the text of a result that is an error, scrubbed before it is cut: half a secret would not be found."""
+    """Return the text of a result that is an error, scrubbed before it is cut:
+    half a secret would not be found.
+    """
     sender = FileSender(is_error=True)
     text = sender.without_binaries(scrub(_text(result), secrets))
     if not text:
         structured = sender.without_binaries(scrub_value(result.structured_content, secrets))
-        text = json.dumps(structured, ensure_ascii=False) if structured else "no reason given"
+        if structured:
+            text = json.dumps(structured, ensure_ascii=False)
+        else:
+            text = "no reason given"
     return str(text)[:MAX_ERROR_CHARS]
 
 
@@ -444,7 +511,9 @@ def _send_block(block: Any, sender: FileSender) -> str:
 
 
 class FileSender:
-    """Sends the files of one result to the user: each once, however often the result repeats it; none of an error."""
+    """Sends the files of one result to the user: each once, however often the result repeats it;
+    none of an error.
+    """
 
     def __init__(self, *, is_error: bool = False) -> None:
         self._is_error = is_error
@@ -456,7 +525,9 @@ class FileSender:
             filename = f"{filename or 'file'}{extension_of(mime_type)}"
         if data not in self._sent:
             self._sent.add(data)
-            emit_artifact(data, mime_type=mime_type, filename=filename, shown=mime_type.startswith("image/"))
+            emit_artifact(
+                data, mime_type=mime_type, filename=filename, shown=mime_type.startswith("image/")
+            )
         return file_note(f"{filename}, {mime_type}, {len(data)} bytes")
 
     def without_binaries(self, value: Any) -> Any:
@@ -464,7 +535,10 @@ class FileSender:
         return map_texts(value, lambda text: _BINARY.sub(self._note, text))
 
     def _note(self, match: re.Match[str]) -> str:
-        data = _decoded(match["data"]) if len(match[0]) >= MIN_BASE64_CHARS else None
+        if len(match[0]) >= MIN_BASE64_CHARS:
+            data = _decoded(match["data"])
+        else:
+            data = None
         if data is None:
             return match[0]
         kind = settle_type(data, match["type"] or "")
@@ -475,7 +549,9 @@ class FileSender:
 
 
 def _decoded(text: str) -> bytes | None:
-    """Return the bytes of base64; None for text that only looks like it, such as a hexadecimal number."""
+    """Return the bytes of base64; None for text that only looks like it,
+    such as a hexadecimal number.
+    """
     base64_text = _BREAKS.sub("", text).replace("-", "+").replace("_", "/").rstrip("=")
     has_all_kinds = all(re.search(kind, base64_text) for kind in ("[A-Z]", "[a-z]", "[0-9]"))
     if not has_all_kinds or len(base64_text) % 4 == 1:

@@ -55,11 +55,13 @@ LISTING_SECONDS = 20.0
 MAX_PAGES = 50
 #: Largest answer in bytes; for a stream of events, the largest part before it is opened again.
 MAX_ANSWER_BYTES = 50_000_000
-#: Time limit to connect and to send, in seconds. The answer has none here: a stream may be silent for long.
+#: Time limit to connect and to send, in seconds. The answer has none here:
+#: a stream may be silent for long.
 SEND_SECONDS = 30.0
 #: Longest line of a program's standard error, in characters; a longer one is passed on in parts.
 MAX_STDERR_CHARS = 65_536
-#: Log levels that the SDK and its HTTP client get: they log what a server wrote, and every URL. Both may hold secrets.
+#: Log levels that the SDK and its HTTP client get: they log what a server wrote, and every URL.
+#: Both may hold secrets.
 _SDK_LOG_LEVELS = {
     "mcp": logging.CRITICAL, "client": logging.CRITICAL, "httpx2": logging.WARNING, "httpcore2": logging.WARNING,
 }  # fmt: skip
@@ -74,10 +76,13 @@ def import_sdk() -> None:
 
 
 class McpConnection:
-    """One session with a server. Entered and left by one task of its own, as the SDK's cancel scopes demand.
+    """One session with a server.
 
-    Calls run in other tasks. A connection that broke, or on which a call was given up, takes no new calls, and closes
-    after the last one. `changed` is called when the tools have changed, and when the connection is lost.
+    Entered and left by one task of its own, as the SDK's cancel scopes demand.
+
+    Calls run in other tasks. A connection that broke, or on which a call was given up, takes no new
+    calls, and closes after the last one. `changed` is called when the tools have changed, and when
+    the connection is lost.
     """
 
     def __init__(self, server: McpServer, changed: Callable[[], None]) -> None:
@@ -98,7 +103,8 @@ class McpConnection:
         self._library_error = ""
         self._client: Client | None = None
         self.definitions: list[Definition] = []
-        #: The tools that the server's last list named, and that cannot be used: why, by their names.
+        #: The tools that the server's last list named, and that cannot be used: why,
+        #: by their names.
         self.left_out: Mapping[str, str] = {}
         #: The same of a list that is being read.
         self._left_out_while_listing: dict[str, str] = {}
@@ -117,19 +123,30 @@ class McpConnection:
     async def open(self, seconds: float) -> None:
         """Wait until the tools are listed, at most this long. Raises SourceUnreachable."""
         try:
-            await asyncio.wait({self._listed, self._session}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {self._listed, self._session}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             if not self._listed.done():
                 self._cancel_handshake()
         if self._library_error:
             raise SourceUnreachable(f"{self._server}: {self._library_error}")
         if not self._listed.done():
-            error = self._error if self.is_closed else f"it gave no answer within {seconds:g} s"
+            if self.is_closed:
+                error = self._error
+            else:
+                error = f"it gave no answer within {seconds:g} s"
             why = scrub(error, self._server.secrets)
-            raise SourceUnreachable(f"{self._server} cannot be reached: {why}{self._monitor}; {self._server.cure}")
+            raise SourceUnreachable(
+                f"{self._server} cannot be reached: {why}{self._monitor}; {self._server.cure}"
+            )
 
     async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
-        """Call a tool. Raises AnswerLost when no answer comes within this time, CallRefused when the server refuses."""
+        """Call a tool.
+
+        Raises AnswerLost when no answer comes within this time,
+        CallRefused when the server refuses.
+        """
         if self._client is None:
             raise SourceUnreachable(f"{self._server} is not connected")
         self._calls += 1
@@ -138,7 +155,9 @@ class McpConnection:
         call = asyncio.create_task(self._client.call_tool(name, arguments))
         call.add_done_callback(_forget_outcome)
         try:
-            await asyncio.wait({call, self._session}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {call, self._session}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
             return self._result(call, seconds, answer.status)
         finally:
             if not call.done():
@@ -179,31 +198,43 @@ class McpConnection:
         if not self._session.cancelling():
             self._session.cancel()
 
-    def _result(self, call: asyncio.Task[CallToolResult], seconds: float, status: int) -> CallToolResult:
+    def _result(
+        self, call: asyncio.Task[CallToolResult], seconds: float, status: int
+    ) -> CallToolResult:
         from mcp import InputRequiredRoundsExceededError
         from mcp.shared.exceptions import MCPError
 
         if not call.done():
             self._retire()
             timeout = f"gave no answer within {seconds:g} s"
-            raise AnswerLost(f"{self._server} {'ended before it answered' if self.is_closed else timeout}")
+            raise AnswerLost(
+                f"{self._server} {'ended before it answered' if self.is_closed else timeout}"
+            )
         try:
             return call.result()
         except MCPError as exc:
             raise self._failure(exc, status) from None
         except InputRequiredRoundsExceededError:
-            raise AnswerLost(f"{self._server} wanted to be called again each time, and never answered") from None
+            raise AnswerLost(
+                f"{self._server} wanted to be called again each time, and never answered"
+            ) from None
         except (Exception, asyncio.CancelledError) as exc:  # the answer could not be parsed
-            raise AnswerLost(f"{self._server} answered with something unreadable ({type(exc).__name__})") from exc
+            raise AnswerLost(
+                f"{self._server} answered with something unreadable ({type(exc).__name__})"
+            ) from exc
 
     def _failure(self, exc: MCPError, status: int) -> SourceError:
-        """Return AnswerLost where the call may have taken effect. `status` is HTTP's, 0 where HTTP is not used."""
+        """Return AnswerLost where the call may have taken effect.
+
+        `status` is HTTP's, 0 where HTTP is not used.
+        """
         from mcp.types import INVALID_REQUEST, PARSE_ERROR
 
         if _is_broken_off(exc):
             self._retire()
             return AnswerLost(f"{self._server} ended before it answered")
-        if status == HTTPStatus.NOT_FOUND and exc.code == INVALID_REQUEST:  # the server has forgotten this session
+        # The server has forgotten this session.
+        if status == HTTPStatus.NOT_FOUND and exc.code == INVALID_REQUEST:
             self._retire()
         if _QUESTION.search(exc.message):
             return CallRefused(_NO_QUESTIONS)
@@ -225,7 +256,8 @@ class McpConnection:
         except (Exception, BaseExceptionGroup, asyncio.CancelledError) as exc:  # `open` reports it
             self._error = _reason(exc, self._server.secrets)
         finally:
-            was_open, self._is_retired = self.is_open, True
+            was_open = self.is_open
+            self._is_retired = True
             if was_open:
                 self._changed()
 
@@ -240,8 +272,11 @@ class McpConnection:
 
         opened = self._server.transport(self._monitor)
         transport = with_usable_listings(opened, self._left_out_while_listing)
-        client = await stack.enter_async_context(Client(transport, message_handler=self._on_message, cache=None))
-        # The SDK's own check evaluates the server's patterns and references, which can keep a process busy forever.
+        client = await stack.enter_async_context(
+            Client(transport, message_handler=self._on_message, cache=None)
+        )
+        # The SDK's own check evaluates the server's patterns and references,
+        # which can keep a process busy forever.
         setattr(client.session, "validate_tool_result", _accept_result)  # noqa: B010
         self._client = client
         await self._list_tools(client)
@@ -304,7 +339,9 @@ class McpConnection:
         self._wake.set()
 
     async def _listen(self, client: Client) -> None:
-        """Subscribe to changes of the tools where the protocol can; older servers send a notification instead."""
+        """Subscribe to changes of the tools where the protocol can;
+        older servers send a notification instead.
+        """
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
         from mcp.shared.exceptions import MCPError
 
@@ -325,7 +362,8 @@ class McpConnection:
 
     def _retire(self) -> None:
         """Take no further calls; those under way may still be answered."""
-        was_open, self._is_retired = self.is_open, True
+        was_open = self.is_open
+        self._is_retired = True
         self._stop_if_unused()
         if was_open:
             self._changed()
@@ -361,7 +399,8 @@ _NO_QUESTIONS = (
     "it asked for something during the call, and no server may: "
     "if the arguments can say what it needs, call it with that"
 )
-#: How the SDK says that no answer will come. Servers use its code for that, -32000, for errors of their own.
+#: How the SDK says that no answer will come. Servers use its code for that, -32000,
+#: for errors of their own.
 _BROKEN_OFF = ("Connection closed", "SSE stream ")
 
 
@@ -379,7 +418,9 @@ def _http_refusal(status: int) -> str:
         cure = ": check its headers"
     elif status == HTTPStatus.METHOD_NOT_ALLOWED:
         cure = ": it must speak streamable HTTP, not the older HTTP with SSE"
-    return f"; it answered {status}{cure}" if status >= HTTPStatus.BAD_REQUEST else ""
+    if status >= HTTPStatus.BAD_REQUEST:
+        return f"; it answered {status}{cure}"
+    return ""
 
 
 #: How the SDK says, before a version, that it does not know the one that the server has.
@@ -387,7 +428,9 @@ _OTHER_VERSION = "Unsupported protocol version from the server: "
 
 
 def _reason(exc: BaseException, secrets: Sequence[str]) -> str:
-    """Return why it failed; of other libraries' errors only the type, since their text may hold a URL with a secret."""
+    """Return why it failed; of other libraries' errors only the type,
+    since their text may hold a URL with a secret.
+    """
     cause = exc
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
@@ -396,7 +439,9 @@ def _reason(exc: BaseException, secrets: Sequence[str]) -> str:
     from mcp.shared.exceptions import MCPError
 
     if isinstance(cause, MCPError):
-        return "it ended before it answered" if _is_broken_off(cause) else _first_line(str(cause), secrets)
+        if _is_broken_off(cause):
+            return "it ended before it answered"
+        return _first_line(str(cause), secrets)
     if isinstance(cause, FileNotFoundError | PermissionError | NotADirectoryError):
         return f"{cause.filename!r}: {cause.strerror}"
     if isinstance(cause, ValidationError):
@@ -414,17 +459,22 @@ def _first_line(text: str, secrets: Sequence[str]) -> str:
 
 @dataclass(slots=True)
 class HttpAnswer:
-    """HTTP's status for the last request of one task; 0 before an answer, and where HTTP is not used."""
+    """HTTP's status for the last request of one task; 0 before an answer,
+    and where HTTP is not used.
+    """
 
     status: int = 0
 
 
-#: Where the HTTP status of the present task's requests is noted: other calls run on the same connection.
+#: Where the HTTP status of the present task's requests is noted:
+#: other calls run on the same connection.
 http_answer: ContextVar[HttpAnswer | None] = ContextVar("http_answer", default=None)
 
 
 def _read_again(error: ValidationError) -> SessionMessage | ValidationError:
-    """Return the message of a line that was refused for half a character; the error where it is no message."""
+    """Return the message of a line that was refused for half a character;
+    the error where it is no message.
+    """
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
 
@@ -440,7 +490,8 @@ def _read_again(error: ValidationError) -> SessionMessage | ValidationError:
 
 @dataclass(slots=True)
 class TransportMonitor:
-    """Watches a transport: counts a program's lines that are no messages, sees its end, and notes HTTP's status.
+    """Watches a transport: counts a program's lines that are no messages, sees its end,
+    and notes HTTP's status.
 
     `status` is that of requests that belong to no call.
     """
@@ -474,12 +525,15 @@ class TransportMonitor:
 
     def __str__(self) -> str:
         count = self.invalid_lines
-        lines = f"; {count} lines of its output were no messages: logs belong on stderr" if count else ""
+        if count:
+            lines = f"; {count} lines of its output were no messages: logs belong on stderr"
+        else:
+            lines = ""
         return f"{lines}{_http_refusal(self.status)}"
 
 
-#: Starts a program that the kernel kills with this process: one that ignores the end of its input would outlive a
-#: killed worker. PR_SET_PDEATHSIG is 1, SIGKILL 9.
+#: Starts a program that the kernel kills with this process: one that ignores the end of its input
+#: would outlive a killed worker. PR_SET_PDEATHSIG is 1, SIGKILL 9.
 _DIE_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
     "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execvp(sys.argv[2], sys.argv[2:])"
@@ -502,7 +556,9 @@ class McpServer:
 
     @property
     def place(self) -> str:
-        """What tells this server from another one: its command line, or its address without login and query."""
+        """What tells this server from another one: its command line,
+        or its address without login and query.
+        """
         if self.command:
             return shlex.join(self.command)
         address = urlsplit(self.url)
@@ -517,7 +573,9 @@ class McpServer:
     @property
     def cure(self) -> str:
         """What to look at when it cannot be reached."""
-        return "run its command in a shell to see why" if self.command else "check that it runs, and its url"
+        if self.command:
+            return "run its command in a shell to see why"
+        return "check that it runs, and its url"
 
     @asynccontextmanager
     async def transport(self, monitor: TransportMonitor) -> AsyncIterator[Any]:
@@ -540,14 +598,23 @@ class McpServer:
         from mcp.client.stdio import StdioServerParameters, stdio_client
 
         command, *args = self.command
-        program = str(Path(self.cwd or "") / command) if "/" in command else command
-        # A program that does not exist is started directly: the error then names it, and not Python.
+        if "/" in command:
+            program = str(Path(self.cwd or "") / command)
+        else:
+            program = command
+        # A program that does not exist is started directly: the error then names it,
+        # and not Python.
         exists = shutil.which(program, path=self.env.get("PATH")) is not None
         if sys.platform == "linux" and sys.executable and exists:
             python_options = ["-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
-            command, args = sys.executable, [*python_options, *self.command]
+            command = sys.executable
+            args = [*python_options, *self.command]
         parameters = StdioServerParameters(
-            command=command, args=args, env=dict(self.env), cwd=self.cwd, encoding_error_handler="replace"
+            command=command,
+            args=args,
+            env=dict(self.env),
+            cwd=self.cwd,
+            encoding_error_handler="replace",
         )
         with _scrubbed_stderr(self.secrets) as stderr:
             async with stdio_client(parameters, errlog=stderr) as (read, write):
@@ -563,7 +630,9 @@ def _scrubbed_stderr(secrets: Sequence[str]) -> Iterator[TextIO]:
     """Yield a file for a program's standard error; it is copied to ours, without secrets."""
     reader, writer = os.pipe()
     lines = os.fdopen(reader, encoding="utf-8", errors="replace")
-    threading.Thread(target=_copy_lines, args=(lines, secrets), name="mcp-stderr", daemon=True).start()
+    threading.Thread(
+        target=_copy_lines, args=(lines, secrets), name="mcp-stderr", daemon=True
+    ).start()
     with os.fdopen(writer, "w") as file:
         yield file
 
@@ -572,11 +641,15 @@ def _copy_lines(lines: TextIO, secrets: Sequence[str]) -> None:
     """Copy to standard error until the program, and all that it started, have closed the pipe."""
     with lines:
         while line := lines.readline(MAX_STDERR_CHARS):
-            print(redact(scrub(line, secrets)), end="", file=sys.__stderr__ or sys.stderr, flush=True)
+            print(
+                redact(scrub(line, secrets)), end="", file=sys.__stderr__ or sys.stderr, flush=True
+            )
 
 
 def capped_client(
-    headers: Mapping[str, str], on_response: Callable[[Any], Awaitable[None]], max_bytes: int = MAX_ANSWER_BYTES
+    headers: Mapping[str, str],
+    on_response: Callable[[Any], Awaitable[None]],
+    max_bytes: int = MAX_ANSWER_BYTES,
 ) -> httpx2.AsyncClient:
     """Return an HTTP client with these headers that breaks off longer answers.
 
@@ -585,7 +658,10 @@ def capped_client(
     import httpx2
 
     class CappedStream(httpx2.AsyncByteStream):
-        """Another stream, which breaks off when it grows too long. An escape of half a character is replaced."""
+        """Another stream, which breaks off when it grows too long.
+
+        An escape of half a character is replaced.
+        """
 
         def __init__(self, stream: Any) -> None:
             self._stream = stream

@@ -1,4 +1,5 @@
-"""Checks the list of tools of an MCP server definition by definition, and the result of a call block by block.
+"""Checks the list of tools of an MCP server definition by definition,
+and the result of a call block by block.
 
 The official SDK refuses a whole list, or a whole result, for one part that does not follow the
 protocol. Here such a part is mended, left out or read as text, and the others stay.
@@ -30,7 +31,9 @@ _NULLABLE = ("properties", "required", "$defs", "definitions")
 async def with_usable_listings(
     transport: AbstractAsyncContextManager[Any], left_out: dict[str, str]
 ) -> AsyncIterator[Any]:
-    """Yield the streams of a transport. Lists of tools that arrive hold only definitions that can be used.
+    """Yield the streams of a transport.
+
+    Lists of tools that arrive hold only definitions that can be used.
 
     Those that cannot be used are added to `left_out` by their names, with the reasons.
     """
@@ -39,10 +42,11 @@ async def with_usable_listings(
 
 
 class ListingStream:
-    """The messages from a server, with only usable definitions in its lists, and readable results of calls.
+    """The messages from a server, with only usable definitions in its lists,
+    and readable results of calls.
 
-    Lives as long as its connection. It adds each definition that cannot be used to `left_out`, by name
-    with the reason.
+    Lives as long as its connection. It adds each definition that cannot be used to `left_out`,
+    by name with the reason.
     """
 
     def __init__(self, messages: Any, left_out: dict[str, str]) -> None:
@@ -74,7 +78,9 @@ class ListingStream:
         result = getattr(getattr(message, "message", None), "result", None)
         if isinstance(result, dict) and isinstance(result.get("tools"), list):
             result["tools"] = list(self._usable(result["tools"]))
-        elif isinstance(result, dict) and not result.keys().isdisjoint(("content", "structuredContent")):
+        elif isinstance(result, dict) and not result.keys().isdisjoint(
+            ("content", "structuredContent")
+        ):
             _mend_result(result)
         return message
 
@@ -126,7 +132,9 @@ def _mended(schema: Mapping[str, Any]) -> dict[str, Any]:
 
     Servers in Go write an empty map or list as null.
     """
-    mended = {key: value for key, value in schema.items() if key not in _NULLABLE or value is not None}
+    mended = {
+        key: value for key, value in schema.items() if key not in _NULLABLE or value is not None
+    }
     kind = mended.get("type")
     if kind is None or (isinstance(kind, list) and "object" in kind):
         mended["type"] = "object"

@@ -64,14 +64,17 @@ MAX_LOGGED = 20
 
 @dataclass(frozen=True, slots=True)
 class _Api:
-    """A parsed document: its operations by the names of their tools, and the client of their origin."""
+    """A parsed document: its operations by the names of their tools,
+    and the client of their origin.
+    """
 
     operations: Mapping[str, Operation]
     client: OriginClient
 
 
 class OpenApiToolProvider:
-    """Lists and calls the operations of an OpenAPI 3.0 or 3.1 document, given as a file or by its URL.
+    """Lists and calls the operations of an OpenAPI 3.0 or 3.1 document,
+    given as a file or by its URL.
 
     Every request goes to one origin: that of `base_url`, else of the document's first server, which
     for a document from a URL must be the document's own origin. Private addresses and plain http
@@ -120,7 +123,11 @@ class OpenApiToolProvider:
         #: What the offered operations lack of the document: optional parameters, by operation, with
         #: the reasons.
         self.missing: dict[str, str] = {}
-        self.name = name or (urlsplit(self._source).hostname if self.is_remote else Path(self._source).stem) or "api"
+        self.name = (
+            name
+            or (urlsplit(self._source).hostname if self.is_remote else Path(self._source).stem)
+            or "api"
+        )
 
     @property
     def is_remote(self) -> bool:
@@ -128,7 +135,9 @@ class OpenApiToolProvider:
         return self._source.startswith(("http://", "https://"))
 
     async def list_tools(self) -> list[Tool]:
-        """Return the operations as tools, in the order of a file, or else by name. The document is read once.
+        """Return the operations as tools, in the order of a file, or else by name.
+
+        The document is read once.
 
         One that cannot be used is in `left_out`.
 
@@ -136,11 +145,18 @@ class OpenApiToolProvider:
         """
         api = await self._opened()
         return await call_in_thread(
-            lambda: [tool for name, operation in api.operations.items() for tool in self._tools(api, name, operation)]
+            lambda: [
+                tool
+                for name, operation in api.operations.items()
+                for tool in self._tools(api, name, operation)
+            ]
         )
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
-        """Send one operation's request. JSON is returned as values, text as text; other files become artifacts."""
+        """Send one operation's request.
+
+        JSON is returned as values, text as text; other files become artifacts.
+        """
         try:
             api = await self._opened()
             if tool_name not in api.operations:
@@ -152,7 +168,9 @@ class OpenApiToolProvider:
 
     def own_name(self, tool_name: str) -> str:
         """Return the document's name of an operation that was listed under this name."""
-        return self._api.operations[tool_name].name if self._api else tool_name
+        if self._api:
+            return self._api.operations[tool_name].name
+        return tool_name
 
     def own_preview(self, tool_name: str, shown_name: str) -> Preview | None:
         """Return the preview of an operation that sends files, None for one that sends none.
@@ -166,7 +184,9 @@ class OpenApiToolProvider:
             return None
         return upload_preview(shown_name, files)
 
-    async def _call(self, api: _Api, operation: Operation, parameters: dict[str, Any]) -> ToolOutcome:
+    async def _call(
+        self, api: _Api, operation: Operation, parameters: dict[str, Any]
+    ) -> ToolOutcome:
         arguments = {**parameters, **dict(self._fixed_of(operation))}
         if operation.file_places:
             arguments = await call_in_thread(read_uploads, operation.file_places, arguments)
@@ -198,7 +218,9 @@ class OpenApiToolProvider:
     def _value(self, operation: Operation, request: Request, answer: httpx.Response) -> Any:
         kind = content_type_of(answer)
         if not answer.content:
-            return {"status": answer.status_code} if operation.method == "head" else None
+            if operation.method == "head":
+                return {"status": answer.status_code}
+            return None
         if is_json_type(kind):
             try:
                 return scrub_value(json.loads(answer.content), self._secrets)
@@ -225,7 +247,9 @@ class OpenApiToolProvider:
 
     def _tools(self, api: _Api, name: str, operation: Operation) -> list[Tool]:
         """Return the operation as a tool; none where it is unusable, which is logged."""
-        tags = frozenset({ToolTag.NETWORK, ToolTag.READ_ONLY if operation.reads_only else ToolTag.DESTRUCTIVE})
+        tags = frozenset(
+            {ToolTag.NETWORK, ToolTag.READ_ONLY if operation.reads_only else ToolTag.DESTRUCTIVE}
+        )
         request = f"{operation.method.upper()} {operation.path}"
         try:
             schema = safe_schema(operation.schema)
@@ -252,7 +276,9 @@ class OpenApiToolProvider:
             )
         except (UnusableSchema, ToolValidationError) as exc:
             why = str(exc)
-        except Exception as exc:  # a document may hold anything, and one operation must not hide the others
+        except (
+            Exception
+        ) as exc:  # a document may hold anything, and one operation must not hide the others
             why = f"{type(exc).__name__}: {exc}"
         else:
             return [tool]
@@ -270,7 +296,9 @@ class OpenApiToolProvider:
     @property
     def _source_name(self) -> str:
         """The document's name in errors, without its URL, which may hold a secret."""
-        return f"the document of {urlsplit(self._source).hostname}" if self.is_remote else self._source
+        if self.is_remote:
+            return f"the document of {urlsplit(self._source).hostname}"
+        return self._source
 
     async def _document(self) -> str:
         if not self.is_remote:
@@ -278,22 +306,39 @@ class OpenApiToolProvider:
         url = _parsed_url(self._source)
         if url is None:
             raise SourceError(f"{self._source_name} has no address that can be used: correct it")
-        request = Request("GET", url.raw_path.decode(), {"Accept": "application/json, application/yaml, */*"})
-        answer = await self._client(url.join("/"), MAX_DOCUMENT_BYTES).send(request, reads_only=True)
+        request = Request(
+            "GET", url.raw_path.decode(), {"Accept": "application/json, application/yaml, */*"}
+        )
+        answer = await self._client(url.join("/"), MAX_DOCUMENT_BYTES).send(
+            request, reads_only=True
+        )
         if answer.status_code != 200:
-            raise SourceUnreachable(f"{self._source_name}: its server answered {answer.status_code}: check the address")
+            raise SourceUnreachable(
+                f"{self._source_name}: its server answered {answer.status_code}: check the address"
+            )
         return answer.content.decode(errors="replace")
 
     def _read(self, document: Document) -> _Api:
         """Return the operations to offer and the client of their origin. Raises SourceError."""
-        source = _parsed_url(self._source) if self.is_remote else None
-        url = _parsed_url(self._base_url) if self._base_url else _parsed_url(server_url(document), source)
+        if self.is_remote:
+            source = _parsed_url(self._source)
+        else:
+            source = None
+        if self._base_url:
+            url = _parsed_url(self._base_url)
+        else:
+            url = _parsed_url(server_url(document), source)
         if url is None or url.userinfo:
-            raise SourceError(f"{self._source_name} names no server that can be used: write its address as base_url")
+            raise SourceError(
+                f"{self._source_name} names no server that can be used: write its address as base_url"
+            )
         if source and not self._base_url and origin_of(url) != origin_of(source):
             host = url.netloc.decode()
-            raise SourceError(f"{self._source_name} sends its calls to {host!r}: if you mean it, write it as base_url")
-        if url.scheme != "https" and not self._base_url:  # each call would be refused, after a person's yes
+            raise SourceError(
+                f"{self._source_name} sends its calls to {host!r}: if you mean it, write it as base_url"
+            )
+        # Each call would be refused, after a person's yes.
+        if url.scheme != "https" and not self._base_url:
             raise SourceError(
                 f"{self._source_name} has its server at {url.netloc.decode()!r}, without https: "
                 f"if you mean it, write it as base_url"
@@ -305,9 +350,17 @@ class OpenApiToolProvider:
             )
         selected = []
         for each in self._selected(document, url, source):  # no model sees the fixed arguments
-            properties = {name: part for name, part in each.schema["properties"].items() if name not in self._fixed}
+            properties = {
+                name: part
+                for name, part in each.schema["properties"].items()
+                if name not in self._fixed
+            }
             required = [name for name in each.schema["required"] if name not in self._fixed]
-            selected.append(replace(each, schema={**each.schema, "properties": properties, "required": required}))
+            selected.append(
+                replace(
+                    each, schema={**each.schema, "properties": properties, "required": required}
+                )
+            )
         if self.is_remote:
             # A file has one order, but a server may write its document in another one each time.
             selected.sort(key=lambda each: each.name)
@@ -329,7 +382,8 @@ class OpenApiToolProvider:
         self.left_out.clear()
         self.missing.clear()
         if self.is_remote:
-            # Of two operations with one operationId the first has it, however a server orders its paths.
+            # Of two operations with one operationId the first has it,
+            # however a server orders its paths.
             paths = as_mapping(document.root.get("paths"))
             sorted_paths = {path: paths[path] for path in sorted(paths, key=str)}
             document = Document({**document.root, "paths": sorted_paths})
@@ -361,13 +415,19 @@ class OpenApiToolProvider:
                 "choose those you need with include and exclude, as in include: [get*, createOrder]"
             )
         exact = [name for name in self._filter.include or () if not set(name) & set("*?[")]
-        if missing := sorted(set(exact) - {operation.name for operation in selected} - self.left_out.keys()):
+        if missing := sorted(
+            set(exact) - {operation.name for operation in selected} - self.left_out.keys()
+        ):
             reasons = "; ".join(islice(self.left_out.values(), MAX_LOGGED))
             also = f"; left out: {reasons}" if reasons else ""
-            raise SourceError(f"{self._source_name}: include names operations that do not exist: {missing!r}{also}")
+            raise SourceError(
+                f"{self._source_name}: include names operations that do not exist: {missing!r}{also}"
+            )
         known = {name for operation in selected for name in operation.places}
         if unknown := sorted(self._fixed.keys() - known):  # a misspelled one would be lost silently
-            raise SourceError(f"{self._source_name}: no operation takes the fixed arguments {unknown!r}: correct them")
+            raise SourceError(
+                f"{self._source_name}: no operation takes the fixed arguments {unknown!r}: correct them"
+            )
         return selected
 
     def _log_unusable(self) -> None:
@@ -383,7 +443,9 @@ class OpenApiToolProvider:
 
     def _fixed_of(self, operation: Operation) -> list[tuple[str, Any]]:
         """Return the fixed arguments of an operation, sorted by name."""
-        return sorted((name, value) for name, value in self._fixed.items() if name in operation.places)
+        return sorted(
+            (name, value) for name, value in self._fixed.items() if name in operation.places
+        )
 
     def _client(self, url: httpx.URL, max_bytes: int) -> OriginClient:
         base = _parsed_url(self._base_url)
@@ -425,7 +487,9 @@ def _own_servers(
 def _read_file(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_DOCUMENT_BYTES:
-            raise SourceError(f"{path}: larger than {MAX_DOCUMENT_BYTES} bytes: cut it down to what is used")
+            raise SourceError(
+                f"{path}: larger than {MAX_DOCUMENT_BYTES} bytes: cut it down to what is used"
+            )
         return path.read_text(encoding="utf-8")
     except OSError as exc:
         raise SourceError(f"{path}: cannot be read ({exc.strerror}): check the path") from None
@@ -434,23 +498,34 @@ def _read_file(path: Path) -> str:
 
 
 def _parsed_url(text: str, base: httpx.URL | None = None) -> httpx.URL | None:
-    """Return the URL in a text, which may be relative to a base; None for one that no request can go to."""
+    """Return the URL in a text, which may be relative to a base;
+    None for one that no request can go to.
+    """
     import httpx
 
     try:
         url = base.join(text) if base else httpx.URL(text)
         has_port = url.port is None or 0 < url.port < 65_536
-        return url if url.scheme in ("http", "https") and url.host and has_port else None
+        if url.scheme in ("http", "https") and url.host and has_port:
+            return url
+        return None
     except (ValueError, httpx.InvalidURL):
         return None
 
 
 def _is_text(kind: str) -> bool:
-    return not kind or kind.startswith("text/") or is_json_type(kind) or kind in ("application/xml", "application/yaml")
+    return (
+        not kind
+        or kind.startswith("text/")
+        or is_json_type(kind)
+        or kind in ("application/xml", "application/yaml")
+    )
 
 
 def _unclear(error: str, operation: Operation) -> ToolOutcome:
     """Return an UnclearOutcome; a plain failure for an operation that only reads."""
     if operation.reads_only:
         return failed(error)
-    return UnclearOutcome(success=False, error=f"{error}; whether {operation.name!r} took effect is not known")
+    return UnclearOutcome(
+        success=False, error=f"{error}; whether {operation.name!r} took effect is not known"
+    )

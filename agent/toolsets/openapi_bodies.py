@@ -340,7 +340,10 @@ def is_text_schema(schema: Any) -> bool:
     kinds = schema.get("type")
     if kinds is None:
         return "enum" in schema
-    listed = kinds if isinstance(kinds, list) else [kinds]
+    if isinstance(kinds, list):
+        listed = kinds
+    else:
+        listed = [kinds]
     return all(kind in ("string", "integer", "number", "boolean", "null") for kind in listed)
 
 
@@ -352,7 +355,10 @@ def _is_untyped(schema: Any) -> bool:
 def _has_type(schema: Mapping[str, Any], kind: str) -> bool:
     """Return whether a schema, perhaps nullable, has this type or none."""
     given = schema.get("type", kind)
-    listed = given if isinstance(given, list) else [given]
+    if isinstance(given, list):
+        listed = given
+    else:
+        listed = [given]
     return kind in listed and all(each in (kind, "null") for each in listed)
 
 

@@ -23,7 +23,17 @@ MAX_HOPS = 30
 
 #: Keywords of OpenAPI that JSON Schema does not have, or that only inform people.
 _DROPPED = frozenset(
-    ("example", "examples", "xml", "discriminator", "externalDocs", "deprecated", "nullable", "writeOnly", "$schema")
+    (
+        "example",
+        "examples",
+        "xml",
+        "discriminator",
+        "externalDocs",
+        "deprecated",
+        "nullable",
+        "writeOnly",
+        "$schema",
+    )
 )
 
 
@@ -49,7 +59,10 @@ class Document:
         raise SourceError("its references lead to each other, and nowhere else")
 
     def at(self, reference: Any) -> Any:
-        """Return the value at a reference. Raises SourceError for one that leads nowhere, or out of this document."""
+        """Return the value at a reference.
+
+        Raises SourceError for one that leads nowhere, or out of this document.
+        """
         if not isinstance(reference, str) or not reference.startswith("#"):
             raise SourceError(f"it refers to {reference!r}: bundle the document into one file")
         value: Any = self.root
@@ -57,14 +70,20 @@ class Document:
             # A reference is a URI, which writes braces of paths as %7B and %7D (RFC 6901, 6).
             key = unquote(part).replace("~1", "/").replace("~0", "~")
             try:
-                value = value[int(key)] if isinstance(value, list) else value[key]
+                if isinstance(value, list):
+                    value = value[int(key)]
+                else:
+                    value = value[key]
             except (KeyError, IndexError, TypeError, ValueError):
                 raise SourceError(f"it refers to {reference!r}, and there is nothing") from None
         return value
 
 
 class Inliner:
-    """Inlines references, for one operation. `cuts` names the schemas that were cut because they contain themselves."""
+    """Inlines references, for one operation.
+
+    `cuts` names the schemas that were cut because they contain themselves.
+    """
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -93,7 +112,8 @@ class Inliner:
         }
         hidden = self._read_only_names(schema)
         for key in ("properties", "patternProperties"):
-            if isinstance(plain.get(key), Mapping):  # without read-only ones, which only the server sets
+            # Without read-only ones, which only the server sets.
+            if isinstance(plain.get(key), Mapping):
                 named = {str(name): each for name, each in plain[key].items()}
                 plain[key] = {name: each for name, each in named.items() if name not in hidden}
         if "oneOf" in plain and "anyOf" not in plain and "discriminator" in schema:
@@ -103,7 +123,9 @@ class Inliner:
         inlined = _without_required(inlined, hidden)
         return _nullable(with_exclusive_limits(inlined), is_nullable=schema.get("nullable") is True)
 
-    def _with_siblings(self, target: Any, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
+    def _with_siblings(
+        self, target: Any, schema: Mapping[str, Any], inside: tuple[str, ...]
+    ) -> Any:
         """Return what the reference of a schema leads to, with the keywords beside it.
 
         OpenAPI 3.0 ignores them, but a description or a default there is meant all the same.
@@ -131,7 +153,9 @@ class Inliner:
         return names
 
     def _is_read_only(self, schema: Any) -> bool:
-        """Return whether only the server sets a property; a reference, what is beside it, or a part may say it."""
+        """Return whether only the server sets a property; a reference, what is beside it,
+        or a part may say it.
+        """
         return any(part.get("readOnly") is True for part in self._all_of(schema))
 
     def _all_of(self, schema: Any) -> Iterator[Mapping[str, Any]]:
@@ -154,7 +178,11 @@ class Inliner:
     def _cut(self, name: str) -> dict[str, Any]:
         if name not in self.cuts:
             self.cuts.append(name)
-        return {"description": f"Another {name}, not shown again." if name != "..." else "Not shown: too deep."}
+        return {
+            "description": f"Another {name}, not shown again."
+            if name != "..."
+            else "Not shown: too deep."
+        }
 
 
 def _without_required(schema: Any, names: set[str]) -> Any:
@@ -191,22 +219,35 @@ MAX_DOCUMENT_BYTES = 50_000_000
 def parse(text: str, where: str) -> Document:
     """Return the document in a JSON or YAML text. Raises SourceError, which names it by `where`."""
     try:
-        root = json.loads(text) if text.lstrip().startswith("{") else _read_yaml(text)
-        if _SURROGATE_ESCAPE.search(text):  # an escape can write half a character, and UTF-8 cannot hold it
+        if text.lstrip().startswith("{"):
+            root = json.loads(text)
+        else:
+            root = _read_yaml(text)
+        # An escape can write half a character, and UTF-8 cannot hold it.
+        if _SURROGATE_ESCAPE.search(text):
             root = json.loads(json.dumps(root, ensure_ascii=False).encode("utf-8", "replace"))
     except json.JSONDecodeError as exc:
-        raise SourceError(f"{where}: not JSON: line {exc.lineno}, column {exc.colno}: {exc.msg}") from exc
+        raise SourceError(
+            f"{where}: not JSON: line {exc.lineno}, column {exc.colno}: {exc.msg}"
+        ) from exc
     except yaml.YAMLError as exc:
-        mark, problem = getattr(exc, "problem_mark", None), getattr(exc, "problem", exc)
+        mark = getattr(exc, "problem_mark", None)
+        problem = getattr(exc, "problem", exc)
         line = f"line {mark.line + 1}: " if mark else ""
         raise SourceError(f"{where}: not YAML: {line}{problem}") from exc
     except RecursionError:
         raise SourceError(f"{where}: nested too deeply to be a document") from None
     except ValueError as exc:  # a number with thousands of digits
         raise SourceError(f"{where}: holds a value that cannot be read: {exc}") from None
-    version = root.get("openapi") if isinstance(root, Mapping) else None
+    if isinstance(root, Mapping):
+        version = root.get("openapi")
+    else:
+        version = None
     if not re.match(r"3\.[0-9]", str(version)):
-        reason = f"it says openapi: {version!r}" if version else "it does not say `openapi: 3...`"
+        if version:
+            reason = f"it says openapi: {version!r}"
+        else:
+            reason = "it does not say `openapi: 3...`"
         raise SourceError(f"{where}: no document of OpenAPI 3: {reason}; convert it to 3.0 or 3.1")
     return Document(root)
 
@@ -215,7 +256,8 @@ def parse(text: str, where: str) -> Document:
 _SURROGATE_ESCAPE = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
 #: The tags that a value may have.
 _YAML_TAGS = (None, "!", *(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str")))
-#: Plain scalars that are no text in YAML 1.2, which OpenAPI uses: `no`, `on`, dates and 12:30 are text.
+#: Plain scalars that are no text in YAML 1.2, which OpenAPI uses: `no`, `on`,
+#: dates and 12:30 are text.
 _YAML_CONSTANTS = {
     "": None, "~": None, "null": None, "Null": None, "true": True, "True": True, "false": False, "False": False,
 }  # fmt: skip
@@ -223,13 +265,18 @@ _YAML_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-
 
 
 def _read_yaml(text: str) -> Any:
-    """Return the value of a YAML text, None for an empty one. Raises yaml.YAMLError, ValueError and RecursionError.
+    """Return the value of a YAML text, None for an empty one.
 
-    The values are built from libyaml's events, since PyYAML takes six times as long to build them. libyaml refuses the
-    escape of a lone surrogate; a text with one is parsed by PyYAML.
+    Raises yaml.YAMLError, ValueError and RecursionError.
+
+    The values are built from libyaml's events, since PyYAML takes six times as long to build them.
+    libyaml refuses the escape of a lone surrogate; a text with one is parsed by PyYAML.
     """
     fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loader = yaml.SafeLoader(text) if _SURROGATE_ESCAPE.search(text) else fast(text)
+    if _SURROGATE_ESCAPE.search(text):
+        loader = yaml.SafeLoader(text)
+    else:
+        loader = fast(text)
     events = iter(loader.get_event, None)
     try:
         value = next(_YamlReader(events).values(), None)
@@ -283,7 +330,9 @@ class _YamlReader:
             value = dict(zip(parts[::2], parts[1::2], strict=True))
         except TypeError:
             raise _unreadable("a key that is no scalar", event) from None
-        return _merged(value) if "<<" in value else value
+        if "<<" in value:
+            return _merged(value)
+        return value
 
     def _aliased(self, event: Any) -> Any:
         if event.anchor not in self._anchored:
@@ -292,17 +341,23 @@ class _YamlReader:
         self._parts += parts
         self._parts_of_aliases += parts
         if self._parts_of_aliases > MAX_PARTS_OF_ALIASES:
-            raise _unreadable(f"aliases that stand for more than {MAX_PARTS_OF_ALIASES} values", event)
+            raise _unreadable(
+                f"aliases that stand for more than {MAX_PARTS_OF_ALIASES} values", event
+            )
         return value
 
 
 def _merged(mapping: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a mapping with those of its key `<<`, which YAML 1.1 has and most tools for OpenAPI read.
+    """Return a mapping with those of its key `<<`,
+    which YAML 1.1 has and most tools for OpenAPI read.
 
     The mapping's own keys win, then the first mapping.
     """
     given = mapping["<<"]
-    sources = given if isinstance(given, list) else [given]
+    if isinstance(given, list):
+        sources = given
+    else:
+        sources = [given]
     if not all(isinstance(each, Mapping) for each in sources):
         return mapping
     merged: dict[Any, Any] = {}
@@ -317,7 +372,9 @@ def _plain_value(text: str) -> Any:
         return _YAML_CONSTANTS[text]
     if not _YAML_NUMBER.fullmatch(text):
         return text
-    return int(text) if text.lstrip("+-").isdigit() else float(text)
+    if text.lstrip("+-").isdigit():
+        return int(text)
+    return float(text)
 
 
 def _unreadable(problem: str, event: Any) -> yaml.YAMLError:
@@ -356,4 +413,6 @@ def url_of_server(server: Any) -> str:
 
 def as_mapping(value: Any) -> Mapping[Any, Any]:
     """Return the value if it is a mapping, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
+    if isinstance(value, Mapping):
+        return value
+    return {}

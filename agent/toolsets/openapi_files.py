@@ -216,7 +216,9 @@ def _safe(name: str) -> str:
     Some characters, dots at the ends, and names of devices are replaced.
     """
     safe = _UNSAFE.sub("_", name).strip(". ")
-    return f"_{safe}" if _DEVICE.fullmatch(safe) else safe
+    if _DEVICE.fullmatch(safe):
+        return f"_{safe}"
+    return safe
 
 
 def _filename_of(disposition: str) -> str:

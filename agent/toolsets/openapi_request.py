@@ -1,4 +1,6 @@
-"""One call of an OpenAPI operation: arguments written into a request, signed, and sent to one origin."""
+"""One call of an OpenAPI operation: arguments written into a request, signed,
+and sent to one origin.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,10 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
     Raises SourceError for arguments that no URL or header can hold.
     """
     placed = _placed(operation, arguments)
-    path, query, headers, cookies = operation.path, list[tuple[str, str]](), dict[str, str](), list[str]()
+    path = operation.path
+    query = list[tuple[str, str]]()
+    headers = dict[str, str]()
+    cookies = list[str]()
     for place, value in placed:
         match place.where:
             case "path":
@@ -97,7 +102,10 @@ def _header_value(place: Place, value: Any) -> str:
 
 
 def _placed(operation: Operation, arguments: Mapping[str, Any]) -> list[tuple[Place, Any]]:
-    """Return the values with their places. Raises SourceError where one cannot be sent, or is missing in the path."""
+    """Return the values with their places.
+
+    Raises SourceError where one cannot be sent, or is missing in the path.
+    """
     # In a body of JSON, null is a value. Elsewhere it means that no argument is given.
     null_places = ("body",) if is_json_type(operation.body_type) else ()
     placed = []
@@ -114,7 +122,9 @@ def _placed(operation: Operation, arguments: Mapping[str, Any]) -> list[tuple[Pl
             raise SourceError(f"{place.name!r} cannot be sent: {exc}") from None
     path_places = {place for place in operation.places.values() if place.where == "path"}
     if missing := path_places - {place for place, _ in placed}:
-        raise SourceError(f"{sorted(place.name for place in missing)!r} must be given: without it there is no path")
+        raise SourceError(
+            f"{sorted(place.name for place in missing)!r} must be given: without it there is no path"
+        )
     return placed
 
 
@@ -170,14 +180,20 @@ def _flat(place: Place, value: Any, encode: Encode) -> str:
     if not place.explode:
         return _joined(place, chain.from_iterable(pairs), encode)
     return ",".join(
-        "=".join([_checked(place, key, "=,", encode), _checked(place, each, ",", encode)]) for key, each in pairs
+        "=".join([_checked(place, key, "=,", encode), _checked(place, each, ",", encode)])
+        for key, each in pairs
     )
 
 
 def _joined(place: Place, texts: Iterable[str], encode: Encode) -> str:
-    """Return texts with the separator of the place's style between them, which stays a comma in a URL."""
+    """Return texts with the separator of the place's style between them,
+    which stays a comma in a URL.
+    """
     separator = _SEPARATORS.get(place.style, ",")
-    written = separator if separator == "," else encode(separator)
+    if separator == ",":
+        written = separator
+    else:
+        written = encode(separator)
     return written.join(_checked(place, text, separator, encode) for text in texts)
 
 
@@ -201,7 +217,9 @@ def _plain(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         # A model may write 3.0 for an integer, and in JSON it is one.
         return str(int(value))
-    return json.dumps(value) if isinstance(value, Mapping | list) else str(value)
+    if isinstance(value, Mapping | list):
+        return json.dumps(value)
+    return str(value)
 
 
 def _body(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes | None, str]:
@@ -247,8 +265,13 @@ def _field_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
     """Return the names and values as which one field of a form is written."""
     if place.style or place.is_json:
         return _query_pairs(place, value, quote_plus)
-    values = value if isinstance(value, list | tuple) else [value]
-    return [(quote_plus(place.name), quote_plus(_plain(each))) for each in values if each is not None]
+    if isinstance(value, list | tuple):
+        values = value
+    else:
+        values = [value]
+    return [
+        (quote_plus(place.name), quote_plus(_plain(each))) for each in values if each is not None
+    ]
 
 
 def _multipart(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes, str]:
@@ -316,14 +339,25 @@ class Auth:
         """Return the request with the value added, in place of a value of the same name."""
         match self.where:
             case "header":
-                others = {name: each for name, each in request.headers.items() if name.lower() != self.name.lower()}
+                others = {
+                    name: each
+                    for name, each in request.headers.items()
+                    if name.lower() != self.name.lower()
+                }
                 return replace(request, headers={**others, self.name: self.value})
             case "cookie":
-                cookies = filter(None, [request.headers.get("Cookie"), f"{self.name}={quote(self.value, safe='')}"])
+                cookies = filter(
+                    None,
+                    [request.headers.get("Cookie"), f"{self.name}={quote(self.value, safe='')}"],
+                )
                 return replace(request, headers={**request.headers, "Cookie": "; ".join(cookies)})
             case "query":  # a value of this name is removed: the server might read it first
                 path, _, query = request.path.partition("?")
-                kept = [pair for pair in query.split("&") if pair and unquote(pair.partition("=")[0]) != self.name]
+                kept = [
+                    pair
+                    for pair in query.split("&")
+                    if pair and unquote(pair.partition("=")[0]) != self.name
+                ]
                 own = f"{quote(self.name, safe='')}={quote(self.value, safe='')}"
                 return replace(request, path=f"{path}?{'&'.join([*kept, own])}")
 
@@ -338,8 +372,8 @@ CONNECT_SECONDS = 10.0
 class OriginClient:
     """Sends requests to one origin.
 
-    `trusted` says that the operator configured this very host: then its addresses may be private, and plain http is
-    allowed.
+    `trusted` says that the operator configured this very host: then its addresses may be private,
+    and plain http is allowed.
     """
 
     base: httpx.URL = field(repr=False)
@@ -356,8 +390,8 @@ class OriginClient:
     async def send(self, request: Request, *, reads_only: bool) -> httpx.Response:
         """Send one request below the base URL, and return the response with its body read.
 
-        Raises SourceUnreachable if nothing was sent, else AnswerLost. Errors hold no URL, since it may contain a
-        secret.
+        Raises SourceUnreachable if nothing was sent, else AnswerLost. Errors hold no URL,
+        since it may contain a secret.
         """
         import httpx
 
@@ -370,7 +404,9 @@ class OriginClient:
             async with asyncio.timeout(self.seconds):
                 return await self._follow(url, request, MAX_REDIRECTS if reads_only else 0)
         except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
-            raise SourceUnreachable(f"{self.host} cannot be reached ({type(exc).__name__}): does it run?") from None
+            raise SourceUnreachable(
+                f"{self.host} cannot be reached ({type(exc).__name__}): does it run?"
+            ) from None
         except TimeoutError:
             raise AnswerLost(f"{self.host} gave no answer within {self.seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as exc:
@@ -379,26 +415,36 @@ class OriginClient:
     async def _follow(self, url: httpx.URL, request: Request, max_redirects: int) -> httpx.Response:
         async def next_hop(target: httpx.URL) -> PinnedRequest:
             if origin_of(target) != origin_of(url):
-                raise AnswerLost(f"{self.host} redirects elsewhere, which is not followed: if it moved, mend base_url")
+                raise AnswerLost(
+                    f"{self.host} redirects elsewhere, which is not followed: if it moved, mend base_url"
+                )
             return await self._checked(target, request.headers)
 
         first_hop = await self._checked(url, request.headers)
-        answer = await follow_redirects(first_hop, max_redirects, lambda hop: self._send_to(hop, request), next_hop)
+        answer = await follow_redirects(
+            first_hop, max_redirects, lambda hop: self._send_to(hop, request), next_hop
+        )
         if answer is None:
             where = "for ever" if max_redirects else "here"
             raise AnswerLost(f"{self.host} redirects, which is not followed {where}")
         return answer
 
     async def _checked(self, url: httpx.URL, headers: Mapping[str, str]) -> PinnedRequest:
-        """Return the hop to a URL, pinned to a public address unless the operator configured the host."""
+        """Return the hop to a URL, pinned to a public address
+        unless the operator configured the host.
+        """
         if self.trusted:
             return PinnedRequest(url, headers)
         if url.scheme != "https":
-            raise SourceError(f"{self.host} is reached without https: if you mean it, write it as base_url")
+            raise SourceError(
+                f"{self.host} is reached without https: if you mean it, write it as base_url"
+            )
         try:
             return PinnedRequest(url, headers, await public_address(url, self.resolve))
         except NotPublic:
-            raise SourceError(f"{self.host} is not public: if you mean it, write it as base_url") from None
+            raise SourceError(
+                f"{self.host} is not public: if you mean it, write it as base_url"
+            ) from None
         except (OSError, ValueError):
             raise SourceUnreachable(f"{self.host} has no address: check its name") from None
 
@@ -407,7 +453,9 @@ class OriginClient:
         import httpx
 
         limit = httpx.Timeout(None, connect=min(CONNECT_SECONDS, self.seconds))
-        async with hop.stream(request.method, request.body, limit=limit, transport=None) as response:
+        async with hop.stream(
+            request.method, request.body, limit=limit, transport=None
+        ) as response:
             if response.has_redirect_location:
                 return str(response.headers["location"])
             try:

@@ -1,4 +1,6 @@
-"""ToolsetRefresher: opens remote sources of tools, retries those that fail, and lists them again when they change."""
+"""ToolsetRefresher: opens remote sources of tools, retries those that fail,
+and lists them again when they change.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 #: How long a source must work for its next failure to count as a first one, in seconds.
 STABLE_SECONDS = 60.0
-#: Receives the id of a source and the tools it has now, on a thread of its own. Returns why other sources lost their
-#: tools to it, by their ids: they are listed again. None is for no source. May raise ToolError, and then must not have
-#: changed anything.
+#: Receives the id of a source and the tools it has now, on a thread of its own. Returns why other
+#: sources lost their tools to it, by their ids: they are listed again. None is for no source. May
+#: raise ToolError, and then must not have changed anything.
 OnTools = Callable[[str, list[Tool]], Mapping[str, str] | None]
 
 
@@ -43,8 +45,8 @@ class LiveSource:
 class ToolsetRefresher:
     """Keeps the tools of remote sources up to date. One per process.
 
-    A source that cannot be reached never stops the others: it is tried again and again. A source that was reached once
-    keeps its tools when it is lost; their calls then fail with the reason.
+    A source that cannot be reached never stops the others: it is tried again and again. A source
+    that was reached once keeps its tools when it is lost; their calls then fail with the reason.
     """
 
     def __init__(self, sources: Sequence[LiveSource], on_tools: OnTools) -> None:
@@ -57,19 +59,27 @@ class ToolsetRefresher:
         self._losses: dict[str, str] = {}
 
     def open(self, seconds: float) -> dict[str, str]:
-        """Start, wait up to `seconds` for each source's first answer, and return why sources failed, by id."""
+        """Start, wait up to `seconds` for each source's first answer,
+        and return why sources failed, by id.
+        """
         self._thread = LoopThread(asyncio.new_event_loop(), "sayso-sources")
         first_results = {source.id: Future[str]() for source in self._sources}
         for source in self._sources:
             self._thread.submit(self._watch(source, first_results[source.id]))
         wait(first_results.values(), timeout=seconds)
         late = f"gave no answer within {seconds:g} s"
-        results = {id_: each.result() if each.done() else late for id_, each in first_results.items()}
+        results = {
+            id_: each.result() if each.done() else late for id_, each in first_results.items()
+        }
         return {id_: error for id_, error in (results | self._losses).items() if error}
 
     def left_out(self) -> dict[str, Mapping[str, str]]:
-        """Return the tools that the last listing of each source left out, with the reasons, by the source's id."""
-        return {source.id: dict(getattr(source.provider, "left_out", {})) for source in self._sources}
+        """Return the tools that the last listing of each source left out, with the reasons,
+        by the source's id.
+        """
+        return {
+            source.id: dict(getattr(source.provider, "left_out", {})) for source in self._sources
+        }
 
     def missing(self) -> dict[str, Mapping[str, str]]:
         """Return what offered tools lack of their definitions.
@@ -90,7 +100,8 @@ class ToolsetRefresher:
 
     def close(self) -> None:
         """Stop, and close all sources. Idempotent."""
-        thread, self._thread = self._thread, None
+        thread = self._thread
+        self._thread = None
         if thread is not None:
             thread.close()
             # In threads of their own, so that a server that does not end holds up none of the
@@ -108,13 +119,17 @@ class ToolsetRefresher:
 
         `first_result` is set once the source is listed, to "", or to why that failed.
         """
-        loop, changed, failures, is_reachable = asyncio.get_running_loop(), asyncio.Event(), 0, False
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        failures = 0
+        is_reachable = False
         self._list_again[source.id] = changed.set
         while True:
             since = time.monotonic()
             changed.clear()
             error = await self._list(source, lambda: loop.call_soon_threadsafe(changed.set))
-            if error and is_reachable:  # one warning; `first_result` tells of a source that was never reached
+            # One warning; `first_result` tells of a source that was never reached.
+            if error and is_reachable:
                 log.warning("source.unreachable", extra={"source": source.name, "why": error})
             is_reachable = not error
             if not first_result.done():
@@ -122,7 +137,10 @@ class ToolsetRefresher:
             if not error:
                 await changed.wait()
             seconds = time.monotonic() - since
-            failures = 1 if seconds >= STABLE_SECONDS else failures + 1
+            if seconds >= STABLE_SECONDS:
+                failures = 1
+            else:
+                failures = failures + 1
             pause = backoff_seconds(
                 failures,
                 first=FIRST_PAUSE_SECONDS,
@@ -134,24 +152,40 @@ class ToolsetRefresher:
             await asyncio.sleep(pause)
 
     async def _list(self, source: LiveSource, changed: Callable[[], object]) -> str:
-        """Pass a source's tools on, and return why that failed, or "". It calls `changed` when it has other tools."""
-        watch: Callable[[Callable[[], object]], object] = getattr(source.provider, "watch", lambda _: None)
+        """Pass a source's tools on, and return why that failed, or "".
+
+        It calls `changed` when it has other tools.
+        """
+        watch: Callable[[Callable[[], object]], object] = getattr(
+            source.provider, "watch", lambda _: None
+        )
         try:
             watch(changed)
-            tools = provided(source.provider, await source.provider.list_tools(), source.namespace, source.confirm)
+            tools = provided(
+                source.provider,
+                await source.provider.list_tools(),
+                source.namespace,
+                source.confirm,
+            )
             losses = self._on_tools(source.id, tools) or {}
         except ToolError as exc:
             return str(exc) or type(exc).__name__
-        except (Exception, asyncio.CancelledError) as exc:  # a source is third-party code: it must not stop the others
+        except (
+            Exception,
+            asyncio.CancelledError,
+        ) as exc:  # a source is third-party code: it must not stop the others
             task = asyncio.current_task()
-            if task is not None and task.cancelling():  # else the CancelledError comes from inside the source
+            # Else the CancelledError comes from inside the source.
+            if task is not None and task.cancelling():
                 raise
             log.exception("source.failed", extra={"source": source.name})
             return type(exc).__name__
         self._losses.pop(source.id, None)
         for loser, why in losses.items():
             self._losses[loser] = why
-            self._list_again[loser]()  # it is refused then, and tried again until its names are free
+            self._list_again[
+                loser
+            ]()  # it is refused then, and tried again until its names are free
         log.info("source.listed", extra={"source": source.name, "tools": len(tools)})
         return ""
 

@@ -1,4 +1,6 @@
-"""Tool selectors: which tools a model sees in a step, by keywords, by roles, combined, and from other distributions."""
+"""Tool selectors: which tools a model sees in a step, by keywords, by roles, combined,
+and from other distributions.
+"""
 
 from __future__ import annotations
 
@@ -20,43 +22,65 @@ from sayso.pending.error_texts import error_text
 from sayso.pending.proposals import current_user_ids
 
 log = logging.getLogger(__name__)
-#: Time limit of a selector, in seconds. One that asks others has `select_seconds = None`: theirs count.
+#: Time limit of a selector, in seconds. One that asks others has `select_seconds = None`:
+#: theirs count.
 SELECT_SECONDS = 30.0
 
 
 @runtime_checkable
 class ToolSelector(Protocol):
-    """Chooses tools for the next model call. A tool left out cannot be called in that step either (seed)."""
+    """Chooses tools for the next model call.
+
+    A tool left out cannot be called in that step either (seed).
+    """
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
-        """Return the subset of `tools` for this step of the conversation; their order does not matter."""
+        """Return the subset of `tools` for this step of the conversation;
+        their order does not matter.
+        """
         ...
 
 
-async def narrow(selector: ToolSelector, messages: Iterable[Message], tools: Iterable[Tool]) -> list[Tool]:
+async def narrow(
+    selector: ToolSelector, messages: Iterable[Message], tools: Iterable[Tool]
+) -> list[Tool]:
     """Return the given tools that the selector chose, in the order given. Never raises.
 
-    A selector that fails, or takes longer than SELECT_SECONDS, shows no tool: an error must not grant access. One that
-    only keeps noise away catches its errors itself, or is wrapped in `FailOpen`.
+    A selector that fails, or takes longer than SELECT_SECONDS, shows no tool: an error must not
+    grant access. One that only keeps noise away catches its errors itself, or is wrapped in
+    `FailOpen`.
     """
     given = list(tools)
     try:
         return await _select(selector, messages, given)
-    except (Exception, SystemExit):  # a selector may be third-party code, and the turn must be answered
+    except (
+        Exception,
+        SystemExit,
+    ):  # a selector may be third-party code, and the turn must be answered
         advice = "no tool is shown while it fails: mend it, or wrap it in FailOpen if it restricts no user"
-        log.warning("selector.failed", exc_info=True, extra={"selector": type(selector).__name__, "advice": advice})
+        log.warning(
+            "selector.failed",
+            exc_info=True,
+            extra={"selector": type(selector).__name__, "advice": advice},
+        )
         return []
 
 
-async def _select(selector: ToolSelector, messages: Iterable[Message], given: list[Tool]) -> list[Tool]:
-    """Return `narrow`'s result, but raise what the selector raises, TimeoutError, and errors of a malformed result."""
+async def _select(
+    selector: ToolSelector, messages: Iterable[Message], given: list[Tool]
+) -> list[Tool]:
+    """Return `narrow`'s result, but raise what the selector raises, TimeoutError,
+    and errors of a malformed result.
+    """
     async with asyncio.timeout(getattr(selector, "select_seconds", SELECT_SECONDS)):
         names = {tool.name for tool in await selector.select(list(messages), list(given))}
     return [tool for tool in given if tool.name in names]
 
 
 class AllOf:
-    """Selects the tools that all its selectors choose: each is given those that the one before it left."""
+    """Selects the tools that all its selectors choose:
+    each is given those that the one before it left.
+    """
 
     select_seconds = None
 
@@ -65,9 +89,13 @@ class AllOf:
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
         """Return the tools that all chose; none if a selector fails."""
-        history, left = list(messages), list(tools)
+        history = list(messages)
+        left = list(tools)
         for selector in self.selectors:
-            left = await narrow(selector, history, left) if left else []
+            if left:
+                left = await narrow(selector, history, left)
+            else:
+                left = []
         return left
 
 
@@ -81,8 +109,13 @@ class AnyOf:
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
         """Return the tools that any of them chose, in the order given."""
-        history, given = list(messages), list(tools)
-        names = {tool.name for selector in self.selectors for tool in await narrow(selector, history, given)}
+        history = list(messages)
+        given = list(tools)
+        names = {
+            tool.name
+            for selector in self.selectors
+            for tool in await narrow(selector, history, given)
+        }
         return [tool for tool in given if tool.name in names]
 
 
@@ -129,7 +162,11 @@ class FailOpen:
         except (Exception, SystemExit):  # catching them is the purpose of this class
             if not self._failing:
                 name = type(self.selector).__name__
-                log.warning("selector.failed", exc_info=True, extra={"selector": name, "advice": "all tools are shown"})
+                log.warning(
+                    "selector.failed",
+                    exc_info=True,
+                    extra={"selector": name, "advice": "all tools are shown"},
+                )
             self._failing = True
             return given
         self._failing = False
@@ -146,16 +183,26 @@ def restriction_of(selector: ToolSelector) -> ToolSelector | None:
             return None
         case AllOf(selectors=parts):
             restrictions = [each for each in map(restriction_of, parts) if each is not None]
-            return AllOf(*restrictions) if restrictions else None
-        case AnyOf(selectors=parts):  # roles in it restrict nothing that a part without restriction adds
+            if restrictions:
+                return AllOf(*restrictions)
+            return None
+        case AnyOf(
+            selectors=parts
+        ):  # roles in it restrict nothing that a part without restriction adds
             of_parts = list(map(restriction_of, parts))
-            return None if None in of_parts else AnyOf(*filter(None, of_parts))
+            if None in of_parts:
+                return None
+            return AnyOf(*filter(None, of_parts))
         case Always(selector=inner, names=names):
             restriction = restriction_of(inner)
-            return Always(restriction, names) if restriction else None
+            if restriction:
+                return Always(restriction, names)
+            return None
         case FailOpen(selector=inner):
             restriction = restriction_of(inner)
-            return FailOpen(restriction) if restriction else None
+            if restriction:
+                return FailOpen(restriction)
+            return None
     return selector
 
 
@@ -169,7 +216,9 @@ def shortening_of(selector: ToolSelector) -> ToolSelector | None:
             return _NeededTools(embedding)
         case AllOf(selectors=parts):
             shortenings = [each for each in map(shortening_of, parts) if each is not None]
-            return AllOf(*shortenings) if shortenings else None
+            if shortenings:
+                return AllOf(*shortenings)
+            return None
         case AnyOf(selectors=parts):
             changed = [shortening_of(each) for each in parts]
             if not any(changed):
@@ -177,7 +226,9 @@ def shortening_of(selector: ToolSelector) -> ToolSelector | None:
             return AnyOf(*(new or old for new, old in zip(changed, parts, strict=True)))
         case Always(selector=inner, names=names):
             shortening = shortening_of(inner)
-            return Always(shortening, names) if shortening else None
+            if shortening:
+                return Always(shortening, names)
+            return None
         case FailOpen(selector=inner):
             return shortening_of(inner)
     return None
@@ -227,11 +278,13 @@ RoleFunction = Callable[[], str | Awaitable[str | None] | None]
 
 
 class RoleBasedSelector:
-    """Selects tools by role (seed): exactly those of `allowed`, by default the class's `ALLOWED_TOOLS`.
+    """Selects tools by role (seed): exactly those of `allowed`,
+    by default the class's `ALLOWED_TOOLS`.
 
-    `role` is a role, or a function that returns the current user's role, sync or async. Names of tools may be patterns
-    (`find_*`); the case of roles is ignored. An unknown role may use no tool, and while the function raises, no user
-    may use any: `narrow` ensures that. Raises ValueError for a role given twice, and for text in place of a list.
+    `role` is a role, or a function that returns the current user's role, sync or async. Names of
+    tools may be patterns (`find_*`); the case of roles is ignored. An unknown role may use no tool,
+    and while the function raises, no user may use any: `narrow` ensures that. Raises ValueError for
+    a role given twice, and for text in place of a list.
     """
 
     #: The tools of each role; subclasses may set it.
@@ -241,12 +294,16 @@ class RoleBasedSelector:
         "viewer": {"read_file"},
     }
 
-    def __init__(self, role: str | RoleFunction, *, allowed: Mapping[str, Collection[str]] | None = None) -> None:
+    def __init__(
+        self, role: str | RoleFunction, *, allowed: Mapping[str, Collection[str]] | None = None
+    ) -> None:
         self.role = role.lower() if isinstance(role, str) else role
         self.allowed: dict[str, tuple[str, ...]] = {}
         for name, patterns in (self.ALLOWED_TOOLS if allowed is None else allowed).items():
             if isinstance(patterns, str):
-                raise ValueError(f"the tools of role {name!r} are {patterns!r}: give a list, such as ['find_*']")
+                raise ValueError(
+                    f"the tools of role {name!r} are {patterns!r}: give a list, such as ['find_*']"
+                )
             if name.lower() in self.allowed:
                 raise ValueError(f"role {name!r} is given twice, in upper and lower case: keep one")
             self.allowed[name.lower()] = tuple(patterns)
@@ -254,12 +311,19 @@ class RoleBasedSelector:
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
         """Return the tools that the role may use, whatever the messages say."""
         patterns = self.allowed.get(await self.current_role(), ())
-        return [tool for tool in tools if any(fnmatchcase(tool.name, pattern) for pattern in patterns)]
+        return [
+            tool for tool in tools if any(fnmatchcase(tool.name, pattern) for pattern in patterns)
+        ]
 
     async def current_role(self) -> str:
-        """Return the current user's role in lower case; "" for none. Raises what the role function raises."""
+        """Return the current user's role in lower case; "" for none.
+
+        Raises what the role function raises.
+        """
         role = self.role if isinstance(self.role, str) else self.role()
-        return ((await role if inspect.isawaitable(role) else role) or "").lower()
+        if inspect.isawaitable(role):
+            role = await role
+        return (role or "").lower()
 
 
 def role_of_user(selector: object) -> str:
@@ -273,7 +337,9 @@ def role_of_user(selector: object) -> str:
     value = by_role.role if isinstance(by_role.role, str) else by_role.role()
     if inspect.iscoroutine(value):
         value.close()
-    return value.lower() if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value.lower()
+    return ""
 
 
 def _role_selectors_in(selector: object) -> Iterator[RoleBasedSelector]:
@@ -295,7 +361,9 @@ class UserRoles:
 
     def __call__(self) -> str:
         """Return the current user's role."""
-        return next((self.users[name] for name in current_user_ids() if name in self.users), self.default)
+        return next(
+            (self.users[name] for name in current_user_ids() if name in self.users), self.default
+        )
 
 
 #: Whether a tool is shown or hidden whatever the user writes, or depends on the text.
@@ -303,29 +371,39 @@ Visibility = Literal["shown", "hidden", "depends"]
 
 
 async def would_show(selector: ToolSelector | None, tool: Tool) -> Visibility:
-    """Return whether the current user's runs show the tool. A role that cannot be determined hides it."""
+    """Return whether the current user's runs show the tool.
+
+    A role that cannot be determined hides it.
+    """
     match selector:
         case None:
             return "shown"
         case RoleBasedSelector():
             try:
-                return "shown" if tool in list(await selector.select([], [tool])) else "hidden"
+                if tool in list(await selector.select([], [tool])):
+                    return "shown"
+                return "hidden"
             except Exception:  # as in a turn: nothing is shown
                 return "hidden"
         case Always():
-            return "shown" if selector.always_shows(tool) else await would_show(selector.selector, tool)
+            if selector.always_shows(tool):
+                return "shown"
+            return await would_show(selector.selector, tool)
         case FailOpen():
             return await would_show(selector.selector, tool)
         case AllOf() | AnyOf():  # the first of these that a part has, else the last
             order: list[Visibility] = ["hidden", "depends", "shown"]
-            order = order if isinstance(selector, AllOf) else order[::-1]
+            if isinstance(selector, AnyOf):
+                order.reverse()
             parts = [await would_show(each, tool) for each in selector.selectors]
             return min(parts, key=order.index, default=order[-1])
     return "depends"
 
 
 async def roles_in(selector: ToolSelector | None) -> list[str]:
-    """Return the current user's role in each role selector inside this one, without those that cannot be determined."""
+    """Return the current user's role in each role selector inside this one,
+    without those that cannot be determined.
+    """
     roles = []
     for by_role in _role_selectors_in(selector):
         with suppress(Exception):  # a role function may raise anything
@@ -336,15 +414,20 @@ async def roles_in(selector: ToolSelector | None) -> list[str]:
 class KeywordSelector:
     """Selects tools by words in the latest message (seed); case is ignored, in tool names too.
 
-    Without messages no tool is shown; if the latest message is not the user's, such as a tool's result, all are; if
-    nothing matches, none. A keyword counts anywhere in the text, "file" in "profile" too; with `whole_words` only as a
-    whole word, in scripts that have spaces between words. Raises ValueError for keywords that are no lists.
+    Without messages no tool is shown; if the latest message is not the user's, such as a tool's
+    result, all are; if nothing matches, none. A keyword counts anywhere in the text, "file" in
+    "profile" too; with `whole_words` only as a whole word, in scripts that have spaces between
+    words. Raises ValueError for keywords that are no lists.
     """
 
     def __init__(self, keywords: Mapping[str, Sequence[str]], *, whole_words: bool = False) -> None:
         for name, words in keywords.items():
-            if isinstance(words, str) or not all(isinstance(word, str) and word.strip() for word in words):
-                raise ValueError(f"keywords of {name!r} are {words!r}: give a list of words, such as ['file', 'save']")
+            if isinstance(words, str) or not all(
+                isinstance(word, str) and word.strip() for word in words
+            ):
+                raise ValueError(
+                    f"keywords of {name!r} are {words!r}: give a list of words, such as ['file', 'save']"
+                )
         self.keywords = {name.lower(): list(words) for name, words in keywords.items()}
         self.whole_words = whole_words
 
@@ -366,16 +449,26 @@ class KeywordSelector:
 
 #: The group of entry points in which a distribution's pyproject.toml names its selectors.
 GROUP = "sayso.selector"
-#: Sayso's own selectors. No entry point can replace them, and they are found in a source tree that is not installed.
-_OWN: dict[str, type] = {"keyword": KeywordSelector, "role_based": RoleBasedSelector, "embedding": EmbeddingSelector}
+#: Sayso's own selectors. No entry point can replace them,
+#: and they are found in a source tree that is not installed.
+_OWN: dict[str, type] = {
+    "keyword": KeywordSelector,
+    "role_based": RoleBasedSelector,
+    "embedding": EmbeddingSelector,
+}
 
 
 class SelectorLoadError(ToolError):
-    """Raised when no selector can be loaded by a name; the message names the distribution and the cure."""
+    """Raised when no selector can be loaded by a name;
+    the message names the distribution and the cure.
+    """
 
 
 def discover_selectors() -> dict[str, type]:
-    """Return every installed selector by name. One that does not load is left out, with one warning."""
+    """Return every installed selector by name.
+
+    One that does not load is left out, with one warning.
+    """
     selectors = dict(_OWN)
     for name in sorted(entry_points(group=GROUP).names - _OWN.keys()):
         try:
@@ -394,16 +487,24 @@ def find_selector(name: str) -> type:
     if not points:
         known = ", ".join(sorted({*_OWN, *installed.names}))
         raise SelectorLoadError(f"no selector {name!r} is installed; known: {known}")
-    owners = [f"{each.dist.name} {each.dist.version}" if each.dist else "an unknown distribution" for each in points]
+    owners = [
+        f"{each.dist.name} {each.dist.version}" if each.dist else "an unknown distribution"
+        for each in points
+    ]
     if len(points) > 1:
         claimants = ", ".join(sorted(set(owners)))
-        raise SelectorLoadError(f"selector {name!r} is claimed by {claimants}: uninstall all but one")
-    what, owner = f"selector {name!r} of {owners[0]} ({points[0].value})", owners[0]
+        raise SelectorLoadError(
+            f"selector {name!r} is claimed by {claimants}: uninstall all but one"
+        )
+    what = f"selector {name!r} of {owners[0]} ({points[0].value})"
+    owner = owners[0]
     try:
         selector = points[0].load()
     except (Exception, SystemExit) as exc:  # third-party code
         reason = f"{type(exc).__name__}: {error_text(exc)}"
-        raise SelectorLoadError(f"{what} does not load: {reason}: reinstall or remove {owner}") from exc
+        raise SelectorLoadError(
+            f"{what} does not load: {reason}: reinstall or remove {owner}"
+        ) from exc
     if not isinstance(selector, type) or not callable(getattr(selector, "select", None)):
         cure = f"ask for it where {owner} comes from, or remove it"
         raise SelectorLoadError(f"{what} is no class with a select method: {cure}")

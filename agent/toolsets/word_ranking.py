@@ -127,7 +127,10 @@ class WordRanking:
         covered = sum(self._rarity[stem] for stem in sorted(name & met_stems)) / whole
         score *= 1 - _NAME_SHARE + _NAME_SHARE * covered
 
-        actions = self._actions[index] if self._actions else frozenset()
+        if self._actions:
+            actions = self._actions[index]
+        else:
+            actions = frozenset()
         if not actions or not request.actions:
             return score
         fit = max(request.actions.get(action, 0.0) for action in actions)
@@ -153,7 +156,10 @@ def _fields_of(tool: Tool, language: str) -> _Fields:
         " ".join(parameter.name for parameter in tool.parameters),
         " ".join(parameter.description for parameter in tool.parameters),
     )
-    fillers = _FILLERS if language == "en" else frozenset()
+    if language == "en":
+        fillers = _FILLERS
+    else:
+        fillers = frozenset()
     fields = []
     for text in texts:
         words = [word for word in words_of(text) if word not in fillers]
@@ -202,4 +208,6 @@ def _actions_of(fields: _Fields) -> frozenset[str]:
 def _language_of(tools: Sequence[Tool]) -> str:
     """Return the language of most descriptions, English where none is recognized."""
     languages = Counter(filter(None, (recognize(tool.description) for tool in tools)))
-    return languages.most_common(1)[0][0] if languages else "en"
+    if languages:
+        return languages.most_common(1)[0][0]
+    return "en"

@@ -48,7 +48,10 @@ def main() -> None:
     began = time.monotonic()
     found: dict[str, dict[str, results.Figures]] = defaultdict(dict)
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        lanes = [pool.submit(_run_lane, lane, chosen.count, chosen.seed, chosen.show) for lane in _lanes(names, faults)]
+        lanes = [
+            pool.submit(_run_lane, lane, chosen.count, chosen.seed, chosen.show)
+            for lane in _lanes(names, faults)
+        ]
         for done in as_completed(lanes):
             for name, fault, runs in done.result():
                 notes = [note for run in runs for note in run.notes]
@@ -107,7 +110,9 @@ def _print(name: str, fault: Fault, runs: Sequence[Result], show: bool) -> None:
     print("\n".join([f"{fault.name:44} {name:19} {said} ({seconds:.0f} s)", *shown]), flush=True)
 
 
-def _publish(found: dict[str, dict[str, results.Figures]], count: int, seed: int, seconds: float) -> None:
+def _publish(
+    found: dict[str, dict[str, results.Figures]], count: int, seed: int, seconds: float
+) -> None:
     """Write the results. Cells that did not run keep the figures of the last file."""
     whole = found
     is_whole = all(len(found.get(fault.name, ())) == len(NAMES) for fault in FAULTS)

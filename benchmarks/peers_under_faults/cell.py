@@ -124,7 +124,9 @@ class Cell:
         return Result(
             verdict=verdict,
             seconds=round(time.monotonic() - started, 1),
-            effects={f"{order} {meaning}": count for (order, meaning), count in run.effects.items()},
+            effects={
+                f"{order} {meaning}": count for (order, meaning), count in run.effects.items()
+            },
             texts=list(run.texts),
             refused_histories=len(self.model.refused) - refused,
             notes=run.notes,
@@ -369,7 +371,9 @@ class Act:
         # The answer to the plain message is no word about the run.
         return replace(run, effects=self.effects(), is_alive=alive)
 
-    def _wait(self, approved: tuple[int, ...], refusable: bool, reason: str, orders: tuple[int, ...]) -> judge.Run:
+    def _wait(
+        self, approved: tuple[int, ...], refusable: bool, reason: str, orders: tuple[int, ...]
+    ) -> judge.Run:
         """Wait until all webhooks are answered, the verdict is a good one, and nothing more is read."""
         began = time.monotonic()
         while True:

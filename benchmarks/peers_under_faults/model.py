@@ -80,7 +80,9 @@ def check(messages: list[Json]) -> None:
             missing.discard(call)
             continue
         if missing:
-            raise BadHistory(f"An assistant message with 'tool_calls' lacks results: {sorted(missing)}")
+            raise BadHistory(
+                f"An assistant message with 'tool_calls' lacks results: {sorted(missing)}"
+            )
         calls = [call["id"] for call in message.get("tool_calls") or []]
         if known & set(calls) or len(set(calls)) < len(calls):
             raise BadHistory(f"A call id is used twice: {calls}")
@@ -158,7 +160,11 @@ def _calls(order: int, messages: list[Json]) -> int:
 
 def _latest(order: int, messages: list[Json]) -> tuple[Outcome, str]:
     """Return what the latest result for an order says, and its text."""
-    results = {message["tool_call_id"]: text_of(message) for message in messages if message["role"] == "tool"}
+    results = {
+        message["tool_call_id"]: text_of(message)
+        for message in messages
+        if message["role"] == "tool"
+    }
     said = [results[call] for call in _made(order, messages) if call in results]
     if not said:
         return "", ""
@@ -253,7 +259,9 @@ class _Handler(BaseHTTPRequestHandler):
         error = {"error": _error(failure.status, "the model is not available")}
         self._send(failure.status, json.dumps(error), **failure.headers)
 
-    def _send(self, status: int, body: str, content_type: str = "application/json", **headers: str) -> None:
+    def _send(
+        self, status: int, body: str, content_type: str = "application/json", **headers: str
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body.encode())))

@@ -159,7 +159,9 @@ class _WatchedTelegram(FakeTelegram):
         chat = str(params.get("chat_id") or self._platform.tapped_chats.get(query, ""))
         is_read = bool(text) and method not in _NOT_READ
         if is_read and self._platform.watch(chat, text, False):
-            return json_response({"ok": False, "error_code": 502, "description": "Bad Gateway"}, 502)
+            return json_response(
+                {"ok": False, "error_code": 502, "description": "Bad Gateway"}, 502
+            )
         response = super().answer(call)
         if is_read and response.status == 200:
             self._note(chat, method, text)

@@ -105,7 +105,9 @@ def write(run: Published, file: Path = PUBLISHED) -> None:
     file.write_text(run.to_json(), encoding="utf-8")
 
 
-def merged(old: Published, results: Mapping[str, Mapping[str, Figures]]) -> dict[str, dict[str, Figures]]:
+def merged(
+    old: Published, results: Mapping[str, Mapping[str, Figures]]
+) -> dict[str, dict[str, Figures]]:
     """Return the results of an old run with some of its cells replaced."""
     whole = {fault: dict(systems) for fault, systems in old.results.items()}
     for fault, systems in results.items():

@@ -209,7 +209,9 @@ class Sayso(System):
         places = ["--config", str(self.folder / "sayso.yaml"), "--data", str(self.folder)]
         full = [sys.executable, "-m", "sayso", *command, *places]
         with self._log() as log:
-            return subprocess.Popen(full, env=self.environ, stdout=log, stderr=log, start_new_session=True)
+            return subprocess.Popen(
+                full, env=self.environ, stdout=log, stderr=log, start_new_session=True
+            )
 
     def _end(self) -> None:
         for process in self._processes:
@@ -256,7 +258,9 @@ def make_system(name: str, folder: Path, **addresses: str) -> System:
 
 def versions() -> dict[str, dict[str, str]]:
     """Return the installed versions of each system's distributions."""
-    installed = {name: {each: version(each) for each in found} for name, found in DISTRIBUTIONS.items()}
+    installed = {
+        name: {each: version(each) for each in found} for name, found in DISTRIBUTIONS.items()
+    }
     command = ["git", "rev-parse", "--short=8", "HEAD"]
     done = subprocess.run(command, cwd=_APPS, capture_output=True, text=True, check=False)
     installed["Sayso"]["commit"] = done.stdout.strip()

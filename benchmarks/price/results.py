@@ -121,7 +121,9 @@ def _confirmed(encode: Encode) -> Iterator[Row]:
             peers[name] = openai_price(recorder.bodies, encode)
     calls = {name: float(price.calls) for name, price in peers.items()}
     tokens = {name: float(price.tokens) for name, price in peers.items()}
-    yield Row("a confirmed action, and what the model says of it: model calls", ours.calls, 2, peers=calls)
+    yield Row(
+        "a confirmed action, and what the model says of it: model calls", ours.calls, 2, peers=calls
+    )
     yield Row("the same: tokens", ours.tokens, peers=tokens)
     what = "the same: share of the first request with which the second one begins"
     yield Row(what, kept, 1, True, "%")

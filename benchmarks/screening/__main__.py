@@ -75,7 +75,10 @@ def tally(cases: Iterable[Case]) -> Tally:
 
 def table(by: str = "") -> list[str]:
     """Return the totals of each part of the corpus and, on request, its groups by "language" or "kind"."""
-    rows = ["| texts | injections | marked | | harmless | marked | |", "|---|---|---|---|---|---|---|"]
+    rows = [
+        "| texts | injections | marked | | harmless | marked | |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for part in PARTS:
         cases = read_part(part)
         rows.append(_row(part, cases))
@@ -86,7 +89,9 @@ def table(by: str = "") -> list[str]:
 
 def marked_in(files: Iterable[Path]) -> Iterator[str]:
     """Yield each marked paragraph of these files with its file and kinds; then the number of all paragraphs."""
-    paragraphs = [(file, each) for file in files for each in file.read_text(errors="replace").split("\n\n")]
+    paragraphs = [
+        (file, each) for file in files for each in file.read_text(errors="replace").split("\n\n")
+    ]
     found = [(file, kinds, each) for file, each in paragraphs if (kinds := suspicions(each))]
     for file, kinds, each in found:
         yield f"{file}: {', '.join(kinds)}: {' '.join(each.split())[:100]!a}"
@@ -95,18 +100,27 @@ def marked_in(files: Iterable[Path]) -> Iterator[str]:
 
 def milliseconds(chars: int) -> float:
     """Return the best of five screenings of prose of this length."""
-    text = ("The invoice was sent to the customer, and the system shows all previous orders. " * (chars // 80 + 1))[
-        :chars
-    ]
+    text = (
+        "The invoice was sent to the customer, and the system shows all previous orders. "
+        * (chars // 80 + 1)
+    )[:chars]
     return min(timeit.repeat(lambda: suspicions(text), number=1, repeat=5)) * 1000
 
 
 def main() -> None:
     """Print the table, or the mistakes in the tuned part."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.screening")
-    parser.add_argument("--by", choices=("language", "kind"), default="", help="rows for each of them, too")
-    parser.add_argument("--wrong", action="store_true", help="the mistakes in the part that the patterns are tuned on")
-    parser.add_argument("--on", nargs="+", type=Path, default=(), help="files of yours: which paragraphs are marked")
+    parser.add_argument(
+        "--by", choices=("language", "kind"), default="", help="rows for each of them, too"
+    )
+    parser.add_argument(
+        "--wrong",
+        action="store_true",
+        help="the mistakes in the part that the patterns are tuned on",
+    )
+    parser.add_argument(
+        "--on", nargs="+", type=Path, default=(), help="files of yours: which paragraphs are marked"
+    )
     asked = parser.parse_args()
     if asked.on:
         print("\n".join(marked_in(asked.on)))
@@ -116,7 +130,11 @@ def main() -> None:
         return
     print("\n".join(table(asked.by)))
     print(
-        "\n" + ", ".join(f"{chars:,} characters: {milliseconds(chars):.2f} ms" for chars in (1000, 100_000, 1_000_000))
+        "\n"
+        + ", ".join(
+            f"{chars:,} characters: {milliseconds(chars):.2f} ms"
+            for chars in (1000, 100_000, 1_000_000)
+        )
     )
 
 
@@ -135,8 +153,14 @@ def _groups(cases: Iterable[Case], by: str) -> list[tuple[str, list[Case]]]:
 
 def _row(name: str, cases: Sequence[Case]) -> str:
     found = tally(cases)
-    hits = f"{found.injections} | {found.hits} | {found.hit_rate:.0%}" if found.injections else " |  | "
-    alarms = f"{found.benign} | {found.alarms} | {found.alarm_rate:.0%}" if found.benign else " |  | "
+    hits = (
+        f"{found.injections} | {found.hits} | {found.hit_rate:.0%}"
+        if found.injections
+        else " |  | "
+    )
+    alarms = (
+        f"{found.benign} | {found.alarms} | {found.alarm_rate:.0%}" if found.benign else " |  | "
+    )
     return f"| {name} | {hits} | {alarms} |"
 
 

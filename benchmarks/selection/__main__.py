@@ -45,7 +45,11 @@ def read_tools() -> list[Tool]:
 
 def read_requests(part: str) -> list[Request]:
     """Return the requests of one part of the list."""
-    return [request for line in _lines("requests.jsonl") if (request := Request(**json.loads(line))).part == part]
+    return [
+        request
+        for line in _lines("requests.jsonl")
+        if (request := Request(**json.loads(line))).part == part
+    ]
 
 
 def missed(requests: list[Request], selector: EmbeddingSelector) -> list[Request]:
@@ -72,7 +76,10 @@ def _tool(name: str, description: str, parameters: dict[str, str]) -> Tool:
 
 
 def _table() -> Iterator[str]:
-    selectors = {"default": EmbeddingSelector(), "letters alone": EmbeddingSelector(embedder=NgramEmbedder())}
+    selectors = {
+        "default": EmbeddingSelector(),
+        "letters alone": EmbeddingSelector(embedder=NgramEmbedder()),
+    }
     yield f"The right tool among the {EmbeddingSelector().top_k} shown, of {len(read_tools())}:"
     yield f"| requests | of them | {' | '.join(f'{name} | ' for name in selectors)} |"
     yield f"|---|---|{'---|---|' * len(selectors)}"
@@ -86,8 +93,12 @@ def _table() -> Iterator[str]:
 def main() -> None:
     """Print the table, or the requests of the part `open` whose tool is not shown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.selection")
-    parser.add_argument("what", nargs="?", choices=["requests", "published", "conversation"], default="requests")
-    parser.add_argument("--wrong", action="store_true", help="the misses in the part that constants were chosen on")
+    parser.add_argument(
+        "what", nargs="?", choices=["requests", "published", "conversation"], default="requests"
+    )
+    parser.add_argument(
+        "--wrong", action="store_true", help="the misses in the part that constants were chosen on"
+    )
     chosen = parser.parse_args()
     if chosen.what == "published":
         from benchmarks.selection import published

@@ -15,7 +15,16 @@ from benchmarks.price.catalog import all_tools
 from benchmarks.price.shop import PROMPT
 from benchmarks.price.units import Body, Encode, best_encoding, openai_price
 from benchmarks.selection.__main__ import Request, read_requests
-from sayso.agent import Agent, AgentConfig, ConversationMemory, EmbeddingSelector, Message, Tool, ToolCall, ToolSelector
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    ConversationMemory,
+    EmbeddingSelector,
+    Message,
+    Tool,
+    ToolCall,
+    ToolSelector,
+)
 from sayso.agent.messages import Role, UsageStats
 from sayso.agent.providers.base import Completion, ProviderRequest
 
@@ -26,7 +35,9 @@ CONVERSATIONS = 10
 #: The tool that finds others, and the one that calls a tool by its name.
 FINDER = "find_tools"
 CALLER = "call_tool"
-_ENTRIES = [f"A-{at}: Ada Hopper, on 2026-11-{at}, two items, open until Friday" for at in range(11, 23)]
+_ENTRIES = [
+    f"A-{at}: Ada Hopper, on 2026-11-{at}, two items, open until Friday" for at in range(11, 23)
+]
 #: The result of every tool: as long as those of shops usually are.
 RESULT = "\n".join(["Done.", *_ENTRIES])
 
@@ -65,9 +76,15 @@ def ways() -> list[Way]:
     return [
         Way("all shown", catalog),
         Way("the five nearest to each message", catalog, NearestTools()),
-        Way("`find_tools` and `call_tool` alone, schemas in the results", [*generic_tools(catalog)]),
+        Way(
+            "`find_tools` and `call_tool` alone, schemas in the results", [*generic_tools(catalog)]
+        ),
         Way("`find_tools` alone, what it finds is added", catalog, OnlyFound()),
-        Way("what a message needs is added, and `find_tools` (default)", catalog, EmbeddingSelector()),
+        Way(
+            "what a message needs is added, and `find_tools` (default)",
+            catalog,
+            EmbeddingSelector(),
+        ),
     ]
 
 
@@ -86,7 +103,9 @@ def generic_tools(catalog: Sequence[Tool]) -> Iterator[Tool]:
     def call_tool(name: str, arguments: dict[str, str]) -> str:
         return RESULT
 
-    yield Tool.from_function(find_tools, description="Find tools with their schemas, for call_tool.")
+    yield Tool.from_function(
+        find_tools, description="Find tools with their schemas, for call_tool."
+    )
     yield Tool.from_function(call_tool, description="Call a tool that find_tools has found.")
 
 
@@ -113,7 +132,9 @@ class Model:
         call = self._next_call(request)
         usage = UsageStats(1, 1, 2, model="m", provider="p")
         if call is None:
-            return Message(Role.ASSISTANT, "That is done: two of them are open. Is there anything else?"), usage
+            return Message(
+                Role.ASSISTANT, "That is done: two of them are open. Is there anything else?"
+            ), usage
         self._steps.append(call.tool_name)
         return Message(Role.ASSISTANT, tool_calls=(call,)), usage
 
@@ -142,7 +163,9 @@ def _body(request: ProviderRequest) -> Body:
     messages = [{"role": "system", "content": request.system_prompt}]
     for message in request.messages:
         calls = [{"function": _function(call)} for call in message.tool_calls]
-        messages.append({"role": str(message.role), "content": message.content, "tool_calls": calls})
+        messages.append(
+            {"role": str(message.role), "content": message.content, "tool_calls": calls}
+        )
     return {
         "tools": [{"type": "function", "function": dict(tool)} for tool in request.tools or ()],
         "messages": messages,

@@ -26,7 +26,14 @@ from sayso.channels.console.incoming import (
     is_same_origin,
     parse,
 )
-from sayso.channels.console.outgoing import MAX_PIECE_CHARS, bubble, file_entry, form_json, page_html, pieces_of
+from sayso.channels.console.outgoing import (
+    MAX_PIECE_CHARS,
+    bubble,
+    file_entry,
+    form_json,
+    page_html,
+    pieces_of,
+)
 from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.console.store import (
     CHAT_ID,
@@ -96,15 +103,21 @@ class ConsoleChannel:
         logins: Logins | None = None,
     ) -> None:
         if not deps.keys:
-            raise ValueError("keys is empty: give at least one secret to sign console sessions with")
-        self.name, self.settings = name, settings
+            raise ValueError(
+                "keys is empty: give at least one secret to sign console sessions with"
+            )
+        self.name = name
+        self.settings = settings
         client = deps.connect(FEED_SECONDS)
         self.feed = feed or Feed(client, deps.key_prefix)
         self.chats = chats or Chats(client, deps.key_prefix)
         self.logins = logins or Logins(deps.redis, deps.key_prefix)
         self._media = deps.media
         self._proxies = [ipaddress.ip_network(each) for each in settings.trusted_proxies]
-        self._password = settings.password.get_secret_value() if settings.password else ""
+        if settings.password:
+            self._password = settings.password.get_secret_value()
+        else:
+            self._password = ""
         # With the password in the salt, a new password ends every session.
         salt = f"sayso.console.{name}.{hashlib.sha256(self._password.encode()).hexdigest()}"
         keys = list(reversed(deps.keys))  # itsdangerous signs with the last key
@@ -131,7 +144,9 @@ class ConsoleChannel:
         more_time = {"type": "open", "of": turn.message_id, "seconds": form.seconds_left}
         with suppress(StoreDown):
             await asyncio.to_thread(self.feed.append, turn.conversation.id, more_time)
-        return WebhookResponse(200, json.dumps({"ok": True, "form": form_json(form)}), "application/json")
+        return WebhookResponse(
+            200, json.dumps({"ok": True, "form": form_json(form)}), "application/json"
+        )
 
     def form_errors(self, errors: Mapping[str, str]) -> WebhookResponse:
         """Return the answer that shows each error beside its field."""
@@ -140,30 +155,42 @@ class ConsoleChannel:
     def sender(self, hook: WebhookRequest) -> str:
         """Return the id of the user whose page posted the request. Raises Forbidden."""
         if not hook.header(PAGE_HEADER):
-            raise Forbidden(f"header {PAGE_HEADER!r} is missing: only the console page may post here")
+            raise Forbidden(
+                f"header {PAGE_HEADER!r} is missing: only the console page may post here"
+            )
         if not is_same_origin(hook):
-            raise Forbidden(f"origin {hook.header('origin')!r} is not this server: open the console page itself")
+            raise Forbidden(
+                f"origin {hook.header('origin')!r} is not this server: open the console page itself"
+            )
         user_id = self.visitor(hook)
         if not user_id:
             raise Forbidden("no valid console session: reload the page")
         return user_id
 
     def client_address(self, peer: str, forwarded_for: str) -> str:
-        """Return the address of a client: the peer's, or the one that the peer reports if it is a trusted proxy."""
+        """Return the address of a client: the peer's, or the one that the
+        peer reports if it is a trusted proxy.
+        """
         claimed = forwarded_for.rpartition(",")[2].strip()[:MAX_ADDRESS_CHARS]
         try:
-            is_proxy = is_loopback(peer) or any(ipaddress.ip_address(peer) in each for each in self._proxies)
+            is_proxy = is_loopback(peer) or any(
+                ipaddress.ip_address(peer) in each for each in self._proxies
+            )
         except ValueError:  # a peer without an address, such as a Unix socket
             is_proxy = False
         return claimed if claimed and is_proxy else peer
 
     def visitor(self, hook: WebhookRequest) -> str:
-        """Return the user id of a browser that may use the page, "" for any other. Raises StoreDown.
+        """Return the user id of a browser that may use the page, "" for any other.
+
+        Raises StoreDown.
 
         If there is a password, the browser must be logged in.
         """
         user_id = self.user_of(cookie_of(hook, self.cookie_for(hook)))
-        return user_id if user_id and (self.is_open or self._session(hook)[1:] == [user_id]) else ""
+        if user_id and (self.is_open or self._session(hook)[1:] == [user_id]):
+            return user_id
+        return ""
 
     def log_in(self, user_id: str) -> str:
         """Return the cookie of a new session of this user."""
@@ -183,18 +210,24 @@ class ConsoleChannel:
             )
         except (BadData, ValueError, TypeError):
             return []
-        return [] if self.logins.is_ended(session) else [session, user_id]
+        if self.logins.is_ended(session):
+            return []
+        return [session, user_id]
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Return no limit except for drafts: people cannot read faster than four a second."""
         return RateLimit(draft_gap=DRAFT_GAP)
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Return one bubble, or several for a long text: the file is on the first one, buttons are on the last one."""
+        """Return one bubble, or several for a long text: the file is on the first one,
+        buttons are on the last one.
+        """
         return pieces_of(reply)
 
     async def show_typing(self, turn: Turn) -> float:
-        """Show the message or tap in other tabs and after a reload, and the typing indicator. Never raises.
+        """Show the message or tap in other tabs and after a reload, and the typing indicator.
+
+        Never raises.
 
         A turn in which the agent goes on has nothing that its person wrote or tapped.
         """
@@ -205,8 +238,11 @@ class ConsoleChannel:
         entry: FeedEntry = {"type": "user", "event": turn.message_id, "text": turn.text}
         if turn.tap:
             entry = {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
-        # The page's New chat button sends /reset, which the bot answers itself unless its commands are off.
-        elif self.settings.commands and turn.decides and turn.text.casefold().split()[:1] == [RESET]:
+        # The page's New chat button sends /reset, which the bot answers
+        # itself unless its commands are off.
+        elif (
+            self.settings.commands and turn.decides and turn.text.casefold().split()[:1] == [RESET]
+        ):
             entry = {"type": CLEAR, "event": turn.message_id}
         elif turn.media:
             entry["files"] = [file_entry(media) for media in turn.media]
@@ -216,19 +252,24 @@ class ConsoleChannel:
             await asyncio.to_thread(self.feed.append, conversation_id, entry)
             await asyncio.to_thread(self.chats.use, turn.conversation, _title_from(turn))
         except StoreDown:
-            _log.warning("console.typing_failed", extra={"conversation": conversation_id}, exc_info=True)
+            _log.warning(
+                "console.typing_failed", extra={"conversation": conversation_id}, exc_info=True
+            )
         return 0.0  # the page shows the indicator until the turn is answered
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
-        """Show the unfinished answer. It replaces the last draft in the feed. Raises Unreachable."""
+        """Show the unfinished answer.
+
+        It replaces the last draft in the feed. Raises Unreachable.
+        """
         entry = {"type": "draft", "html": page_html(text[:MAX_PIECE_CHARS])}
         return await _reach(self.feed.append, turn.conversation.id, entry, shown)
 
     async def show_steps(self, turn: Turn, steps: Sequence[ToolStep], shown: str = "") -> str:
         """Show the tool calls of a turn. They replace the entry `shown` in the feed.
 
-        Those of a turn in which the agent goes on stand below the outcome, apart from the call that was
-        confirmed. Raises Unreachable.
+        Those of a turn in which the agent goes on stand below the outcome, apart from the call that
+        was confirmed. Raises Unreachable.
         """
         if not self.settings.steps:
             return ""
@@ -257,13 +298,18 @@ class ConsoleChannel:
 
         The page shows each delivery id once, so sending again is always safe.
         """
-        conversation_id, reply = delivery.conversation.id, delivery.reply
+        conversation_id = delivery.conversation.id
+        reply = delivery.reply
         edited = None
         if reply.edits:
             edited = await _reach(self.feed.find, conversation_id, reply.edits)
         edited_type = edited["type"] if edited else ""
         if edited_type == "bubble":
-            await _reach(self.feed.append, conversation_id, {**bubble(delivery), "type": "edit", "of": reply.edits})
+            await _reach(
+                self.feed.append,
+                conversation_id,
+                {**bubble(delivery), "type": "edit", "of": reply.edits},
+            )
             return Receipt(reply.edits)
         if reply.edits and reply.optional and edited_type != "draft":
             return Receipt("")
@@ -282,7 +328,10 @@ class ConsoleChannel:
         return f"sayso_console_{self.name}"
 
     def cookie_for(self, hook: WebhookRequest) -> str:
-        """Return the name of the cookie that identifies a browser. Over https no other host can set it."""
+        """Return the name of the cookie that identifies a browser.
+
+        Over https no other host can set it.
+        """
         return f"{_HOST if is_encrypted(hook) else ''}{self.cookie}"
 
     def login_cookie_for(self, hook: WebhookRequest) -> str:
@@ -306,7 +355,9 @@ class ConsoleChannel:
             owner, name = self._name_cookies.loads(cookie_of(hook, self.name_cookie_for(hook)))
         except (BadData, ValueError, TypeError):
             return ""
-        return str(name) if owner == user_id else ""
+        if owner == user_id:
+            return str(name)
+        return ""
 
     def new_session(self) -> str:
         """Return a signed cookie for a new browser."""
@@ -359,7 +410,8 @@ class ConsoleChannel:
         self.chats.rename(self.name, user_id, chat_id, title_of(title))
 
     def entries(self, conversation: Conversation, after: str, block_ms: int = 0) -> FeedEntries:
-        """Return the feed as the page shows it, with new links to files, which expire within the hour.
+        """Return the feed as the page shows it, with new links to files,
+        which expire within the hour.
 
         Raises StoreDown.
         """
@@ -396,7 +448,9 @@ class ConsoleChannel:
         return hmac.compare_digest(password.encode(), self._password.encode())
 
     def _linked(self, media: dict[str, str]) -> dict[str, str]:
-        url = urlsplit(self._media.url(media["ref"], filename=media["filename"], mime_type=media["mime"]))
+        url = urlsplit(
+            self._media.url(media["ref"], filename=media["filename"], mime_type=media["mime"])
+        )
         return {"url": url.path, "mime": media["mime"], "filename": media["filename"]}
 
 
@@ -404,7 +458,9 @@ def _title_from(turn: Turn) -> str:
     """Return what a message makes the title of its conversation; "" for a tap and a command."""
     if turn.text and not turn.text.startswith("/"):
         return title_of(turn.text)
-    return title_of(turn.media[0].filename) if turn.media else ""
+    if turn.media:
+        return title_of(turn.media[0].filename)
+    return ""
 
 
 async def _reach(call: Callable[..., T], *args: object) -> T:

@@ -1,4 +1,6 @@
-"""What the console page sends: requests from this page alone, messages and taps, and files that are uploaded before."""
+"""What the console page sends: requests from this page alone, messages and taps,
+and files that are uploaded before.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ MAX_VALUES = 100
 MAX_NAME_CHARS = 255
 #: How many files one message may have: as many as an album on other platforms.
 MAX_FILES = 10
-#: Types of text files by their ending, for browsers that do not name a type or name that of a spreadsheet.
+#: Types of text files by their ending, for browsers that do not name a
+#: type or name that of a spreadsheet.
 _ENDINGS = {
     "csv": "text/csv",
     "ics": "text/calendar",
@@ -74,7 +77,9 @@ def parse(
     except (ValueError, RecursionError) as exc:
         raise BadHook("the body is not JSON: send an object with 'id' and 'text' or 'tap'") from exc
     if not isinstance(posted, dict):
-        raise BadHook(f"the body is a {type(posted).__name__}: send an object with 'id' and 'text' or 'tap'")
+        raise BadHook(
+            f"the body is a {type(posted).__name__}: send an object with 'id' and 'text' or 'tap'"
+        )
     chat_id = posted.pop("chat", "")
     if not isinstance(chat_id, str):
         raise BadHook(f"chat is a {type(chat_id).__name__}: send the id of a conversation")
@@ -102,19 +107,27 @@ def _turn(posted: dict[str, Any], conversation: Conversation, files: ConsoleFile
         case {"text": str(text), **rest} if "tap" not in rest:
             media = files.named(user_id, posted.get("files", []))
             if not (text.strip() or media) or len(text) > MAX_TEXT_CHARS:
-                raise BadHook(f"text has {len(text)} characters: send 1 to {MAX_TEXT_CHARS}, not only spaces")
+                raise BadHook(
+                    f"text has {len(text)} characters: send 1 to {MAX_TEXT_CHARS}, not only spaces"
+                )
             return replace(turn, text=text, media=media)
         case {"form": dict(values), "tap": str()}:
             form = _checked_values(values)
-            tapped = _turn({key: value for key, value in posted.items() if key != "form"}, conversation, files)
+            tapped = _turn(
+                {key: value for key, value in posted.items() if key != "form"}, conversation, files
+            )
             return replace(tapped, kind="form", form=form)
         case {"tap": str(data), **rest} if rest.keys().isdisjoint({"text", "files", "form"}):
             message_id = _checked_entry_id(posted.get("message", ""), "message")
             clean = storable(data)
             if not 0 < len(clean.encode()) <= MAX_TAP_BYTES:
-                raise BadHook(f"tap has {len(data)} characters: send the button's own data, 1 to {MAX_TAP_BYTES} bytes")
+                raise BadHook(
+                    f"tap has {len(data)} characters: send the button's own data, 1 to {MAX_TAP_BYTES} bytes"
+                )
             return replace(turn, tap=Tap(clean, callback_id=client_id), message_id=message_id)
-    raise BadHook(f"keys {sorted(posted)!r}: send 'id' with either 'text' (and 'files') or 'tap' (and 'form')")
+    raise BadHook(
+        f"keys {sorted(posted)!r}: send 'id' with either 'text' (and 'files') or 'tap' (and 'form')"
+    )
 
 
 def _checked_values(values: dict[str, Any]) -> dict[str, str]:
@@ -127,7 +140,9 @@ def _checked_values(values: dict[str, Any]) -> dict[str, str]:
 
 
 def _checked_entry_id(given: object, key: str) -> str:
-    """Return the entry id that the page sent as `message`, whose button was tapped, or as `seen`, the last one seen."""
+    """Return the entry id that the page sent as `message`, whose button was tapped, or as `seen`,
+    the last one seen.
+    """
     if not isinstance(given, str) or not (given == "" or MESSAGE_ID.fullmatch(given)):
         raise BadHook(f"{key} is not the id of an entry: send one that came from the feed")
     return given
@@ -142,7 +157,10 @@ def is_encrypted(hook: WebhookRequest) -> bool:
 
 
 def is_same_origin(hook: WebhookRequest) -> bool:
-    """Return whether the request comes from this page. Browsers send Origin with every POST; other clients may not."""
+    """Return whether the request comes from this page.
+
+    Browsers send Origin with every POST; other clients may not.
+    """
     origin = hook.header("origin")
     site = origin.partition("://")[2]  # "" for an origin of "null"
     return not origin or (site != "" and site in (hook.header("host"), urlsplit(hook.url).netloc))
@@ -150,7 +168,10 @@ def is_same_origin(hook: WebhookRequest) -> bool:
 
 def cookie_of(hook: WebhookRequest, name: str) -> str:
     """Return the value of a cookie, "" if there is none or the header is malformed."""
-    from werkzeug.http import parse_cookie  # only the web process, which has loaded Flask, receives requests
+    # Only the web process, which has loaded Flask, receives requests.
+    from werkzeug.http import (
+        parse_cookie,
+    )
 
     try:
         return parse_cookie(hook.header("cookie")).get(name, "")
@@ -163,12 +184,19 @@ class NotTaken(BadHook):
 
 
 class ConsoleFiles:
-    """The uploaded files of one console. A message refers to them by signed names that only their sender can use."""
+    """The uploaded files of one console.
+
+    A message refers to them by signed names that only their sender can use.
+    """
 
     def __init__(self, channel: str, media: MediaStore, names: URLSafeSerializer) -> None:
-        self._channel, self._media, self._names = channel, media, names
+        self._channel = channel
+        self._media = media
+        self._names = names
 
-    def keep(self, user_id: str, content: bytes | BinaryIO, mime_type: str, filename: str) -> tuple[str, Media]:
+    def keep(
+        self, user_id: str, content: bytes | BinaryIO, mime_type: str, filename: str
+    ) -> tuple[str, Media]:
         """Store a file that is not empty. Return its signed name for the message.
 
         Raises NotTaken, TooLarge, NoRoom, OSError.
@@ -177,10 +205,14 @@ class ConsoleFiles:
         if kind == UNKNOWN_TYPE:  # text files have no magic bytes
             kind = settle_type(content, _ENDINGS.get(filename.rpartition(".")[2].lower(), ""))
         if kind == UNKNOWN_TYPE:
-            raise NotTaken("the bot does not accept this file: send a picture, sound, video, PDF, Office or text file")
+            raise NotTaken(
+                "the bot does not accept this file: send a picture, sound, video, PDF, Office or text file"
+            )
         owner = owner_of(self._channel, user_id)
         media = self._media.put(content, mime_type=kind, filename=filename, owner=owner)
-        return str(self._names.dumps([user_id, media.ref, media.mime_type, media.filename, media.size])), media
+        return str(
+            self._names.dumps([user_id, media.ref, media.mime_type, media.filename, media.size])
+        ), media
 
     def named(self, user_id: str, names: object) -> tuple[Media, ...]:
         """Return the files that a user's message names, to be fetched by `copy`. Raises BadHook."""
@@ -189,9 +221,13 @@ class ConsoleFiles:
         media = []
         for name in names:
             try:
-                owner, ref, mime_type, filename, size = self._names.loads(name if isinstance(name, str) else "")
+                owner, ref, mime_type, filename, size = self._names.loads(
+                    name if isinstance(name, str) else ""
+                )
             except (BadData, UnicodeError) as exc:
-                raise BadHook("files has an unknown name: send the name that the upload returned") from exc
+                raise BadHook(
+                    "files has an unknown name: send the name that the upload returned"
+                ) from exc
             if owner != user_id:
                 raise BadHook("files has a name that belongs to another user")
             media.append(Media(ref, mime_type, filename, size))

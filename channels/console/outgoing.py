@@ -13,7 +13,15 @@ from markdown_it.token import Token
 from sayso.channels.console.store import FeedEntry
 from sayso.channels.forms import EditForm, FormField
 from sayso.channels.i18n.texts import texts_for
-from sayso.channels.markdown import ALLOWED, LANGUAGE, button_text, is_overfull, list_numbers, parser, plain
+from sayso.channels.markdown import (
+    ALLOWED,
+    LANGUAGE,
+    button_text,
+    is_overfull,
+    list_numbers,
+    parser,
+    plain,
+)
 from sayso.channels.markdown.dialects import escape_html, hides_host
 from sayso.channels.markdown.emphasis import is_inside_word
 from sayso.channels.markdown.split import split
@@ -26,7 +34,9 @@ EFFECT_LIMIT = 80
 
 
 def pieces_of(reply: Reply) -> Sequence[Reply]:
-    """Return one bubble, or several for a long text: the file is on the first one, buttons are on the last one."""
+    """Return one bubble, or several for a long text: the file is on the first one,
+    buttons are on the last one.
+    """
     if reply.preview:
         reply = reply.with_preview(format_preview)
     texts = split(reply.text, MAX_PIECE_CHARS)
@@ -40,12 +50,17 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
             edits=reply.edits,
             removes=reply.removes,
         )
-        bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons, answer_seconds=reply.answer_seconds)
+        bubbles[-1] = replace(
+            bubbles[-1], buttons=reply.buttons, answer_seconds=reply.answer_seconds
+        )
     return tuple(bubbles)
 
 
 def format_preview(md: str) -> str:
-    """Return the preview of a question in Markdown: like the text around it. It may have several lines."""
+    """Return the preview of a question in Markdown: like the text around it.
+
+    It may have several lines.
+    """
     return md
 
 
@@ -68,7 +83,9 @@ def bubble(delivery: Delivery) -> FeedEntry:
 
 
 def form_json(form: EditForm) -> dict[str, Any]:
-    """Return the form of a question as the page shows it, with its texts in the question's language."""
+    """Return the form of a question as the page shows it,
+    with its texts in the question's language.
+    """
     texts = texts_for(form.language)
     return {
         "title": texts.change_label,
@@ -114,21 +131,33 @@ def page_html(md: str) -> str:
             token.attrs["class"] = style.rpartition(":")[2]
         if token.type == "fence":
             language = LANGUAGE.match(token.info)
-            title = token.info[language.end() :].strip() if language else token.info.strip()
-            token.info, token.content = language[1] if language else "", f"{title}\n{token.content}".removeprefix("\n")
+            if language:
+                title = token.info[language.end() :].strip()
+            else:
+                title = token.info.strip()
+            token.info = language[1] if language else ""
+            token.content = f"{title}\n{token.content}".removeprefix("\n")
         if token.children:
             _unmark_arithmetic(token.children)
             token.children = list(_guard_links(token.children))
-    # The style sheet shows each space and line end of a paragraph, so that columns of a tool's text stay aligned.
+    # The style sheet shows each space and line end of a paragraph,
+    # so that columns of a tool's text stay aligned.
     html = markdown.renderer.render(tokens, markdown.options, {}).replace("<br />\n", "<br />")
-    return str(html) if re.sub(r"<[^>]*>|\s", "", html) else f"<p>{escape_html(md)}</p>\n"
+    if re.sub(r"<[^>]*>|\s", "", html):
+        return str(html)
+    return f"<p>{escape_html(md)}</p>\n"
 
 
 def _without_overfull_tables(tokens: Sequence[Token], source: Sequence[str]) -> Iterator[Token]:
-    """Yield the tokens, with the source of each table that has cells beyond its last column, which would be lost."""
+    """Yield the tokens, with the source of each table that has cells beyond its last column,
+    which would be lost.
+    """
     hidden = False
     for token in tokens:
-        lines = source[slice(*token.map)] if token.type == "table_open" and token.map else []
+        if token.type == "table_open" and token.map:
+            lines = source[slice(*token.map)]
+        else:
+            lines = []
         if lines and is_overfull(lines):
             hidden = True
             yield Token("code_block", "code", 0, content="\n".join(lines))
@@ -140,8 +169,9 @@ def _without_overfull_tables(tokens: Sequence[Token], source: Sequence[str]) -> 
 def _number_items(tokens: Sequence[Token]) -> None:
     """Give each item of an ordered list the number that was written.
 
-    `value` is the number, for browsers and screen readers. The style sheet shows `data-marker`, which is set where the
-    browser would write the number otherwise, such as "5)" or "007.". Long numbers need a wider margin.
+    `value` is the number, for browsers and screen readers. The style sheet shows `data-marker`,
+    which is set where the browser would write the number otherwise, such as "5)" or "007.". Long
+    numbers need a wider margin.
     """
     lists: list[tuple[Token, list[Token]]] = []
     for token in tokens:
@@ -173,7 +203,14 @@ def _unmark_arithmetic(tokens: Sequence[Token]) -> None:
     visible = [token for token in tokens if token.type != "text" or token.content]
     opened: list[int] = []
     for index, token in enumerate(visible):
-        if token.type not in ("em_open", "strong_open", "s_open", "em_close", "strong_close", "s_close"):
+        if token.type not in (
+            "em_open",
+            "strong_open",
+            "s_open",
+            "em_close",
+            "strong_close",
+            "s_close",
+        ):
             continue
         if token.nesting == 1:
             opened.append(index)
@@ -182,34 +219,50 @@ def _unmark_arithmetic(tokens: Sequence[Token]) -> None:
         name = token.type.removesuffix("_close")
         if (visible[start + 1].type, visible[index - 1].type) == ("strong_open", "strong_close"):
             name = "strong"  # ***bold and italic*** is no arithmetic
-        if is_inside_word(name, _text_before(visible, start)) and is_inside_word(name, _text_after(visible, index)):
+        if is_inside_word(name, _text_before(visible, start)) and is_inside_word(
+            name, _text_after(visible, index)
+        ):
             for mark in (visible[start], token):
-                mark.type, mark.tag, mark.nesting, mark.content = "text", "", 0, mark.markup
+                mark.type = "text"
+                mark.tag = ""
+                mark.nesting = 0
+                mark.content = mark.markup
 
 
 def _text_before(tokens: Sequence[Token], index: int) -> str:
     """Return the character before a mark and the marks that open right before it."""
     while index and tokens[index - 1].nesting == 1:
         index -= 1
-    return tokens[index - 1].content[-1:] if index else ""
+    if index:
+        return tokens[index - 1].content[-1:]
+    return ""
 
 
 def _text_after(tokens: Sequence[Token], index: int) -> str:
     """Return the character after a mark and the marks that close right after it."""
     rest = (token for token in tokens[index + 1 :] if token.nesting != -1)
     following = next(rest, None)
-    return following.content[:1] if following else ""
+    if following:
+        return following.content[:1]
+    return ""
 
 
 def _guard_links(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Yield the tokens with links that cannot access the page. Titles and forbidden addresses become text."""
+    """Yield the tokens with links that cannot access the page.
+
+    Titles and forbidden addresses become text.
+    """
     suffixes: list[str] = []
     hidden_address = ""
     for index, token in enumerate(tokens):
         if token.type == "link_open":
-            href, title = str(token.attrGet("href") or ""), token.attrGet("title")
+            href = str(token.attrGet("href") or "")
+            title = token.attrGet("title")
             allowed = ALLOWED.match(href)
-            token.attrs = {"href": href, "rel": "noopener", "target": "_blank"} if allowed else {}
+            if allowed:
+                token.attrs = {"href": href, "rel": "noopener", "target": "_blank"}
+            else:
+                token.attrs = {}
             address = "" if allowed or not href else f" ({href})"
             rest = takewhile(lambda each: each.type != "link_close", tokens[index + 1 :])
             label = "".join(each.content for each in rest)

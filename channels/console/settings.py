@@ -14,7 +14,9 @@ def _a_network(text: str) -> str:
     try:
         ipaddress.ip_network(text)
     except ValueError as exc:
-        raise ValueError(f"{text!r} is no network ({exc}): write it as in 172.18.0.0/16, or 10.0.0.5") from None
+        raise ValueError(
+            f"{text!r} is no network ({exc}): write it as in 172.18.0.0/16, or 10.0.0.5"
+        ) from None
     return text
 
 
@@ -28,8 +30,8 @@ class ConsoleSettings(PlatformSettings):
     platform: Literal["console"]
     """The browser page. Example: `console`."""
     password: OptionalSecret = None
-    """The password of the page. Without it the page serves this machine only, and `public_url` must be a local address.
-    Example: `${CONSOLE_PASSWORD}`.
+    """The password of the page. Without it the page serves this machine only, and `public_url` must
+    be a local address. Example: `${CONSOLE_PASSWORD}`.
     """
     title: str = "Sayso"
     """The title of the page. Example: `My bot`."""
@@ -44,9 +46,9 @@ class ConsoleSettings(PlatformSettings):
     """
 
     trusted_proxies: list[Annotated[str, AfterValidator(_a_network)]] = Field(default=[])
-    """Addresses and networks of reverse proxies on other machines or in other containers. The last address in their
-    `X-Forwarded-For` is the client's, for which wrong passwords count. Proxies on the same machine always count.
-    Example: `[172.16.0.0/12]`.
+    """Addresses and networks of reverse proxies on other machines or in other containers. The last
+    address in their `X-Forwarded-For` is the client's, for which wrong passwords count. Proxies on
+    the same machine always count. Example: `[172.16.0.0/12]`.
     """
 
     @property

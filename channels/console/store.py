@@ -24,7 +24,8 @@ KEPT_ENTRIES = 1000
 PAGE_ENTRIES = 60
 #: How long an idle conversation is stored, in seconds: as long as its history.
 KEPT_SECONDS = 30 * 24 * 3600
-#: The longest one Redis read may block, in milliseconds: well under redis-py's socket timeout of 5 s.
+#: The longest one Redis read may block, in milliseconds:
+#: well under redis-py's socket timeout of 5 s.
 MAX_BLOCK_MS = 2000
 #: The ids of entries. Browsers send some back.
 MESSAGE_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
@@ -43,7 +44,9 @@ class StoreDown(StorageDown):
 
 
 class Feed:
-    """The entries of each conversation in Redis Streams, shared by all processes. Needs Redis 6.2 or newer.
+    """The entries of each conversation in Redis Streams, shared by all processes.
+
+    Needs Redis 6.2 or newer.
 
     The client decodes responses. Ids are `<unix ms>-<n>` and only grow.
     """
@@ -55,7 +58,8 @@ class Feed:
     def append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
         """Add an entry, delete the entry `replaces`, and return the new id. Raises StoreDown."""
         key = self._key(conversation_id)
-        pipe = self._client.pipeline(transaction=True)  # so that no stream is left without an expiry
+        # So that no stream is left without an expiry.
+        pipe = self._client.pipeline(transaction=True)
         if entry.get("type") == CLEAR:
             pipe.xtrim(key, maxlen=0, approximate=False)  # after DEL, ids could start again
         pipe.xadd(key, {"entry": json.dumps(entry)}, maxlen=KEPT_ENTRIES, approximate=True)
@@ -68,9 +72,13 @@ class Feed:
             raise StoreDown(f"cannot append to the feed: {type(exc).__name__}") from exc
 
     def read(self, conversation_id: str, after: str, block_ms: int) -> FeedEntries:
-        """Return the entries after an id, all for "". Wait about `block_ms` for the first one. Raises StoreDown."""
+        """Return the entries after an id, all for "".
+
+        Wait about `block_ms` for the first one. Raises StoreDown.
+        """
         key = self._key(conversation_id)
-        start = after if MESSAGE_ID.fullmatch(after) else "0-0"  # a malformed id from a browser: from the beginning
+        # A malformed id from a browser: from the beginning.
+        start = after if MESSAGE_ID.fullmatch(after) else "0-0"
         try:
             if block_ms:  # to Redis, BLOCK 0 means forever
                 self._client.xread({key: start}, count=1, block=min(block_ms, MAX_BLOCK_MS))
@@ -87,14 +95,20 @@ class Feed:
             entries: Any = self._client.xrange(self._key(conversation_id), entry_id, entry_id)
         except redis.RedisError as exc:
             raise StoreDown(f"cannot read the feed: {type(exc).__name__}") from exc
-        return json.loads(entries[0][1]["entry"]) if entries else None
+        if not entries:
+            return None
+        entry: dict[str, Any] = json.loads(entries[0][1]["entry"])
+        return entry
 
     def read_back(self, conversation_id: str, before: str, count: int) -> FeedEntries:
         """Return the last `count` entries before an id, oldest first; the newest of all for "".
 
         Raises StoreDown.
         """
-        end = f"({before}" if MESSAGE_ID.fullmatch(before) else "+"
+        if MESSAGE_ID.fullmatch(before):
+            end = f"({before}"
+        else:
+            end = "+"
         try:
             entries: Any = self._client.xrevrange(self._key(conversation_id), end, count=count)
         except redis.RedisError as exc:
@@ -114,7 +128,9 @@ class Feed:
 
 def time_of(entry_id: str) -> float:
     """Return when an entry was added, in Unix seconds by the feed's clock; 0.0 for no entry."""
-    return int(entry_id.partition("-")[0]) / 1000 if entry_id else 0.0
+    if entry_id:
+        return int(entry_id.partition("-")[0]) / 1000
+    return 0.0
 
 
 #: How many conversations of one person are listed. A new one takes the place of the oldest.
@@ -231,7 +247,8 @@ def title_of(text: str, max_chars: int = MAX_TITLE_CHARS) -> str:
 #: How long a log-in is valid, in seconds.
 SESSION_SECONDS = 12 * 3600
 #: After how many wrong passwords an address must wait before the next attempt, and is locked out.
-FREE_FAILURES, MAX_FAILURES = 3, 10
+FREE_FAILURES = 3
+MAX_FAILURES = 10
 #: How long an address is locked out and its failures are remembered, in seconds.
 LOCKOUT_SECONDS = 15 * 60
 
@@ -244,32 +261,43 @@ class Failures:
     last: float = 0.0
 
     def wait(self, now: float) -> float:
-        """Return the seconds until this address may try again: none at first, then twice as long each time."""
+        """Return the seconds until this address may try again: none at first,
+        then twice as long each time.
+        """
         if self.count < FREE_FAILURES:
             return 0.0
-        pause = LOCKOUT_SECONDS if self.count >= MAX_FAILURES else 2.0 ** (self.count - FREE_FAILURES)
+        pause = (
+            LOCKOUT_SECONDS if self.count >= MAX_FAILURES else 2.0 ** (self.count - FREE_FAILURES)
+        )
         return max(0.0, self.last + pause - now)
 
 
 class Logins:
-    """Failed log-ins and ended sessions, shared by all processes of a bot. Every method raises StoreDown.
+    """Failed log-ins and ended sessions, shared by all processes of a bot.
+
+    Every method raises StoreDown.
 
     The keys are `<prefix>console:failed:<channel>:<network>` and `<prefix>console:ended:<session>`.
     """
 
-    def __init__(self, client: redis.Redis, prefix: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, client: redis.Redis, prefix: str, clock: Callable[[], float] = time.time
+    ) -> None:
         self._client = client
         self._prefix = prefix
         self._clock = clock
 
     def failures(self, channel: str, address: str) -> Failures:
         """Return the wrong passwords of an address in the last LOCKOUT_SECONDS."""
-        count, last = self._run(lambda: self._client.hmget(self._key(channel, address), ["count", "last"]))
+        count, last = self._run(
+            lambda: self._client.hmget(self._key(channel, address), ["count", "last"])
+        )
         return Failures(int(count or 0), float(last or 0))
 
     def fail(self, channel: str, address: str) -> Failures:
         """Count another wrong password."""
-        key, now = self._key(channel, address), self._clock()
+        key = self._key(channel, address)
+        now = self._clock()
         pipe = self._client.pipeline(transaction=True)
         pipe.hincrby(key, "count", 1)
         pipe.hset(key, "last", str(now))
@@ -282,11 +310,17 @@ class Logins:
 
     def end(self, session: str) -> None:
         """End a session before it expires."""
-        self._run(lambda: self._client.set(f"{self._prefix}console:ended:{session}", "1", ex=SESSION_SECONDS))
+        self._run(
+            lambda: self._client.set(
+                f"{self._prefix}console:ended:{session}", "1", ex=SESSION_SECONDS
+            )
+        )
 
     def is_ended(self, session: str) -> bool:
         """Return whether a session was ended."""
-        return bool(self._run(lambda: self._client.exists(f"{self._prefix}console:ended:{session}")))
+        return bool(
+            self._run(lambda: self._client.exists(f"{self._prefix}console:ended:{session}"))
+        )
 
     def _key(self, channel: str, address: str) -> str:
         hashed = hashlib.sha256(network(address).encode()).hexdigest()[:20]
@@ -307,4 +341,6 @@ def network(address: str) -> str:
         return address
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
         return str(ip.ipv4_mapped)
-    return str(ipaddress.ip_network((ip, 64), strict=False)) if ip.version == 6 else str(ip)
+    if ip.version == 6:
+        return str(ipaddress.ip_network((ip, 64), strict=False))
+    return str(ip)

@@ -26,8 +26,8 @@ CONVERSATION = Conversation("terminal", "terminal")
 class Terminal:
     """One person at one terminal. Lives as long as the conversation.
 
-    `styled`: the terminal shows ANSI styles. Files of replies are read by `read_file` and saved in `folder`. A number
-    taps the button that the last message shows with it.
+    `styled`: the terminal shows ANSI styles. Files of replies are read by `read_file` and saved in
+    `folder`. A number taps the button that the last message shows with it.
     """
 
     def __init__(
@@ -45,8 +45,11 @@ class Terminal:
         self._printed = 0
         self._buttons: tuple[Button, ...] = ()
 
-    def talk(self, lines: TextIO, answer: Callable[[Turn], Coroutine[Any, Any, Sequence[Reply]]]) -> None:
-        """Print the answer to each line until the input ends, or the person types `exit` or presses Ctrl-C.
+    def talk(
+        self, lines: TextIO, answer: Callable[[Turn], Coroutine[Any, Any, Sequence[Reply]]]
+    ) -> None:
+        """Print the answer to each line until the input ends,
+        or the person types `exit` or presses Ctrl-C.
 
         Ctrl-C during an answer raises KeyboardInterrupt.
         """
@@ -76,10 +79,15 @@ class Terminal:
     def turn(self, text: str, line: int) -> Turn:
         """Return the turn of a typed line, by its text and number."""
         user_id = CONVERSATION.chat
-        number = int(text) if text.isascii() and text.isdecimal() and len(text) < 3 else 0
+        if text.isascii() and text.isdecimal() and len(text) < 3:
+            number = int(text)
+        else:
+            number = 0
         if 1 <= number <= len(self._buttons):
             tap = Tap(self._buttons[number - 1].data, callback_id=str(line))
-            return Turn(f"terminal:{line}", CONVERSATION, user_id, tap=tap, message_id=str(self._printed))
+            return Turn(
+                f"terminal:{line}", CONVERSATION, user_id, tap=tap, message_id=str(self._printed)
+            )
         return Turn(f"terminal:{line}", CONVERSATION, user_id, text, message_id=str(line))
 
     def show(self, reply: Reply) -> None:
@@ -89,11 +97,17 @@ class Terminal:
         """
         if reply.edits and reply.optional:
             return
-        parts = [terminal_text(reply.text, styled=self._styled)] if reply.text.strip() else []
+        if reply.text.strip():
+            parts = [terminal_text(reply.text, styled=self._styled)]
+        else:
+            parts = []
         if reply.media:
             parts.append(f"[{self._save(reply.media)}]")
         if reply.buttons:
-            labels = [terminal_text(button.effect) or TERMINAL.escape(button.label) for button in reply.buttons]
+            labels = [
+                terminal_text(button.effect) or TERMINAL.escape(button.label)
+                for button in reply.buttons
+            ]
             listed = [f"[{number}] {label}" for number, label in enumerate(labels, 1)]
             if reply.asks_value:  # a typed number is the value
                 listed = [f"[{label}]" for label in labels]
@@ -128,7 +142,9 @@ def _unused(path: Path, data: bytes) -> Path:
 
 
 def _fitting(name: str, mark: str = "") -> str:
-    """Return a file name that file systems take: at most MAX_NAME_BYTES bytes, with `mark` before its ending."""
+    """Return a file name that file systems take: at most MAX_NAME_BYTES bytes,
+    with `mark` before its ending.
+    """
     ending = Path(name).suffix
     if len(ending.encode()) > MAX_ENDING_BYTES:
         ending = ""

@@ -46,9 +46,11 @@ from sayso.channels.web.pages import ICON, small_page
 
 #: How long a browser keeps its identity, in seconds.
 COOKIE_SECONDS = 30 * 24 * 3600
-#: Event streams per process. Each holds a thread, and the web server needs threads for webhooks too.
+#: Event streams per process. Each holds a thread,
+#: and the web server needs threads for webhooks too.
 MAX_STREAMS = 12
-#: Uploads per process at once. Each holds a thread and up to MAX_BYTES of the disk for temporary files.
+#: Uploads per process at once. Each holds a thread and up to MAX_BYTES
+#: of the disk for temporary files.
 MAX_UPLOADS = 4
 #: Bytes of an upload that are held in memory; what is longer goes to a temporary file.
 BODY_IN_MEMORY = 256 * 1024
@@ -70,7 +72,8 @@ FILENAME_HEADER = "X-Sayso-Filename"
 
 #: Bytes of a request that begins, renames or deletes a conversation.
 MAX_CHAT_BYTES = 4096
-#: Bytes of the form with a password. Decoding a larger one would take time before anything is known of its sender.
+#: Bytes of the form with a password. Decoding a larger one would take time before
+#: anything is known of its sender.
 MAX_LOGIN_BYTES = 4096
 _CSP = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
@@ -85,13 +88,20 @@ _log = logging.getLogger(__name__)
 
 
 def console_pages(*channels: ConsoleChannel, **parts: Any) -> flask.Blueprint:
-    """Return the pages of all console channels: /console is the first channel, /console/<name> is each of them.
+    """Return the pages of all console channels: /console is the first channel,
+    /console/<name> is each of them.
 
     On the bot's own machine, / redirects to /console. `parts` are fields of Views.
     """
-    views = Views(channels={"": channels[0], **{channel.name: channel for channel in channels}}, **parts)
+    views = Views(
+        channels={"": channels[0], **{channel.name: channel for channel in channels}}, **parts
+    )
     pages = flask.Blueprint(
-        "console", __name__, static_folder="static", static_url_path="/console/static", template_folder="templates"
+        "console",
+        __name__,
+        static_folder="static",
+        static_url_path="/console/static",
+        template_folder="templates",
     )
     for rules, view in (
         (("/",), views.root),
@@ -119,9 +129,9 @@ def console_pages(*channels: ConsoleChannel, **parts: Any) -> flask.Blueprint:
 class Views:
     """The views of all console channels. One per process.
 
-    `channels`: by name; the first one is also "". `admit` raises an error if the person may not upload a file now.
-    `stage` returns the state of a turn: "waits", "done" or "unknown". `why_waiting` returns why no worker answers, ""
-    if no reason is known.
+    `channels`: by name; the first one is also "". `admit` raises an error if the person may not
+    upload a file now. `stage` returns the state of a turn: "waits", "done" or "unknown".
+    `why_waiting` returns why no worker answers, "" if no reason is known.
     """
 
     channels: Mapping[str, ConsoleChannel]
@@ -165,7 +175,9 @@ class Views:
         limits["max_name"] = MAX_NAME_CHARS
         person = channel.name_of(hook, user_id)
         response = flask.make_response(
-            flask.render_template("console.html", channel=channel, chat=chat, person=person, icon=ICON, **limits)
+            flask.render_template(
+                "console.html", channel=channel, chat=chat, person=person, icon=ICON, **limits
+            )
         )
         _set_cookie(response, hook, channel.cookie_for(hook), identity, COOKIE_SECONDS)
         if person:
@@ -195,17 +207,26 @@ class Views:
         # On a reconnect the header is current, and the query is not.
         after = flask.request.headers.get("Last-Event-ID") or flask.request.args.get("after", "")
         lines = _lines(channel, conversation, after, self.clock)
-        response = flask.Response(lines, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
-        response.call_on_close(self._streams.release)  # the `finally` of a generator that never started would not run
+        response = flask.Response(
+            lines, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"}
+        )
+        # The `finally` of a generator that never started would not run.
+        response.call_on_close(self._streams.release)
         return response
 
     def waiting(self, name: str) -> flask.Response:
         """Return the states of messages, and why no worker answers them."""
         channel = self._channel(name)
         conversation = self._conversation(channel)
-        ids = [each for each in flask.request.args.getlist("id")[:MAX_WAITING] if CLIENT_ID.fullmatch(each)]
+        ids = [
+            each
+            for each in flask.request.args.getlist("id")[:MAX_WAITING]
+            if CLIENT_ID.fullmatch(each)
+        ]
         stages = {each: self.stage(Turn(each, conversation, conversation.chat)) for each in ids}
-        return flask.jsonify(stages=stages, cause=self.why_waiting() if "waits" in stages.values() else "")
+        return flask.jsonify(
+            stages=stages, cause=self.why_waiting() if "waits" in stages.values() else ""
+        )
 
     def chats(self, name: str) -> flask.Response:
         """Return the conversations of the person, the one that was used last first."""
@@ -259,16 +280,22 @@ class Views:
         filename = unquote(flask.request.headers.get(FILENAME_HEADER, ""), errors="replace")
         try:
             with _body(flask.request) as file:
-                name, media = channel.files.keep(user_id, file, flask.request.content_type or "", filename)
+                name, media = channel.files.keep(
+                    user_id, file, flask.request.content_type or "", filename
+                )
         except QuotaExceeded:
             _log.warning("console.file_over_quota")
-            return _plain(429, "Your files use all the space of one person: send this one next week.\n")
+            return _plain(
+                429, "Your files use all the space of one person: send this one next week.\n"
+            )
         except (NoRoom, OSError) as exc:
             _log.error("console.file_not_kept", extra={"reason": exc})
             return _plain(503, "The bot cannot store files now: try again later.\n")
         finally:
             self._uploads.release()
-        return flask.make_response({"file": name, "mime": media.mime_type, "filename": media.filename}, 201)
+        return flask.make_response(
+            {"file": name, "mime": media.mime_type, "filename": media.filename}, 201
+        )
 
     def login(self, name: str) -> flask.Response:
         """Check a password and log in. An address that sends wrong ones must wait longer each time.
@@ -283,17 +310,26 @@ class Views:
         address = channel.client_address(flask.request.remote_addr or "", forwarded_for)
         wait = channel.logins.failures(channel.name, address).wait(time.time())
         if wait:
-            duration = f"{math.ceil(wait)} seconds" if wait < 60 else f"{math.ceil(wait / 60)} minutes"
-            return _login_page(channel, 429, f"Too many wrong passwords. Try again in {duration}.", wait)
+            if wait < 60:
+                duration = f"{math.ceil(wait)} seconds"
+            else:
+                duration = f"{math.ceil(wait / 60)} minutes"
+            return _login_page(
+                channel, 429, f"Too many wrong passwords. Try again in {duration}.", wait
+            )
         flask.request.max_content_length = MAX_LOGIN_BYTES
         if not channel.is_password(flask.request.form.get("password", "")):
             failures = channel.logins.fail(channel.name, address)
-            level = logging.ERROR if failures.count >= MAX_FAILURES else logging.WARNING
+            if failures.count >= MAX_FAILURES:
+                level = logging.ERROR
+            else:
+                level = logging.WARNING
             extra = {"channel": channel.name, "address": address, "failures": failures.count}
             _log.log(level, "console.login_failed", extra=extra)
             return _login_page(channel, 401, "Wrong password.", failures.wait(time.time()))
         channel.logins.succeed(channel.name, address)
-        response, identity = _to_page(channel), _identity(channel, hook)
+        response = _to_page(channel)
+        identity = _identity(channel, hook)
         session = channel.log_in(channel.user_of(identity))
         _set_cookie(response, hook, channel.cookie_for(hook), identity, COOKIE_SECONDS)
         _set_cookie(response, hook, channel.login_cookie_for(hook), session, SESSION_SECONDS)
@@ -307,7 +343,9 @@ class Views:
             return _plain(403, "Log out on the console's own page.\n")
         channel.log_out(hook)
         response = _to_page(channel)
-        response.delete_cookie(channel.login_cookie_for(hook), secure=is_encrypted(hook), httponly=True)
+        response.delete_cookie(
+            channel.login_cookie_for(hook), secure=is_encrypted(hook), httponly=True
+        )
         return response
 
     def _channel(self, name: str) -> ConsoleChannel:
@@ -323,7 +361,11 @@ class Views:
         """Return the user id of the browser."""
         user_id = channel.visitor(self._hook())
         if not user_id:
-            flask.abort(_plain(403 if channel.is_open else 401, "Your session has ended: reload the page.\n"))
+            flask.abort(
+                _plain(
+                    403 if channel.is_open else 401, "Your session has ended: reload the page.\n"
+                )
+            )
         return user_id
 
     def _conversation(self, channel: ConsoleChannel) -> Conversation:
@@ -353,16 +395,22 @@ class Views:
 
 
 def _to_page(channel: ConsoleChannel) -> flask.Response:
-    return flask.make_response(flask.redirect(flask.url_for("console.page", name=channel.name), 303))
+    return flask.make_response(
+        flask.redirect(flask.url_for("console.page", name=channel.name), 303)
+    )
 
 
 def _identity(channel: ConsoleChannel, hook: WebhookRequest) -> str:
     """Return the browser's identity cookie, or a new one."""
     cookie = flask.request.cookies.get(channel.cookie_for(hook), "")
-    return cookie if channel.user_of(cookie) else channel.new_session()
+    if channel.user_of(cookie):
+        return cookie
+    return channel.new_session()
 
 
-def _login_page(channel: ConsoleChannel, status: int, problem: str = "", wait: float = 0.0) -> flask.Response:
+def _login_page(
+    channel: ConsoleChannel, status: int, problem: str = "", wait: float = 0.0
+) -> flask.Response:
     response = flask.make_response(
         flask.render_template("login.html", channel=channel, problem=problem, icon=ICON), status
     )
@@ -371,9 +419,17 @@ def _login_page(channel: ConsoleChannel, status: int, problem: str = "", wait: f
     return response
 
 
-def _set_cookie(response: flask.Response, hook: WebhookRequest, name: str, value: str, seconds: int) -> None:
+def _set_cookie(
+    response: flask.Response, hook: WebhookRequest, name: str, value: str, seconds: int
+) -> None:
     response.set_cookie(
-        name, value, max_age=seconds, path="/", secure=is_encrypted(hook), httponly=True, samesite="Strict"
+        name,
+        value,
+        max_age=seconds,
+        path="/",
+        secure=is_encrypted(hook),
+        httponly=True,
+        samesite="Strict",
     )
 
 
@@ -418,11 +474,13 @@ def _lines(
 
 @contextmanager
 def _body(request: flask.Request) -> Iterator[BinaryIO]:
-    """Yield the whole body, which is not empty, as a file: in memory each thread would hold on to what it once needed.
+    """Yield the whole body, which is not empty, as a file: in memory each thread
+    would hold on to what it once needed.
 
     Raises TooLarge and NotTaken.
     """
-    request.max_content_length = MAX_BYTES + 1  # a body without an announced length is cut there, without an error
+    # A body without an announced length is cut there, without an error.
+    request.max_content_length = MAX_BYTES + 1
     with SpooledTemporaryFile(BODY_IN_MEMORY) as file:
         size = MAX_BYTES + 1
         with suppress(RequestEntityTooLarge):
@@ -459,7 +517,9 @@ def _drop_impossible_dates() -> None:
 def _harden(response: flask.Response) -> flask.Response:
     response.headers.setdefault("Content-Security-Policy", _CSP)
     response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Referrer-Policy"] = "same-origin"  # `no-referrer` would hide the origin of our own forms too
+    response.headers["Referrer-Policy"] = (
+        "same-origin"  # `no-referrer` would hide the origin of our own forms too
+    )
     if flask.request.endpoint != "console.static":
         response.headers["Cache-Control"] = "no-store"
     return response

@@ -1,4 +1,6 @@
-"""The catalogues: which languages the bot speaks, which of them a language tag means, and the file of each."""
+"""The catalogues: which languages the bot speaks, which of them a language tag means,
+and the file of each.
+"""
 
 from __future__ import annotations
 

@@ -12,14 +12,17 @@ from operator import itemgetter
 
 from sayso.channels.i18n.catalogue import LANGUAGES, catalogue, shipped
 
-#: How many characters of a message are read. More would add no evidence, and the limit bounds the work.
+#: How many characters of a message are read. More would add no evidence,
+#: and the limit bounds the work.
 MAX_CHARS = 1000
-#: How many points are clear evidence: two marks of a language, or one word that no other language has.
+#: How many points are clear evidence: two marks of a language,
+#: or one word that no other language has.
 CLEAR = 2
 #: The best language must have more than this many times the points of any other.
 MARGIN = 2
 
-#: Text that people repeat rather than write: quotations, and words that look like addresses, paths or arguments.
+#: Text that people repeat rather than write: quotations, and words that look like addresses,
+#: paths or arguments.
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^“”]*”|„[^„“]*“|«[^«»]*»|`[^`]*`")
 _ADDRESS = re.compile(r"[/@_=\\]|\w\.\w")
 _WORD = re.compile(r"[¿¡]|[^\W\d_]+(?:['-][^\W\d_]+)*")
@@ -30,7 +33,9 @@ _SENTENCE_ENDS = (".", "!", "?", ":", "¿", "¡")
 
 def recognize(text: str) -> str:
     """Return the shipped language of a message, "" for a short, mixed or unknown one."""
-    read = unicodedata.normalize("NFKC", text[:MAX_CHARS])[:MAX_CHARS].replace("\u2019", "'").strip()
+    read = (
+        unicodedata.normalize("NFKC", text[:MAX_CHARS])[:MAX_CHARS].replace("\u2019", "'").strip()
+    )
     if read.startswith("/"):
         return ""  # a command is the same in every language
     own_text = _QUOTED.sub(" … ", read)
@@ -53,8 +58,8 @@ def recognize(text: str) -> str:
 def choose(messages: Iterable[str], hint: str, default: str) -> str:
     """Return the language to answer in.
 
-    It is that of the newest message whose language is clear (`messages` are newest first), else the platform's hint if
-    we speak it, else the default.
+    It is that of the newest message whose language is clear (`messages` are newest first), else the
+    platform's hint if we speak it, else the default.
     """
     return next(filter(None, map(recognize, messages)), "") or shipped(hint) or default
 
@@ -63,8 +68,9 @@ def choose(messages: Iterable[str], hint: str, default: str) -> str:
 class WritingSystem:
     """How a language with a script of its own is recognized, from its catalogue.
 
-    `letters`: its letters. `proof`: what only it writes; two of these must occur. `foreign`: what only languages with a
-    similar script write. `is_spaced`: words have spaces between them, so that a single word may be a mere name.
+    `letters`: its letters. `proof`: what only it writes; two of these must occur. `foreign`: what
+    only languages with a similar script write. `is_spaced`: words have spaces between them, so that
+    a single word may be a mere name.
     """
 
     letters: re.Pattern[str]
@@ -74,7 +80,8 @@ class WritingSystem:
 
     def fits(self, text: str) -> bool:
         """Return whether most letters of a text are of this script and none is of a similar one."""
-        if len(self.proof.findall(text)) < CLEAR:  # first, since it is the fastest for text of another script
+        # First, since it is the fastest for text of another script.
+        if len(self.proof.findall(text)) < CLEAR:
             return False
         if self.foreign and self.foreign.search(text):
             return False
@@ -89,8 +96,12 @@ def _scripts() -> dict[str, WritingSystem]:
     systems = {}
     for language in LANGUAGES:
         if script := catalogue(language)["script"]:
-            letters, proof = re.compile(script["letters"]), re.compile(script["proof"])
-            foreign = re.compile(script["foreign"]) if script["foreign"] else None
+            letters = re.compile(script["letters"])
+            proof = re.compile(script["proof"])
+            if script["foreign"]:
+                foreign = re.compile(script["foreign"])
+            else:
+                foreign = None
             systems[language] = WritingSystem(letters, proof, foreign, script["spaced"])
     return systems
 
@@ -109,9 +120,9 @@ def _count_letters(text: str) -> int:
 class Vocabulary:
     """What words tell of a language, from all catalogues.
 
-    `points`: the points by language of each listed word. `endings`: the endings by which a word counts as a language's,
-    and `any_ending` all of them.
-    `alphabet`: the letters of all shipped languages that use the Latin script.
+    `points`: the points by language of each listed word. `endings`: the endings by which a word
+    counts as a language's, and `any_ending` all of them. `alphabet`: the letters of all shipped
+    languages that use the Latin script.
     """
 
     points: dict[str, dict[str, int]]
@@ -123,14 +134,19 @@ class Vocabulary:
         """Return the points of a word's ending and of its parts, such as in "avez-vous" or "d'une"."""
         points: dict[str, int] = {}
         if word.endswith(self.any_ending):
-            points = {language: 1 for language, endings in self.endings.items() if word.endswith(endings)}
+            points = {
+                language: 1 for language, endings in self.endings.items() if word.endswith(endings)
+            }
         for part in re.split("['-]", word):
             _add(points, self.points.get(part, {}))
         return points
 
 
 def _add(points: dict[str, int], further: Mapping[str, int]) -> None:
-    """Add points by language. Each message that a web accepts waits for it, and a Counter takes three times as long."""
+    """Add points by language.
+
+    Each message that a web accepts waits for it, and a Counter takes three times as long.
+    """
     for language, worth in further.items():
         points[language] = points.get(language, 0) + worth
 
@@ -146,16 +162,24 @@ def _vocabulary() -> Vocabulary:
     endings = {language: tuple(texts["endings"]) for language, texts in catalogues.items()}
     letters = (texts["letters"] for texts in catalogues.values())
     any_ending = tuple(set(chain.from_iterable(endings.values())))
-    return Vocabulary(points, endings, any_ending, frozenset("abcdefghijklmnopqrstuvwxyz'-¿¡").union(*letters))
+    return Vocabulary(
+        points, endings, any_ending, frozenset("abcdefghijklmnopqrstuvwxyz'-¿¡").union(*letters)
+    )
 
 
 def _words(text: str) -> Iterator[str]:
-    """Yield the words in lower case. Capitalized words inside a sentence are left out: they may be names."""
+    """Yield the words in lower case.
+
+    Capitalized words inside a sentence are left out: they may be names.
+    """
     is_shouted = text.isupper()
     for line in text.splitlines():
         is_start = True
         for chunk in line.split():
-            words = [] if _ADDRESS.search(chunk) else _WORD.findall(chunk)
+            if _ADDRESS.search(chunk):
+                words = []
+            else:
+                words = _WORD.findall(chunk)
             for word in words:
                 if is_start or is_shouted or not word[0].isupper():
                     yield word.replace(_TURKISH_CAPITAL, "i").lower()

@@ -1,4 +1,6 @@
-"""Letters and digits of one writing system that look like those of another, inside one word or number."""
+"""Letters and digits of one writing system that look like those of another,
+inside one word or number.
+"""
 # ruff: noqa: RUF002 - look-alikes are the subject
 
 from __future__ import annotations
@@ -8,16 +10,19 @@ import re
 #: Letters that look like Latin ones, in scripts that real words seldom mix with Latin.
 _CYRILLIC_TWINS = frozenset("асеорхуіјѕһԁԛԝӏАВЕКМНОРСТХУІЈЅԌԚԜӀ")
 _GREEK_TWINS = frozenset("αγικνορυχϲϳΑΒΕΖΗΙΚΜΝΟΡΤΥΧϹϳ")
-#: Latin letters that look like Cyrillic or Greek ones. Without S and V, which Russian words have as parts of
-#: abbreviations (SMS, VIP).
+#: Latin letters that look like Cyrillic or Greek ones. Without S and V, which Russian words have as
+#: parts of abbreviations (SMS, VIP).
 _LATIN_TWINS = frozenset("aceiopvxyABCEHIKMNOPTXYZ")
-#: A word: letters with their accents. Digits, underscores and hyphens part words: `USB-порт`, `фото_x2`.
+#: A word: letters with their accents. Digits, underscores and hyphens part words: `USB-порт`,
+#: `фото_x2`.
 _WORD = re.compile(r"[^\W\d_]+(?:[\u0300-\u036f]+[^\W\d_]*)*")
 _NUMBER = re.compile(r"\d+")
 _LATIN = re.compile("[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff]")
-_CYRILLIC_OR_GREEK = re.compile("[\u0370-\u03ff\u0400-\u052f\u1c80-\u1c8f\u1f00-\u1fff\u2de0-\u2dff\ua640-\ua69f]")
-#: What no word mixes with Latin letters: Armenian, Cherokee, syllabics of Canada, Coptic, Lisu, Roman numerals,
-#: wide letters, Deseret, and letters for formulas.
+_CYRILLIC_OR_GREEK = re.compile(
+    "[\u0370-\u03ff\u0400-\u052f\u1c80-\u1c8f\u1f00-\u1fff\u2de0-\u2dff\ua640-\ua69f]"
+)
+#: What no word mixes with Latin letters: Armenian, Cherokee, syllabics of Canada, Coptic, Lisu,
+#: Roman numerals, wide letters, Deseret, and letters for formulas.
 _NEVER_IN_LATIN = re.compile(
     "[\u0530-\u058f\u13a0-\u13ff\u1400-\u167f\u2160-\u2188\u2c80-\u2cff\ua4d0-\ua4ff\uab70-\uabbf\uff21-\uff3a\uff41-\uff5a"
     "\U00010400-\U0001044f\U0001d400-\U0001d7ff\u212a]"
@@ -25,7 +30,8 @@ _NEVER_IN_LATIN = re.compile(
 
 
 def mark_lookalikes(text: str) -> str:
-    """Return the text with each letter or digit as its code that passes for one of the rest of its word or number.
+    """Return the text with each letter or digit as its code that passes for one
+    of the rest of its word or number.
 
     A word that is wholly of one script stays, as does one that could not be taken for a word of one
     script: `SMSка`, `kΩ`, `iPhone手机`. Changes nothing when it is called again.
@@ -55,7 +61,9 @@ def _marked_word(match: re.Match[str]) -> str:
 
 
 def _marked_number(match: re.Match[str]) -> str:
-    """Mark digits beside ASCII ones: an 8 of Bengali looks like a 4's neighbor, and means another amount."""
+    """Mark digits beside ASCII ones: an 8 of Bengali looks like a 4's neighbor,
+    and means another amount.
+    """
     number = match[0]
     if number.isascii() or not any(char.isascii() for char in number):
         return number

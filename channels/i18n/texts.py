@@ -21,8 +21,8 @@ from sayso.channels.types import Turn
 
 #: The environment variable with the users' time zone, such as Europe/Berlin.
 ZONE_VARIABLE = "SAYSO_TIMEZONE"
-#: How many characters of a preview are repeated after it was shown whole, so that the result fits in one message of
-#: every platform.
+#: How many characters of a preview are repeated after it was shown whole, so that the result fits
+#: in one message of every platform.
 MAX_REPEATED_CHARS = 300
 #: Lines and characters of a result in an outcome that a model follows.
 MAX_BRIEF_LINES = 3
@@ -33,13 +33,17 @@ MAX_BARE_CHARS = 3
 _QUESTION_MARKS = "?\uff1f\u061f"
 _EMPHASIS = "*_~"
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-_RELATION = re.compile(r"n(?: % (?P<modulus>\d+))? (?P<equals>!?=) (?P<ranges>\d+(?:\.\.\d+)?(?:,\d+(?:\.\.\d+)?)*)")
+_RELATION = re.compile(
+    r"n(?: % (?P<modulus>\d+))? (?P<equals>!?=) (?P<ranges>\d+(?:\.\.\d+)?(?:,\d+(?:\.\.\d+)?)*)"
+)
 
 
 @lru_cache(maxsize=256)
 def texts_for(language: str = "") -> Texts:
     """Return the texts for a BCP 47 tag: pt for "pt-BR", English for an unknown tag or none."""
-    return Texts(language, catalogue(language)) if language in LANGUAGES else texts_for(shipped(language) or FALLBACK)
+    if language in LANGUAGES:
+        return Texts(language, catalogue(language))
+    return texts_for(shipped(language) or FALLBACK)
 
 
 def as_statement(preview: str) -> str:
@@ -53,10 +57,12 @@ def as_statement(preview: str) -> str:
 
 
 def brief(preview: str) -> str:
-    """Return a preview as other texts quote it: not as a question, and only its beginning if it is long.
+    """Return a preview as other texts quote it: not as a question,
+    and only its beginning if it is long.
 
-    A cut one ends in "..." and leaves no escape or code block open. Signs of outcomes in it are plain
-    characters: it may have lines that begin with one, and stands in texts that tell an outcome.
+    A cut one ends in "..." and leaves no escape or code block open. Signs of outcomes in it are
+    plain characters: it may have lines that begin with one, and stands in texts that tell an
+    outcome.
     """
     preview = without_signs(as_statement(preview))
     if len(preview) <= MAX_REPEATED_CHARS:
@@ -65,17 +71,23 @@ def brief(preview: str) -> str:
     if (len(cut) - len(cut.rstrip("\\"))) % 2:  # the escaped character was cut off
         cut = cut[:-1]
     cut = re.sub(r"&#\d{0,2}$", "", cut)  # an encoded space was cut
-    return f"{cut}...\n```" if cut.count("```") % 2 else f"{cut}..."
+    if cut.count("```") % 2:
+        return f"{cut}...\n```"
+    return f"{cut}..."
 
 
 def brief_result(result: str) -> str:
-    """Return the beginning of a tool's result as Markdown: its first lines, and only if they are short."""
+    """Return the beginning of a tool's result as Markdown: its first lines,
+    and only if they are short.
+    """
     text = without_signs(as_markdown(result)).strip()
     lines = text.split("\n")
     if len(lines) <= MAX_BRIEF_LINES and len(text) <= MAX_BRIEF_CHARS:
         return text
     beginning = head("\n".join(lines[:MAX_BRIEF_LINES]), MAX_BRIEF_CHARS).rstrip()
-    return f"{beginning} […]" if "```" not in beginning else ""
+    if "```" not in beginning:
+        return f"{beginning} […]"
+    return ""
 
 
 def _fixed(key: str) -> Callable[[Texts], str]:
@@ -89,15 +101,17 @@ def _about(key: str) -> Callable[[Texts, str], str]:
 
 
 def _with(key: str, name: str) -> Callable[[Texts, str], str]:
-    """Return a method for a text with one value, its argument: Markdown, which is inserted unchanged."""
+    """Return a method for a text with one value, its argument: Markdown,
+    which is inserted unchanged.
+    """
     return lambda texts, value: texts.say(key, **{name: value})
 
 
 def _with_text(key: str, name: str) -> Callable[[Texts, str], str]:
     """Return a method for a text with one value, which is its argument.
 
-    The value is plain text, unless it is of the type `Markdown`. Signs of outcomes in it become plain
-    characters, because a model may have written it.
+    The value is plain text, unless it is of the type `Markdown`. Signs of outcomes in it become
+    plain characters, because a model may have written it.
     """
     return lambda texts, value: texts.say(key, **{name: without_signs(as_markdown(value))})
 
@@ -105,9 +119,9 @@ def _with_text(key: str, name: str) -> Callable[[Texts, str], str]:
 class Texts:
     """The texts of one language, for the life of the process.
 
-    All texts are Markdown. Previews are Markdown already, and inserted unchanged; texts about a question that was shown
-    before repeat only its beginning. Results, reminders, names and labels are plain text, unless they are of the type
-    `Markdown`.
+    All texts are Markdown. Previews are Markdown already, and inserted unchanged; texts about a
+    question that was shown before repeat only its beginning. Results, reminders, names and labels
+    are plain text, unless they are of the type `Markdown`.
     """
 
     def __init__(self, language: str, templates: dict[str, Any]) -> None:
@@ -127,7 +141,10 @@ class Texts:
         self.leave_word: str = templates["leave_word"]
 
     def question(self, preview: str, seconds: float, code: str = "") -> str:
-        """Return the preview and how to answer it. With a code, only a yes with the code confirms."""
+        """Return the preview and how to answer it.
+
+        With a code, only a yes with the code confirms.
+        """
         key = "question_with_code" if code else "question"
         return self.say(key, preview=preview, duration=self._duration(seconds), code=code)
 
@@ -136,7 +153,10 @@ class Texts:
         return self.say("code_needed", preview=brief(preview), code=code)
 
     def ask_field(self, label: str, value: str) -> str:
-        """Return the request for the new value of one field, with its present value. Both are Markdown."""
+        """Return the request for the new value of one field, with its present value.
+
+        Both are Markdown.
+        """
         return self.say("ask_field", label=label, value=value, leave=self.leave_word)
 
     def unchanged(self, preview: str, code: str = "") -> str:
@@ -173,10 +193,12 @@ class Texts:
     def explained(self, preview: str, seconds: float, code: str = "") -> str:
         """Return what a yes to the open question would do, and how long it can be answered.
 
-        The preview, a statement, is quoted in full. A blank line ends one of several lines: its last line may be that
-        of a list, and what follows directly would be a part of it.
+        The preview, a statement, is quoted in full. A blank line ends one of several lines: its
+        last line may be that of a list, and what follows directly would be a part of it.
         """
-        text = self.say("explained", preview=preview, duration=self._duration(seconds), yes=self._yes(code))
+        text = self.say(
+            "explained", preview=preview, duration=self._duration(seconds), yes=self._yes(code)
+        )
         if "\n" not in preview:
             return text
         explanation, _, how_to_answer = text.rpartition("\n")
@@ -203,11 +225,14 @@ class Texts:
 
     def done_briefly(self, preview: str, result: str) -> str:
         """Return what was done, with the beginning of its result. A model tells the rest below."""
-        return "\n".join(filter(None, [self.say("done", preview=brief(preview)), brief_result(result)]))
+        return "\n".join(
+            filter(None, [self.say("done", preview=brief(preview)), brief_result(result)])
+        )
 
     #: Tools that ran at once beside the proposed action, whatever is answered.
     ran_beside = _with("ran_beside", "names")
-    #: A call beside a question that failed. No model reports it, since the run has ended with the question.
+    #: A call beside a question that failed. No model reports it,
+    #: since the run has ended with the question.
     failed_beside = _with("failed_beside", "names")
 
     def done_before(self, at: float) -> str:
@@ -290,7 +315,9 @@ class Texts:
         return self.say(f"model_{kind}")
 
     def model_lost(self, kind: str = "away") -> str:
-        """Return why there is no answer, as `model_failed`, after tools have run that may have had an effect."""
+        """Return why there is no answer, as `model_failed`,
+        after tools have run that may have had an effect.
+        """
         return self.say("model_lost" if kind == "away" else f"lost_{kind}")
 
     #: What follows an answer that reached its length limit.
@@ -299,11 +326,15 @@ class Texts:
     in_file = _fixed("in_file")
 
     def shortened(self, text: str, max_chars: int) -> str:
-        """Return the text, or its beginning of about `max_chars` characters and how many more it has."""
+        """Return the text, or its beginning of about `max_chars`
+        characters and how many more it has.
+        """
         if len(text) <= max_chars:
             return text
         beginning = head(text, max_chars)
-        return f"{beginning.rstrip()}\n\n{self.say('left_out', count=str(len(text) - len(beginning)))}"
+        return (
+            f"{beginning.rstrip()}\n\n{self.say('left_out', count=str(len(text) - len(beginning)))}"
+        )
 
     def plan(self, previews: Sequence[str]) -> str:
         """Return the preview of several steps under one yes."""
@@ -317,7 +348,8 @@ class Texts:
     def plan_report(self, steps: Sequence[tuple[str, str, str]]) -> str:
         """Return how a plan ended. A step is its state, preview and outcome, which is Markdown.
 
-        The state is "done", "undone", "failed", "unknown", or "cancelled" for a step that was not started.
+        The state is "done", "undone", "failed", "unknown",
+        or "cancelled" for a step that was not started.
         """
         states = Counter(state for state, _, _ in steps)
         head = self.say("report", done=str(states["done"]), count=str(len(steps)))
@@ -383,7 +415,10 @@ class Texts:
     repeated = _with("repeated", "text")
 
     def maybe_missing(self, name: str) -> str:
-        """Return what is sent in place of a file that may have arrived before. It may have no name."""
+        """Return what is sent in place of a file that may have arrived before.
+
+        It may have no name.
+        """
         return self.say("maybe_missing", name=as_markdown(name) or self.say("a_file"))
 
     #: A reminder that is due.
@@ -400,8 +435,12 @@ class Texts:
     expired_unanswered = _with("expired_unanswered", "preview")
 
     def escalation(self, preview: str, channel: str, seconds: float) -> str:
-        """Return, for operators, that a question on `channel` is unanswered, and how long it can still be answered."""
-        return self.say("escalation", preview=preview, channel=channel, duration=self._duration(seconds))
+        """Return, for operators, that a question on `channel` is unanswered,
+        and how long it can still be answered.
+        """
+        return self.say(
+            "escalation", preview=preview, channel=channel, duration=self._duration(seconds)
+        )
 
     #: The text above buttons with answers to choose from.
     choose = _fixed("choose")
@@ -431,13 +470,18 @@ class Texts:
 
     def status_reminder(self, text: str, seconds: float) -> str:
         """Return a reminder and in how many seconds it is due."""
-        return self.say("status_reminder", text=without_signs(as_markdown(text)), duration=self._duration(seconds))
+        return self.say(
+            "status_reminder",
+            text=without_signs(as_markdown(text)),
+            duration=self._duration(seconds),
+        )
 
     #: The history of this conversation was deleted.
     reset_done = _fixed("reset_done")
 
     def _quoting(self, key: str, preview: str) -> str:
-        """Return a text that ends with a preview in quotation marks: without them "Cancel it" could be its outcome.
+        """Return a text that ends with a preview in quotation marks:
+        without them "Cancel it" could be its outcome.
 
         A preview of several lines stands on lines of its own.
         """
@@ -447,26 +491,39 @@ class Texts:
         return f"{self.say(key, preview='').rstrip()}\n{short}"
 
     def _yes(self, code: str) -> str:
-        return f"{self.yes} {code}" if code else self.yes
+        if code:
+            return f"{self.yes} {code}"
+        return self.yes
 
     def _step(self, state: str, preview: str, result: str) -> str:
         if state == "done":
             return "\n   ".join(self.done(preview, Markdown(result)).splitlines())
         if state == "undone":
             return self.undone(_on_one_line(preview))
-        line, failed = self.say(f"report_{state}", preview=brief(_on_one_line(preview))), self.failed(preview)
-        reason = result.removeprefix(failed).strip() if state == "failed" and result.startswith(failed) else ""
+        line = self.say(f"report_{state}", preview=brief(_on_one_line(preview)))
+        failed = self.failed(preview)
+        if state == "failed" and result.startswith(failed):
+            reason = result.removeprefix(failed).strip()
+        else:
+            reason = ""
         return "\n   ".join([line, *reason.splitlines()])
 
     def _numbered(self, steps: Sequence[str]) -> list[str]:
-        return [self.say("step", number=str(number), step=step) for number, step in enumerate(steps, start=1)]
+        return [
+            self.say("step", number=str(number), step=step)
+            for number, step in enumerate(steps, start=1)
+        ]
 
     def _duration(self, seconds: float) -> str:
-        """Return a duration in whole units. It is rounded down, so that people never have less time."""
+        """Return a duration in whole units.
+
+        It is rounded down, so that people never have less time.
+        """
         whole = max(1, int(seconds))
         count, unit = (whole, "seconds") if whole < 120 else (whole // 60, "minutes")
         if whole >= 7200:
-            count, unit = whole // 3600, "hours"
+            count = whole // 3600
+            unit = "hours"
         forms: dict[str, str] = self._templates["duration"][unit]
         form = plural_form(self._templates["plural"], count)
         return _filled(forms.get(form, forms["other"]), {"count": str(count)})
@@ -506,17 +563,24 @@ def _on_one_line(preview: str) -> str:
 
 
 def _filled(template: str, values: dict[str, str]) -> str:
-    """Return the template with its placeholders filled in one pass, so that braces inside a value stay as they are."""
+    """Return the template with its placeholders filled in one pass,
+    so that braces inside a value stay as they are.
+    """
     return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
 
 def plural_form(rules: dict[str, str], count: int) -> str:
-    """Return the plural form of a whole number by a catalogue's rules, "other" if none of them holds.
+    """Return the plural form of a whole number by a catalogue's rules,
+    "other" if none of them holds.
 
-    A rule is written as in Unicode's CLDR, such as "n % 10 = 2..4 and n % 100 != 12..14". Raises ValueError otherwise.
+    A rule is written as in Unicode's CLDR, such as "n % 10 = 2..4 and n % 100 != 12..14".
+    Raises ValueError otherwise.
     """
     for form, rule in rules.items():
-        if any(all(_relation_holds(part, count) for part in case.split(" and ")) for case in rule.split(" or ")):
+        if any(
+            all(_relation_holds(part, count) for part in case.split(" and "))
+            for case in rule.split(" or ")
+        ):
             return form
     return "other"
 
@@ -524,7 +588,12 @@ def plural_form(rules: dict[str, str], count: int) -> str:
 def _relation_holds(relation: str, count: int) -> bool:
     parts = _RELATION.fullmatch(relation)
     if parts is None:
-        raise ValueError(f"plural rule {relation!r} cannot be parsed: write it as in CLDR, such as 'n % 10 = 2..4'")
-    number = count % int(parts["modulus"]) if parts["modulus"] else count
+        raise ValueError(
+            f"plural rule {relation!r} cannot be parsed: write it as in CLDR, such as 'n % 10 = 2..4'"
+        )
+    if parts["modulus"]:
+        number = count % int(parts["modulus"])
+    else:
+        number = count
     ranges = [[int(end) for end in each.split("..")] for each in parts["ranges"].split(",")]
     return any(each[0] <= number <= each[-1] for each in ranges) == (parts["equals"] == "=")

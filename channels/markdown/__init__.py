@@ -1,4 +1,6 @@
-"""Markdown, converted to the formatting of each platform: blocks, paragraphs and tables; and its parser."""
+"""Markdown, converted to the formatting of each platform: blocks, paragraphs and tables;
+and its parser.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,8 @@ ALLOWED = re.compile(rf"(?:{'|'.join(SCHEMES)}):", re.IGNORECASE)
 LANGUAGE = re.compile(r"\s*([\w+#.-]{1,20})(?=\s|$)", re.ASCII)
 #: Text that is the same in Markdown and on every platform: one line without marks and addresses.
 _PLAIN_TEXT = re.compile(r"[^\W\d_](?:[^\W_]|[ ,.;:?'\"()!%])*(?<! )")
-#: How many rendered texts a process keeps, a few megabytes: a piece of a reply is rendered to be measured, and to be
-#: sent. A reply of 100,000 characters has about 60 pieces.
+#: How many rendered texts a process keeps, a few megabytes: a piece of a reply is rendered to be
+#: measured, and to be sent. A reply of 100,000 characters has about 60 pieces.
 _KEPT_TEXTS = 64
 
 
@@ -53,7 +55,10 @@ def telegram_html(md: str) -> str:
 
 
 def slack_mrkdwn(md: str) -> str:
-    """Return Markdown as Slack mrkdwn. `& < >` are escaped everywhere, so that no text can notify a channel."""
+    """Return Markdown as Slack mrkdwn.
+
+    `& < >` are escaped everywhere, so that no text can notify a channel.
+    """
     return _render(md, MRKDWN)
 
 
@@ -68,7 +73,9 @@ def plain(md: str) -> str:
 
 
 def button_text(button: Button, limit: int) -> str:
-    """Return what a button says: the effect of a tap if it has at most `limit` characters, or else its label."""
+    """Return what a button says: the effect of a tap if it has at most `limit` characters,
+    or else its label.
+    """
     effect = " ".join(plain(button.effect).split())
     if effect and utf16_len(effect) <= limit:
         return effect
@@ -84,7 +91,9 @@ def terminal_text(md: str, *, styled: bool = False) -> str:
 
 
 def trust_hosts(hosts: Iterable[str]) -> None:
-    """Set the hosts whose links need not show their address: the bot's own and those in its configuration."""
+    """Set the hosts whose links need not show their address:
+    the bot's own and those in its configuration.
+    """
     own_hosts.clear()
     own_hosts.update(plain_host(host) for host in hosts if host)
     _telegram.cache_clear()
@@ -97,9 +106,14 @@ def utf16_len(text: str) -> int:
 
 
 def telegram_length(md: str) -> int:
-    """Return the length that Telegram counts against its limits: of the HTML or the plain text, whichever is longer."""
+    """Return the length that Telegram counts against its limits: of the HTML or the plain text,
+    whichever is longer.
+    """
     html, text = _telegram(md)
-    visible = text if html is text else unescape(re.sub(r"<[^>]*>", "", html))
+    if html is text:
+        visible = text
+    else:
+        visible = unescape(re.sub(r"<[^>]*>", "", html))
     return max(utf16_len(visible), utf16_len(text))
 
 
@@ -124,7 +138,9 @@ def _rendered(md: str, tree: SyntaxTreeNode, dialect: Dialect) -> str:
     blocks = _Blocks(dialect, md.split("\n")).render(tree)
     text = "\n\n".join(block.text for block in blocks if block.text)
     # Markdown that renders to nothing, such as an empty link, is shown as its source.
-    return text if text.strip() else dialect.escape(md)
+    if text.strip():
+        return text
+    return dialect.escape(md)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +156,13 @@ class _Blocks:
     dialect: Dialect
     source: Sequence[str]
 
-    def render(self, container: SyntaxTreeNode, quotes: int = 0, bullets: int = 0) -> Iterator[_Block]:
-        """Yield the blocks of a container. `quotes` and `bullets` count the quotes and bullet lists around them."""
+    def render(
+        self, container: SyntaxTreeNode, quotes: int = 0, bullets: int = 0
+    ) -> Iterator[_Block]:
+        """Yield the blocks of a container.
+
+        `quotes` and `bullets` count the quotes and bullet lists around them.
+        """
         for node in container.children:
             match node.type:
                 case "paragraph":
@@ -155,7 +176,9 @@ class _Blocks:
                 case "hr":
                     yield _Block("———")
                 case "blockquote":
-                    inner = "\n\n".join(block.text for block in self.render(node, quotes + 1, bullets))
+                    inner = "\n\n".join(
+                        block.text for block in self.render(node, quotes + 1, bullets)
+                    )
                     yield _Block(self.dialect.quote(inner, quotes + 1))
                 case "bullet_list" | "ordered_list":
                     yield self._list(node, quotes, bullets)
@@ -165,13 +188,17 @@ class _Blocks:
     def _code(self, node: SyntaxTreeNode) -> _Block:
         language = LANGUAGE.match(node.info)
         # A title after the language is part of the text, so it is shown.
-        title = node.info[language.end() :].strip() if language else node.info.strip()
+        if language:
+            title = node.info[language.end() :].strip()
+        else:
+            title = node.info.strip()
         text = "\n".join(part for part in (title, node.content.rstrip("\n")) if part)
         return _Block(self.dialect.pre(text, language.group(1) if language else ""), pre=True)
 
     def _list(self, node: SyntaxTreeNode, quotes: int, bullets: int) -> _Block:
         if node.type == "bullet_list":
-            # Each level has a bullet of its own, because an indent of two narrow spaces is hard to see.
+            # Each level has a bullet of its own, because an indent of
+            # two narrow spaces is hard to see.
             markers: Iterator[str] = itertools.repeat(f"{'•◦▪'[bullets % 3]} ")
             bullets += 1
         else:
@@ -181,13 +208,20 @@ class _Blocks:
             indent = " " * len(marker)
             blocks = self.render(item, quotes, bullets)
             # Code keeps its own margin, everything else is indented under the marker.
-            lines = [each.text if each.pre else indent + each.text.replace("\n", f"\n{indent}") for each in blocks]
+            lines = [
+                each.text if each.pre else indent + each.text.replace("\n", f"\n{indent}")
+                for each in blocks
+            ]
             texts.append(marker + "\n".join(lines).removeprefix(indent))
         return _Block("\n".join(texts))
 
     def _table(self, node: SyntaxTreeNode) -> _Block:
-        lines = self.source[slice(*node.map)] if node.map else []
-        if is_overfull(lines):  # the parser drops cells beyond the last column, so such a table is shown as its source
+        if node.map:
+            lines = self.source[slice(*node.map)]
+        else:
+            lines = []
+        # The parser drops cells beyond the last column, so such a table is shown as its source.
+        if is_overfull(lines):
             return _Block(self.dialect.pre("\n".join(lines), ""), pre=True)
         table = [row.children for part in node.children for row in part.children]
         rows = [[_cell_text(cell) for cell in row] for row in table]
@@ -203,10 +237,12 @@ def _cell_text(cell: SyntaxTreeNode) -> str:
 
 
 def list_numbers(items: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the numbers of an ordered list, each with its sign and a space, from the digits and sign of each item.
+    """Return the numbers of an ordered list, each with its sign and a space,
+    from the digits and sign of each item.
 
-    They stay as they were written, such as "3. ", "5) " and "007. ". Only a list that repeats one number in each item,
-    which is Markdown's way to leave the numbers to the reader, is counted up from it.
+    They stay as they were written, such as "3. ", "5) " and "007. ". Only a list that repeats one
+    number in each item, which is Markdown's way to leave the numbers to the reader, is counted up
+    from it.
     """
     digits = [number for number, _ in items]
     if len(set(digits)) == 1:
@@ -235,7 +271,9 @@ def with_shown_numbers(md: str) -> str:
             old = f"{item.info}{item.markup}"
             if item.map and number.rstrip() != old:
                 first, end = item.map
-                lines[first] = re.sub(rf"(?<!\d){re.escape(old)}", number.rstrip(), lines[first], count=1)
+                lines[first] = re.sub(
+                    rf"(?<!\d){re.escape(old)}", number.rstrip(), lines[first], count=1
+                )
                 # The other lines of the item stay below its first word.
                 wider = " " * (len(number.rstrip()) - len(old))
                 for line in range(first + 1, end):
@@ -254,8 +292,8 @@ def inline(
 ) -> str:
     """Return the text of a paragraph or a part of it.
 
-    `active` names the marks around it: none is nested in itself. `around` are the characters before and after the part,
-    if no mark stands between.
+    `active` names the marks around it: none is nested in itself. `around` are the characters before
+    and after the part, if no mark stands between.
     """
     parts: list[str] = []
     children = _shown_children(parent)
@@ -270,13 +308,19 @@ def inline(
             case "link":
                 text = inline(node, dialect, active, in_link=True)
                 # The label of a bare URL is the URL, which must not be formatted.
-                label = "" if node.markup == "autolink" else text + _title(node, dialect)
+                if node.markup == "autolink":
+                    label = ""
+                else:
+                    label = text + _title(node, dialect)
                 parts.append(_link(dialect, label, str(node.attrGet("href") or "")))
             case "strong" | "em" | "s" as name:
                 before = next((part[-1] for part in reversed(parts) if part), around[0])
                 after = around[1]
                 if following:
-                    after = following.content[:1] if following.type == "text" else ""
+                    if following.type == "text":
+                        after = following.content[:1]
+                    else:
+                        after = ""
                 opening, closing = _marks(node, dialect, active, before, after)
                 is_marked = opening not in ("", node.markup)
                 edges = ("", "") if is_marked else (before, after)
@@ -287,7 +331,8 @@ def inline(
                         opening = ""  # the mark in the text would end it
                         closing = ""
                     else:
-                        text = text.replace("\n", f"{last}\n{first}")  # no mark reaches into the next line
+                        # No mark reaches into the next line.
+                        text = text.replace("\n", f"{last}\n{first}")
                 parts.append(f"{opening}{text}{closing}")
             case _:
                 parts.append(dialect.escape(node.content))
@@ -295,7 +340,9 @@ def inline(
 
 
 def _shown_children(node: SyntaxTreeNode) -> Sequence[SyntaxTreeNode]:
-    """Return the parts of a text without those that are empty, which the parser leaves between marks."""
+    """Return the parts of a text without those that are empty,
+    which the parser leaves between marks.
+    """
     return [child for child in node.children if child.type != "text" or child.content]
 
 
@@ -306,13 +353,21 @@ def _marks(
     before: str,
     after: str,
 ) -> tuple[str, str]:
-    """Return what stands before and after a formatted text whose neighbors are the characters `before` and `after`."""
+    """Return what stands before and after a formatted text whose neighbors are
+    the characters `before` and `after`.
+    """
     name = node.type
     # Three asterisks, as in ***bold and italic***, are none.
     is_arithmetic = name == "em" and [child.type for child in _shown_children(node)] != ["strong"]
-    touching = [is_inside_word("em" if is_arithmetic else "strong", neighbor) for neighbor in (before, after)]
-    # Slack and WhatsApp show no marks that touch a word, except with a gap beside letters of unspaced scripts.
-    is_stuck = dialect.solid and any(is_inside_word("strong", neighbor) for neighbor in (before, after))
+    touching = [
+        is_inside_word("em" if is_arithmetic else "strong", neighbor)
+        for neighbor in (before, after)
+    ]
+    # Slack and WhatsApp show no marks that touch a word,
+    # except with a gap beside letters of unspaced scripts.
+    is_stuck = dialect.solid and any(
+        is_inside_word("strong", neighbor) for neighbor in (before, after)
+    )
     if all(touching) or (is_stuck and is_arithmetic):
         # 2*3*4 is arithmetic: no preview may show it as 234.
         return node.markup, node.markup
@@ -321,7 +376,8 @@ def _marks(
 
     opening, closing = dialect.marks[name]
     if dialect.solid:
-        # An invisible character parts the marks from these letters, which count as parts of the word.
+        # An invisible character parts the marks from these letters,
+        # which count as parts of the word.
         if is_letter(before) and is_unspaced(before):
             opening = f"{GAP}{opening}"
         if is_letter(after) and is_unspaced(after):
@@ -332,8 +388,11 @@ def _marks(
 def _image(node: SyntaxTreeNode, dialect: Dialect, *, in_link: bool) -> str:
     """Return an image as a link to it."""
     inside = dialect
-    if dialect.hides:  # of two addresses, one inside the other, a platform would show one, or neither
-        inside = replace(dialect, link=lambda label, href: bare_link(label, dialect.escape(href)), hides=False)
+    # Of two addresses, one inside the other, a platform would show one, or neither.
+    if dialect.hides:
+        inside = replace(
+            dialect, link=lambda label, href: bare_link(label, dialect.escape(href)), hides=False
+        )
     alt = inline(node, inside) + _title(node, dialect)
     return _link(inside if in_link else dialect, alt, str(node.attrGet("src") or ""))
 
@@ -341,7 +400,9 @@ def _image(node: SyntaxTreeNode, dialect: Dialect, *, in_link: bool) -> str:
 def _title(node: SyntaxTreeNode, dialect: Dialect) -> str:
     """Return the title of a link, which chats cannot show on hovering, to follow the label."""
     title = node.attrGet("title")
-    return dialect.escape(f' "{title}"') if title else ""
+    if title:
+        return dialect.escape(f' "{title}"')
+    return ""
 
 
 def _link(dialect: Dialect, label: str, href: str) -> str:
@@ -351,7 +412,9 @@ def _link(dialect: Dialect, label: str, href: str) -> str:
             return label
         return f"{label} ({address})".strip()
     link = dialect.link(label, href)
-    return f"{link} ({dialect.address(href)})" if dialect.hides and hides_host(label, href) else link
+    if dialect.hides and hides_host(label, href):
+        return f"{link} ({dialect.address(href)})"
+    return link
 
 
 def aligned(rows: Sequence[Sequence[str]], rights: Sequence[bool]) -> str:
@@ -362,7 +425,10 @@ def aligned(rows: Sequence[Sequence[str]], rights: Sequence[bool]) -> str:
     lines = []
     for row in rows:
         gaps = [" " * (width - _width(cell)) for cell, width in zip(row, columns, strict=True)]
-        cells = (gap + cell if right else cell + gap for cell, gap, right in zip(row, gaps, rights, strict=True))
+        cells = (
+            gap + cell if right else cell + gap
+            for cell, gap, right in zip(row, gaps, rights, strict=True)
+        )
         lines.append(" | ".join(cells).rstrip())
     return "\n".join([lines[0], "-+-".join("-" * width for width in columns), *lines[1:]])
 
@@ -373,10 +439,13 @@ def widths(rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def records(rows: Sequence[Sequence[str]], dialect: Dialect) -> str:
-    """Return a table that is too wide: one paragraph per row, one line per cell with the name of its column."""
+    """Return a table that is too wide: one paragraph per row,
+    one line per cell with the name of its column.
+    """
     names, *body = rows
     size = sum(len(cell) for row in rows for cell in row)
-    if not body or len(body) * sum(map(len, names)) > 4 * size + 4000:  # long names would hide values
+    # Long names would hide values.
+    if not body or len(body) * sum(map(len, names)) > 4 * size + 4000:
         return "\n".join(" | ".join(map(dialect.escape, row)) for row in rows)
     opening, closing = dialect.marks["strong"]
     paragraphs = []
@@ -385,14 +454,19 @@ def records(rows: Sequence[Sequence[str]], dialect: Dialect) -> str:
             (dialect.escape(name) + ": " if name else "", dialect.escape(cell))
             for name, cell in zip(names, row, strict=True)
         )
-        title = f"{opening}{first[1]}{closing}" if first[1] else ""
+        if first[1]:
+            title = f"{opening}{first[1]}{closing}"
+        else:
+            title = ""
         lines = [(first[0] + title).rstrip(), *((name + cell).rstrip() for name, cell in others)]
         paragraphs.append("\n".join(lines))
     return "\n\n".join(paragraphs)
 
 
 def _width(text: str) -> int:
-    """Return the width on the screen: CJK characters and emoji take two columns, combining marks none."""
+    """Return the width on the screen: CJK characters and emoji take two columns,
+    combining marks none.
+    """
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)
 
@@ -401,7 +475,8 @@ def _width(text: str) -> int:
 def parser(*, images: bool = True) -> MarkdownIt:
     """Return a parser for CommonMark with tables and strikethrough.
 
-    Raw HTML stays text. Link references are off, because a line like `[x]: y` would disappear from a preview.
+    Raw HTML stays text. Link references are off, because a line like `[x]:
+    y` would disappear from a preview.
     """
     markdown = MarkdownIt("commonmark")
     markdown.inline = UnspacedParser()
@@ -415,14 +490,21 @@ def parser(*, images: bool = True) -> MarkdownIt:
     parser.inline.ruler2.after("fragments_join", "deep_marks", _flatten)
     ends = ["paragraph", "reference"]
     parser.block.ruler.at("table", _table, {"alt": ends})
-    parser.block.ruler.at("blockquote", _up_to(_DEEPEST_QUOTE, blockquote), {"alt": [*ends, "blockquote", "list"]})
+    parser.block.ruler.at(
+        "blockquote", _up_to(_DEEPEST_QUOTE, blockquote), {"alt": [*ends, "blockquote", "list"]}
+    )
     parser.block.ruler.at("list", _up_to(_DEEPEST_LIST, list_block), {"alt": [*ends, "blockquote"]})
-    return parser if images else parser.disable("image")
+    if images:
+        return parser
+    return parser.disable("image")
 
 
-#: How deep a quote, a list and marks may be nested; a list counts twice. Deeper ones are shown as their source. The
-#: parser itself would drop blocks that are deeper than 20, and each mark takes calls.
-_DEEPEST_QUOTE, _DEEPEST_LIST, _DEEPEST_MARK = 6, 10, 20
+#: How deep a quote, a list and marks may be nested; a list counts twice. Deeper ones are shown as
+#: their source. The parser itself would drop blocks that are deeper than 20, and each mark takes
+#: calls.
+_DEEPEST_QUOTE = 6
+_DEEPEST_LIST = 10
+_DEEPEST_MARK = 20
 
 
 _Rule = Callable[[StateBlock, int, int, bool], bool]
@@ -433,20 +515,26 @@ def _up_to(deepest: int, rule: _Rule) -> _Rule:
 
 
 def _table(state: StateBlock, line: int, end: int, silent: bool) -> bool:
-    """Parse a table unless most of its cells are missing: the parser would add hundreds of cells to short rows."""
+    """Parse a table unless most of its cells are missing:
+    the parser would add hundreds of cells to short rows.
+    """
     begins = table(state, line, end, True)
-    return begins and (silent or (not _is_hollow(state, line, end) and table(state, line, end, False)))
+    return begins and (
+        silent or (not _is_hollow(state, line, end) and table(state, line, end, False))
+    )
 
 
 def _is_hollow(state: StateBlock, line: int, end: int) -> bool:
     """Return whether the table that begins here lacks more cells than it has."""
     columns = _count_cells(state, line)
-    present, missing = 2 * columns, 0
+    present = 2 * columns
+    missing = 0
     for row in range(line + 2, end):
         if state.isEmpty(row):
             return False
         cells = _count_cells(state, row)
-        present, missing = present + cells, missing + max(0, columns - cells)
+        present = present + cells
+        missing = missing + max(0, columns - cells)
         if missing > present + _FEW_CELLS:
             return True
     return False
@@ -461,7 +549,8 @@ def _count_cells(state: StateBlock, line: int) -> int:
     return text.count("|") + 1 - text.startswith("|") - text.endswith("|")
 
 
-#: The key in the parser's cache for the last place where a link may end. Other keys are places in the text.
+#: The key in the parser's cache for the last place where a link may end.
+#: Other keys are places in the text.
 _LAST_ADDRESS = -1
 _SCHEME_BEFORE = re.compile(r"(?<![A-Za-z0-9])https?$", re.IGNORECASE)
 
@@ -482,14 +571,18 @@ def _bare_url(state: StateInline, silent: bool) -> bool:
     elif not silent:
         state.pending = state.pending[: -len(scheme[0])]
         link = state.push("link_open", "a", 1)
-        link.attrs, link.markup = {"href": scheme[0] + rest}, "autolink"
+        link.attrs = {"href": scheme[0] + rest}
+        link.markup = "autolink"
         state.push("text", "", 0).content = scheme[0] + rest
         state.push("link_close", "a", -1)
     return True
 
 
 def _bare_bracket(state: StateInline, silent: bool) -> bool:
-    """Parse a bracket that no link address follows as text. The parser would search for its partner."""
+    """Parse a bracket that no link address follows as text.
+
+    The parser would search for its partner.
+    """
     char = state.src[state.pos]
     if char not in "[!" or state.pos < state.cache.setdefault(_LAST_ADDRESS, state.src.rfind("](")):
         return False
@@ -503,7 +596,10 @@ def _flatten(state: StateInline) -> None:
     """Turn marks that are nested too deep back into text."""
     for token in state.tokens:
         if token.level >= _DEEPEST_MARK and token.tag in ("strong", "em", "s"):
-            token.type, token.tag, token.nesting, token.content = "text", "", 0, token.markup
+            token.type = "text"
+            token.tag = ""
+            token.nesting = 0
+            token.content = token.markup
 
 
 def is_overfull(lines: Sequence[str]) -> bool:

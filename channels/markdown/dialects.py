@@ -1,4 +1,6 @@
-"""How each platform writes formatting: one Dialect per platform, and which links must show their address."""
+"""How each platform writes formatting: one Dialect per platform,
+and which links must show their address.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-#: An invisible character that separates two characters which a platform would otherwise read as formatting.
+#: An invisible character that separates two characters which a platform
+#: would otherwise read as formatting.
 GAP = "\u200b"
 Wrap = Callable[[str], str]
 
@@ -19,9 +22,9 @@ Wrap = Callable[[str], str]
 class Dialect:
     """How one platform writes each kind of formatting.
 
-    `solid`: markers do not work in the middle of a word. A table wider than `columns` characters is not aligned,
-    because its lines would wrap. `hides`: a link shows only its label. `address` writes the address behind a label if
-    links hide theirs. `finish` is applied to a whole message.
+    `solid`: markers do not work in the middle of a word. A table wider than `columns` characters is
+    not aligned, because its lines would wrap. `hides`: a link shows only its label. `address`
+    writes the address behind a label if links hide theirs. `finish` is applied to a whole message.
     """
 
     escape: Wrap
@@ -46,7 +49,9 @@ _SYMBOLS = {
 
 
 def _visible(text: str) -> str:
-    """Return the text with symbols for control characters, which could move the cursor or change colors."""
+    """Return the text with symbols for control characters,
+    which could move the cursor or change colors.
+    """
     return text.translate(_SYMBOLS)
 
 
@@ -58,8 +63,8 @@ def _prefix(text: str, marker: str) -> str:
     return "\n".join(f"{marker}{line}" for line in text.split("\n"))
 
 
-#: Stands behind each character of a text that a platform might read as formatting, until the whole line is known. It is
-#: no character of any text: Unicode reserves it for such uses.
+#: Stands behind each character of a text that a platform might read as formatting, until the whole
+#: line is known. It is no character of any text: Unicode reserves it for such uses.
 MAYBE_GAP = "\ufdd0"
 _FORMATTING = re.compile(r"[*_~`]|^\s*[>-]")
 #: A marker that may begin formatting, and one that may end it.
@@ -77,10 +82,11 @@ def without_maybe_gaps(text: str) -> str:
 
 
 def _with_gaps(text: str, *, line_start: re.Pattern[str]) -> str:
-    """Insert gaps, since neither Slack nor WhatsApp has an escape character, so that no literal marker formats.
+    """Insert gaps, since neither Slack nor WhatsApp has an escape character,
+    so that no literal marker formats.
 
-    `line_start` matches a line that the platform shows as a quote or as an item of a list. The gap stands behind its
-    group 1, if the marker before that place is literal.
+    `line_start` matches a line that the platform shows as a quote or as an item of a list. The gap
+    stands behind its group 1, if the marker before that place is literal.
     """
     if MAYBE_GAP not in text:
         return text
@@ -125,7 +131,12 @@ def _slack_link(label: str, href: str) -> str:
 
 def bare_link(label: str, href: str) -> str:
     """Return the label with the address behind it, or only one if they are the same."""
-    if without_maybe_gaps(label) in ("", href, href.removeprefix("mailto:"), href.removeprefix("tel:")):
+    if without_maybe_gaps(label) in (
+        "",
+        href,
+        href.removeprefix("mailto:"),
+        href.removeprefix("tel:"),
+    ):
         return label or href.removeprefix("mailto:").removeprefix("tel:")
     return f"{label} ({href})"
 
@@ -136,7 +147,8 @@ _SHORT_CODES = re.compile(
     r"|heavy_multiplication_x|hourglass|hourglass_flowing_sand|warning):"
 )
 #: How many characters fit in a line on a phone, and beside Slack's list of channels on a desktop.
-_PHONE, _DESKTOP = 36, 64
+_PHONE = 36
+_DESKTOP = 64
 _MARKERS = {"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~")}
 HTML = Dialect(
     escape=escape_html,
@@ -151,7 +163,9 @@ HTML = Dialect(
     hides=True,
     address=escape_html,
     # Telegram refuses a blockquote inside a blockquote.
-    quote=lambda text, depth: f"<blockquote>{text}</blockquote>" if depth == 1 else _prefix(text, "&gt; "),
+    quote=lambda text, depth: (
+        f"<blockquote>{text}</blockquote>" if depth == 1 else _prefix(text, "&gt; ")
+    ),
     solid=False,
     columns=_PHONE,
 )
@@ -195,10 +209,15 @@ TERMINAL = replace(
     link=lambda label, href: bare_link(label, _visible(href)),
 )
 ANSI = replace(
-    TERMINAL, marks={"strong": ("\x1b[1m", "\x1b[22m"), "em": ("\x1b[3m", "\x1b[23m"), "s": ("\x1b[9m", "\x1b[29m")}
+    TERMINAL,
+    marks={
+        "strong": ("\x1b[1m", "\x1b[22m"),
+        "em": ("\x1b[3m", "\x1b[23m"),
+        "s": ("\x1b[9m", "\x1b[29m"),
+    },
 )
-#: Hosts, with their subdomains, whose links need not show their address. One set per process, since it has one bot. Set
-#: by `sayso.channels.markdown.trust_hosts`.
+#: Hosts, with their subdomains, whose links need not show their address. One set per process, since
+#: it has one bot. Set by `sayso.channels.markdown.trust_hosts`.
 own_hosts: set[str] = set()
 _MARKS = re.compile(r"<[^>]*>|[*_~`]")
 
@@ -215,12 +234,20 @@ def hides_host(label: str, href: str) -> bool:
     if any(host == own or host.endswith(f".{own}") for own in own_hosts):
         return False
     shown = _bare(html.unescape(without_maybe_gaps(label)))
-    return bool(label.strip()) and shown not in (_bare(href), _bare(host))  # without a label the address is shown
+    # Without a label the address is shown.
+    return bool(label.strip()) and shown not in (
+        _bare(href),
+        _bare(host),
+    )
 
 
 def _bare(address: str) -> str:
-    """Return an address without scheme, "www.", last slash and formatting marks, as a label may write it."""
-    return re.sub(r"^https?://(www\.)?|^www\.", "", _MARKS.sub("", address).strip().casefold()).rstrip("/")
+    """Return an address without scheme, "www.", last slash and formatting marks,
+    as a label may write it.
+    """
+    return re.sub(
+        r"^https?://(www\.)?|^www\.", "", _MARKS.sub("", address).strip().casefold()
+    ).rstrip("/")
 
 
 def plain_host(host: str) -> str:

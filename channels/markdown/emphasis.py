@@ -1,9 +1,11 @@
-"""Emphasis beside text of scripts that put no spaces between words, or write particles and prefixes without one.
+"""Emphasis beside text of scripts that put no spaces between words,
+or write particles and prefixes without one.
 
-These are Chinese, Japanese and Korean, the scripts of Southeast Asia, Arabic and Hebrew. CommonMark decides by spaces
-and punctuation whether `**` opens or closes bold text. In "**「A」**です" the closing mark stands between punctuation
-and a letter, so CommonMark takes it for an opening one and shows the asterisks. The parser here treats characters of
-these scripts on either side of a mark as it treats spaces.
+These are Chinese, Japanese and Korean, the scripts of Southeast Asia, Arabic and Hebrew. CommonMark
+decides by spaces and punctuation whether `**` opens or closes bold text. In "**「A」**です" the closing
+mark stands between punctuation and a letter, so CommonMark takes it for an opening one and shows
+the asterisks. The parser here treats characters of these scripts on either side of a mark as it
+treats spaces.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from markdown_it.rules_inline.state_inline import Scanned
 from markdown_it.token import Token
 from markdown_it.utils import EnvType
 
-#: Hebrew and Arabic; Thai, Lao, Tibetan and Burmese; Khmer; the presentation forms of Hebrew and Arabic.
+#: Hebrew and Arabic; Thai, Lao, Tibetan and Burmese; Khmer;
+#: the presentation forms of Hebrew and Arabic.
 _UNSPACED = re.compile(
     "[\u0590-\u06ff\u0750-\u077f\u08a0-\u08ff\u0e00-\u109f\u1780-\u17ff\ufb1d-\ufdcf\ufdf0-\ufdff\ufe70-\ufefc]"
 )
@@ -28,10 +31,12 @@ _UNSPACED = re.compile(
 def is_unspaced(char: str) -> bool:
     """Return whether a character is of a script whose words follow each other without spaces.
 
-    These are characters as wide as Chinese, Japanese and Korean ones, half-width forms of these, and the scripts
-    above. "" is none.
+    These are characters as wide as Chinese, Japanese and Korean ones, half-width forms of these,
+    and the scripts above. "" is none.
     """
-    return bool(char) and (unicodedata.east_asian_width(char) in "WFH" or _UNSPACED.match(char) is not None)
+    return bool(char) and (
+        unicodedata.east_asian_width(char) in "WFH" or _UNSPACED.match(char) is not None
+    )
 
 
 def is_letter(char: str) -> bool:
@@ -43,16 +48,20 @@ def is_letter(char: str) -> bool:
 
 
 def is_inside_word(name: str, neighbor: str) -> bool:
-    """Return whether a mark beside this character stands inside a word, so that 2*3*4 keeps its asterisks.
+    """Return whether a mark beside this character stands inside a word,
+    so that 2*3*4 keeps its asterisks.
 
-    `name` is the mark's type: "strong", "em" or "s". Between letters of unspaced scripts only a single asterisk, as in
-    单价*数量*折扣, is taken for arithmetic.
+    `name` is the mark's type: "strong", "em" or "s". Between letters of unspaced scripts only a
+    single asterisk, as in 单价*数量*折扣, is taken for arithmetic.
     """
     return is_letter(neighbor) and (name == "em" or not is_unspaced(neighbor))
 
 
 class UnspacedParser(ParserInline):
-    """Parses inline Markdown. Works as its base class, except beside unspaced scripts. Keeps no state."""
+    """Parses inline Markdown.
+
+    Works as its base class, except beside unspaced scripts. Keeps no state.
+    """
 
     def parse(self, src: str, md: MarkdownIt, env: EnvType, tokens: list[Token]) -> list[Token]:
         """Append the tokens of a text to `tokens` and return them."""
@@ -75,7 +84,9 @@ class _State(StateInline):
         after = self.src[end] if end < self.posMax else " "
 
         mark = self.src[start]
-        opens = _may_face(after, before) and not _is_behind_path(self.src, start, mark * (end - start))
+        opens = _may_face(after, before) and not _is_behind_path(
+            self.src, start, mark * (end - start)
+        )
         closes = _may_face(before, after) and not (mark == "_" and _GOES_ON.match(self.src, end))
         return Scanned(
             opens and (canSplitWord or not closes or _is_punctuation(before)),
@@ -89,7 +100,9 @@ _GOES_ON = re.compile(r"\.\w|[/\\(]")
 
 
 def _is_behind_path(text: str, start: int, marks: str) -> bool:
-    """Return whether marks go on with a path or a name, as in src/_build_, src/*/test* and obj.__class__."""
+    """Return whether marks go on with a path or a name, as in src/_build_,
+    src/*/test* and obj.__class__.
+    """
     before = text[max(start - 2, 0) : start]
     if before[-1:] in ("/", "\\"):
         return marks == "*" or marks.startswith("_")
@@ -97,7 +110,9 @@ def _is_behind_path(text: str, start: int, marks: str) -> bool:
 
 
 def _may_face(inner: str, outer: str) -> bool:
-    """Return whether a mark may stand between text that it formats, which ends in `inner`, and other text."""
+    """Return whether a mark may stand between text that it formats, which ends in `inner`,
+    and other text.
+    """
     if isWhiteSpace(ord(inner)):
         return False
     if is_unspaced(inner) or not _is_punctuation(inner):

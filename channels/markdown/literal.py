@@ -1,8 +1,9 @@
-"""Text that must be shown as it is, embedded in Markdown: paths, identifiers, results and arguments of tools.
+"""Text that must be shown as it is, embedded in Markdown: paths, identifiers,
+results and arguments of tools.
 
-All that the bot says is Markdown. What a tool returns is text: in `__init__.py` the underscores belong to the name. So
-whatever embeds such a text passes it through `as_markdown`. A tool whose text is Markdown says so with the type
-`Markdown`.
+All that the bot says is Markdown. What a tool returns is text: in `__init__.py` the underscores
+belong to the name. So whatever embeds such a text passes it through `as_markdown`. A tool whose
+text is Markdown says so with the type `Markdown`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-#: Characters that are Markdown syntax: links, code, emphasis, entities, escapes. An underscore inside a word and a star
-#: between spaces are not.
+#: Characters that are Markdown syntax: links, code, emphasis, entities, escapes. An underscore
+#: inside a word and a star between spaces are not.
 _MARKUP = re.compile(
     r"""()(
         \\(?=[!-/:-@\[-`{-~]|$) | [`\[\]] | <(?=\S|$) | &(?=\#?\w+;) | ~(?=~) | (?<=~)~
@@ -19,25 +20,27 @@ _MARKUP = re.compile(
     )""",
     re.VERBOSE,
 )
-#: Markdown syntax at the beginning of a line: headings, quotes, bullets, rules, the second line of a table; and numbers
-#: of a list.
+#: Markdown syntax at the beginning of a line: headings, quotes, bullets, rules, the second line of
+#: a table; and numbers of a list.
 _AT_START = re.compile(
     r"^()(\#(?=\#{0,5}(?:\s|$)) | > | [+-](?=\s|$) | =(?=[=\s]*$) | [|:-](?=[|:\s-]*$))",
     re.VERBOSE,
 )
 _NUMBER_AT_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 #: All places where one of these may match, an indented line, and a line end of other systems.
-_MAY_BE_MARKUP = re.compile(r"[\\`\[\]<&~*_\r] | ^[\s\#>|+=:-] | ^\d+[.)]", re.VERBOSE | re.MULTILINE)
+_MAY_BE_MARKUP = re.compile(
+    r"[\\`\[\]<&~*_\r] | ^[\s\#>|+=:-] | ^\d+[.)]", re.VERBOSE | re.MULTILINE
+)
 #: The scheme of an address that Markdown links by itself, and what follows the scheme.
 _SCHEME = re.compile(r"(?<![A-Za-z0-9])https?(?=://)", re.IGNORECASE)
-#: It ends before marks around bold or struck text, and before what no address has unencoded: quotation marks, and the
-#: punctuation of Chinese and Japanese, which no space follows.
+#: It ends before marks around bold or struck text, and before what no address has unencoded:
+#: quotation marks, and the punctuation of Chinese and Japanese, which no space follows.
 _REST = re.compile(
     r"""://(?:(?!\*\*|~~)[^\s<>"`|\\\[\]\u00ab\u00bb\u201c-\u201e\u3001\u3002\u3008-\u3011\u3014\u3015"""
     r"""\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f])+"""
 )
-#: Punctuation of the sentence that may follow an address. The last four are an ellipsis, an apostrophe, and the comma
-#: and the question mark of Arabic.
+#: Punctuation of the sentence that may follow an address. The last four are an ellipsis, an
+#: apostrophe, and the comma and the question mark of Arabic.
 _AFTER_ADDRESS = ".,;:!?*_~'\u2026\u2019\u060c\u061f"
 _ENTITY = re.compile(r"&#?\w+;")
 #: An escape, a space that is encoded, or backticks that may begin code.
@@ -47,10 +50,13 @@ _LINE_END = re.compile(r"\r\n?|\n")
 
 
 class Markdown(str):
-    """Text of a tool that is Markdown: `return Markdown("**3** invoices")`. All other text is shown as it is.
+    """Text of a tool that is Markdown: `return Markdown("**3** invoices")`.
 
-    A result, a preview and a text of `stash_pending`, `remind` and `schedule_reply` may be of this type. It must hold
-    no text of users or other systems, unless that has gone through `as_markdown`.
+    All other text is shown as it is.
+
+    A result, a preview and a text of `stash_pending`, `remind` and `schedule_reply` may be of this
+    type. It must hold no text of users or other systems, unless that has gone through
+    `as_markdown`.
     """
 
     __slots__ = ()
@@ -66,7 +72,8 @@ def as_markdown(text: str) -> Markdown:
 
 
 def as_text(md: str) -> str:
-    """Return Markdown without the escapes of `as_markdown`, as text to print: the names in it read as they are.
+    """Return Markdown without the escapes of `as_markdown`, as text to print:
+    the names in it read as they are.
 
     Formatting that somebody wrote, such as `**bold**`, stays, and so does all code. Do not show the
     text as Markdown.
@@ -96,7 +103,9 @@ def as_text(md: str) -> str:
 
 def as_kind_of(original: object, text: str) -> str:
     """Return a text that was made of another one: as Markdown if the original is Markdown."""
-    return Markdown(text) if isinstance(original, Markdown) else text
+    if isinstance(original, Markdown):
+        return Markdown(text)
+    return text
 
 
 def address_after(text: str, scheme_end: int, end: int | None = None) -> str:
@@ -111,11 +120,16 @@ def address_after(text: str, scheme_end: int, end: int | None = None) -> str:
     while size and (rest[size - 1] in _AFTER_ADDRESS or (rest[size - 1] == ")" and unopened > 0)):
         unopened -= rest[size - 1] == ")"
         size -= 1
-    return rest[:size] if size > len("://") else ""
+    if size > len("://"):
+        return rest[:size]
+    return ""
 
 
 def _may_be_markup(text: str) -> bool:
-    """Return whether a text has any character that may be Markdown syntax where it stands. Most results have none."""
+    """Return whether a text has any character that may be Markdown syntax where it stands.
+
+    Most results have none.
+    """
     return _MAY_BE_MARKUP.search(text) is not None
 
 
@@ -123,7 +137,8 @@ def _escaped_lines(text: str) -> Iterator[str]:
     for line in _LINE_END.split(text):
         words = line.lstrip()
         indent = line[: len(line) - len(words)]
-        # Markdown drops the spaces at the beginning of a line, or takes them for code, but not one that is encoded.
+        # Markdown drops the spaces at the beginning of a line, or takes them for code,
+        # but not one that is encoded.
         kept_indent = indent
         if indent and words.strip():
             kept_indent = f"&#{ord(indent[0])};{indent[1:]}"
@@ -133,8 +148,9 @@ def _escaped_lines(text: str) -> Iterator[str]:
 def escaped(line: str, *, at_start: bool = True, keeps_addresses: bool = False) -> str:
     """Return a line with a backslash before each character that Markdown would act on.
 
-    `at_start`: the line begins a line of the message. `keeps_addresses`: no backslash stands in a bare address, so that
-    it is one link. It may lose a mark then if it is so long that two messages share it.
+    `at_start`: the line begins a line of the message. `keeps_addresses`: no backslash stands in a
+    bare address, so that it is one link. It may lose a mark then if it is so long that two messages
+    share it.
     """
     parts = []
     position = 0
@@ -144,7 +160,10 @@ def escaped(line: str, *, at_start: bool = True, keeps_addresses: bool = False) 
         rest = address_after(line, scheme.end())
         if rest and not _ENTITY.search(rest):  # a backslash would end the link there
             end = scheme.end() + len(rest)
-            parts += [_MARKUP.sub(r"\1\\\2", line[position : scheme.start()]), line[scheme.start() : end]]
+            parts += [
+                _MARKUP.sub(r"\1\\\2", line[position : scheme.start()]),
+                line[scheme.start() : end],
+            ]
             position = end
     text = "".join(parts) + _MARKUP.sub(r"\1\\\2", line[position:])
     for pattern in (_AT_START, _NUMBER_AT_START) if at_start else ():

@@ -30,7 +30,9 @@ _PLAIN = {
     **dict.fromkeys("⚠", "(!)"),
 }
 #: A sign as a character or as an entity of HTML, with what chooses its look.
-_SIGN = re.compile(rf"(?:[{''.join(_PLAIN)}]|&(?:#\d{{1,7}}|#[xX][0-9a-fA-F]{{1,6}}|[A-Za-z]{{2,31}});)[\ufe0e\ufe0f]?")
+_SIGN = re.compile(
+    rf"(?:[{''.join(_PLAIN)}]|&(?:#\d{{1,7}}|#[xX][0-9a-fA-F]{{1,6}}|[A-Za-z]{{2,31}});)[\ufe0e\ufe0f]?"
+)
 
 
 def without_signs(md: str) -> str:

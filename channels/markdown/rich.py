@@ -114,7 +114,10 @@ class _RichBlocks:
         return items
 
     def _table(self, node: SyntaxTreeNode) -> RichBlock:
-        lines = self.source[slice(*node.map)] if node.map else []
+        if node.map:
+            lines = self.source[slice(*node.map)]
+        else:
+            lines = []
         if is_overfull(lines):  # the parser drops cells beyond the last column
             return {"type": "pre", "text": "\n".join(lines)}
         rows: list[list[RichBlock]] = []
@@ -187,7 +190,9 @@ class _TelegramHtml(HTMLParser):
 def _joined(parts: list[Any]) -> Any:
     if not parts:
         return ""
-    return parts[0] if len(parts) == 1 else parts
+    if len(parts) == 1:
+        return parts[0]
+    return parts
 
 
 def _link(href: str, text: Any) -> RichBlock:
@@ -218,7 +223,10 @@ def _measured(part: Any) -> _Size:
         inner = _measured(contents)
         is_cell = "align" in part
         is_block = not is_cell and part.get("type") not in _TEXT_KINDS
-        own = 1 + len(part.get("cells", ())) if is_block else 0
+        if is_block:
+            own = 1 + len(part.get("cells", ()))
+        else:
+            own = 0
         return _Size(inner.chars, inner.blocks + own, inner.depth + 1)
     sizes = [_measured(each) for each in part]
     return _Size(

@@ -14,10 +14,12 @@ from sayso.channels.markdown import inner_bars, with_shown_numbers
 
 #: Returns the length of a piece as the platform counts it.
 Measure = Callable[[str], int]
-#: How many source characters per unit of the limit are examined: formatted text is mostly shorter than its source.
+#: How many source characters per unit of the limit are examined:
+#: formatted text is mostly shorter than its source.
 _WINDOW = 4
 #: How many ends are guessed, and how full a piece should be.
-_GUESSES, _FULL = 8, 0.85
+_GUESSES = 8
+_FULL = 0.85
 _FENCE = re.compile(r"^ *(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 #: The beginning of an item of a list.
 _ITEM = re.compile(r" *(?:[-+*]|\d{1,9}[.)])(?:\s|$)")
@@ -33,15 +35,20 @@ _SPAN = re.compile(
         | https?://\S+""",
     re.VERBOSE,
 )
-#: A text that at the beginning of a line would be a heading, quote, list, rule, code or link reference. The escape
-#: belongs behind the first group, the digits of a numbered list.
+#: A text that at the beginning of a line would be a heading, quote, list, rule, code or link
+#: reference. The escape belongs behind the first group, the digits of a numbered list.
 _BLOCK_START = re.compile(
     r"""([\ \t]*(?:\d{1,9}(?=[.)](?:\s|$))|))
     (?=(?<=\d)[.)] | \#{1,6}(?:\s|$) | > | [-+*](?:\s|$) | ([-*_=])[\ \t]*(?:\2[\ \t]*)*$
         | `{3} | ~{3} | \[[^\]\n]*\]:)""",
     re.MULTILINE | re.VERBOSE,
 )
-_BOUNDARIES = (re.compile(r"\n[ \t]*\n+"), re.compile(r"\n(?=\S)"), re.compile(r"\n"), re.compile(r"\s+"))
+_BOUNDARIES = (
+    re.compile(r"\n[ \t]*\n+"),
+    re.compile(r"\n(?=\S)"),
+    re.compile(r"\n"),
+    re.compile(r"\s+"),
+)
 #: Two of these letters are a flag.
 _FLAG_HALVES = "".join(map(chr, range(0x1F1E6, 0x1F200)))
 _TABLE_RULE = re.compile(r" {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*")
@@ -50,18 +57,21 @@ _TABLE_RULE = re.compile(r" {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\
 def split(md: str, limit: int, measure: Measure = len) -> list[str]:
     """Split Markdown into pieces whose `measure` is at most `limit`, in linear time.
 
-    Cuts are between paragraphs, else lines, else words, else characters. A fenced code block is closed and opened
-    again, a table that is cut between two rows gets its head again, and the rest of a cut line is escaped if it would
-    begin a heading, list or the like. A list that repeats one number gets the numbers that it is shown with. Lines of
-    an item that began in the piece before move to the left, or they would be code. Nothing else is added and no visible
-    character is dropped. Raises ValueError for a limit below 1.
+    Cuts are between paragraphs, else lines, else words, else characters. A fenced code block is
+    closed and opened again, a table that is cut between two rows gets its head again, and the rest
+    of a cut line is escaped if it would begin a heading, list or the like. A list that repeats one
+    number gets the numbers that it is shown with. Lines of an item that began in the piece before
+    move to the left, or they would be code. Nothing else is added and no visible character is
+    dropped. Raises ValueError for a limit below 1.
     """
     if limit < 1:
         raise ValueError(f"limit {limit!r} is too small: use at least 1")
     if not fits(md, limit, measure):
         md = with_shown_numbers(md)
     pieces: list[str] = []
-    start, opening, lengths = 0, "", _Lengths(measure)
+    start = 0
+    opening = ""
+    lengths = _Lengths(measure)
     while start < len(md):
         indent = _lost_indent(md, start, opening)
         piece, start, opening = _Cut(md, start, opening, limit, lengths, indent=indent).best()
@@ -71,7 +81,9 @@ def split(md: str, limit: int, measure: Measure = len) -> list[str]:
 
 def head(md: str, limit: int, measure: Measure = len) -> str:
     """Return the first piece of `split`, "" for an empty text."""
-    return _Cut(md, 0, "", limit, _Lengths(measure)).best()[0] if md else ""
+    if md:
+        return _Cut(md, 0, "", limit, _Lengths(measure)).best()[0]
+    return ""
 
 
 def fits(md: str, limit: int, measure: Measure = len) -> bool:
@@ -86,15 +98,16 @@ class _Lengths:
     """
 
     def __init__(self, measure: Measure) -> None:
-        self.of, self.density = functools.cache(measure), 0.0
+        self.of = functools.cache(measure)
+        self.density = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
     """Finds the end of one piece.
 
-    `start` is its begin, `opening` the fence line or table head that it must repeat. `indent` is the number of spaces
-    that its lines lose.
+    `start` is its begin, `opening` the fence line or table head that it must repeat. `indent` is
+    the number of spaces that its lines lose.
     """
 
     md: str
@@ -107,7 +120,8 @@ class _Cut:
 
     def best(self) -> tuple[str, int, str]:
         """Return the piece, its end, and the opening of the next piece."""
-        if self.escapes and not self._fits(self.start + 1):  # with the escape not even one character fits
+        # With the escape not even one character fits.
+        if self.escapes and not self._fits(self.start + 1):
             return replace(self, escapes=False).best()
         left = len(self.md) - self.start
         may_be_last = left <= _WINDOW * self.limit and left * self.lengths.density <= 2 * self.limit
@@ -124,20 +138,26 @@ class _Cut:
 
         It is estimated from the density, which mostly takes one measurement instead of a dozen.
         """
-        low, high = self.start, min(len(self.md), self.start + _WINDOW * self.limit) + 1
-        best, size = 0, self._size()
+        low = self.start
+        high = min(len(self.md), self.start + _WINDOW * self.limit) + 1
+        best = 0
+        size = self._size()
         for number in range(_GUESSES):
             far = self.start + size
             if not low < far < high or number > _GUESSES // 2:
                 far = (low + high) // 2
-            end = self._place(far) if far > low else self.start
+            if far > low:
+                end = self._place(far)
+            else:
+                end = self.start
             if end <= max(self.start, best):
                 break
             measured = self._length(end)
             if measured > self.limit:
                 high = far
             else:
-                low, best = far, end
+                low = far
+                best = end
                 if measured * (far - self.start) >= _FULL * self.limit * (end - self.start):
                     break
             size = self._size()
@@ -146,7 +166,9 @@ class _Cut:
     def _size(self) -> int:
         """Return how many source characters should fill the limit."""
         density = self.lengths.density
-        return self.limit if density in (0, 1) else max(1, int(0.96 * self.limit / density))
+        if density in (0, 1):
+            return self.limit
+        return max(1, int(0.96 * self.limit / density))
 
     def _place(self, far: int) -> int:
         """Return the best place to cut at or before `far`."""
@@ -155,26 +177,41 @@ class _Cut:
         return next(self._boundaries(far), None) or self._whole_character(far)
 
     def _furthest(self) -> int:
-        """Return the furthest end that fits, by bisection: a longer text is longer, apart from a marker."""
-        low, high = self.start + 1, min(len(self.md), self.start + _WINDOW * self.limit)
+        """Return the furthest end that fits, by bisection: a longer text is longer,
+        apart from a marker.
+        """
+        low = self.start + 1
+        high = min(len(self.md), self.start + _WINDOW * self.limit)
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self._fits(middle) else (low, middle - 1)
         return low
 
     def _boundaries(self, end: int) -> Iterator[int]:
-        """Yield good places to cut, best first: the last paragraph, line or word in the second half of the piece."""
+        """Yield good places to cut, best first: the last paragraph,
+        line or word in the second half of the piece.
+        """
         middle = self.start + (end - self.start) // 2
-        spans = [match.span() for match in _SPAN.finditer(self.md, self.start, min(len(self.md), end + 2048))]
+        spans = [
+            match.span()
+            for match in _SPAN.finditer(self.md, self.start, min(len(self.md), end + 2048))
+        ]
         for pattern in _BOUNDARIES:
-            cuts = [match.end() for match in pattern.finditer(self.md, middle, end) if match.end() > self.start]
+            cuts = [
+                match.end()
+                for match in pattern.finditer(self.md, middle, end)
+                if match.end() > self.start
+            ]
             for cut in reversed(cuts):
-                span = bisect.bisect_left(spans, (cut, 0)) - 1  # the last span that begins before the cut
+                # The last span that begins before the cut.
+                span = bisect.bisect_left(spans, (cut, 0)) - 1
                 if (span < 0 or spans[span][1] <= cut) and not _joined(self.md, cut, self.start):
                     yield cut
 
     def _whole_character(self, end: int) -> int:
-        """Return the last cut between two characters up to `end`, or `end` inside a character longer than the piece."""
+        """Return the last cut between two characters up to `end`,
+        or `end` inside a character longer than the piece.
+        """
         cut = end
         while cut > self.start and _joined(self.md, cut, self.start):
             cut -= 1
@@ -193,10 +230,14 @@ class _Cut:
 
     def _piece(self, end: int) -> str:
         text = self.opening + self._text(end)
-        fence = self._open_fence(end) if end < len(self.md) else ""
+        if end < len(self.md):
+            fence = self._open_fence(end)
+        else:
+            fence = ""
         if not fence:
             return text
-        # In an item of a list the fence is closed where it was opened: further left the item would end.
+        # In an item of a list the fence is closed where it was opened:
+        # further left the item would end.
         closing = " " * _indent_at(fence, 0) + _marker(fence)
         return text + ("" if text.endswith("\n") else "\n") + closing + "\n"
 
@@ -237,16 +278,26 @@ class _Cut:
         for name, rule in itertools.pairwise(lines):
             if "|" not in rule:
                 head = ""
-            elif not head and "|" in name and _TABLE_RULE.fullmatch(rule) and inner_bars(name) == inner_bars(rule):
+            elif (
+                not head
+                and "|" in name
+                and _TABLE_RULE.fullmatch(rule)
+                and inner_bars(name) == inner_bars(rule)
+            ):
                 head = f"{name}\n{rule}\n"
         # A long head is not repeated.
         return head if len(head) < self.limit // 2 else ""
 
 
 def _lost_indent(md: str, start: int, opening: str) -> int:
-    """Return how many spaces the lines of a piece lose, since the item of a list that they belong to is not in it."""
+    """Return how many spaces the lines of a piece lose, since the item of a
+    list that they belong to is not in it.
+    """
     begins_line = not start or md[start - 1] == "\n"
-    first = start if begins_line else md.find("\n", start) + 1
+    if begins_line:
+        first = start
+    else:
+        first = md.find("\n", start) + 1
     if opening[:1] in ("`", "~"):
         first = _line_start(md, max(md.rfind(opening.rstrip("\n"), 0, start), 0))
     indent = _indent_at(md, first)
@@ -282,7 +333,9 @@ def _indent_at(md: str, place: int) -> int:
 
 
 def _moved_left(text: str, spaces: int) -> str:
-    """Return the lines of an item of a list without so many spaces before each; the next item stays as it is."""
+    """Return the lines of an item of a list without so many spaces before each;
+    the next item stays as it is.
+    """
     lines = text.split("\n")
     for number, line in enumerate(lines):
         width = min(_indent_at(line, 0), spaces)
@@ -295,14 +348,20 @@ def _moved_left(text: str, spaces: int) -> str:
 def _marker(fence: str) -> str:
     """Return the run of backticks or tildes that opens and closes a fence."""
     fence = fence.lstrip(" ")
-    return fence[: len(fence) - len(fence.lstrip(fence[0]))] if fence else ""
+    if fence:
+        return fence[: len(fence) - len(fence.lstrip(fence[0]))]
+    return ""
 
 
 def _joined(text: str, cut: int, start: int) -> bool:
-    """Return whether a cut here would split what people see as one character. The piece begins at `start`."""
+    """Return whether a cut here would split what people see as one character.
+
+    The piece begins at `start`.
+    """
     if not 0 < cut < len(text):
         return False
-    before, after = text[cut - 1], text[cut]
+    before = text[cut - 1]
+    after = text[cut]
     return (
         unicodedata.category(after).startswith("M")
         or "\u200d" in (before, after)

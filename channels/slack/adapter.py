@@ -1,4 +1,6 @@
-"""SlackChannel: verifies and parses the requests of one Slack app, and sends its replies through the Web API."""
+"""SlackChannel: verifies and parses the requests of one Slack app,
+and sends its replies through the Web API.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +73,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: About one message a second in a Slack channel with short bursts, and an edit every 3 s. Slack names no limit for the
-#: whole workspace.
+#: About one message a second in a Slack channel with short bursts, and an edit every 3 s. Slack
+#: names no limit for the whole workspace.
 RATE = RateLimit(chat_gap=1.0, burst=4, draft_gap=3.0)
 #: Bytes of a file that are sent at a time.
 PART_BYTES = 256 * 1024
@@ -131,12 +133,18 @@ class SlackChannel:
             of_labels(WORKSPACES, self.name, "removed").inc()
 
     def receive(self, hook: WebhookRequest) -> Received:
-        """Parse a signed request. A repeated one is parsed like the first, which may never have arrived."""
-        timestamp, signature = hook.header("x-slack-request-timestamp"), hook.header("x-slack-signature")
+        """Parse a signed request.
+
+        A repeated one is parsed like the first, which may never have arrived.
+        """
+        timestamp = hook.header("x-slack-request-timestamp")
+        signature = hook.header("x-slack-signature")
         if not (timestamp and signature):
             raise Forbidden("there is no X-Slack-Signature or no X-Slack-Request-Timestamp header")
         try:
-            valid = slack_signed(self._signing_secret, timestamp, hook.body, signature, now=hook.now)
+            valid = slack_signed(
+                self._signing_secret, timestamp, hook.body, signature, now=hook.now
+            )
         except ValueError as exc:
             raise Forbidden("the signature cannot be checked") from exc
         if not valid:
@@ -146,14 +154,19 @@ class SlackChannel:
     async def open_form(self, turn: Turn, find: FindForm) -> WebhookResponse | None:
         """Open the modal that a tap asks for. Return None if Slack shows none."""
         is_shown = await self._forms.open(turn, find)
-        return WebhookResponse() if is_shown else None
+        if is_shown:
+            return WebhookResponse()
+        return None
 
     def form_errors(self, errors: Mapping[str, str]) -> WebhookResponse:
         """Return the answer to a submission that shows each error beside its field."""
         return WebhookResponse(200, errors_answer(errors), "application/json")
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
-        """Return the limit of a thread. If several threads of a Slack channel are busy, Slack itself asks to wait."""
+        """Return the limit of a thread.
+
+        If several threads of a Slack channel are busy, Slack itself asks to wait.
+        """
         return RATE
 
     def split(self, reply: Reply) -> Sequence[Reply]:
@@ -172,11 +185,17 @@ class SlackChannel:
         if turn.is_stop:
             self._status.begin(*place, turn.event_id)
             return 0.0
-        title = title_of(turn) if self.settings.titles else ""
+        if self.settings.titles:
+            title = title_of(turn)
+        else:
+            title = ""
         return await self._status.show(*place, turn.event_id, title=title)
 
     async def remove_typing(self, turn: Turn, *, replied: bool) -> None:
-        """Remove "is thinking…". A message in the thread has already done so; one beside the thread has not."""
+        """Remove "is thinking…".
+
+        A message in the thread has already done so; one beside the thread has not.
+        """
         if replied and turn.conversation.thread:
             return
         place = await self._status_place(turn)
@@ -202,8 +221,8 @@ class SlackChannel:
     async def _status_place(self, turn: Turn) -> tuple[str, str] | None:
         """Return the chat and the message that show a turn's status, None if it came without one.
 
-        Outside of threads only a direct message shows it: elsewhere it would be in a thread that the person has not
-        opened. Slash commands and forms name no message.
+        Outside of threads only a direct message shows it: elsewhere it would be in a thread that
+        the person has not opened. Slash commands and forms name no message.
         """
         may_show = turn.conversation.thread or (turn.message_id and not turn.in_group)
         if not may_show:
@@ -220,12 +239,15 @@ class SlackChannel:
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
         """Post the first section of the unfinished answer, or edit the message that shows it.
 
-        Slack's own streams need a thread and a receiver, and a workspace may begin only 20 a minute. Edits always work.
+        Slack's own streams need a thread and a receiver, and a workspace may begin
+        only 20 a minute. Edits always work.
         """
         first = first_section(text)
         if not first.strip():
             return shown
-        return (await self.send(Delivery("", turn.conversation, Reply(first, edits=shown)))).message_id
+        return (
+            await self.send(Delivery("", turn.conversation, Reply(first, edits=shown)))
+        ).message_id
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Download from Slack's file server, with the token of the file's workspace.
@@ -245,15 +267,22 @@ class SlackChannel:
         if FILE_ID.fullmatch(ref):
             media = await self._look_up(client, ref)
         # For a server that replaces Slack, URLs are checked as if they were Slack's.
-        origin = self._files_url if self._files_url in FILE_ORIGINS.values() else FILE_ORIGINS[SLACK]
+        if self._files_url in FILE_ORIGINS.values():
+            origin = self._files_url
+        else:
+            origin = FILE_ORIGINS[SLACK]
         match = re.fullmatch(rf"{re.escape(origin)}(/[^\s\\]+)", media.ref)
         if match is None:
             raise FetchError(f"the file's address is not on {origin.removeprefix('https://')}")
         headers = {"Authorization": f"Bearer {client.token}"}
         saved = await SafeDownload(MAX_BYTES).save(self._files_url + match[1], file, headers)
-        # Slack answers a wrong token with a log-in page. An HTML file that a person sent has the size that Slack named.
+        # Slack answers a wrong token with a log-in page. An HTML file that a person
+        # sent has the size that Slack named.
         if saved.content_type == "text/html" and (media.kind != "text" or saved.size != media.size):
-            checked = f"the token of {team}" if team else "bot_token"
+            if team:
+                checked = f"the token of {team}"
+            else:
+                checked = "bot_token"
             raise FetchError(f"Slack sent a log-in page: check {checked} and its scope files:read")
 
     async def _look_up(self, client: AsyncWebClient, file_id: str) -> Media:
@@ -268,7 +297,10 @@ class SlackChannel:
         except (SlackClientError, ClientError, OSError) as exc:
             raise FetchError(f"Slack did not say where the file is: {type(exc).__name__}") from None
         file = answer.get("file")
-        media = media_of(file) if isinstance(file, dict) else None
+        if isinstance(file, dict):
+            media = media_of(file)
+        else:
+            media = None
         if media is None:
             raise FetchError("Slack has no address for the file: it was deleted, or is hidden")
         return media
@@ -276,14 +308,17 @@ class SlackChannel:
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece. If Slack refuses its blocks, the text is sent without them.
 
-        A file that Slack refuses is sent as a link. An impossible edit is sent as a new message, unless it is optional.
+        A file that Slack refuses is sent as a link. An impossible edit is sent as a new message,
+        unless it is optional.
         """
         reply = delivery.reply
         to = await self._threads.at_slack(await self.place(delivery.conversation))
         if reply.media:
             to = await self._opened_for(reply.media, to, delivery.conversation)
             return await self._share(reply, reply.media, to, delivery.conversation)
-        message = message_of([slack_mrkdwn(reply.text)], reply.buttons, to.chat, delivery.conversation)
+        message = message_of(
+            [slack_mrkdwn(reply.text)], reply.buttons, to.chat, delivery.conversation
+        )
         # The message that opened a thread stays: what follows is posted there.
         may_remove = reply.removes and reply.edits != to.thread
         if may_remove and await self._remove(message["channel"], reply.edits, to):
@@ -327,7 +362,8 @@ class SlackChannel:
         return replace(turn, conversation=self._threads.first_address(there))
 
     async def place(self, conversation: Conversation) -> Conversation:
-        """Return the conversation in which to post: for a person, the direct message, which is opened if needed.
+        """Return the conversation in which to post: for a person, the direct message,
+        which is opened if needed.
 
         Raises SendError. Opening it shows nothing to the person.
         """
@@ -339,7 +375,10 @@ class SlackChannel:
             client = await self.client_of(person)
             with translated_repeatable(person):
                 channel = (await client.conversations_open(users=user)).get("channel")
-            chat = channel.get("id") if isinstance(channel, dict) else None
+            if isinstance(channel, dict):
+                chat = channel.get("id")
+            else:
+                chat = None
             if not isinstance(chat, str) or not chat:
                 raise Unreachable("Slack named no direct message")
             self._direct_messages[person] = join_place(team, chat)
@@ -375,7 +414,10 @@ class SlackChannel:
         return True
 
     async def _post(self, message: dict[str, Any], to: Conversation, only_for: str = "") -> Receipt:
-        place = {"thread_ts": to.thread} if to.thread else {}
+        if to.thread:
+            place = {"thread_ts": to.thread}
+        else:
+            place = {}
         with translated(to.chat):
             if only_for:
                 shown_to = {"user": split_place(only_for).id}
@@ -398,10 +440,17 @@ class SlackChannel:
             answer = await client.api_call(method, json={**message, "blocks": []})
         return _receipt(answer)
 
-    async def _share(self, reply: Reply, media: Media, to: Conversation, conversation: Conversation) -> Receipt:
+    async def _share(
+        self, reply: Reply, media: Media, to: Conversation, conversation: Conversation
+    ) -> Receipt:
         """Send a file. Slack posts its message later, so the id is unknown."""
-        comment = slack_mrkdwn(reply.text) if reply.text.strip() else ""
-        with await asyncio.to_thread(file_to_send, partial(open_on_disk, self._media), media.ref) as file:
+        if reply.text.strip():
+            comment = slack_mrkdwn(reply.text)
+        else:
+            comment = ""
+        with await asyncio.to_thread(
+            file_to_send, partial(open_on_disk, self._media), media.ref
+        ) as file:
             try:
                 await self._upload(media, file, to, comment)
             except AddressClosed:
@@ -446,10 +495,19 @@ async def _parts(file: BinaryIO) -> AsyncIterator[bytes]:
 
 
 def _receipt(sent: Any) -> Receipt:
-    """Return the id of the message that Slack sent or edited, and when it was last changed, if Slack says so."""
-    ts, message = str(sent.get("ts") or ""), sent.get("message")
-    edited = message.get("edited") if isinstance(message, dict) else None
-    changed = str(edited.get("ts") or "") if isinstance(edited, dict) else ""
+    """Return the id of the message that Slack sent or edited, and when it was last changed,
+    if Slack says so.
+    """
+    ts = str(sent.get("ts") or "")
+    message = sent.get("message")
+    if isinstance(message, dict):
+        edited = message.get("edited")
+    else:
+        edited = None
+    if isinstance(edited, dict):
+        changed = str(edited.get("ts") or "")
+    else:
+        changed = ""
     try:
         return Receipt(ts, float(changed or ts or 0))
     except ValueError:

@@ -1,4 +1,6 @@
-"""Slack's Web API: its client over pooled connections, and what its errors mean for a reply and for an operator."""
+"""Slack's Web API: its client over pooled connections,
+and what its errors mean for a reply and for an operator.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,26 @@ if TYPE_CHECKING:
 #: Slack's origin.
 SLACK = "https://slack.com"
 #: The origin of files for each of Slack's origins; https://slack-gov.com is GovSlack.
-FILE_ORIGINS = {SLACK: "https://files.slack.com", "https://slack-gov.com": "https://files.slack-gov.com"}
-#: What follows from an error. `wait`: try again later. `down`: the token is not accepted. `scope`: the token lacks a
-#: scope. `closed`: nothing can be posted there. `barred`: people can write there, the app cannot. `chat_barred`: nor in
-#: another thread of the channel. `plain`: send the text again without blocks. `repost`: the message cannot be edited,
-#: send a new one. `unclear`: a part may have happened. All other errors are `refused`.
+FILE_ORIGINS = {
+    SLACK: "https://files.slack.com",
+    "https://slack-gov.com": "https://files.slack-gov.com",
+}
+#: What follows from an error. `wait`: try again later. `down`: the token is not accepted. `scope`:
+#: the token lacks a scope. `closed`: nothing can be posted there. `barred`: people can write there,
+#: the app cannot. `chat_barred`: nor in another thread of the channel. `plain`: send the text again
+#: without blocks. `repost`: the message cannot be edited, send a new one. `unclear`: a part may
+#: have happened. All other errors are `refused`.
 SlackReaction = Literal[
-    "wait", "down", "scope", "closed", "barred", "chat_barred", "plain", "repost", "unclear", "refused"
+    "wait",
+    "down",
+    "scope",
+    "closed",
+    "barred",
+    "chat_barred",
+    "plain",
+    "repost",
+    "unclear",
+    "refused",
 ]
 _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
     # While a workspace moves into an organization, calls fail now and then.
@@ -66,11 +81,14 @@ _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
         "compliance_exports_prevent_deletion",
     ),
     "unclear": ("internal_error", "fatal_error", "service_unavailable", "request_timeout"),
-    # No trigger is stored, so a trigger cannot expire; `no_permission` concerns one channel and one method.
+    # No trigger is stored, so a trigger cannot expire;
+    # `no_permission` concerns one channel and one method.
     "refused": ("expired_trigger_id", "exchanged_trigger_id", "streaming_state_conflict", "no_permission"),
 }  # fmt: skip
 #: The reaction to each known error code.
-REACTIONS: Mapping[str, SlackReaction] = {code: reaction for reaction, codes in _REACTIONS.items() for code in codes}
+REACTIONS: Mapping[str, SlackReaction] = {
+    code: reaction for reaction, codes in _REACTIONS.items() for code in codes
+}
 #: Error codes for a token that Slack does not accept.
 TOKEN_ERRORS = (*_REACTIONS["down"], "not_allowed_token_type")
 #: What an operator can do about an error.
@@ -137,7 +155,8 @@ def _of_workspace(error: SendError, workspace: str) -> SendError:
 
 @contextmanager
 def translated_repeatable(chat: str) -> Iterator[None]:
-    """Translate the errors of calls that can be repeated: they show nothing, or the same however often they are made.
+    """Translate the errors of calls that can be repeated: they show nothing,
+    or the same however often they are made.
 
     Raises SendError, Unreachable in place of DeliveryUncertain.
     """
@@ -149,17 +168,27 @@ def translated_repeatable(chat: str) -> Iterator[None]:
 
 
 def error_code(response: Any) -> str:
-    """Return Slack's error code, "" for none. Anything that does not look like a code may quote the message."""
+    """Return Slack's error code, "" for none.
+
+    Anything that does not look like a code may quote the message.
+    """
     data = getattr(response, "data", None)
-    code = str(data.get("error") or "") if isinstance(data, dict) else ""
-    return code if re.fullmatch(r"\w{1,80}", code) else "unknown_error" if code else ""
+    if isinstance(data, dict):
+        code = str(data.get("error") or "")
+    else:
+        code = ""
+    if re.fullmatch(r"\w{1,80}", code):
+        return code
+    if code:
+        return "unknown_error"
+    return ""
 
 
 def reaction_to(code: str) -> SlackReaction:
     """Return what follows from an error code.
 
-    `restricted_action` has many suffixes. Those that are not in the table may be about threads alone, or about messages
-    outside of threads alone.
+    `restricted_action` has many suffixes. Those that are not in the table may be about threads
+    alone, or about messages outside of threads alone.
     """
     if code not in REACTIONS and code.startswith("restricted_action"):
         return "barred"
@@ -168,9 +197,13 @@ def reaction_to(code: str) -> SlackReaction:
 
 def _error_of(response: Any) -> SendError:
     unreadable = DeliveryUncertain("Slack's answer makes no sense")
-    if not hasattr(response, "status_code"):  # aiohttp's response, whose body the SDK could not parse
-        return RateLimited(retry_after(response.headers)) if response.status == 429 else unreadable
-    code, status = error_code(response) or "unknown_error", int(response.status_code)
+    # Aiohttp's response, whose body the SDK could not parse.
+    if not hasattr(response, "status_code"):
+        if response.status == 429:
+            return RateLimited(retry_after(response.headers))
+        return unreadable
+    code = error_code(response) or "unknown_error"
+    status = int(response.status_code)
     reaction = reaction_to(code)
     if status == 429 or reaction == "wait":
         return RateLimited(retry_after(response.headers))
@@ -184,9 +217,11 @@ def _error_of(response: Any) -> SendError:
         "barred": AddressBarred,
         "chat_barred": ChatBarred,
     }
-    if "/chat." in str(response.api_url):  # without the scope to send text, all replies must wait for the operator
+    # Without the scope to send text, all replies must wait for the operator.
+    if "/chat." in str(response.api_url):
         kinds["scope"] = ChannelDown
-    cure, needed = _CURES.get(code, ""), str(response.data.get("needed") or "")
+    cure = _CURES.get(code, "")
+    needed = str(response.data.get("needed") or "")
     if code == "missing_scope" and re.fullmatch(r"[\w:.,]{1,200}", needed):
         cure = f"add the scope {needed} and install the app again"
     return kinds.get(reaction, Refused)(f"Slack error {code}{f': {cure}' if cure else ''}")
@@ -211,4 +246,6 @@ def setup_problem(exc: Exception) -> Problem | None:
     code = error_code(response)
     if code in ("ratelimited", "rate_limited") or getattr(response, "status_code", 0) == 429:
         return too_many_calls("Slack")
-    return (f"Slack refuses: {code}", "correct what it names") if code else None
+    if code:
+        return (f"Slack refuses: {code}", "correct what it names")
+    return None

@@ -308,7 +308,10 @@ def _instant_picker(text: str) -> Block | None:
 
     A time without a zone is no instant.
     """
-    at = datetime.fromisoformat(text) if text else datetime.now(UTC)
+    if text:
+        at = datetime.fromisoformat(text)
+    else:
+        at = datetime.now(UTC)
     zone = at.utcoffset()
     if zone is None or at.second or at.microsecond:
         return None

@@ -1,4 +1,6 @@
-"""Slack's signed requests: events, interactions and slash commands, parsed into turns and address changes."""
+"""Slack's signed requests: events, interactions and slash commands,
+parsed into turns and address changes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from sayso.channels.slack.address import split_place
 from sayso.channels.slack.origin import conversation_in, origin_of, removal_in, turn_in
 from sayso.channels.slack.settings import View
 from sayso.channels.slack.submissions import FormPlace, entered_values
-from sayso.channels.slack.text import files_of, form_answers, media_of, mentions, notes_of, readable, unformatted
+from sayso.channels.slack.text import (
+    files_of,
+    form_answers,
+    media_of,
+    mentions,
+    notes_of,
+    readable,
+    unformatted,
+)
 from sayso.channels.slack.threads import NEW_THREAD, new_thread
 from sayso.channels.types import (
     AddressChange,
@@ -34,19 +44,24 @@ from sayso.channels.types import (
 if TYPE_CHECKING:
     from sayso.channels.slack.settings import InstallSettings
 
-#: Beginnings of a block id, with which a tap brings back its message's thread or the person of a direct message.
-THREAD_MARK, USER_MARK = "thread:", "user:"
-#: Separates the number of a further row of buttons in a block id: no two block ids of a message may be the same.
+#: Beginnings of a block id, with which a tap brings back its message's thread or
+#: the person of a direct message.
+THREAD_MARK = "thread:"
+USER_MARK = "user:"
+#: Separates the number of a further row of buttons in a block id:
+#: no two block ids of a message may be the same.
 ROW_MARK = "#"
 #: Words after a slash command that count as commands themselves.
 COMMANDS = frozenset({"help", "whoami", "reset", "status", "stop", "tools"})
-#: By how many seconds Slack's timestamp may differ from our clock. An older request may be a recording.
+#: By how many seconds Slack's timestamp may differ from our clock.
+#: An older request may be a recording.
 SLACK_SECONDS = 300
 
 _SUBTYPES = ("", "file_share", "thread_broadcast", "me_message")
 #: Slack's own user, whose messages have no bot id.
 _SLACKBOT = "USLACKBOT"
-#: Events about a Slack channel: why nothing can be posted there any more, "" if something can again.
+#: Events about a Slack channel: why nothing can be posted there any more,
+#: "" if something can again.
 _ADDRESS_EVENTS = {
     "channel_archive": "is_archived", "group_archive": "is_archived",
     "channel_deleted": "channel_not_found", "group_deleted": "channel_not_found",
@@ -55,7 +70,9 @@ _ADDRESS_EVENTS = {
 }  # fmt: skip
 #: Elements that let people choose one of the app's own options.
 _MENUS = ("static_select", "overflow", "radio_buttons")
-_UNINSTALLED = "the Slack app was uninstalled from its workspace: install it again and copy its new bot_token"
+_UNINSTALLED = (
+    "the Slack app was uninstalled from its workspace: install it again and copy its new bot_token"
+)
 _REVOKED = "Slack revoked the bot's token: install the app again and copy its new bot_token"
 #: Events that cost no answer: why nothing follows from them. Slack wants the agent view to
 #: subscribe to them.
@@ -100,13 +117,16 @@ class RequestParser:
     def parse(self, body: bytes) -> Received:
         """Parse one request. Raises BadHook."""
         try:
-            # Events are JSON, interactions are JSON in a form field, commands are a form. Bolt's own parser loses a
-            # command whose text contains the word "payload".
+            # Events are JSON, interactions are JSON in a form field, commands are a form. Bolt's
+            # own parser loses a command whose text contains the word "payload".
             if body.lstrip()[:1] == b"{":
                 request = json.loads(body)
             else:
                 form = dict(parse_qsl(body.decode(), keep_blank_values=True))
-                request = json.loads(form["payload"]) if "payload" in form and "command" not in form else form
+                if "payload" in form and "command" not in form:
+                    request = json.loads(form["payload"])
+                else:
+                    request = form
             if not isinstance(request, dict):
                 raise TypeError("not an object")
             if request.get("ssl_check"):
@@ -114,7 +134,15 @@ class RequestParser:
             if self.rules is None:
                 return self._parsed(request)
             return self._in_workspace(request, self.rules)
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, RecursionError) as exc:
+        except (
+            KeyError,
+            TypeError,
+            AttributeError,
+            ValueError,
+            IndexError,
+            OverflowError,
+            RecursionError,
+        ) as exc:
             raise BadHook("the request is signed but makes no sense") from exc
 
     def _parsed(self, request: SlackJson) -> Received:
@@ -158,7 +186,10 @@ class RequestParser:
         )
 
     def _interaction(self, body: SlackJson) -> Received:
-        """Parse a request that names its type. Slack does not repeat a failed one: the person sees an error instead."""
+        """Parse a request that names its type.
+
+        Slack does not repeat a failed one: the person sees an error instead.
+        """
         match body.get("type"):
             case "url_verification":
                 return _json_answer({"challenge": str(body["challenge"])}, "url_verification")
@@ -179,20 +210,27 @@ class RequestParser:
 
     def _event(self, body: SlackJson) -> Received:
         event = body["event"]
-        # In shared channels only the authorization names our team and bot user; its user may be a person.
+        # In shared channels only the authorization names our team and bot user;
+        # its user may be a person.
         authorization = (body.get("authorizations") or [{}])[0]
-        bot = str(authorization.get("user_id") or "") if authorization.get("is_bot") is not False else ""
+        if authorization.get("is_bot") is not False:
+            bot = str(authorization.get("user_id") or "")
+        else:
+            bot = ""
         team = str(authorization.get("team_id") or body.get("team_id") or "")
         kind = event["type"]
         if kind in ("message", "app_mention"):
             return self._message(event, team, bot)
         if kind in _ADDRESS_EVENTS:
-            # Slack does not name the threads, which are conversations too. Each of them closes with the first reply
-            # that is refused there, and opens with the next message of a person. Where the app may not write, all of
-            # them know what one has learned, and forget it here.
+            # Slack does not name the threads, which are conversations too. Each of them closes with
+            # the first reply that is refused there, and opens with the next message of a person.
+            # Where the app may not write, all of them know what one has learned, and forget it
+            # here.
             if event.get("user") != bot and kind.startswith("member_"):
                 return Received(ignored=f"event of type {kind!r} about somebody else")
-            return Received(addresses=(self._address_change(event["channel"], _ADDRESS_EVENTS[kind]),))
+            return Received(
+                addresses=(self._address_change(event["channel"], _ADDRESS_EVENTS[kind]),)
+            )
         if kind == "channel_id_changed":
             old = self._address_change(event["old_channel_id"], kind)
             return Received(addresses=(old, self._address_change(event["new_channel_id"], "")))
@@ -204,7 +242,8 @@ class RequestParser:
             return self._stopped(event, team)
         if kind in _UNANSWERED_EVENTS:
             return Received(ignored=_UNANSWERED_EVENTS[kind])
-        # Also assistant_thread_started: messages in such a thread are direct messages with a thread_ts.
+        # Also assistant_thread_started: messages in such a thread are
+        # direct messages with a thread_ts.
         return Received(ignored=f"event of type {kind!r}")
 
     def _message(self, event: SlackJson, team: str, bot: str) -> Received:
@@ -218,10 +257,12 @@ class RequestParser:
         if is_edit and (message.get("edited") or {}).get("user") != message["user"]:
             return Received(ignored="change that its author did not make")
         before = event.get("previous_message") or {}
-        if is_edit and unformatted(message.get("text") or "") == unformatted(before.get("text") or ""):
+        if is_edit and unformatted(message.get("text") or "") == unformatted(
+            before.get("text") or ""
+        ):
             return Received(ignored="change without new text")
-        # An app_mention and its twin of message.channels have different event ids but the same ts, or, if an edit added
-        # the mention, the same edited.ts.
+        # An app_mention and its twin of message.channels have different event ids but the same ts,
+        # or, if an edit added the mention, the same edited.ts.
         is_renewed = is_edit or (event["type"] == "app_mention" and message.get("edited"))
         act = message["ts"]
         if is_renewed:
@@ -232,7 +273,9 @@ class RequestParser:
         return Received(turns=(turn,))
 
     def _message_turn(self, event: SlackJson, message: SlackJson, event_id: str, bot: str) -> Turn:
-        channel, ts, text = event["channel"], message["ts"], message.get("text") or ""
+        channel = event["channel"]
+        ts = message["ts"]
+        text = message.get("text") or ""
         is_direct = event.get("channel_type") == "im" or channel.startswith("D")
         is_edit = bool(message.get("edited"))
         is_reply = message.get("thread_ts", ts) != ts
@@ -280,14 +323,21 @@ class RequestParser:
         return AddressChange(Conversation(self.channel, channel), closed)
 
     def _taps(self, body: SlackJson) -> Received:
-        container, message, user = body.get("container") or {}, body.get("message") or {}, body["user"]
+        container = body.get("container") or {}
+        message = body.get("message") or {}
+        user = body["user"]
         channel = (body.get("channel") or {}).get("id") or container.get("channel_id")
         actions = body["actions"]
-        chosen = [(action, value) for action in actions if isinstance(value := _chosen(action), str)]
+        chosen = [
+            (action, value) for action in actions if isinstance(value := _chosen(action), str)
+        ]
         if not channel or not chosen:
             return Received(ignored=f"action of type {actions[0].get('type')!r}")
         # A message that only one person sees can neither be edited nor open a thread.
-        ts = "" if container.get("is_ephemeral") else message.get("ts") or container.get("message_ts") or ""
+        if container.get("is_ephemeral"):
+            ts = ""
+        else:
+            ts = message.get("ts") or container.get("message_ts") or ""
         thread = message.get("thread_ts") or container.get("thread_ts") or ""
         trigger = body.get("trigger_id") or ""
         turns = [
@@ -306,10 +356,13 @@ class RequestParser:
         ]
         return Received(turns=tuple(turns))
 
-    def _tapped_in(self, action: SlackJson, user: str, channel: str, thread: str, ts: str) -> Conversation:
+    def _tapped_in(
+        self, action: SlackJson, user: str, channel: str, thread: str, ts: str
+    ) -> Conversation:
         """Return the conversation to which a button was sent. Block ids of this bot name it.
 
-        For a message of another app it is the conversation of the message's own event: a root message opens a thread.
+        For a message of another app it is the conversation of the message's own event:
+        a root message opens a thread.
         """
         mark = split_place(str(action.get("block_id") or "").partition(ROW_MARK)[0]).id
         if mark == f"{USER_MARK}{user}":
@@ -321,7 +374,8 @@ class RequestParser:
 
     def _form(self, body: SlackJson) -> Turn:
         """Return the turn of a submitted modal. The empty HTTP answer closes the modal."""
-        view, user = body["view"], body["user"]
+        view = body["view"]
+        user = body["user"]
         place = FormPlace.of_view(view)
         if place is not None:
             return self._changed_values(view, user, place)
@@ -357,7 +411,9 @@ class RequestParser:
         )
 
     def _shortcut(self, body: SlackJson) -> Turn:
-        """Return the turn of a global shortcut, which names no channel: it is answered in a direct message."""
+        """Return the turn of a global shortcut, which names no channel:
+        it is answered in a direct message.
+        """
         user = body["user"]
         own_id = f"{user['id']}:{body['callback_id']}:{body['action_ts']}"
         event_id = body.get("trigger_id") or own_id
@@ -371,11 +427,14 @@ class RequestParser:
 
     def _message_shortcut(self, body: SlackJson) -> Turn:
         """Return the turn of a shortcut at a message, which may be another person's."""
-        user, message, channel = body["user"], body["message"], body["channel"]["id"]
+        user = body["user"]
+        message = body["message"]
+        channel = body["channel"]["id"]
         is_direct = channel.startswith("D")
         thread = self._thread(message, is_direct, later=True)
         return Turn(
-            event_id=body.get("trigger_id") or f"{message['ts']}:{body['callback_id']}:{body['action_ts']}",
+            event_id=body.get("trigger_id")
+            or f"{message['ts']}:{body['callback_id']}:{body['action_ts']}",
             conversation=Conversation(self.channel, channel, thread),
             user_id=user["id"],
             user_name=user.get("username") or user.get("name") or "",
@@ -394,7 +453,10 @@ class RequestParser:
         """
         text = readable(body.get("text", ""), "")
         is_direct = body["channel_id"].startswith("D")
-        thread = self._new_thread(body["trigger_id"]) if is_direct else ""
+        if is_direct:
+            thread = self._new_thread(body["trigger_id"])
+        else:
+            thread = ""
         return Turn(
             event_id=body["trigger_id"],
             conversation=Conversation(self.channel, body["channel_id"], thread),
@@ -436,7 +498,9 @@ class RequestParser:
 
 
 def _json_answer(value: SlackJson, ignored: str) -> Received:
-    return Received(answer=WebhookResponse(200, json.dumps(value), "application/json"), ignored=ignored)
+    return Received(
+        answer=WebhookResponse(200, json.dumps(value), "application/json"), ignored=ignored
+    )
 
 
 def _all_media(message: SlackJson) -> tuple[Media, ...]:
@@ -473,13 +537,18 @@ def _chosen(action: SlackJson) -> Any:
     """Return the value of a button or a menu, None for other elements."""
     if action.get("type") == "button":
         return action.get("value")
-    return (action.get("selected_option") or {}).get("value") if action.get("type") in _MENUS else None
+    if action.get("type") in _MENUS:
+        return (action.get("selected_option") or {}).get("value")
+    return None
 
 
 def _place_in(metadata: object) -> tuple[str, str] | None:
     """Return the chat and thread in a modal's metadata, such as {"chat": "C1", "thread": "1.2"}."""
     try:
-        place = json.loads(metadata) if isinstance(metadata, str) and metadata else None
+        if isinstance(metadata, str) and metadata:
+            place = json.loads(metadata)
+        else:
+            place = None
     except (ValueError, RecursionError):
         return None
     if not isinstance(place, dict):
@@ -497,14 +566,16 @@ def slack_signed(secret: str, timestamp: str, body: bytes, signature: str, *, no
 
     Raises ValueError for a malformed timestamp.
     """
-    if abs(int(now) - int(timestamp)) > SLACK_SECONDS:  # integers: a float cannot hold any number that a stranger sends
+    # Integers: a float cannot hold any number that a stranger sends.
+    if abs(int(now) - int(timestamp)) > SLACK_SECONDS:
         return False
     return hmac.compare_digest(_signature(secret, timestamp, body), signature.encode())
 
 
 def slack_hook(secret: str, body: bytes, now: float) -> SignedWebhook:
     """Return the headers and body of a Slack request that is sent at `now`."""
-    timestamp, is_form = str(int(now)), not body.startswith(b"{")
+    timestamp = str(int(now))
+    is_form = not body.startswith(b"{")
     headers = {
         "content-type": "application/x-www-form-urlencoded" if is_form else "application/json",
         "x-slack-request-timestamp": timestamp,

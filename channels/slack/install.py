@@ -133,7 +133,8 @@ class InstallFlow:
             raise InstallRefused(f"{says} {cure}", "no valid invitation", may_begin_again=False)
         # Another tab of the same browser keeps working: the cookie stays, and each begun
         # installation has a state.
-        cookie = cookie if _COOKIE.fullmatch(cookie) else random_id(24)
+        if not _COOKIE.fullmatch(cookie):
+            cookie = random_id(24)
         begun = {"browser": hash_of(cookie), "invitation": hash_of(invitation)}
         state = self._installations.issue(STATE, json.dumps(begun), STATE_SECONDS)
         generator = AuthorizeUrlGenerator(

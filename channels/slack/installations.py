@@ -37,8 +37,8 @@ return 1
 """
 #: Store a record, and use up the invitation that it needs. In one step: an invitation that is used
 #: up without an installation would be of no use to anyone. What needs memory comes first, so that a
-#: full Redis changes nothing. KEYS: installations, removals, and the invitation where one is needed.
-#: ARGV: id, record.
+#: full Redis changes nothing. KEYS: installations, removals, and the invitation where one is
+#: needed. ARGV: id, record.
 _SAVE = """
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
 if stored == ARGV[2] then return 'replaced' end  -- sent again, because the answer was lost
@@ -221,7 +221,9 @@ class SlackInstallations:
         if own or workspace.startswith("E"):
             return own
         organization = self._redis.hget(f"{self._key}:organizations", workspace)
-        return self.get(str(organization)) if organization else None
+        if organization:
+            return self.get(str(organization))
+        return None
 
     def get(self, name: str) -> Installation | None:
         """Return the installation of exactly this workspace or organization.
@@ -229,7 +231,9 @@ class SlackInstallations:
         Raises TokenUnreadable.
         """
         record = self._redis.hget(f"{self._key}:installed", name)
-        return self.cipher.decrypt(name, str(record)) if record else None
+        if record:
+            return self.cipher.decrypt(name, str(record))
+        return None
 
     def ids(self) -> list[str]:
         """Return the ids of all workspaces and organizations that have installed the app."""
@@ -312,7 +316,9 @@ class SlackInstallations:
         Return None for a secret that is unknown, late or redeemed.
         """
         value = self._redis.getdel(self._secret_key(kind, hashed))
-        return None if value is None else str(value)
+        if value is None:
+            return None
+        return str(value)
 
     def _secret_key(self, kind: str, hashed: str) -> str:
         return f"{self._key}:{kind}:{hashed}"

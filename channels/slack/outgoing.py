@@ -15,9 +15,11 @@ from sayso.channels.slack.incoming import ROW_MARK, THREAD_MARK, USER_MARK
 from sayso.channels.types import Button, Conversation, Media, Reply, joined_labels, readable_size
 
 #: Characters in one section after escaping, and on a button.
-SECTION_LIMIT, LABEL_LIMIT = 3000, 75
+SECTION_LIMIT = 3000
+LABEL_LIMIT = 75
 #: Buttons in a row, and in a message. More are hard to choose from, so they are listed in the text.
-ROW_LIMIT, BUTTON_LIMIT = 5, 25
+ROW_LIMIT = 5
+BUTTON_LIMIT = 25
 #: What Slack could look up in a file's comment: our links, bare URLs, bare names.
 _LOOKED_UP = re.compile(r"[<@]|://")
 
@@ -27,17 +29,23 @@ Block = dict[str, Any]
 def pieces_of(reply: Reply) -> Sequence[Reply]:
     """Return one message per section of text. The first one edits; the last one has the buttons.
 
-    A file carries the text only if that is one section without links and names, because only for a message can Slack
-    be told not to look them up. Buttons and edits need a message beside the file. More than 25 buttons are listed.
+    A file carries the text only if that is one section without links and names, because only for a
+    message can Slack be told not to look them up. Buttons and edits need a message beside the file.
+    More than 25 buttons are listed.
     """
     if reply.preview:
         reply = reply.with_preview(format_preview)
     is_only_file = reply.media and not (reply.buttons or reply.edits)
-    if is_only_file and fits(reply.text, SECTION_LIMIT, _length) and not _LOOKED_UP.search(slack_mrkdwn(reply.text)):
+    if (
+        is_only_file
+        and fits(reply.text, SECTION_LIMIT, _length)
+        and not _LOOKED_UP.search(slack_mrkdwn(reply.text))
+    ):
         return (reply,)
     if len(reply.buttons) > BUTTON_LIMIT:
         labels = (
-            f"{number}. {as_markdown(' '.join(button.label.split()))}" for number, button in enumerate(reply.buttons, 1)
+            f"{number}. {as_markdown(' '.join(button.label.split()))}"
+            for number, button in enumerate(reply.buttons, 1)
         )
         text = "\n\n".join(part for part in (reply.text, "\n".join(labels)) if part)
         return pieces_of(replace(reply, text=text, buttons=()))
@@ -55,11 +63,16 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     if not reply.media:
         return tuple(texts)
     file = Reply(media=reply.media)
-    return (*texts, file) if reply.edits else (file, *texts)
+    if reply.edits:
+        return (*texts, file)
+    return (file, *texts)
 
 
 def format_preview(md: str) -> str:
-    """Return the preview of a question in Markdown: like the text around it. It may have several lines."""
+    """Return the preview of a question in Markdown: like the text around it.
+
+    It may have several lines.
+    """
     return md
 
 
@@ -68,14 +81,17 @@ def first_section(md: str) -> str:
     return head(md, SECTION_LIMIT, _length)
 
 
-def message_of(texts: Sequence[str], buttons: Sequence[Button], chat: str, conversation: Conversation) -> Block:
+def message_of(
+    texts: Sequence[str], buttons: Sequence[Button], chat: str, conversation: Conversation
+) -> Block:
     """Return the parameters of a message: a section for each mrkdwn text, then rows of buttons.
 
     `text` is for notifications. Without `parse` an edit would turn bare names into mentions.
     """
     # With `verbatim` a bare "@channel" stays text.
     blocks: list[Block] = [
-        {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}} for text in texts
+        {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
+        for text in texts
     ]
     mark = _mark_of(conversation)
     for row, start in enumerate(range(0, len(buttons), ROW_LIMIT)):
@@ -85,8 +101,15 @@ def message_of(texts: Sequence[str], buttons: Sequence[Button], chat: str, conve
             if len(label) > LABEL_LIMIT:
                 label = f"{label[: LABEL_LIMIT - 1]}…"
             text = {"type": "plain_text", "text": label}
-            element = {"type": "button", "action_id": f"button-{number}", "text": text, "value": button.data}
-            elements.append(element if button.style == "default" else {**element, "style": button.style})
+            element = {
+                "type": "button",
+                "action_id": f"button-{number}",
+                "text": text,
+                "value": button.data,
+            }
+            elements.append(
+                element if button.style == "default" else {**element, "style": button.style}
+            )
         block_id = f"{mark}{ROW_MARK}{row}" if row else mark
         blocks.append({"type": "actions", "block_id": block_id, "elements": elements})
     return {
@@ -111,7 +134,9 @@ def _mark_of(conversation: Conversation) -> str:
 
 
 def link_text(media: Media, size: int, url: str) -> str:
-    """Return the Markdown for a file that Slack does not accept: its name, its size in bytes and its URL."""
+    """Return the Markdown for a file that Slack does not accept: its name,
+    its size in bytes and its URL.
+    """
     return f"{shown_name(media)} ({readable_size(size)}): {url}"
 
 
@@ -121,7 +146,9 @@ def shown_name(media: Media) -> str:
     As code it is no link, which Slack would make of a name such as a.zip.
     """
     name = media.filename or "file"
-    return as_markdown(name) if "`" in name else f"`{name}`"
+    if "`" in name:
+        return as_markdown(name)
+    return f"`{name}`"
 
 
 def _length(md: str) -> int:

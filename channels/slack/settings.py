@@ -74,11 +74,14 @@ class SlackSettings(VendorSettings):
     Example: `agent`.
     """
     titles: bool = True
-    """Whether a thread in the agent view has the first words of its first message as its title, in the
-    list that Slack shows of a person's threads. Example: `false`.
+    """Whether a thread in the agent view has the first words of its first message as its title, in
+    the list that Slack shows of a person's threads. Example: `false`.
     """
     client_id: OptionalSecret = None
-    """The app's client id, for an app that many workspaces install. Example: `${SLACK_CLIENT_ID}`."""
+    """The app's client id, for an app that many workspaces install.
+
+    Example: `${SLACK_CLIENT_ID}`.
+    """
     client_secret: OptionalSecret = None
     """The secret of the client id. Example: `${SLACK_CLIENT_SECRET}`."""
     install: Annotated[InstallSettings | None, BeforeValidator(_not_an_empty_install)] = None
@@ -116,7 +119,9 @@ class SlackSettings(VendorSettings):
         return self.client_id is not None
 
     def problem_with_id(self, name: str) -> str:
-        """Return why an id never matches: it is none, names no workspace, or the only one that there is."""
+        """Return why an id never matches: it is none, names no workspace,
+        or the only one that there is.
+        """
         place = split_place(name)
         if not re.fullmatch(r"[A-Z][A-Z0-9]{1,40}", place.id):
             return "is no id of Slack: write it as U0123ABCD or C0456EFGH"

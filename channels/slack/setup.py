@@ -1,4 +1,7 @@
-"""SlackSetup: checks a Slack app's token and scopes. SlackApps: creates and updates an app by its manifest."""
+"""SlackSetup: checks a Slack app's token and scopes.
+
+SlackApps: creates and updates an app by its manifest.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +45,13 @@ VARIABLE = "SLACK_CONFIG_TOKEN"
 #: Slack's web pages for apps and for their tokens.
 PAGES = "https://api.slack.com/apps"
 #: Slack's limits, in characters.
-NAME_LIMIT, BOT_LIMIT, COMMAND_LIMIT = 35, 80, 32
+NAME_LIMIT = 35
+BOT_LIMIT = 80
+COMMAND_LIMIT = 32
 #: The default name of the slash command.
 COMMAND = "/sayso"
-#: The scopes that each method needs which the Slack channel calls. A test compares them with its source.
+#: The scopes that each method needs which the Slack channel calls.
+#: A test compares them with its source.
 METHODS: dict[str, tuple[str, ...]] = {
     "agents.sessions.setStatus": ("chat:write",),
     "assistant.threads.setStatus": ("chat:write",),
@@ -61,7 +67,8 @@ METHODS: dict[str, tuple[str, ...]] = {
     "files.getUploadURLExternal": ("files:write",),
     "files.info": ("files:read",),
 }
-_OPEN, _CLOSED = "channels:read", "groups:read"
+_OPEN = "channels:read"
+_CLOSED = "groups:read"
 #: The scopes that each event needs to be sent, for every kind of Slack channel.
 EVENTS: dict[str, tuple[str, ...]] = {
     "agent_session_stopped": (),
@@ -71,9 +78,13 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "app_uninstalled": (),
     "assistant_thread_context_changed": (),
     "assistant_thread_started": (),
-    **dict.fromkeys(("channel_archive", "channel_deleted", "channel_id_changed", "channel_left"), (_OPEN,)),
+    **dict.fromkeys(
+        ("channel_archive", "channel_deleted", "channel_id_changed", "channel_left"), (_OPEN,)
+    ),
     "channel_unarchive": (_OPEN,),
-    **dict.fromkeys(("group_archive", "group_deleted", "group_left", "group_unarchive"), (_CLOSED,)),
+    **dict.fromkeys(
+        ("group_archive", "group_deleted", "group_left", "group_unarchive"), (_CLOSED,)
+    ),
     "member_joined_channel": (_OPEN, _CLOSED),
     "member_left_channel": (_OPEN, _CLOSED),
     "message.channels": ("channels:history",),
@@ -106,9 +117,17 @@ _CONFIG_TOKEN_CURE = (
     f"under Your App Configuration Tokens at {PAGES} generate one for your workspace, or press Refresh, and export its "
     f"Access Token (xoxe.xoxp-…, not the Refresh Token) as {VARIABLE}; it is valid for 12 hours"
 )
-_APP_CURE = "use the App ID in its Basic Information, and a token of a person who may change that app"
+_APP_CURE = (
+    "use the App ID in its Basic Information, and a token of a person who may change that app"
+)
 #: Error codes about the app that was named.
-_APP_ERRORS = ("invalid_app_id", "invalid_app", "app_not_eligible", "app_not_owned_by_manager_app", "app_not_found")
+_APP_ERRORS = (
+    "invalid_app_id",
+    "invalid_app",
+    "app_not_eligible",
+    "app_not_owned_by_manager_app",
+    "app_not_found",
+)
 #: The cure for a fault by the beginning of its place in the manifest. The first match counts.
 _FAULT_CURES = (
     ("/display_information/name", "give another --name"),
@@ -124,7 +143,10 @@ _FAULT_CURES = (
     ),
     ("/settings/event_subscriptions/bot_events", "give the --view that the app has"),
     ("/oauth_config/scopes/bot", "give the --view that the app has"),
-    ("/settings", "check that public_url is the https address at which the bot answers from outside"),
+    (
+        "/settings",
+        "check that public_url is the https address at which the bot answers from outside",
+    ),
 )
 _NO_CURE = "Slack changed its rules: see https://docs.slack.dev/reference/app-manifest, and paste a corrected one there"
 AppManifest = dict[str, Any]
@@ -133,7 +155,9 @@ AppManifest = dict[str, Any]
 class SlackSetup(PlatformSetup):
     """The setup of one app at Slack."""
 
-    def __init__(self, name: str, settings: SlackSettings, public_url: str, options: SetupOptions) -> None:
+    def __init__(
+        self, name: str, settings: SlackSettings, public_url: str, options: SetupOptions
+    ) -> None:
         super().__init__(name, public_url)
         self._settings = settings
         self._public_url = public_url
@@ -244,7 +268,10 @@ class SlackSetup(PlatformSetup):
 
     def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
         """Return Slack's own check whether a URL belongs to the app."""
-        secret = FORGED if forged else self._settings.signing_secret.get_secret_value().strip()
+        if forged:
+            secret = FORGED
+        else:
+            secret = self._settings.signing_secret.get_secret_value().strip()
         body = json.dumps({"type": "url_verification", "challenge": "sayso-doctor"}).encode()
         return slack_hook(secret, body, now)
 
@@ -270,7 +297,10 @@ class SlackSetup(PlatformSetup):
 def _token_problem(exc: Exception) -> Problem | None:
     code = error_code(getattr(exc, "response", None))
     if code in TOKEN_ERRORS:
-        return f"Slack does not take the bot_token ({code})", "copy the Bot User OAuth Token (xoxb-…) after an install"
+        return (
+            f"Slack does not take the bot_token ({code})",
+            "copy the Bot User OAuth Token (xoxb-…) after an install",
+        )
     return setup_problem(exc)
 
 
@@ -341,7 +371,11 @@ def manifest(
         },
         "settings": {
             "event_subscriptions": {"request_url": url, "bot_events": events(view)},
-            "interactivity": {"is_enabled": True, "request_url": url, "message_menu_options_url": url},
+            "interactivity": {
+                "is_enabled": True,
+                "request_url": url,
+                "message_menu_options_url": url,
+            },
             "org_deploy_enabled": bool(install and install.org_deploy),
             "socket_mode_enabled": False,
             "token_rotation_enabled": bool(install and install.token_rotation),
@@ -363,7 +397,9 @@ def _view_feature(view: View) -> AppManifest:
 
 def _check_names(name: str, command: str, public_url: str) -> None:
     if not 1 <= len(name) <= NAME_LIMIT:
-        raise SetupError(f"the name has {len(name)} characters", f"give 1 to {NAME_LIMIT} with --name")
+        raise SetupError(
+            f"the name has {len(name)} characters", f"give 1 to {NAME_LIMIT} with --name"
+        )
     if not _COMMAND.fullmatch(command) or len(command) > COMMAND_LIMIT:
         cure = f"give a slash and up to {COMMAND_LIMIT - 1} lower-case letters, digits, _ and -"
         raise SetupError(f"--command {command!r} is no slash command", cure)
@@ -393,7 +429,10 @@ def scopes(view: View) -> dict[str, list[str]]:
 
 
 class SlackApps:
-    """Slack's API for apps. Lives as long as one command and its event loop, which closes the connections."""
+    """Slack's API for apps.
+
+    Lives as long as one command and its event loop, which closes the connections.
+    """
 
     def __init__(self, token: str, api_url: str | None) -> None:
         """Raise SetupError for a token that cannot be valid."""
@@ -421,8 +460,12 @@ class SlackApps:
 
         `installed_at` is where many workspaces install it, "" for an app of one workspace.
         """
-        unanswered = f"check at {PAGES} whether the app exists before you run it again: each run creates one"
-        async with platform_calls("Slack", partial(_manifest_problem, unanswered=unanswered), unanswered=unanswered):
+        unanswered = (
+            f"check at {PAGES} whether the app exists before you run it again: each run creates one"
+        )
+        async with platform_calls(
+            "Slack", partial(_manifest_problem, unanswered=unanswered), unanswered=unanswered
+        ):
             answer = await self._web.here().apps_manifest_create(manifest=json.dumps(manifest))
         app_id = _app_id(answer)
         if installed_at:
@@ -452,7 +495,9 @@ class SlackApps:
         if not _APP_ID.fullmatch(app_id):
             raise SetupError(f"{app_id!r} is no App ID", _APP_CURE)
         async with platform_calls("Slack", partial(_manifest_problem, app_id=app_id)):
-            answer = await self._web.here().apps_manifest_update(app_id=app_id, manifest=json.dumps(manifest))
+            answer = await self._web.here().apps_manifest_update(
+                app_id=app_id, manifest=json.dumps(manifest)
+            )
         app_id = _app_id(answer)
         if answer.get("permissions_updated") is False:
             return [f"app {app_id} has this manifest now; its scopes are unchanged"]
@@ -484,7 +529,10 @@ def _manifest_problem(exc: Exception, *, app_id: str = "", unanswered: str = "")
     if code in _APP_ERRORS:
         return f"Slack knows no app {app_id!r} that this token may change ({code})", _APP_CURE
     says, cure = setup_problem(exc) or connection_problem("Slack", exc)
-    may_be_done = reaction_to(code) == "unclear" if code else not never_sent(exc)
+    if code:
+        may_be_done = reaction_to(code) == "unclear"
+    else:
+        may_be_done = not never_sent(exc)
     return says, unanswered if unanswered and may_be_done else cure
 
 
@@ -492,7 +540,10 @@ def _faults(exc: Exception) -> Problem:
     """Return what Slack finds wrong with a manifest, one line for each place, and the cures."""
     answer: Any = getattr(exc, "response", None)
     errors = answer.data.get("errors")
-    faults = [fault for fault in errors if isinstance(fault, dict)] if isinstance(errors, list) else []
+    if isinstance(errors, list):
+        faults = [fault for fault in errors if isinstance(fault, dict)]
+    else:
+        faults = []
     pointers = [str(fault.get("pointer") or "/") for fault in faults]
     lines = [
         f"\n  {one_line(pointer)}  {one_line(str(fault.get('message') or ''))}"

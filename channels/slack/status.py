@@ -46,7 +46,8 @@ MAX_LATER = 1_000
 MAX_TRIES = 5
 #: What Slack adds to its answer while the app does not subscribe to the event of the stop button.
 NO_STOP_BUTTON = "missing_agent_session_stopped_event_subscription"
-#: Error codes that concern the app wherever it is. Besides them, those of a token and of its scopes.
+#: Error codes that concern the app wherever it is. Besides them,
+#: those of a token and of its scopes.
 _APP_ERRORS = frozenset(
     {
         *(
@@ -93,7 +94,8 @@ class ConversationStatus:
         self._sleep = sleep
         self._sessions = Refusals(channel, "agents.sessions.setStatus", clock, by_thread=True)
         self._statuses = Refusals(channel, "assistant.threads.setStatus", clock)
-        #: Keeps the calls for one message in their order: a status that is shown after its removal would stay.
+        #: Keeps the calls for one message in their order: a status that is
+        #: shown after its removal would stay.
         self._locks: WeakValueDictionary[StatusPlace, asyncio.Lock] = WeakValueDictionary()
         #: The event id of the newest turn in each thread. What an earlier one leads to changes
         #: nothing.

@@ -17,7 +17,8 @@ SlackObject = Mapping[str, Any]
 FILE_ID = re.compile(r"F[A-Z0-9]{2,40}")
 
 _TOKEN = re.compile(r"<([^<>]*)>")
-#: A mention of any person. The id is compared afterwards: a pattern made from a long id would take seconds.
+#: A mention of any person. The id is compared afterwards:
+#: a pattern made from a long id would take seconds.
 _MENTION = re.compile(r"<@([^<>|]+)(?:\|[^<>]*)?>")
 #: Words that are bold, italic, struck or code.
 _MARKED = re.compile(r"(?<!\w)([*_~]|`{1,3})(?=[^\s*_~`])([^\n]{0,300}?[^\s*_~`])\1(?!\w)")
@@ -41,14 +42,23 @@ def mentions(text: str, bot: str) -> bool:
 
 def readable(text: str, bot: str) -> str:
     """Return Slack's escaped text as people see it, without mentions of the bot."""
-    text = without_mentions(text, [mention.span() for mention in _MENTION.finditer(text) if mention[1] == bot])
-    return _TOKEN.sub(_readable_token, text).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
+    text = without_mentions(
+        text, [mention.span() for mention in _MENTION.finditer(text) if mention[1] == bot]
+    )
+    return (
+        _TOKEN.sub(_readable_token, text)
+        .replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&amp;", "&")
+        .strip()
+    )
 
 
 def unformatted(text: str) -> str:
     """Return what Slack's escaped text says, with mentions and without marks around words.
 
-    It tells an edit of the words from a link that Slack recognized, and from words that were made bold.
+    It tells an edit of the words from a link that Slack recognized,
+    and from words that were made bold.
     """
     words = readable(text, "")
     for _ in range(_DEEPEST_MARK):
@@ -77,14 +87,18 @@ def files_of(message: SlackObject) -> Iterator[SlackObject]:
 
 
 def media_of(file: SlackObject) -> Media | None:
-    """Return a file that can be downloaded; None for one that is deleted, hidden, or stored outside of Slack.
+    """Return a file that can be downloaded; None for one that is deleted, hidden,
+    or stored outside of Slack.
 
     In shared channels the file is a stub: its `ref` is its id, and its URL must be looked up.
     """
     if _is_foreign(file):
         return None
     url = file.get("url_private_download") or file.get("url_private")
-    stub = file.get("id") if file.get("file_access") == "check_file_info" else None
+    if file.get("file_access") == "check_file_info":
+        stub = file.get("id")
+    else:
+        stub = None
     ref = url or stub
     if not isinstance(ref, str) or not ref:
         return None
@@ -109,7 +123,8 @@ def notes_of(message: SlackObject) -> Iterator[str]:
 
 def _missing_file(file: SlackObject) -> str:
     if _is_foreign(file):
-        name, url = file.get("name") or "", file.get("url_private") or ""
+        name = file.get("name") or ""
+        url = file.get("url_private") or ""
         return f"a file that is stored outside of Slack: {name} {url}".rstrip()
     if file.get("mode") == "hidden_by_limit":
         return "a file that Slack hides: its workspace is over a limit"
@@ -123,13 +138,19 @@ def _is_foreign(file: SlackObject) -> bool:
 
 
 def _shared(message: SlackObject) -> Iterator[SlackObject]:
-    """Return the messages that this one forwards. A pasted link looks the same but forwards nothing."""
+    """Return the messages that this one forwards.
+
+    A pasted link looks the same but forwards nothing.
+    """
     return (shared for shared in message.get("attachments") or () if shared.get("is_share"))
 
 
 def form_answers(view: SlackObject) -> Iterator[str]:
     """Yield the lines of a submitted form, "label: input", in the order of the form."""
-    labels = {block.get("block_id"): (block.get("label") or {}).get("text") for block in view.get("blocks") or ()}
+    labels = {
+        block.get("block_id"): (block.get("label") or {}).get("text")
+        for block in view.get("blocks") or ()
+    }
     values = (view.get("state") or {}).get("values") or {}
     for block_id in dict.fromkeys([*labels, *values]):
         values_of_block = [
@@ -155,13 +176,21 @@ def _parts(value: Any) -> Iterator[str]:
 
 
 def _label(value: SlackObject) -> Any:
-    if "elements" in value:  # a rich text: a part with elements of its own, a block or a list item, is a line
+    # A rich text: a part with elements of its own, a block or a list item, is a line.
+    if "elements" in value:
         elements = value["elements"]
-        in_lines = any(isinstance(element, Mapping) and "elements" in element for element in elements)
+        in_lines = any(
+            isinstance(element, Mapping) and "elements" in element for element in elements
+        )
         return ("\n" if in_lines else "").join("".join(_parts(element)) for element in elements)
-    text, mark = value.get("text"), _MARKS.get(str(value.get("type")))
+    text = value.get("text")
+    mark = _MARKS.get(str(value.get("type")))
     if value.get("type") == "link" and isinstance(text, str) and text:
         return with_address(text, str(value.get("url") or ""))
     if mark and not text:
         return mark.format_map(defaultdict(str, value))
-    return (text.get("text") if isinstance(text, Mapping) else text) or value.get("value") or value.get("name")
+    return (
+        (text.get("text") if isinstance(text, Mapping) else text)
+        or value.get("value")
+        or value.get("name")
+    )

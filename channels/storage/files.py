@@ -1,4 +1,6 @@
-"""Files on this machine's disk that only our own user may read: atomic writes, private folders, SQLite databases."""
+"""Files on this machine's disk that only our own user may read: atomic writes, private folders,
+SQLite databases.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,14 @@ class NotLocal(Exception):
 def open_database(
     path: Path, schema: str, *, version: int = 1, synchronous: Literal["FULL", "EXTRA"] = "FULL"
 ) -> Iterator[sqlite3.Connection]:
-    """Open a SQLite file that only our own user may read, and close it when the block ends. Raises sqlite3.Error.
+    """Open a SQLite file that only our own user may read, and close it when the block ends.
 
-    A missing folder (OSError if it cannot be created), the file and the tables of the `schema` are created. The file
-    has the `version` of its schema; a file of a higher one is refused, as sqlite3.DatabaseError. What is
-    deleted is overwritten in the file. Each statement is committed at once and on disk, unless it is part of a
-    `transaction`.
+    Raises sqlite3.Error.
+
+    A missing folder (OSError if it cannot be created), the file and the tables of the `schema` are
+    created. The file has the `version` of its schema; a file of a higher one is refused, as
+    sqlite3.DatabaseError. What is deleted is overwritten in the file. Each statement is committed
+    at once and on disk, unless it is part of a `transaction`.
 
     Connections live for one block only, so that threads share none and processes may fork.
     """
@@ -57,18 +61,24 @@ def open_database(
 
 @contextmanager
 def read_database(path: Path, *, version: int | None = None) -> Iterator[sqlite3.Connection]:
-    """Open an existing SQLite file for reading only. With a `version`, a file of a higher one is refused.
+    """Open an existing SQLite file for reading only.
+
+    With a `version`, a file of a higher one is refused.
 
     Raises sqlite3.Error.
     """
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCK_SECONDS)) as database:
+    with closing(
+        sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCK_SECONDS)
+    ) as database:
         if version is not None:
             _checked_version(database, version)
         yield database
 
 
 def _checked_version(database: sqlite3.Connection, version: int) -> int:
-    """Return the version of a file's schema: 0 in a new file, and in one from before there were versions."""
+    """Return the version of a file's schema: 0 in a new file,
+    and in one from before there were versions.
+    """
     found = int(database.execute("PRAGMA user_version").fetchone()[0])
     if found > version:
         raise sqlite3.DatabaseError(
@@ -80,7 +90,8 @@ def _checked_version(database: sqlite3.Connection, version: int) -> int:
 def _create_tables(database: sqlite3.Connection, schema: str) -> None:
     """Execute the schema, and retry while another process does the same.
 
-    When two processes switch one new file to WAL, SQLite refuses one of them without waiting for its timeout.
+    When two processes switch one new file to WAL, SQLite refuses one of
+    them without waiting for its timeout.
     """
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
@@ -107,7 +118,10 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, even if the power fails. It is on disk when this returns. Raises OSError."""
+    """Write a file whole or not at all, even if the power fails.
+
+    It is on disk when this returns. Raises OSError.
+    """
     make_private(path.parent)
     with NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as temporary:
         try:
@@ -132,7 +146,10 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def folder_lock(folder: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder against other threads and processes. A missing folder is created. Raises OSError."""
+    """Hold the lock of a folder against other threads and processes.
+
+    A missing folder is created. Raises OSError.
+    """
     handle = os.open(make_private(folder) / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
@@ -143,7 +160,9 @@ def folder_lock(folder: Path, *, shared: bool = False) -> Iterator[None]:
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Yield whether this process has the lock of a file, without waiting for it. The file is created. Raises OSError.
+    """Yield whether this process has the lock of a file, without waiting for it.
+
+    The file is created. Raises OSError.
 
     The lock ends with the block, and with the process.
     """
@@ -158,7 +177,10 @@ def try_lock(path: Path) -> Iterator[bool]:
 
 
 def open_private(path: Path, mode: Literal["ab", "wb"]) -> BinaryIO:
-    """Open a file to write bytes. If it is created, only our own user may read it. Raises OSError."""
+    """Open a file to write bytes.
+
+    If it is created, only our own user may read it. Raises OSError.
+    """
     return cast("BinaryIO", open(path, mode, opener=_open_private))  # the caller closes it
 
 
@@ -167,7 +189,10 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def remove_older(files: Iterable[Path], oldest: float) -> int:
-    """Remove the files that were last changed before `oldest`, in Unix seconds. Return how many were removed."""
+    """Remove the files that were last changed before `oldest`, in Unix seconds.
+
+    Return how many were removed.
+    """
     removed = 0
     for path in list(files):
         with contextlib.suppress(FileNotFoundError):  # another worker is removing it
@@ -178,7 +203,10 @@ def remove_older(files: Iterable[Path], oldest: float) -> int:
 
 
 def make_private(folder: Path) -> Path:
-    """Create a folder and its missing parents for our own user alone, and return the folder. Raises OSError."""
+    """Create a folder and its missing parents for our own user alone, and return the folder.
+
+    Raises OSError.
+    """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=0o700, exist_ok=True)
@@ -186,7 +214,9 @@ def make_private(folder: Path) -> Path:
 
 
 def make_tree_private(folder: Path) -> None:
-    """Create a data folder, and withdraw all rights of other users to what is in it. Raises OSError.
+    """Create a data folder, and withdraw all rights of other users to what is in it.
+
+    Raises OSError.
 
     Hidden folders in it are left alone, and so is a folder that all users share, such as /tmp.
     """
@@ -201,19 +231,24 @@ def make_tree_private(folder: Path) -> None:
 
 
 def _withdraw_rights(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError, PermissionError):  # removed by another process, or another user's
+    # Removed by another process, or another user's.
+    with contextlib.suppress(FileNotFoundError, PermissionError):
         mode = path.lstat().st_mode
         if mode & 0o077 and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             path.chmod(stat.S_IMODE(mode) & ~0o077)
 
 
 def check_local(folder: Path, *, mounts: Path | None = None) -> None:
-    """Raise NotLocal if a folder, which need not exist, is on a network file system. Checked on Linux only.
+    """Raise NotLocal if a folder, which need not exist, is on a network file system.
+
+    Checked on Linux only.
 
     SQLite's write-ahead log is shared memory: machines that share the file do not see each other's.
     """
     try:
-        lines = (mounts or MOUNTS).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = (
+            (mounts or MOUNTS).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        )
     except OSError:
         return
     kinds = dict[Path, str]()

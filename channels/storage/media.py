@@ -27,9 +27,11 @@ from sayso.channels.types import Media, one_line, random_id
 
 T = TypeVar("T")
 
-#: The largest file that is stored, in bytes. Telegram gives bots smaller ones only: FILE_LIMIT in its adapter.
+#: The largest file that is stored, in bytes. Telegram gives bots smaller ones only:
+#: FILE_LIMIT in its adapter.
 MAX_BYTES = 25 * 1024 * 1024
-#: How long a file is stored after it was last received or sent, in seconds: a week, as long as a console shows it.
+#: How long a file is stored after it was last received or sent, in seconds: a week,
+#: as long as a console shows it.
 KEEP_SECONDS = 7 * 24 * 3600
 #: The life of a link, in seconds. Twilio downloads within minutes; a leaked link should die soon.
 MAX_LINK_SECONDS = 3600
@@ -37,13 +39,17 @@ MAX_LINK_SECONDS = 3600
 LEEWAY_SECONDS = 60
 #: The type of a file whose bytes fit no known type: browsers download it and run nothing.
 UNKNOWN_TYPE = "application/octet-stream"
-#: Folders beside those of the files: files that are still being received, and marks that name the sender of a file.
-ARRIVING, OWNERS = "arriving", "owners"
-#: The smallest size with which a file counts, in bytes: one block of the disk, so that many tiny files count too.
+#: Folders beside those of the files: files that are still being received,
+#: and marks that name the sender of a file.
+ARRIVING = "arriving"
+OWNERS = "owners"
+#: The smallest size with which a file counts, in bytes: one block of the disk,
+#: so that many tiny files count too.
 BLOCK_BYTES = 4096
-#: How long the measured size of all files is used, in seconds: in a folder, and in a bucket, where each thousand files
-#: cost a request. Files of this process are counted at once.
-MEASURE_SECONDS, BUCKET_MEASURE_SECONDS = 10.0, 300.0
+#: How long the measured size of all files is used, in seconds: in a folder, and in a bucket, where
+#: each thousand files cost a request. Files of this process are counted at once.
+MEASURE_SECONDS = 10.0
+BUCKET_MEASURE_SECONDS = 300.0
 #: How many bytes of a file are read at a time.
 _READ_BYTES = 256 * 1024
 _MIB = 1024 * 1024
@@ -67,20 +73,36 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
 #: The form types inside a RIFF file.
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 #: The type of an ISO file by its brand, for pictures.
-_BRANDS = {b"avif": "image/avif", b"heic": "image/heic", b"heix": "image/heic", b"mif1": "image/heic"}
+_BRANDS = {
+    b"avif": "image/avif",
+    b"heic": "image/heic",
+    b"heix": "image/heic",
+    b"mif1": "image/heic",
+}
 #: Containers that hold several types: the declared type is used if it starts with one of these.
 _CONTAINERS: dict[str, tuple[str, ...]] = {
     "audio/ogg": ("audio/ogg", "video/ogg", "audio/opus"),
     "video/webm": ("video/webm", "audio/webm", "video/x-matroska", "audio/x-matroska"),
-    "video/mp4": ("video/mp4", "audio/mp4", "audio/x-m4a", "audio/aac", "video/quicktime", "video/3gpp", "audio/3gpp"),
+    "video/mp4": (
+        "video/mp4",
+        "audio/mp4",
+        "audio/x-m4a",
+        "audio/aac",
+        "video/quicktime",
+        "video/3gpp",
+        "audio/3gpp",
+    ),
     "application/zip": (
         "application/vnd.openxmlformats-officedocument.",
         "application/vnd.oasis.opendocument.",
         "application/epub+zip",
     ),
 }
-#: Types without magic bytes that are safe to show as text. HTML and SVG can hold scripts, so they are not listed.
-_TEXT_TYPES = frozenset({"text/plain", "text/csv", "text/markdown", "text/calendar", "text/vcard", "application/json"})
+#: Types without magic bytes that are safe to show as text. HTML and SVG can hold scripts,
+#: so they are not listed.
+_TEXT_TYPES = frozenset(
+    {"text/plain", "text/csv", "text/markdown", "text/calendar", "text/vcard", "application/json"}
+)
 
 
 class TooLarge(Exception):
@@ -113,12 +135,14 @@ class LinkedFile(NamedTuple):
 
 
 class MediaFiles:
-    """Files in an object store, named by their SHA-256. One instance serves a whole process, from any thread.
+    """Files in an object store, named by their SHA-256.
 
-    `marks` holds empty objects whose names say who sent which file. Files that are still being received lie in a folder
-    of this machine, `arriving`. `keys[0]` signs links and all keys verify them, so that a key can be retired while its
-    links are still in use. `clock` is that of the store, which dates files. `link_clock` is one that all machines
-    share; links are dated by it.
+    One instance serves a whole process, from any thread.
+
+    `marks` holds empty objects whose names say who sent which file. Files that are still being
+    received lie in a folder of this machine, `arriving`. `keys[0]` signs links and all keys verify
+    them, so that a key can be retired while its links are still in use. `clock` is that of the
+    store, which dates files. `link_clock` is one that all machines share; links are dated by it.
     """
 
     def __init__(
@@ -135,7 +159,9 @@ class MediaFiles:
     ) -> None:
         if not keys:
             raise ValueError("keys is empty: give at least one secret to sign media links with")
-        self._files, self._marks, self._arriving = files, marks, arriving
+        self._files = files
+        self._marks = marks
+        self._arriving = arriving
         self._room = MediaRoom(files, arriving.parent, limits or MediaLimits())
         self._public_url = public_url.rstrip("/")
         self._clock = clock
@@ -166,7 +192,9 @@ class MediaFiles:
             self._files.stat(_name("0" * 64))  # the measured size may be minutes old
         return self._room.full()
 
-    def put(self, content: bytes | BinaryIO, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
+    def put(
+        self, content: bytes | BinaryIO, *, mime_type: str, filename: str = "", owner: str = ""
+    ) -> Media:
         """Store bytes, or a file from its beginning. The content decides the type.
 
         Raises TooLarge, NoRoom and OSError.
@@ -182,15 +210,18 @@ class MediaFiles:
     def receiving(self, owner: str, size: int = 0) -> Iterator[BinaryIO]:
         """Open a file for bytes that arrive in parts, to be stored by `keep`; else it is removed.
 
-        `owner` is a person's name as `sayso.channels.types.owner_of` makes it, "" for none. `size` is the announced
-        size in bytes, 0 if unknown. Raises TooLarge, NoRoom and OSError.
+        `owner` is a person's name as `sayso.channels.types.owner_of` makes it, "" for none. `size`
+        is the announced size in bytes, 0 if unknown. Raises TooLarge, NoRoom and OSError.
         """
         if size > MAX_BYTES:
             raise TooLarge(f"the file has {size} bytes: send at most {MAX_BYTES}")
         if owner:
             self._room.check_person(sum(self._files_of(owner).values()), size)
         make_private(self._arriving)
-        with self._room.claim(size or MAX_BYTES), NamedTemporaryFile(dir=self._arriving, delete=False) as file:
+        with (
+            self._room.claim(size or MAX_BYTES),
+            NamedTemporaryFile(dir=self._arriving, delete=False) as file,
+        ):
             try:
                 yield cast("BinaryIO", file)
             finally:
@@ -200,10 +231,15 @@ class MediaFiles:
         """Store what was written to a file of `receiving`. Raises TooLarge, NoRoom and OSError."""
         file.flush()
         file.seek(0)
-        digest, size, head, is_text = hashlib.sha256(), 0, b"", True
+        digest = hashlib.sha256()
+        size = 0
+        head = b""
+        is_text = True
         while block := file.read(_READ_BYTES):
             digest.update(block)
-            head, size, is_text = head or block[:64], size + len(block), is_text and _is_text(block)
+            head = head or block[:64]
+            size = size + len(block)
+            is_text = is_text and _is_text(block)
         if size > MAX_BYTES:
             raise TooLarge(f"{filename!r} has {size} bytes: send at most {MAX_BYTES}")
         ref = digest.hexdigest()
@@ -214,7 +250,13 @@ class MediaFiles:
             self._marks.put(f"{_beginning(owner)}.{size}-{ref}", b"")
         if self._files.put(_name(ref), Path(file.name)):
             self._room.add(size)
-        return Media(ref, _proven_type(head, mime_type, is_text=is_text), file_label(filename), size, stored=True)
+        return Media(
+            ref,
+            _proven_type(head, mime_type, is_text=is_text),
+            file_label(filename),
+            size,
+            stored=True,
+        )
 
     def read(self, ref: str) -> bytes:
         """Return the stored bytes. Raises KeyError for an unknown or removed file, and OSError."""
@@ -222,7 +264,10 @@ class MediaFiles:
             return file.read()
 
     def open(self, ref: str, start: int = 0) -> BinaryIO:
-        """Open a stored file at the byte `start`. Raises KeyError for an unknown or removed file, and OSError."""
+        """Open a stored file at the byte `start`.
+
+        Raises KeyError for an unknown or removed file, and OSError.
+        """
         return self._files.open(_name(ref), start)
 
     def erase(self, owner: str) -> int:
@@ -231,25 +276,34 @@ class MediaFiles:
         Marks go last: if this fails half way, they tell the next call what is left.
         """
         marks = {each.name for each in self._marks.list(_beginning(owner))}
-        others = {_ref_of(each.name) for each in self._marks.list() if each.name not in marks} if marks else set()
+        if marks:
+            others = {_ref_of(each.name) for each in self._marks.list() if each.name not in marks}
+        else:
+            others = set()
         own = {ref for ref in map(_ref_of, marks) if ref not in others}
         self._files.delete(map(_name, own))
         self._marks.delete(marks)
         return len(own)
 
     def url(self, ref: str, *, filename: str, mime_type: str) -> str:
-        """Return a signed link that expires. Two links to one file differ, so that a link says nothing of others."""
+        """Return a signed link that expires.
+
+        Two links to one file differ, so that a link says nothing of others.
+        """
         token = self._links.dumps([ref, mime_type, file_label(filename), random_id(8)])
         return f"{self._public_url}/media/{token}"
 
     def open_token(self, token: str) -> LinkedFile:
         """Return the file of a link. Raises MediaGone, BadToken and OSError."""
         try:
-            (ref, mime_type, filename, _), signed_at = self._links.loads(token, return_timestamp=True)
+            (ref, mime_type, filename, _), signed_at = self._links.loads(
+                token, return_timestamp=True
+            )
         except BadData as exc:
             raise BadToken("this link is not one of ours: ask the bot for the file again") from exc
         age = int(self._link_clock()) - signed_at.timestamp()
-        if not -LEEWAY_SECONDS <= age <= MAX_LINK_SECONDS:  # itsdangerous would refuse a link from 1 s ahead
+        # Itsdangerous would refuse a link from 1 s ahead.
+        if not -LEEWAY_SECONDS <= age <= MAX_LINK_SECONDS:
             raise MediaGone("this link has expired: ask the bot for the file again")
         stored = self._files.stat(_name(ref))
         if stored is None:
@@ -257,7 +311,10 @@ class MediaFiles:
         return LinkedFile(ref, stored.size, mime_type, filename)
 
     def sweep(self) -> int:
-        """Remove the files that were not stored again for KEEP_SECONDS, and return their number. Raises OSError."""
+        """Remove the files that were not stored again for KEEP_SECONDS, and return their number.
+
+        Raises OSError.
+        """
         remove_older(self._arriving.glob("*"), self._clock() - KEEP_SECONDS)
         sweep(self._marks, KEEP_SECONDS, self._clock())
         return sweep(self._files, KEEP_SECONDS, self._clock())
@@ -273,12 +330,16 @@ class LocalMediaStore(MediaFiles):
 
     def __init__(self, folder: Path, **options: Any) -> None:
         """Take what MediaFiles takes by name."""
-        files, marks = LocalObjects(folder), LocalObjects(folder / OWNERS)
+        files = LocalObjects(folder)
+        marks = LocalObjects(folder / OWNERS)
         super().__init__(files, marks, folder / ARRIVING, **options)
 
 
 def _beginning(owner: str) -> str:
-    """Return how the marks of a person begin. A mark is `<owner>.<size>-<ref>`. Two people may send the same file."""
+    """Return how the marks of a person begin.
+
+    A mark is `<owner>.<size>-<ref>`. Two people may send the same file.
+    """
     if not _OWNER.fullmatch(owner):
         raise KeyError(owner)
     return f"{owner[:2]}/{owner}"
@@ -301,14 +362,19 @@ def file_to_send(get: Callable[[str], T], ref: str) -> T:
     except KeyError:
         raise Refused("the file to send is gone from the media store") from None
     except OSError as exc:
-        reason = exc.reason if isinstance(exc, StoreUnavailable) else type(exc).__name__
+        if isinstance(exc, StoreUnavailable):
+            reason = exc.reason
+        else:
+            reason = type(exc).__name__
         raise Unreachable(f"the file to send cannot be read: {reason}") from exc
 
 
 def open_on_disk(store: MediaStore, ref: str) -> BinaryIO:
-    """Open a stored file on a disk of this machine, so that it is sent in parts and is never whole in memory.
+    """Open a stored file on a disk of this machine, so that it is sent in
+    parts and is never whole in memory.
 
-    A file of a bucket is copied first: a platform must hear how long the file is. Raises KeyError and OSError.
+    A file of a bucket is copied first: a platform must hear how long the file is.
+    Raises KeyError and OSError.
     """
     file = store.open(ref)
     if file.seekable():
@@ -324,15 +390,18 @@ def open_on_disk(store: MediaStore, ref: str) -> BinaryIO:
 
 
 def size_of(file: BinaryIO) -> int:
-    """Return the size of a file that can be read from any place, in bytes. It is read from its beginning afterwards."""
+    """Return the size of a file that can be read from any place, in bytes.
+
+    It is read from its beginning afterwards.
+    """
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     return size
 
 
 def settle_type(content: bytes | BinaryIO, declared: str) -> str:
-    """Return the type that the bytes, or those of a file, prove, the declared one if they cannot tell, else
-    UNKNOWN_TYPE.
+    """Return the type that the bytes, or those of a file, prove,
+    the declared one if they cannot tell, else UNKNOWN_TYPE.
     """
     if isinstance(content, bytes):
         return _proven_type(content, declared, is_text=_is_text(content))
@@ -346,7 +415,9 @@ def _proven_type(head: bytes, declared: str, *, is_text: bool) -> str:
     plain = declared.partition(";")[0].strip().lower()
     proven = _type_by_magic(head)
     if proven:
-        return plain if _MIME_TYPE.fullmatch(plain) and plain.startswith(_CONTAINERS.get(proven, ())) else proven
+        if _MIME_TYPE.fullmatch(plain) and plain.startswith(_CONTAINERS.get(proven, ())):
+            return plain
+        return proven
     return plain if plain in _TEXT_TYPES and is_text else UNKNOWN_TYPE
 
 
@@ -358,11 +429,15 @@ def _type_by_magic(data: bytes) -> str:
         return _RIFF.get(data[8:12], "")
     if data[4:8] == b"ftyp":
         return _BRANDS.get(data[8:12], "video/mp4")
-    return "audio/mpeg" if data[:2] in (b"\xff\xfb", b"\xff\xf3", b"\xff\xf2") else ""
+    if data[:2] in (b"\xff\xfb", b"\xff\xf3", b"\xff\xf2"):
+        return "audio/mpeg"
+    return ""
 
 
 def _is_text(data: bytes) -> bool:
-    """Return whether no byte is NUL, which tells text from binary in whatever encoding a spreadsheet uses."""
+    """Return whether no byte is NUL, which tells text from binary in
+    whatever encoding a spreadsheet uses.
+    """
     return b"\0" not in data
 
 
@@ -371,12 +446,16 @@ def _ref_of(mark: str) -> str:
 
 
 def file_label(filename: str) -> str:
-    """Return a sender's file name without folders and control characters, cut to 120 characters before its ending.
+    """Return a sender's file name without folders and control characters,
+    cut to 120 characters before its ending.
 
-    Spaces of other kinds, such as the narrow one that macOS writes into the names of screenshots, become usual ones.
+    Spaces of other kinds, such as the narrow one that macOS writes into the names of screenshots,
+    become usual ones.
     """
     name = re.split(r"[/\\]", filename)[-1]
-    printable = one_line("".join(" " if unicodedata.category(char) == "Zs" else char for char in name))
+    printable = one_line(
+        "".join(" " if unicodedata.category(char) == "Zs" else char for char in name)
+    )
     stem, dot, ending = printable.rpartition(".")
     if len(printable) <= 120 or len(ending) > 10:
         return printable[:120]
@@ -411,15 +490,24 @@ class MediaRoom:
     """
 
     def __init__(self, files: ObjectStore, disk: Path, limits: MediaLimits) -> None:
-        self._files, self._disk, self._limits = files, disk, limits
-        self._measure_seconds = BUCKET_MEASURE_SECONDS if files.is_remote else MEASURE_SECONDS
+        self._files = files
+        self._disk = disk
+        self._limits = limits
+        if files.is_remote:
+            self._measure_seconds = BUCKET_MEASURE_SECONDS
+        else:
+            self._measure_seconds = MEASURE_SECONDS
         self._lock = threading.Lock()
         self._in_flight = 0
-        self._total, self._measured_at = 0, float("-inf")
+        self._total = 0
+        self._measured_at = float("-inf")
 
     @contextmanager
     def claim(self, size: int) -> Iterator[None]:
-        """Count `size` bytes as taken while a file of this size is received. Raises NoRoom and OSError."""
+        """Count `size` bytes as taken while a file of this size is received.
+
+        Raises NoRoom and OSError.
+        """
         with self._lock:
             self._check(size)
             self._in_flight += size
@@ -439,10 +527,15 @@ class MediaRoom:
         return ""
 
     def check_person(self, stored_bytes: int, size: int) -> None:
-        """Check that a person with `stored_bytes` may store `size` bytes more. Raises QuotaExceeded."""
+        """Check that a person with `stored_bytes` may store `size` bytes more.
+
+        Raises QuotaExceeded.
+        """
         allowed = self._limits.per_person_bytes
         if stored_bytes + _counted_size(size) > allowed:
-            raise QuotaExceeded(f"this person's files have {stored_bytes} bytes of {allowed}: {size} more do not fit")
+            raise QuotaExceeded(
+                f"this person's files have {stored_bytes} bytes of {allowed}: {size} more do not fit"
+            )
 
     def add(self, size: int) -> None:
         """Count a file that was stored."""
@@ -453,9 +546,14 @@ class MediaRoom:
         if time.monotonic() - self._measured_at > self._measure_seconds:
             self._total = sum(_counted_size(each.size) for each in self._files.list())
             self._measured_at = time.monotonic()
-        rest = f"{size} more do not fit" if size else "no file can be stored"
+        if size:
+            rest = f"{size} more do not fit"
+        else:
+            rest = "no file can be stored"
         if self._total + self._in_flight + _counted_size(size) > self._limits.total_bytes:
-            raise NoRoom(f"all files have {self._total} bytes of {self._limits.total_bytes}: {rest}")
+            raise NoRoom(
+                f"all files have {self._total} bytes of {self._limits.total_bytes}: {rest}"
+            )
         disk, _, free = shutil.disk_usage(self._disk)
         reserve = max(self._limits.reserve_bytes, int(disk * self._limits.reserve_percent / 100))
         if free - self._in_flight - size < reserve:

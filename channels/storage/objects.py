@@ -11,17 +11,22 @@ from typing import BinaryIO, Protocol
 
 from sayso.channels.storage.files import make_private, sync, write_atomically
 
-#: Seconds for which `ObjectStore.put` need not renew the date of a stored object. It saves uploads to a bucket.
+#: Seconds for which `ObjectStore.put` need not renew the date of a stored object.
+#: It saves uploads to a bucket.
 DATE_SECONDS = 3600
 _NAME = re.compile(r"[0-9a-f]{2}/[0-9a-z.-]{1,150}")
 
 
 class StoreUnavailable(OSError):
-    """Raised when a bucket cannot be used now: it does not answer, or it refuses. The message is safe to log."""
+    """Raised when a bucket cannot be used now: it does not answer, or it refuses.
+
+    The message is safe to log.
+    """
 
     def __init__(self, says: str, cure: str = "") -> None:
         super().__init__(f"{says}: {cure}" if cure else says)
-        self.says, self.cure = says, cure
+        self.says = says
+        self.cure = cure
 
     @property
     def reason(self) -> str:
@@ -34,7 +39,9 @@ class StoreSilent(StoreUnavailable):
 
 
 class StoreRefused(StoreUnavailable):
-    """Raised when the bucket, its region or the credentials are wrong, so that waiting does not help."""
+    """Raised when the bucket, its region or the credentials are wrong,
+    so that waiting does not help.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +54,30 @@ class StoredObject:
 
 
 class ObjectStore(Protocol):
-    """Stores bytes under names. A name is `ab/...` in lower case. Objects with equal names have equal bytes.
+    """Stores bytes under names.
 
-    One instance serves a whole process, from any thread. All methods raise OSError, and KeyError for an invalid name.
+    A name is `ab/...` in lower case. Objects with equal names have equal bytes.
+
+    One instance serves a whole process, from any thread. All methods raise OSError,
+    and KeyError for an invalid name.
     """
 
     #: Whether each call is a request over the network. A file that is opened there has no `seek`.
     is_remote: bool
 
     def put(self, name: str, content: bytes | Path) -> bool:
-        """Store an object whole or not at all, durably, and date it now, or at most DATE_SECONDS ago.
+        """Store an object whole or not at all, durably, and date it now,
+        or at most DATE_SECONDS ago.
 
-        A file at a path may be moved; it is on the disk of a store that has one. Return whether the object is new.
+        A file at a path may be moved; it is on the disk of a store that has one.
+        Return whether the object is new.
         """
 
     def open(self, name: str, start: int = 0) -> BinaryIO:
-        """Open an object at the byte `start`, to be read once from there. Raises KeyError if there is none."""
+        """Open an object at the byte `start`, to be read once from there.
+
+        Raises KeyError if there is none.
+        """
 
     def stat(self, name: str) -> StoredObject | None:
         """Return the size and the date of an object; None if there is none."""
@@ -75,18 +90,26 @@ class ObjectStore(Protocol):
 
 
 def check_name(name: str) -> str:
-    """Return a name of an object. Raises KeyError for any other text: it must not become part of a path."""
+    """Return a name of an object.
+
+    Raises KeyError for any other text: it must not become part of a path.
+    """
     if not _NAME.fullmatch(name):
         raise KeyError(name)
     return name
 
 
 def sweep(objects: ObjectStore, keep_seconds: float, now: float) -> int:
-    """Delete the objects that were not stored for `keep_seconds`. Return how many. Raises OSError."""
-    oldest, count = now - keep_seconds - DATE_SECONDS, 0
+    """Delete the objects that were not stored for `keep_seconds`.
+
+    Return how many. Raises OSError.
+    """
+    oldest = now - keep_seconds - DATE_SECONDS
+    count = 0
     for each in objects.list():
         if each.modified_at < oldest:
-            current = objects.stat(each.name)  # it may have been stored again since the list was made
+            # It may have been stored again since the list was made.
+            current = objects.stat(each.name)
             if current and current.modified_at < oldest:
                 objects.delete([each.name])
                 count += 1
@@ -104,7 +127,10 @@ class LocalObjects:
     def put(self, name: str, content: bytes | Path) -> bool:
         """Write a file whole or not at all, even if the power fails. A file at a path is moved."""
         path = self._path(name)
-        size = len(content) if isinstance(content, bytes) else content.stat().st_size
+        if isinstance(content, bytes):
+            size = len(content)
+        else:
+            size = content.stat().st_size
         if self._is_renewed(path, size):
             sync(path.parent)  # the process that wrote it may not have done so yet
             return False

@@ -19,7 +19,9 @@ _READ_BYTES = 256 * 1024
 
 
 class SpooledBytes:
-    """The bytes of one file. Their place on the disk is free again when the object or its process ends.
+    """The bytes of one file.
+
+    Their place on the disk is free again when the object or its process ends.
 
     `size` is in bytes, `sha256` in hex. Used from any thread.
     """

@@ -1,4 +1,6 @@
-"""TelegramChannel: parses the updates of one Telegram bot and sends its replies through the Bot API."""
+"""TelegramChannel: parses the updates of one Telegram bot and
+sends its replies through the Bot API.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
-from sayso.channels.base import AdapterDeps, BadHook, FetchError, Forbidden, RateLimit, SendError, WebhookConflict
+from sayso.channels.base import (
+    AdapterDeps,
+    BadHook,
+    FetchError,
+    Forbidden,
+    RateLimit,
+    SendError,
+    WebhookConflict,
+)
 from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, tls
 from sayso.channels.markdown import telegram_length
 from sayso.channels.markdown.split import fits
@@ -48,20 +58,23 @@ T = TypeVar("T")
 
 #: Seconds after which "typing" is shown again.
 TYPING_SECONDS = 4.0
-#: How long one poll waits for updates, in seconds. Telegram allows 50; with less, a dead connection is noticed sooner.
+#: How long one poll waits for updates, in seconds. Telegram allows 50; with less,
+#: a dead connection is noticed sooner.
 POLL_SECONDS = 25
 #: The largest file that Telegram gives a bot, in bytes.
 FILE_LIMIT = 20 * 1024 * 1024
 #: How many acknowledged taps a process remembers.
 MAX_ANSWERED = 1000
-#: Telegram documents about 30 messages a second in all, about one a second in a private chat (bursts are allowed), and
-#: 20 a minute in a group: five at once and one each 4 s make 20 in the first minute.
+#: Telegram documents about 30 messages a second in all, about one a second in a private chat
+#: (bursts are allowed), and 20 a minute in a group: five at once and one each 4 s make 20 in the
+#: first minute.
 CHAT_RATE = RateLimit(per_second=30, chat_gap=1.0, burst=10, draft_gap=1.0, notice_in_draft=False)
 #: The same with Telegram's own drafts, which make no sound; the answer that follows does.
 NATIVE_RATE = replace(CHAT_RATE, notice_in_draft=True)
 GROUP_RATE = RateLimit(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0, draft_delay=4.0)
 
-#: Ids of supergroups are below this number. Basic groups have negative ids above it, and may become supergroups.
+#: Ids of supergroups are below this number. Basic groups have negative ids above it,
+#: and may become supergroups.
 _SUPERGROUPS = -1_000_000_000_000
 #: The id of a message; with that of its chat if the conversation began in another one, and with
 #: that of the only person who sees it.
@@ -73,13 +86,15 @@ _GROUP_ID = re.compile(r"-[0-9]{1,20}")
 class TelegramChannel:
     """One bot. One per process; keeps one HTTP client per event loop.
 
-    The cache holds the new ids of groups that became supergroups, `telegram:moved:<bot id>:<old chat>`, and their first
-    ids, `telegram:first:<bot id>:<new chat>`.
+    The cache holds the new ids of groups that became supergroups, `telegram:moved:<bot id>:<old
+    chat>`, and their first ids, `telegram:first:<bot id>:<new chat>`.
     """
 
     def __init__(self, name: str, settings: TelegramSettings, deps: AdapterDeps) -> None:
-        self.name, self.bot_id = name, settings.account_id
-        self._media, self._cache = deps.media, deps.cache
+        self.name = name
+        self.bot_id = settings.account_id
+        self._media = deps.media
+        self._cache = deps.cache
         self._token = settings.token.get_secret_value().strip()
         self._secret = settings.webhook_secret
         self._api_url = settings.api_url or TELEGRAM
@@ -91,14 +106,21 @@ class TelegramChannel:
         self._bots = PooledSessions(partial(new_bot, self._token, self._api_url), tls=tls)
 
     def receive(self, hook: WebhookRequest) -> Received:
-        """Parse one update. Unknown kinds are ignored, never refused: Telegram would repeat them for a day."""
+        """Parse one update.
+
+        Unknown kinds are ignored, never refused: Telegram would repeat them for a day.
+        """
         if self._secret is None:
             raise Forbidden("this channel polls: it takes no webhooks")
         secret = hook.header("x-telegram-bot-api-secret-token").encode("utf-8", "replace")
         if not secret:
-            raise Forbidden("there is no X-Telegram-Bot-Api-Secret-Token header: set the webhook with its secret_token")
+            raise Forbidden(
+                "there is no X-Telegram-Bot-Api-Secret-Token header: set the webhook with its secret_token"
+            )
         if not hmac.compare_digest(secret, self._secret.encode()):
-            raise Forbidden("the X-Telegram-Bot-Api-Secret-Token header is wrong: set the webhook again")
+            raise Forbidden(
+                "the X-Telegram-Bot-Api-Secret-Token header is wrong: set the webhook again"
+            )
         try:
             update = json.loads(hook.body)
         except (ValueError, RecursionError) as exc:
@@ -109,11 +131,21 @@ class TelegramChannel:
         """Parse one update of any kind or shape. Never raises."""
         try:
             return self._parser.parse(update)
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, RecursionError):
+        except (
+            KeyError,
+            TypeError,
+            AttributeError,
+            ValueError,
+            IndexError,
+            OverflowError,
+            RecursionError,
+        ):
             return Received(ignored="malformed update")
 
     async def updates(self, offset: int | None) -> list[Any]:
-        """Return the updates that came in, after at most POLL_SECONDS. Telegram forgets all before `offset`.
+        """Return the updates that came in, after at most POLL_SECONDS.
+
+        Telegram forgets all before `offset`.
 
         Raises SendError, WebhookConflict.
         """
@@ -131,11 +163,15 @@ class TelegramChannel:
                 raise
             if "webhook" in str(exc.__cause__).lower():
                 cure = f"run `sayso channel disconnect {self.name}`"
-                raise WebhookConflict(f"a webhook is set, so Telegram gives a poller nothing: {cure}") from exc
+                raise WebhookConflict(
+                    f"a webhook is set, so Telegram gives a poller nothing: {cure}"
+                ) from exc
             raise WebhookConflict(
                 "another program polls the updates of this bot: stop it, or give it a bot of its own"
             ) from exc
-        return updates if isinstance(updates, list) else []
+        if isinstance(updates, list):
+            return updates
+        return []
 
     async def _learn_name(self) -> None:
         """Ask Telegram for the bot's @name, once, if none is configured. Raises SendError."""
@@ -154,16 +190,21 @@ class TelegramChannel:
 
         A rich message is one piece.
         """
-        return (reply,) if self._is_rich(reply) else pieces_of(reply)
+        if self._is_rich(reply):
+            return (reply,)
+        return pieces_of(reply)
 
     def _is_rich(self, reply: Reply) -> bool:
         is_possible = self._sends_rich_messages and "rich messages" not in self._missing
         return is_possible and is_better_rich(reply)
 
     async def show_typing(self, turn: Turn) -> float:
-        """Stop the tapped button's spinner, once, and show "typing", which Telegram shows for 5 seconds."""
+        """Stop the tapped button's spinner, once, and show "typing",
+        which Telegram shows for 5 seconds.
+        """
         with contextlib.suppress(Exception):
-            bot, chat = self._bots.here(), await self._moved_to(turn.conversation.chat)
+            bot = self._bots.here()
+            chat = await self._moved_to(turn.conversation.chat)
             steps = [bot.send_chat_action(chat, "typing", message_thread_id=_thread(turn))]
             if turn.tap and self._is_first(turn.tap.callback_id):
                 steps.append(bot.answer_callback_query(turn.tap.callback_id))
@@ -175,7 +216,9 @@ class TelegramChannel:
         if not callback_id or callback_id in self._answered:
             return False
         # Replaced as a whole, so that threads need no lock.
-        self._answered = (self._answered if len(self._answered) < MAX_ANSWERED else frozenset()) | {callback_id}
+        self._answered = (self._answered if len(self._answered) < MAX_ANSWERED else frozenset()) | {
+            callback_id
+        }
         return True
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
@@ -184,9 +227,11 @@ class TelegramChannel:
         With `draft: native` it is Telegram's own draft in a private chat. That disappears by
         itself, and the person may stop it.
         """
-        chat, text = turn.conversation.chat, beginning(text)
+        chat = turn.conversation.chat
+        text = beginning(text)
         if self._has_native_drafts and _is_private(turn.conversation):
-            draft_id = zlib.crc32(turn.event_id.encode()) % 0x7FFFFFFF + 1  # the same for each step, and never 0
+            # The same for each step, and never 0.
+            draft_id = zlib.crc32(turn.event_id.encode()) % 0x7FFFFFFF + 1
             call = BotApiCall(chat, _thread(turn), Reply(text), draft_id=draft_id)
         elif text.strip():
             call = BotApiCall(chat, _thread(turn), Reply(text, edits=shown))
@@ -195,14 +240,19 @@ class TelegramChannel:
         return (await self._translated(self._deliver(call))).message_id
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
-        """Ask for a link, then download. The link holds the bot's token, so it is never passed on."""
+        """Ask for a link, then download.
+
+        The link holds the bot's token, so it is never passed on.
+        """
         from telegram.error import TelegramError
 
         _check_size(media.size)
         try:
             found = await self._bots.here().get_file(media.ref)
         except TelegramError as exc:
-            raise FetchError(f"Telegram did not say where the file is: {type(exc).__name__}") from None
+            raise FetchError(
+                f"Telegram did not say where the file is: {type(exc).__name__}"
+            ) from None
         _check_size(found.file_size or 0)
         link = found.file_path or ""
         # For a local Bot API server PTB returns the path of a file on this machine.
@@ -213,8 +263,8 @@ class TelegramChannel:
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece, or edit a message of ours.
 
-        If Telegram refuses it, it is tried once in another form: as plain text, a document, a link, a new message, or
-        to the group's new id.
+        If Telegram refuses it, it is tried once in another form: as plain text, a document, a link,
+        a new message, or to the group's new id.
         """
         reply = delivery.reply
         is_rich = False
@@ -309,10 +359,13 @@ class TelegramChannel:
         return await asyncio.to_thread(self._cache.get, self._moved_key(chat)) or chat
 
     def note_moves(self, received: Received) -> Received:
-        """Remember that a group became a supergroup. Return address changes as of the group that a supergroup was.
+        """Remember that a group became a supergroup.
 
-        A change of the bot's membership in a group that is no more says nothing of the supergroup. One that arrived
-        before the move has closed the address, and the group may have refused messages: the supergroup takes them.
+        Return address changes as of the group that a supergroup was.
+
+        A change of the bot's membership in a group that is no more says nothing of the supergroup.
+        One that arrived before the move has closed the address, and the group may have refused
+        messages: the supergroup takes them.
         """
         reopened: list[AddressChange] = []
         if received.moved and all(map(_GROUP_ID.fullmatch, received.moved)):
@@ -374,9 +427,11 @@ class TelegramChannel:
 
 
 def _full_id(message_id: str, chat: str, home: str) -> str:
-    """Return the id of a message in the conversation that began in the chat `home`; "" for no message.
+    """Return the id of a message in the conversation that began in the chat `home`;
+    "" for no message.
 
-    A supergroup numbers its messages anew, so the id of one names its chat if it is not `home`: "-1001:5".
+    A supergroup numbers its messages anew, so the id of one names its chat if it is not `home`:
+    "-1001:5".
     """
     if not message_id or chat == home:
         return message_id
@@ -392,7 +447,10 @@ def _parts_key(delivery: Delivery) -> str:
 
 
 def _in_chat(call: BotApiCall, chat: str) -> BotApiCall | Receipt:
-    """Return the call for the chat that a group has become. A message of another chat cannot be edited there."""
+    """Return the call for the chat that a group has become.
+
+    A message of another chat cannot be edited there.
+    """
     edited = _MESSAGE_ID.fullmatch(call.reply.edits)
     if edited is None:
         return replace(call, chat=chat)
@@ -409,7 +467,9 @@ def _check_size(size: int) -> None:
 
 def _thread(of: Turn | Delivery) -> int | None:
     thread = of.conversation.thread
-    return int(thread) if thread.isdecimal() else None
+    if thread.isdecimal():
+        return int(thread)
+    return None
 
 
 def _is_private(conversation: Conversation) -> bool:

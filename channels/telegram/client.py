@@ -1,4 +1,6 @@
-"""Telegram's Bot API: the client of python-telegram-bot (PTB) over pooled connections, and what its errors mean."""
+"""Telegram's Bot API: the client of python-telegram-bot (PTB) over pooled connections,
+and what its errors mean.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from sayso.channels.base import (
     SendError,
     Unreachable,
 )
-from sayso.channels.http import ANSWER_SECONDS, CALL_SECONDS, CONNECT_SECONDS, never_sent, silence_url_logs
+from sayso.channels.http import (
+    ANSWER_SECONDS,
+    CALL_SECONDS,
+    CONNECT_SECONDS,
+    never_sent,
+    silence_url_logs,
+)
 from sayso.channels.setup import Problem, no_connection, too_many_calls
 from sayso.channels.types import one_line
 
@@ -41,8 +49,9 @@ TelegramReaction = Literal[
     "wait", "moved", "done", "plain", "caption", "anew", "document", "link", "chat", "buttons",
     "barred", "chat_barred", "closed", "down", "refused", "unsent", "unknown",
 ]  # fmt: skip
-#: Rows of: the name of PTB's error class, which stands for the HTTP status; a pattern in its text; the reaction. The
-#: first match counts. In PTB, BadRequest and TimedOut are subclasses of NetworkError, so they come before it.
+#: Rows of: the name of PTB's error class, which stands for the HTTP status; a pattern in its text;
+#: the reaction. The first match counts. In PTB, BadRequest and TimedOut are subclasses of
+#: NetworkError, so they come before it.
 REACTIONS: tuple[tuple[str, str, TelegramReaction], ...] = (
     ("RetryAfter", "", "wait"),
     ("ChatMigrated", "", "moved"),
@@ -98,12 +107,17 @@ def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
     own_methods = r"Please use 'Bot\.(getUpdates|editMessageText)'"
     warnings.filterwarnings("ignore", message=own_methods, category=PTBUserWarning)
     request = request_type()(session)
-    return Bot(token, f"{api_url}/bot", f"{api_url}/file/bot", request=request, get_updates_request=request)
+    return Bot(
+        token, f"{api_url}/bot", f"{api_url}/file/bot", request=request, get_updates_request=request
+    )
 
 
 @functools.cache
 def request_type() -> Any:
-    """Return the class of PTB's requests over our session. It is made late: PTB takes long to import."""
+    """Return the class of PTB's requests over our session.
+
+    It is made late: PTB takes long to import.
+    """
     from aiohttp import ClientError, ClientTimeout
     from telegram.error import NetworkError, TimedOut
     from telegram.request import BaseRequest
@@ -112,7 +126,9 @@ def request_type() -> Any:
         """Raised when there was no connection to Telegram, so that nothing was sent."""
 
     class PooledRequest(BaseRequest):
-        """The session's time limits apply, but a call may set its own limit for the next bytes of the answer."""
+        """The session's time limits apply, but a call may set its own
+        limit for the next bytes of the answer.
+        """
 
         #: How many seconds to wait for the next bytes of an answer.
         read_timeout = ANSWER_SECONDS
@@ -135,15 +151,31 @@ def request_type() -> Any:
             *_: Any,
             **__: Any,
         ) -> tuple[int, bytes]:
-            """Return status and body of the answer. Errors do not name the URL, which holds the token."""
-            options: dict[str, Any] = {"data": _form(request_data), "headers": {"User-Agent": self.USER_AGENT}}
+            """Return status and body of the answer.
+
+            Errors do not name the URL, which holds the token.
+            """
+            options: dict[str, Any] = {
+                "data": _form(request_data),
+                "headers": {"User-Agent": self.USER_AGENT},
+            }
             if isinstance(read_timeout, int | float):
-                options["timeout"] = ClientTimeout(CALL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=read_timeout)
+                options["timeout"] = ClientTimeout(
+                    CALL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=read_timeout
+                )
             try:
-                async with self._session.request(method, url, allow_redirects=False, **options) as answer:
+                async with self._session.request(
+                    method, url, allow_redirects=False, **options
+                ) as answer:
                     return answer.status, await answer.read()
             except (ClientError, OSError) as exc:  # a time-out is an OSError
-                kind = NeverSent if never_sent(exc) else TimedOut if isinstance(exc, TimeoutError) else NetworkError
+                kind = (
+                    NeverSent
+                    if never_sent(exc)
+                    else TimedOut
+                    if isinstance(exc, TimeoutError)
+                    else NetworkError
+                )
                 raise kind(type(exc).__name__) from None
 
     return PooledRequest
@@ -158,19 +190,22 @@ def _form(request_data: RequestData | None) -> FormData | None:
     # Telegram does not decode file names, so aiohttp must not encode them.
     form = FormData(request_data.json_parameters, quote_fields=False)
     for name, (filename, content, mime_type) in request_data.multipart_data.items():
-        # As a file it is read in parts: aiohttp would write bytes all at once, and block all other calls meanwhile.
+        # As a file it is read in parts: aiohttp would write bytes all at once,
+        # and block all other calls meanwhile.
         file = BytesIO(content) if isinstance(content, bytes) else content
         form.add_field(name, file, filename=_sendable_name(filename), content_type=mime_type)
     return form
 
 
-#: Characters that Telegram's server would take for the end of a file name, for an escape or for a folder, and what
-#: stands for them.
+#: Characters that Telegram's server would take for the end of a file name, for an escape or for a
+#: folder, and what stands for them.
 _UNSENDABLE = str.maketrans({";": ",", '"': "'", "\\": "_", "/": "_"})
 
 
 def _sendable_name(filename: str) -> str:
-    """Return a file name that arrives unchanged in a form: one line, without the characters that end it."""
+    """Return a file name that arrives unchanged in a form: one line,
+    without the characters that end it.
+    """
     return one_line(filename.translate(_UNSENDABLE)) or "file"
 
 
@@ -178,17 +213,23 @@ def reaction(exc: Exception) -> TelegramReaction:
     """Return what follows from an error of PTB."""
     kinds = {kind.__name__ for kind in type(exc).__mro__} | {""}
     text = str(exc).lower()
-    return next(result for kind, pattern, result in REACTIONS if kind in kinds and re.search(pattern, text))
+    return next(
+        result for kind, pattern, result in REACTIONS if kind in kinds and re.search(pattern, text)
+    )
 
 
 def send_error(exc: Exception) -> SendError:
-    """Return the channel's error for an error of PTB, without token, URL or any text of the message."""
+    """Return the channel's error for an error of PTB, without token,
+    URL or any text of the message.
+    """
     # After a colon, Telegram's text may quote the message.
     reason = f"{type(exc).__name__}: {str(exc).partition(':')[0][:80]}"
     match reaction(exc):
         case "wait":
             wait: Any = getattr(exc, "retry_after", DEFAULT_WAIT)
-            return RateLimited(float(wait.total_seconds() if hasattr(wait, "total_seconds") else wait))
+            return RateLimited(
+                float(wait.total_seconds() if hasattr(wait, "total_seconds") else wait)
+            )
         case "barred":
             return AddressBarred(reason)
         case "chat_barred":
@@ -216,5 +257,10 @@ def setup_problem(channel: str, exc: Exception) -> Problem | None:
     if isinstance(exc, error.RetryAfter):
         return too_many_calls("Telegram")
     if isinstance(exc, (error.BadRequest, error.Forbidden, error.Conflict)):
-        return f"Telegram refuses: {exc}", "correct what it names; public_url must be reachable from outside"
-    return no_connection("Telegram") if reaction(exc) == "unsent" else None
+        return (
+            f"Telegram refuses: {exc}",
+            "correct what it names; public_url must be reachable from outside",
+        )
+    if reaction(exc) == "unsent":
+        return no_connection("Telegram")
+    return None

@@ -36,13 +36,16 @@ def _text_of(message: TelegramJson) -> str:
 
 
 def _readable(message: TelegramJson) -> str:
-    """Return the text or caption of a message, or the text of a quote, with the addresses behind its words."""
+    """Return the text or caption of a message, or the text of a quote,
+    with the addresses behind its words.
+    """
     text = _text_of(message)
     return _insert(text, _addresses(message, text))
 
 
 def _addresses(message: TelegramJson, text: str) -> list[tuple[int, str]]:
-    """Return the addresses behind words of a text, each with brackets, and the places in characters where they belong.
+    """Return the addresses behind words of a text, each with brackets,
+    and the places in characters where they belong.
 
     Text without a link has none.
     """
@@ -95,7 +98,9 @@ def _content_of(message: TelegramJson, rich: RichContent | None) -> str:
 
 
 def _notes_of(message: TelegramJson) -> tuple[str, ...]:
-    """Return descriptions of content that is neither text nor a file, one line each, and of the text's author."""
+    """Return descriptions of content that is neither text nor a file, one line each,
+    and of the text's author.
+    """
     notes = (*_content_notes(message), *_marked_parts(message), *_link_buttons(message))
     return tuple(" ".join(note.split()) for note in notes)
 
@@ -109,7 +114,11 @@ def _content_notes(message: TelegramJson) -> list[str]:
         notes.append(f"{_location(venue['location'])} ({place})")
     elif "location" in message:
         notes.append(_location(message["location"]))
-    return notes + [f"{what}, which cannot be read here" for kind, what in _UNREADABLE.items() if kind in message]
+    return notes + [
+        f"{what}, which cannot be read here"
+        for kind, what in _UNREADABLE.items()
+        if kind in message
+    ]
 
 
 def _marked_parts(message: TelegramJson) -> Iterator[str]:
@@ -118,7 +127,9 @@ def _marked_parts(message: TelegramJson) -> Iterator[str]:
     Only its entities say so: without a note a yes that was struck out would be a yes.
     """
     text = str(message.get("text") or "")
-    marked = [entity for entity in message.get("entities") or () if entity["type"] in _MARKS_OF_OTHERS]
+    marked = [
+        entity for entity in message.get("entities") or () if entity["type"] in _MARKS_OF_OTHERS
+    ]
     for entity in marked[:MAX_MARKED_PARTS]:
         start, end = _span(text, entity)
         yield f"{_MARKS_OF_OTHERS[entity['type']]}: {text[start : min(end, start + MAX_MARKED_CHARS)]}"
@@ -143,7 +154,11 @@ def _location(point: TelegramJson) -> str:
 def _origin(origin: TelegramJson) -> str:
     """Describe the first author: a person, a person who hides the account, a group or a channel."""
     chat = origin.get("chat") or origin.get("sender_chat") or {}
-    author = full_name(origin.get("sender_user", {})) or origin.get("sender_user_name") or chat.get("title")
+    author = (
+        full_name(origin.get("sender_user", {}))
+        or origin.get("sender_user_name")
+        or chat.get("title")
+    )
     return f"forwarded from {author or 'somebody'}"
 
 
@@ -195,7 +210,9 @@ _NOTES: dict[str, Callable[[TelegramJson], str]] = {
     "contact": lambda contact: f"contact {full_name(contact)} {contact['phone_number']}",
     "sticker": lambda sticker: f"sticker {sticker.get('emoji', '')}",
     "dice": lambda dice: f"dice {dice['emoji']} showing {dice['value']}",
-    "poll": lambda poll: f"poll {poll['question']}: {', '.join(option['text'] for option in poll['options'])}",
+    "poll": lambda poll: (
+        f"poll {poll['question']}: {', '.join(option['text'] for option in poll['options'])}"
+    ),
     "web_app_data": lambda data: f"data of a web app: {data['data']}",
     "checklist": _checklist,
     "paid_media": _paid_media,
@@ -207,7 +224,11 @@ _NOTES: dict[str, Callable[[TelegramJson], str]] = {
     "rich_message": lambda _: "a message with rich formatting",
 }
 #: Marks of a text that say that its author does not say these words.
-_MARKS_OF_OTHERS = {"strikethrough": "struck out", "blockquote": "quoted", "expandable_blockquote": "quoted"}
+_MARKS_OF_OTHERS = {
+    "strikethrough": "struck out",
+    "blockquote": "quoted",
+    "expandable_blockquote": "quoted",
+}
 #: Most characters of a rich message that is replied to: as many as another message has.
 MAX_QUOTED_CHARS = 4096
 #: Most @names that are looked for in a text without entities: as many entities as Telegram formats.
@@ -216,11 +237,19 @@ MAX_NAMES = 100
 MAX_MARKED_PARTS = 5
 #: Most characters of each such part.
 MAX_MARKED_CHARS = 100
-#: For how long Telegram lets people edit a message, in seconds. A later edit is a reaction, a link preview or the like.
+#: For how long Telegram lets people edit a message, in seconds. A later edit is a reaction,
+#: a link preview or the like.
 EDIT_SECONDS = 48 * 3600
 _COMMAND = re.compile(r"^(/\w+)@(\w+)")
-#: The kinds of updates that are parsed here. Without the list, `setWebhook` would leave an earlier setting in place.
-ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member", "stopped_message_generation")
+#: The kinds of updates that are parsed here. Without the list,
+#: `setWebhook` would leave an earlier setting in place.
+ALLOWED_UPDATES = (
+    "message",
+    "edited_message",
+    "callback_query",
+    "my_chat_member",
+    "stopped_message_generation",
+)
 #: The statuses of a member. A `restricted` bot is a member if the update says so.
 _INSIDE = ("creator", "administrator", "member")
 
@@ -239,7 +268,9 @@ class UpdateParser:
         Raises KeyError, TypeError, AttributeError, ValueError or IndexError for a malformed update.
         """
         event_id = f"{update.get('update_id', '')}"
-        kind = next((key for key in (*ALLOWED_UPDATES, *update) if key in update and key != "update_id"), "")
+        kind = next(
+            (key for key in (*ALLOWED_UPDATES, *update) if key in update and key != "update_id"), ""
+        )
         if not event_id:
             return Received(ignored="malformed update")
         match kind:
@@ -270,8 +301,8 @@ class UpdateParser:
             new = str(message.get("migrate_to_chat_id", here))
             return Received(moved=(old, new), ignored="the group became a supergroup")
         if "sender_chat" in message:
-            # An anonymous admin or a channel. Other people who write so could confirm another person's action, so the
-            # only answer, to an admin, is why there is none.
+            # An anonymous admin or a channel. Other people who write so could confirm another
+            # person's action, so the only answer, to an admin, is why there is none.
             sender = message["sender_chat"] or {}
             if sender.get("id") != message["chat"]["id"] or not self._addressed(message, text):
                 return Received(ignored="sent in the name of a chat, by an unknown person")
@@ -292,16 +323,24 @@ class UpdateParser:
         if "from" not in message or message["from"].get("is_bot"):
             return Received(ignored="not sent by a person")
         if "forum_topic_reopened" in message:
-            return Received(addresses=(AddressChange(self._conversation(message), ""),), ignored="a topic was reopened")
+            return Received(
+                addresses=(AddressChange(self._conversation(message), ""),),
+                ignored="a topic was reopened",
+            )
         turn = self._turn(event_id, message, rich)
         if not (text or turn.media or turn.notes):
             return Received(ignored="message without text or a file")
         return Received(turns=(turn,))
 
     def _turn(self, event_id: str, message: TelegramJson, rich: RichContent | None) -> Turn:
-        text, person, original = _text_of(message), message["from"], message.get("reply_to_message", {})
+        text = _text_of(message)
+        person = message["from"]
+        original = message.get("reply_to_message", {})
         addressed = self._addressed(message, text)
-        notes = _notes_of(message) if addressed else (*_notes_of(message), *_other_receiver(message))
+        if addressed:
+            notes = _notes_of(message)
+        else:
+            notes = (*_notes_of(message), *_other_receiver(message))
         text = self._words(message, text)
         replied_to = ""
         if _is_chosen(original):
@@ -309,7 +348,9 @@ class UpdateParser:
         if "external_reply" in message or "reply_to_story" in message:
             replied_to = "elsewhere"
         rows = (original.get("reply_markup") or {}).get("inline_keyboard") or []
-        buttons = (str(key["callback_data"]) for row in rows for key in row if "callback_data" in key)
+        buttons = (
+            str(key["callback_data"]) for row in rows for key in row if "callback_data" in key
+        )
         return Turn(
             event_id=event_id,
             conversation=self._conversation(message),
@@ -334,20 +375,25 @@ class UpdateParser:
     def _edit(self, event_id: str, message: TelegramJson) -> Received:
         """Return the edit of a message. A live location is edited with each step of its sender.
 
-        Telegram also reports an edit for a reaction, a link preview and the like; `content` tells these apart.
+        Telegram also reports an edit for a reaction, a link preview and the like;
+        `content` tells these apart.
         """
         if "location" in message:
             return Received(ignored="a live location moved")
         if int(message.get("edit_date") or 0) - int(message.get("date") or 0) > EDIT_SECONDS:
             return Received(ignored="a message that is too old to be edited by its author")
         received = self._message(event_id, message)
-        turns = (t if t.kind == "anonymous" else replace(t, kind="edit", group="") for t in received.turns)
+        turns = (
+            t if t.kind == "anonymous" else replace(t, kind="edit", group="")
+            for t in received.turns
+        )
         return replace(received, turns=tuple(turns))
 
     def _tap(self, event_id: str, query: TelegramJson) -> Received:
         if "message" not in query or "game_short_name" in query:
             return Received(ignored="tap without a message, or on a game")
-        message, person = query["message"], query["from"]
+        message = query["message"]
+        person = query["from"]
         if person.get("is_bot"):
             return Received(ignored="not sent by a person")
         turn = Turn(
@@ -366,33 +412,57 @@ class UpdateParser:
 
     def _member(self, change: TelegramJson) -> Received:
         """Return whether the bot was blocked or admitted again, by a person or in a group."""
-        chat, now = change["chat"], change["new_chat_member"]
+        chat = change["chat"]
+        now = change["new_chat_member"]
         if chat.get("type") == "channel":
             return Received(ignored="a change in a channel, in which the bot does not talk")
-        inside = now["status"] in _INSIDE or (now["status"] == "restricted" and now.get("is_member"))
-        reason = "blocked by its person" if chat.get("type") == "private" else "removed from the group"
+        inside = now["status"] in _INSIDE or (
+            now["status"] == "restricted" and now.get("is_member")
+        )
+        if chat.get("type") == "private":
+            reason = "blocked by its person"
+        else:
+            reason = "removed from the group"
         conversation = Conversation(self.channel, str(chat["id"]))
         return Received(addresses=(AddressChange(conversation, "" if inside else reason),))
 
     def _stopped(self, event_id: str, stopped: TelegramJson) -> Received:
-        """Return the stop of an answer that was shown as a draft, as if the person had written /stop."""
+        """Return the stop of an answer that was shown as a draft,
+        as if the person had written /stop.
+        """
         chat = stopped["chat"]
         if chat.get("type") != "private":
             return Received(ignored="an answer stopped outside of a private chat")
-        conversation = Conversation(self.channel, str(chat["id"]), str(stopped.get("message_thread_id", "")))
-        return Received(turns=(Turn(event_id, conversation, str(chat["id"]), text="/stop", user_name=full_name(chat)),))
+        conversation = Conversation(
+            self.channel, str(chat["id"]), str(stopped.get("message_thread_id", ""))
+        )
+        return Received(
+            turns=(
+                Turn(
+                    event_id, conversation, str(chat["id"]), text="/stop", user_name=full_name(chat)
+                ),
+            )
+        )
 
     def _conversation(self, message: TelegramJson) -> Conversation:
-        thread = str(message["message_thread_id"]) if message.get("is_topic_message") else ""
+        if message.get("is_topic_message"):
+            thread = str(message["message_thread_id"])
+        else:
+            thread = ""
         return Conversation(self.channel, str(message["chat"]["id"]), thread)
 
     def _addressed(self, message: TelegramJson, text: str) -> bool:
-        """Return whether the bot is addressed: in a group by a command, by its name, or by a reply to it."""
+        """Return whether the bot is addressed: in a group by a command, by its name,
+        or by a reply to it.
+        """
         if not _in_group(message):
             return True
         original = message.get("reply_to_message", {})
         # In a topic each message replies to the topic's creation.
-        if str(original.get("from", {}).get("id", "")) == self.bot_id and "forum_topic_created" not in original:
+        if (
+            str(original.get("from", {}).get("id", "")) == self.bot_id
+            and "forum_topic_created" not in original
+        ):
             return True
         command = _COMMAND.match(text)
         if text.startswith("/"):
@@ -402,9 +472,9 @@ class UpdateParser:
     def _words(self, message: TelegramJson, text: str) -> str:
         """Return the text with its addresses and without the bot's own name.
 
-        "@acme_bot, yes" becomes "yes", "/status@acme_bot x" becomes "/status x". A message that is nothing but the name
-        stays as it was written. Without a configured name a mention stays too: it may be that of another bot, and a yes
-        to another bot must not confirm.
+        "@acme_bot, yes" becomes "yes", "/status@acme_bot x" becomes "/status x". A message that is
+        nothing but the name stays as it was written. Without a configured name a mention stays too:
+        it may be that of another bot, and a yes to another bot must not confirm.
         """
         spans = [
             _span(text, entity)
@@ -420,7 +490,9 @@ class UpdateParser:
         return words
 
     def _is_certain_mention(self, text: str, entity: TelegramJson) -> bool:
-        """Return whether an entity names this bot and no other: by its id or by its configured name."""
+        """Return whether an entity names this bot and no other:
+        by its id or by its configured name.
+        """
         if entity["type"] == "mention" and not self.username:
             return False
         return self._is_mention(text, entity)
@@ -429,27 +501,40 @@ class UpdateParser:
         if entity["type"] == "text_mention":
             return str(entity["user"]["id"]) == self.bot_id
         start, end = _span(text, entity)
-        return entity["type"] in ("mention", "bot_command") and self._is_own_name(text[start:end].partition("@")[2])
+        return entity["type"] in ("mention", "bot_command") and self._is_own_name(
+            text[start:end].partition("@")[2]
+        )
 
     def _is_own_name(self, username: str) -> bool:
-        """Return whether this is the bot's name. Without a configured one it is any bot's: all of them end in "bot"."""
+        """Return whether this is the bot's name.
+
+        Without a configured one it is any bot's: all of them end in "bot".
+        """
         lowered = username.lower()
-        return lowered == self.username if self.username else lowered.endswith("bot")
+        if self.username:
+            return lowered == self.username
+        return lowered.endswith("bot")
 
 
 def _other_receiver(message: TelegramJson) -> Iterator[str]:
-    """Yield a note about the person whose message was answered: a yes to another person must not confirm.
+    """Yield a note about the person whose message was answered:
+    a yes to another person must not confirm.
 
     In a topic, or below a channel's post, each message is a reply; these do not count.
     """
     original = message.get("reply_to_message") or {}
     other = original.get("from", {})
-    if "external_reply" in message or (_is_chosen(original) and other.get("id") != message["from"]["id"]):
+    if "external_reply" in message or (
+        _is_chosen(original) and other.get("id") != message["from"]["id"]
+    ):
         yield f"written in reply to {' '.join(full_name(other).split()) or 'somebody else'}"
 
 
 def _is_chosen(original: TelegramJson) -> bool:
-    """Return whether the person chose the message to reply to. In a topic, or below a post, Telegram fills one in."""
+    """Return whether the person chose the message to reply to.
+
+    In a topic, or below a post, Telegram fills one in.
+    """
     return bool(original) and not original.keys() & {"forum_topic_created", "is_automatic_forward"}
 
 
@@ -475,7 +560,10 @@ def ephemeral_id(user_id: str, number: str) -> str:
 
 
 def _span(text: str, entity: TelegramJson) -> tuple[int, int]:
-    """Return the beginning and the end of an entity in characters. Telegram counts UTF-16 code units."""
+    """Return the beginning and the end of an entity in characters.
+
+    Telegram counts UTF-16 code units.
+    """
     units = text.encode("utf-16-le")
     start = 2 * entity["offset"]
     before = units[:start].decode("utf-16-le", "replace")
@@ -496,7 +584,9 @@ def _entities(message: TelegramJson, text: str) -> Iterator[TelegramJson]:
         yield from entities
         return
     for name in islice(re.finditer(r"(?<!\w)@\w+", text), MAX_NAMES):
-        units = [len(part.encode("utf-16-le")) // 2 for part in (text[: name.start()], name.group())]
+        units = [
+            len(part.encode("utf-16-le")) // 2 for part in (text[: name.start()], name.group())
+        ]
         yield {"type": "mention", "offset": units[0], "length": units[1]}
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from telegram import Bot, Message
 
 #: Telegram's limits, in UTF-16 code units after formatting is parsed.
-TEXT_LIMIT, CAPTION_LIMIT = 4096, 1024
+TEXT_LIMIT = 4096
+CAPTION_LIMIT = 1024
 #: The largest picture in bytes; a larger one is sent as a document.
 PHOTO_LIMIT = 10 * 1024 * 1024
 #: The media that Telegram plays or shows, by MIME type. All others are sent as documents.
@@ -37,14 +38,17 @@ _METHODS = {
     "audio/x-m4a": "audio",
     "video/mp4": "video",
 }
-#: How many entities Telegram formats in one message. Further ones arrive as plain text, and links lose their address.
+#: How many entities Telegram formats in one message. Further ones arrive as plain text,
+#: and links lose their address.
 ENTITY_LIMIT = 100
 #: How many characters of an effect a button of a whole row shows on a phone.
 EFFECT_LIMIT = 32
 #: Characters of the text that answers a tap.
 ALERT_LIMIT = 200
-#: How many characters of Markdown are examined for one message, and how many units the ellipsis may take.
-_MAX_SOURCE_CHARS, _ELLIPSIS_UNITS = 2 * TEXT_LIMIT, 16
+#: How many characters of Markdown are examined for one message,
+#: and how many units the ellipsis may take.
+_MAX_SOURCE_CHARS = 2 * TEXT_LIMIT
+_ELLIPSIS_UNITS = 16
 
 
 def is_better_rich(reply: Reply) -> bool:
@@ -61,7 +65,9 @@ def is_better_rich(reply: Reply) -> bool:
 
 
 def pieces_of(reply: Reply) -> Sequence[Reply]:
-    """Return the messages of a reply. A text of up to 1,024 units is its file's caption; a longer one follows the file.
+    """Return the messages of a reply.
+
+    A text of up to 1,024 units is its file's caption; a longer one follows the file.
 
     Buttons are on the last message. An edit cannot change a file, so the file follows the edited
     text. All messages of a question keep its time limit, which tells them from answers.
@@ -71,8 +77,14 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     if reply.media and not reply.edits and fits(reply.text, CAPTION_LIMIT, telegram_length):
         return (reply,)
     texts = [Reply(text) for text in split(reply.text, TEXT_LIMIT, telegram_length) if text.strip()]
-    file = [Reply(media=reply.media)] if reply.media else []
-    pieces = [*texts, *file] if reply.edits else [*file, *texts]
+    if reply.media:
+        file = [Reply(media=reply.media)]
+    else:
+        file = []
+    if reply.edits:
+        pieces = [*texts, *file]
+    else:
+        pieces = [*file, *texts]
     if reply.buttons and not pieces:
         pieces = [Reply(as_markdown(joined_labels(reply.buttons)))]
     if not pieces:
@@ -89,7 +101,10 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
 
 
 def format_preview(md: str) -> str:
-    """Return the preview of a question in Markdown: like the text around it. It may have several lines."""
+    """Return the preview of a question in Markdown: like the text around it.
+
+    It may have several lines.
+    """
     return md
 
 
@@ -108,10 +123,10 @@ class PartRefused(Exception):
 class BotApiCall:
     """One reply to one chat, as plain text if not `formatted`.
 
-    `moved`: Telegram gave this chat in place of another. `shape`: "caption" edits the text under a file, "document"
-    sends a file without showing it. `draft_id`: the text is a draft in a private chat, in place of the one with this
-    id. `rich`: the text is a rich message. `sent_parts`: how many parts of a text that is too long for one message
-    have arrived.
+    `moved`: Telegram gave this chat in place of another. `shape`: "caption" edits the text under a
+    file, "document" sends a file without showing it. `draft_id`: the text is a draft in a private
+    chat, in place of the one with this id. `rich`: the text is a rich message. `sent_parts`: how
+    many parts of a text that is too long for one message have arrived.
     """
 
     chat: str
@@ -144,7 +159,12 @@ class BotApiCall:
         if self.draft_id:
             text, parse_mode = self.text
             await bot.send_message_draft(
-                int(self.chat), self.draft_id, text, self.thread, parse_mode, api_kwargs={"can_stop": True}
+                int(self.chat),
+                self.draft_id,
+                text,
+                self.thread,
+                parse_mode,
+                api_kwargs={"can_stop": True},
             )
             return Receipt("")
         what = {**self._common("text"), **self._place()}
@@ -233,10 +253,14 @@ class BotApiCall:
     def text(self) -> tuple[str, str | None]:
         """The text and its parse mode: Telegram's HTML, or None for plain text.
 
-        Plain text is used where the HTML would show nothing, such as an empty code block, or would lose an address.
+        Plain text is used where the HTML would show nothing, such as an empty code block,
+        or would lose an address.
         """
         text = self.reply.text
-        html = telegram_html(text) if self.formatted else ""
+        if self.formatted:
+            html = telegram_html(text)
+        else:
+            html = ""
         loses = "<a " in html and html.count("</") > ENTITY_LIMIT
         if re.sub(r"<[^>]*>", "", html).strip() and not loses:
             return html, "HTML"
@@ -244,7 +268,9 @@ class BotApiCall:
         return plain_text if plain_text.strip() else text, None
 
     def _common(self, field: str) -> dict[str, Any]:
-        """Return the parameters for the text and the buttons: two in a row, or one if they are long."""
+        """Return the parameters for the text and the buttons: two in a row,
+        or one if they are long.
+        """
         from telegram import InlineKeyboardButton, InlineKeyboardMarkup
 
         text, parse_mode = self.text
@@ -264,7 +290,12 @@ class BotApiCall:
         if keys:
             rows = [keys[start : start + width] for start in range(0, len(keys), width)]
             markup = InlineKeyboardMarkup(rows)
-        return {"chat_id": self.chat, field: text or None, "parse_mode": parse_mode, "reply_markup": markup}
+        return {
+            "chat_id": self.chat,
+            field: text or None,
+            "parse_mode": parse_mode,
+            "reply_markup": markup,
+        }
 
     def _place(self) -> dict[str, Any]:
         """Return the parameters for the thread and the receiver.
@@ -331,16 +362,21 @@ class BotApiCall:
 
         kind = _METHODS.get(media.mime_type.partition(";")[0].strip().lower(), "document")
         what = {**self._common("caption"), **self._place()}
-        with await asyncio.to_thread(file_to_send, partial(open_on_disk, source), media.ref) as file:
+        with await asyncio.to_thread(
+            file_to_send, partial(open_on_disk, source), media.ref
+        ) as file:
             if self.shape == "document" or (kind == "photo" and size_of(file) > PHOTO_LIMIT):
                 kind = "document"
-            upload = {kind: InputFile(file, filename=media.filename or "file", read_file_handle=False)}
+            upload = {
+                kind: InputFile(file, filename=media.filename or "file", read_file_handle=False)
+            }
             sent = await getattr(bot, f"send_{kind}")(**upload, **what)
         return self._receipt(sent)
 
 
 def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | Receipt | None:
-    """Return what to send after this error of PTB: a receipt if nothing remains to be sent, None if nothing helps.
+    """Return what to send after this error of PTB: a receipt if nothing remains to be sent,
+    None if nothing helps.
 
     Each alternative is tried once: a form that was given up is not tried again.
     """
@@ -385,7 +421,9 @@ def _other_form(
             return Receipt(reply.edits)
         case "moved" if not call.moved:
             moved = replace(call, chat=str(exc.new_chat_id), moved=True)
-            return as_new_message(moved) if reply.edits else moved
+            if reply.edits:
+                return as_new_message(moved)
+            return moved
         case "chat" if call.thread is not None:
             return replace(call, thread=None)
         case "plain" if call.formatted:
@@ -408,7 +446,9 @@ def _other_form(
 
 def as_new_message(call: BotApiCall) -> BotApiCall | Receipt:
     """Return an impossible edit as a new message; a receipt without id if it is optional."""
-    return Receipt("") if call.reply.optional else replace(call, reply=replace(call.reply, edits=""), shape="")
+    if call.reply.optional:
+        return Receipt("")
+    return replace(call, reply=replace(call.reply, edits=""), shape="")
 
 
 def beginning(md: str) -> str:

@@ -1,7 +1,9 @@
-"""Poller: asks Telegram for the updates of one bot, for bots that have no public address, and stores them in order.
+"""Poller: asks Telegram for the updates of one bot, for bots that have no public address,
+and stores them in order.
 
-Telegram forgets an update once it is asked for a later one. The poller asks for a later one only after the update is
-stored. Updates that a killed poller had stored already come again, and the mailbox recognizes them.
+Telegram forgets an update once it is asked for a later one. The poller asks for a later one only
+after the update is stored. Updates that a killed poller had stored already come again, and the
+mailbox recognizes them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from sayso.channels.types import Conversation, Received
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two renewals of the leader lock, and between two attempts of a standby to take it.
+#: Seconds between two renewals of the leader lock,
+#: and between two attempts of a standby to take it.
 LOCK_SECONDS = 1.0
 #: Seconds until an update that was not stored is tried again.
 RETRY_SECONDS = 2.0
@@ -38,14 +41,19 @@ RETRY_SECONDS = 2.0
 CONFLICT_SECONDS = 30.0
 #: The longest pause, in seconds, between two polls while Telegram cannot be reached.
 MAX_BACKOFF_SECONDS = 30.0
-#: How many updates Telegram returns at once. All are later than the first one that it may not forget.
+#: How many updates Telegram returns at once. All are later than the
+#: first one that it may not forget.
 WINDOW = 100
-#: What became of an update: stored; refused because its conversation has too many; or the storage failed.
+#: What became of an update: stored; refused because its conversation has too many;
+#: or the storage failed.
 UpdateResult = Literal["stored", "refused", "failed"]
 
 
 class PollLock(Protocol):
-    """Lets one process of several poll a bot. Its holder renews it all the time; a dead holder loses it."""
+    """Lets one process of several poll a bot.
+
+    Its holder renews it all the time; a dead holder loses it.
+    """
 
     def take(self) -> bool:
         """Take or renew the lock. Return whether this process holds it. Raises redis.RedisError."""
@@ -58,7 +66,9 @@ class Poller:
     """Polls one bot while this process holds its leader lock. Lives on one event loop."""
 
     def __init__(self, bot: TelegramChannel, store: StoreReceived, lock: PollLock) -> None:
-        self._bot, self._store_received, self._lock = bot, store, lock
+        self._bot = bot
+        self._store_received = store
+        self._lock = lock
         self._offset: int | None = None
         self._stored: set[int] = set()
         self._failures = 0
@@ -77,7 +87,10 @@ class Poller:
                 self._lock.leave()
 
     async def _is_leader(self) -> bool:
-        """Take or renew the lock. Poll also when Redis is away: Telegram itself answers only one poller at a time."""
+        """Take or renew the lock.
+
+        Poll also when Redis is away: Telegram itself answers only one poller at a time.
+        """
         try:
             return await asyncio.to_thread(self._lock.take)
         except RedisError:
@@ -95,8 +108,12 @@ class Poller:
             await asyncio.wait({polling})
 
     async def _poll(self) -> None:
-        """Poll until the bot is down. Starts without an offset: another process may have polled meanwhile."""
-        self._offset, self._stored = None, set()
+        """Poll until the bot is down.
+
+        Starts without an offset: another process may have polled meanwhile.
+        """
+        self._offset = None
+        self._stored = set()
         log.info("poll.begins", extra={"channel": self._bot.name})
         while True:
             try:
@@ -111,7 +128,10 @@ class Poller:
             await asyncio.sleep(pause)
 
     async def _round(self) -> float:
-        """Ask once and store the updates. Return the seconds until the next poll. Raises ChannelDown."""
+        """Ask once and store the updates.
+
+        Return the seconds until the next poll. Raises ChannelDown.
+        """
         try:
             updates = await self._bot.updates(self._offset)
         except WebhookConflict as exc:
@@ -136,7 +156,8 @@ class Poller:
     async def _store(self, updates: Sequence[Any]) -> bool:
         """Store updates and move the offset behind those that are stored. Return whether all are.
 
-        Telegram may not forget updates that follow one that is not stored yet: it knows only one offset.
+        Telegram may not forget updates that follow one that is not stored yet:
+        it knows only one offset.
         """
         by_id = {
             update["update_id"]: update
@@ -145,18 +166,28 @@ class Poller:
         }
         refused = await asyncio.to_thread(self._store_each, by_id)
         if len(by_id) >= WINDOW and self._offset in refused:
-            # Refused updates, whose senders have been informed, fill the window. Others would never come in.
+            # Refused updates, whose senders have been informed, fill the window.
+            # Others would never come in.
             skipped = refused & set(list(by_id)[: WINDOW // 2])
             log.error("poll.skipped", extra={"channel": self._bot.name, "count": len(skipped)})
             self._stored |= skipped
         missing = [update_id for update_id in by_id if update_id not in self._stored]
-        # Without an offset Telegram starts with its oldest update. Its ids may start anew at any number.
-        self._offset = missing[0] if missing else max(by_id) + 1 if by_id else None
+        # Without an offset Telegram starts with its oldest update.
+        # Its ids may start anew at any number.
+        if missing:
+            self._offset = missing[0]
+        elif by_id:
+            self._offset = max(by_id) + 1
+        else:
+            self._offset = None
         self._stored.intersection_update(by_id if missing else ())
         return not missing and len(by_id) == len(updates)
 
     def _store_each(self, by_id: Mapping[int, Any]) -> set[int]:
-        """Store as many updates as possible. Return the ids of those that their conversations have no room for."""
+        """Store as many updates as possible.
+
+        Return the ids of those that their conversations have no room for.
+        """
         results: dict[int, UpdateResult] = {}
         blocked: dict[Conversation, UpdateResult] = {}
         try:
@@ -167,16 +198,22 @@ class Poller:
                 if results[update_id] == "stored":
                     self._stored.add(update_id)
         except (RedisError, StorageDown) as exc:
-            log.error("poll.not_stored", extra={"channel": self._bot.name, "reason": type(exc).__name__})
+            log.error(
+                "poll.not_stored", extra={"channel": self._bot.name, "reason": type(exc).__name__}
+            )
         return {update_id for update_id, result in results.items() if result == "refused"}
 
     def _store_one(self, update: Any, blocked: dict[Conversation, UpdateResult]) -> UpdateResult:
-        """Store one update, unless an earlier one of its conversation was not stored: `blocked` holds those.
+        """Store one update, unless an earlier one of its conversation was not stored:
+        `blocked` holds those.
 
-        Other conversations go on. A tap or /stop overtakes text, as it does among Telegram's webhooks.
+        Other conversations go on. A tap or /stop overtakes text,
+        as it does among Telegram's webhooks.
         """
         received = note_moves(self._bot, self._bot.read(update))
-        conversations = {turn.conversation for turn in received.turns if not (turn.tap or turn.is_stop)}
+        conversations = {
+            turn.conversation for turn in received.turns if not (turn.tap or turn.is_stop)
+        }
         for conversation in conversations & blocked.keys():
             return blocked[conversation]
         result: UpdateResult = "refused"
@@ -191,7 +228,10 @@ class Poller:
         except Exception:
             # A defect would fail on each retry and block all later updates.
             turn = next(iter(received.turns), None)
-            ids = {"conversation": turn.conversation.id, "event": turn.event_hash} if turn else {}
+            if turn:
+                ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
+            else:
+                ids = {}
             log.exception("poll.dropped", extra={"channel": self._bot.name, **ids})
             return "stored"
         else:

@@ -160,7 +160,9 @@ class _Reader:
         if isinstance(caption, dict) and "type" not in caption:
             credit = self._text(caption.get("credit"), depth)
             text = self._text(caption.get("text"), depth)
-            return f"{text} — {credit}" if credit else text
+            if credit:
+                return f"{text} — {credit}"
+            return text
         return self._text(caption, depth)
 
     def _item(self, item: TelegramJson, depth: int) -> str:

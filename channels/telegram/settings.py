@@ -20,17 +20,18 @@ class TelegramSettings(VendorSettings):
     token: Secret
     """The bot's token, from @BotFather. Example: `${TELEGRAM_TOKEN}`."""
     secret_token: OptionalSecret = None
-    """The secret in the header of webhooks, of your own choice: 1 to 256 letters, digits, `_` and `-`. Example:
-    `${TELEGRAM_SECRET}`.
+    """The secret in the header of webhooks, of your own choice: 1 to 256 letters, digits, `_` and
+    `-`. Example: `${TELEGRAM_SECRET}`.
     """
     polling: bool = False
-    """Whether the bot asks Telegram for messages instead of getting webhooks. It then needs no address and no
-    `secret_token`. Example: `true`.
+    """Whether the bot asks Telegram for messages instead of getting webhooks. It then needs no
+    address and no `secret_token`. Example: `true`.
     """
     username: Annotated[str, Field(pattern=r"^(@?[A-Za-z0-9_]{4,32})?$")] = ""
-    """The bot's @name. It tells the bot's own name from others in a group, so that `@my_fruit_bot yes` is a yes.
-    Without it every name that ends in `bot` addresses the bot, and no yes beside such a name counts, since it may be
-    for another bot. A bot that polls learns its name by itself. Example: `'@my_fruit_bot'`.
+    """The bot's @name. It tells the bot's own name from others in a group, so that `@my_fruit_bot
+    yes` is a yes. Without it every name that ends in `bot` addresses the bot, and no yes beside
+    such a name counts, since it may be for another bot. A bot that polls learns its name by itself.
+    Example: `'@my_fruit_bot'`.
     """
     draft: Literal["native", "edit"] = "edit"
     """How an answer is shown in a private chat while it is written, with `streaming: true`. `edit`:
@@ -55,13 +56,17 @@ class TelegramSettings(VendorSettings):
     @model_validator(mode="after")
     def _gets_updates(self) -> Self:
         if not (self.polling or self.secret_token):
-            raise ValueError("secret_token is missing: give one for its webhooks, or write polling: true")
+            raise ValueError(
+                "secret_token is missing: give one for its webhooks, or write polling: true"
+            )
         return self
 
     @property
     def webhook_secret(self) -> str | None:
         """The secret in the header of webhooks; None if the bot takes none."""
-        return None if self.polling or not self.secret_token else self.secret_token.get_secret_value()
+        if self.polling or not self.secret_token:
+            return None
+        return self.secret_token.get_secret_value()
 
     def problem_with_id(self, name: str) -> str:
         """Return why an id never matches: a person or chat is known by a number, not by a name."""
@@ -81,5 +86,10 @@ class TelegramSettings(VendorSettings):
 
     @property
     def update_source(self) -> str:
-        """The bot, which gets each update once. "" while the token is a placeholder, as in `sayso chat`."""
-        return f"{self.api_url or ''} {self.account_id}" if self.account_id.isdecimal() else ""
+        """The bot, which gets each update once.
+
+        "" while the token is a placeholder, as in `sayso chat`.
+        """
+        if self.account_id.isdecimal():
+            return f"{self.api_url or ''} {self.account_id}"
+        return ""

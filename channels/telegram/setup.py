@@ -45,8 +45,14 @@ RECENT_SECONDS = 3600.0
 MANY_PENDING = 20
 #: What Telegram's last error contains, and its cure. The first match counts.
 _CURES = (
-    (["403"], "the secret_token differs: run `sayso channel connect {channel}` with the settings of the web process"),
-    (["404"], "the web process has no channel {channel!r}, or the proxy cuts the path: restart it with these settings"),
+    (
+        ["403"],
+        "the secret_token differs: run `sayso channel connect {channel}` with the settings of the web process",
+    ),
+    (
+        ["404"],
+        "the web process has no channel {channel!r}, or the proxy cuts the path: restart it with these settings",
+    ),
     (
         ["ssl", "certificate"],
         "Telegram does not trust the proxy's certificate: serve the whole chain of a public authority",
@@ -73,10 +79,14 @@ class TelegramSetup(PlatformSetup):
     ) -> None:
         super().__init__(name, public_url)
         self._settings = settings
-        self._max_connections, self._drop_pending, self._now = options.max_connections, options.drop_pending, now
+        self._max_connections = options.max_connections
+        self._drop_pending = options.drop_pending
+        self._now = now
         api_url = settings.api_url or TELEGRAM
         self._is_telegram = urlsplit(api_url).hostname == urlsplit(TELEGRAM).hostname
-        self._bots = PooledSessions(partial(new_bot, settings.token.get_secret_value().strip(), api_url), tls=tls)
+        self._bots = PooledSessions(
+            partial(new_bot, settings.token.get_secret_value().strip(), api_url), tls=tls
+        )
 
     async def set_webhook(self) -> list[str]:
         """Set the webhook with its secret, and the menu of commands. Raises SetupError."""
@@ -85,7 +95,9 @@ class TelegramSetup(PlatformSetup):
         secret = self._settings.webhook_secret
         if secret is None:
             cure = "run `sayso poll`, or take `polling: true` out of the configuration first"
-            raise SetupError(f"{self._name} polls, and would get no more updates once a webhook is set", cure)
+            raise SetupError(
+                f"{self._name} polls, and would get no more updates once a webhook is set", cure
+            )
         if self._is_telegram:
             _check_address(self._url)
         async with self._calls():
@@ -98,10 +110,12 @@ class TelegramSetup(PlatformSetup):
                 max_connections=self._max_connections,
                 drop_pending_updates=self._drop_pending or None,
             )
-            # Languages that this channel does not speak get a menu too, else that of an earlier configuration would
-            # stay. None stands for all other languages.
+            # Languages that this channel does not speak get a menu too, else that of an earlier
+            # configuration would stay. None stands for all other languages.
             for language in (*LANGUAGES, None):
-                texts = texts_for(language if language in self._settings.languages else self._settings.speaks)
+                texts = texts_for(
+                    language if language in self._settings.languages else self._settings.speaks
+                )
                 menu = [BotCommand(command, texts.command(command)) for command in self._commands]
                 await bot.set_my_commands(menu, language_code=language)
                 in_groups = [_command_in_groups(each) for each in menu]
@@ -120,10 +134,14 @@ class TelegramSetup(PlatformSetup):
         try:
             async with self._calls():
                 bot = self._bots.here()
-                me, info = await bot.get_me(), await bot.get_webhook_info()
+                me = await bot.get_me()
+                info = await bot.get_webhook_info()
         except SetupError as exc:
             return [self._fail("token", exc.says, exc.cure)]
-        gets = "all messages" if me.can_read_all_group_messages else "commands, replies to it and mentions only"
+        if me.can_read_all_group_messages:
+            gets = "all messages"
+        else:
+            gets = "commands, replies to it and mentions only"
         bot_itself = [
             self._ok("token", f"bot @{me.username} ({me.id})"),
             self._ok("privacy mode", f"in groups the bot gets {gets} (/setprivacy at @BotFather)"),
@@ -131,7 +149,13 @@ class TelegramSetup(PlatformSetup):
         if self._settings.polling:  # the poller learns the name by itself
             return [*bot_itself, self._no_address(info), self._pending(info)]
         bot_itself.append(self._name_in_groups(me.username or ""))
-        return [*bot_itself, self._address(info), self._updates(info), self._pending(info), self._last_error(info)]
+        return [
+            *bot_itself,
+            self._address(info),
+            self._updates(info),
+            self._pending(info),
+            self._last_error(info),
+        ]
 
     async def delete_webhook(self) -> list[str]:
         """Delete the webhook. Raises SetupError."""
@@ -139,12 +163,16 @@ class TelegramSetup(PlatformSetup):
             bot = self._bots.here()
             before = await bot.get_webhook_info()
             await bot.delete_webhook(drop_pending_updates=self._drop_pending or None)
-        done = (
-            f"webhook deleted: it was {bare_url(before.url)}" if before.url else "no webhook was set: nothing to delete"
-        )
+        if before.url:
+            done = f"webhook deleted: it was {bare_url(before.url)}"
+        else:
+            done = "no webhook was set: nothing to delete"
         if not (before.url or self._drop_pending):
             return [done]
-        fate = "dropped" if self._drop_pending else "kept for a day, for the next webhook or for `sayso poll`"
+        if self._drop_pending:
+            fate = "dropped"
+        else:
+            fate = "kept for a day, for the next webhook or for `sayso poll`"
         return [done, f"{before.pending_update_count} waiting updates {fate}"]
 
     def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
@@ -164,13 +192,20 @@ class TelegramSetup(PlatformSetup):
     @property
     def _commands(self) -> tuple[str, ...]:
         """The commands that the bot answers itself, not the model."""
-        return COMMANDS if self._settings.commands else ("stop",)
+        if self._settings.commands:
+            return COMMANDS
+        return ("stop",)
 
     def _name_in_groups(self, own: str) -> CheckResult:
         configured = self._settings.username.lstrip("@")
-        cure = f"write `username: '@{own}'` into the channel, so that `@{own} yes` counts in a group"
+        cure = (
+            f"write `username: '@{own}'` into the channel, so that `@{own} yes` counts in a group"
+        )
         if not configured:
-            return self._ok("username", f"none is configured: a yes beside the bot's name does not count; {cure}")
+            return self._ok(
+                "username",
+                f"none is configured: a yes beside the bot's name does not count; {cure}",
+            )
         if configured.lower() != own.lower():
             return self._fail("username", f"the bot is @{own}, not @{configured}", cure)
         return self._ok("username", f"@{own}")
@@ -178,9 +213,10 @@ class TelegramSetup(PlatformSetup):
     def _address(self, info: WebhookInfo) -> CheckResult:
         if info.url == self._url:
             return self._ok("webhook", f"{bare_url(info.url)}, which is ours")
-        says = (
-            f"Telegram sends to {bare_url(info.url)}, not to {bare_url(self._url)}" if info.url else "no webhook is set"
-        )
+        if info.url:
+            says = f"Telegram sends to {bare_url(info.url)}, not to {bare_url(self._url)}"
+        else:
+            says = "no webhook is set"
         return self._fail("webhook", says)
 
     def _no_address(self, info: WebhookInfo) -> CheckResult:
@@ -201,7 +237,10 @@ class TelegramSetup(PlatformSetup):
         says = f"{count} update{'' if count == 1 else 's'} waiting at Telegram"
         if count < MANY_PENDING:
             return self._ok("pending", says)
-        answers = "`sayso poll` runs" if self._settings.polling else "public_url answers"
+        if self._settings.polling:
+            answers = "`sayso poll` runs"
+        else:
+            answers = "public_url answers"
         command = "disconnect" if self._settings.polling else "connect"
         drop = f"sayso channel {command} {self._name} --drop-pending"
         cure = f"check that {answers}; `{drop}` drops updates that are too old to answer"
@@ -233,7 +272,9 @@ def _command_in_groups(command: BotCommand) -> BotCommand:
 
 
 def _check_address(url: str) -> None:
-    """Raise SetupError for a URL that Telegram refuses: without https, on another port, or not public."""
+    """Raise SetupError for a URL that Telegram refuses: without https, on another port,
+    or not public.
+    """
     parts = urlsplit(url)
     check_outside(url)
     check_https("Telegram", url)

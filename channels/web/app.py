@@ -29,7 +29,8 @@ HealthCheck = Callable[[], tuple[Mapping[str, Any], bool]]
 
 #: Seconds after which a platform should repeat a webhook that was not stored.
 RETRY_AFTER = 5
-#: Files that one process reads from a bucket at a time. A bucket that hangs must not hold the threads of webhooks.
+#: Files that one process reads from a bucket at a time. A bucket that hangs must
+#: not hold the threads of webhooks.
 MAX_DOWNLOADS = 8
 _READ_BYTES = 256 * 1024
 #: Media types that a browser shows instead of offering them for download.
@@ -55,12 +56,14 @@ def create_app(
 
     Without `forms` a tap that asks for one is a turn like any other.
 
-    Health checks show the `bot_id`, by which `sayso doctor` tells this bot from another. They show more than their
-    status only on this machine, and to a client whose `Authorization` header `is_operator` accepts.
+    Health checks show the `bot_id`, by which `sayso doctor` tells this bot from another. They show
+    more than their status only on this machine, and to a client whose `Authorization` header
+    `is_operator` accepts.
     """
     app = Flask("sayso", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
-    # Flask would redirect a path with a doubled slash, and a redirected webhook comes again as GET, without its form.
+    # Flask would redirect a path with a doubled slash, and a redirected webhook comes again as GET,
+    # without its form.
     app.url_map.merge_slashes = False
     app.register_error_handler(NotStored, _not_stored)
     app.register_error_handler(RedisError, _not_stored)
@@ -87,21 +90,28 @@ def _not_stored(error: Exception) -> Response:
         reason = str(error)
     else:
         # The message of a Redis error may hold its address.
-        detail = type(error).__name__ if isinstance(error, RedisError) else str(error)
+        if isinstance(error, RedisError):
+            detail = type(error).__name__
+        else:
+            detail = str(error)
         log.error("web.storage_down", extra={"reason": detail})
         reason = "storage is away"
     return _retry_later(reason)
 
 
 def _retry_later(reason: str) -> Response:
-    return Response(f"{reason}, try again\n", 503, {"Retry-After": str(RETRY_AFTER)}, content_type="text/plain")
+    return Response(
+        f"{reason}, try again\n", 503, {"Retry-After": str(RETRY_AFTER)}, content_type="text/plain"
+    )
 
 
 def _add_webhooks(app: Flask) -> None:
     @app.post("/hooks/<name>")
     @app.post("/hooks/<name>/<path:path>")
     def webhook(**_: str) -> Response:
-        """Answer for a webhook that the middleware could not take, and for channels that do not exist."""
+        """Answer for a webhook that the middleware could not take,
+        and for channels that do not exist.
+        """
         raise request.environ.pop(WEBHOOK_ERROR, None) or NotFound
 
 
@@ -131,11 +141,17 @@ def _add_media(app: Flask, store: MediaFiles) -> None:
 
 
 class _Download:
-    """The bytes of a file from a bucket. The thread of the request reads them, and not the loop of the server."""
+    """The bytes of a file from a bucket.
+
+    The thread of the request reads them, and not the loop of the server.
+    """
 
     def __init__(self, store: MediaFiles, release: Callable[[], None] | None) -> None:
-        self._store, self._release = store, release
-        self._ref, self._start, self._file = "", 0, cast("BinaryIO | None", None)
+        self._store = store
+        self._release = release
+        self._ref = ""
+        self._start = 0
+        self._file = cast("BinaryIO | None", None)
 
     def open(self, ref: str) -> BinaryIO | Iterable[bytes]:
         """Return a file of this machine, or the bytes of one that comes over the network."""
@@ -167,7 +183,8 @@ class _Download:
 
     def close(self) -> None:
         """Let go of the file, and of the slot."""
-        release, self._release = self._release, None
+        release = self._release
+        self._release = None
         if self._file:
             self._file.close()
         if release:
@@ -176,13 +193,23 @@ class _Download:
 
 def _answer(linked: LinkedFile, download: _Download) -> Response:
     """Return a file, or the part of it that the request asks for."""
-    # A server may ignore any range (RFC 9110, 14.2). Flask would refuse several ranges, and more bytes from the end
-    # than the file has, so it gets only a simple one.
-    given, tag = parse_range_header(request.headers.get("Range", "")), f'"{linked.ref}"'
-    is_simple = given and given.units == "bytes" and len(given.ranges) == 1 and given.ranges[0][0] >= -linked.size
+    # A server may ignore any range (RFC 9110, 14.2). Flask would refuse several ranges, and more
+    # bytes from the end than the file has, so it gets only a simple one.
+    given = parse_range_header(request.headers.get("Range", ""))
+    tag = f'"{linked.ref}"'
+    is_simple = (
+        given
+        and given.units == "bytes"
+        and len(given.ranges) == 1
+        and given.ranges[0][0] >= -linked.size
+    )
     if not is_simple or request.headers.get("If-Range", tag) != tag:
         request.environ.pop("HTTP_RANGE", None)
-    for header in ("HTTP_IF_MODIFIED_SINCE", "HTTP_IF_RANGE"):  # Flask fails on a year that is out of range
+    # Flask fails on a year that is out of range.
+    for header in (
+        "HTTP_IF_MODIFIED_SINCE",
+        "HTTP_IF_RANGE",
+    ):
         request.environ.pop(header, None)
     source = download.open(linked.ref)
     response = send_file(
@@ -203,7 +230,8 @@ def _answer(linked: LinkedFile, download: _Download) -> Response:
     if source is download:
         response.response = download
     response.content_length = linked.size
-    response.set_etag(linked.ref)  # no Last-Modified: it would show when another person sent the same file
+    # No Last-Modified: it would show when another person sent the same file.
+    response.set_etag(linked.ref)
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
     response.headers["Cache-Control"] = "private, max-age=300"
@@ -212,19 +240,28 @@ def _answer(linked: LinkedFile, download: _Download) -> Response:
 
 
 def _ascii_name(filename: str) -> str:
-    """Return what a receiver sees that reads no other alphabets: Flask's own would be ".pdf" for "Отчёт.pdf"."""
+    """Return what a receiver sees that reads no other alphabets:
+    Flask's own would be ".pdf" for "Отчёт.pdf".
+    """
     letters = unicodedata.normalize("NFKD", filename).encode("ascii", "ignore").decode()
     stem, dot, ending = letters.rpartition(".")
-    return letters if stem.strip(" ._-") else f"file{dot}{ending}"
+    if stem.strip(" ._-"):
+        return letters
+    return f"file{dot}{ending}"
 
 
 def _add_health(
-    app: Flask, readiness: HealthCheck, health: HealthCheck, bot_id: str, is_operator: Callable[[str], bool]
+    app: Flask,
+    readiness: HealthCheck,
+    health: HealthCheck,
+    bot_id: str,
+    is_operator: Callable[[str], bool],
 ) -> None:
     def answer(check: HealthCheck) -> tuple[Response, int, dict[str, str]]:
         report, is_well = check()
         if not (is_local(request) or is_operator(request.headers.get("Authorization", ""))):
-            report = {"status": report["status"]}  # the rest has paths, counts and names of channels
+            # The rest has paths, counts and names of channels.
+            report = {"status": report["status"]}
         return jsonify(report), 200 if is_well else 503, {BOT_HEADER: bot_id}
 
     @app.get("/healthz")

@@ -10,11 +10,19 @@ from sayso.channels.setup import is_loopback
 
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 #: Headers that a reverse proxy adds. Behind one, a loopback peer proves nothing.
-_PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via", "CF-Connecting-IP")
+_PROXY_HEADERS = (
+    "Forwarded",
+    "X-Forwarded-For",
+    "X-Forwarded-Host",
+    "X-Real-IP",
+    "Via",
+    "CF-Connecting-IP",
+)
 
 
 def is_local(request: flask.Request) -> bool:
-    """Return whether the client runs on this machine: by peer and Host header, and without a proxy in between.
+    """Return whether the client runs on this machine: by peer and Host header,
+    and without a proxy in between.
 
     The Host header is checked because a hostile site can point its own name at 127.0.0.1. A tunnel
     that adds no header of a proxy still passes the public name on.

@@ -1,7 +1,7 @@
 """WebhookMiddleware: verifies, parses and stores webhooks, before their platforms get an answer.
 
-It stands in front of Flask because Flask's routing takes as long as all of that together. What it cannot take goes on
-to Flask together with the error, and Flask answers.
+It stands in front of Flask because Flask's routing takes as long as all of that together. What it
+cannot take goes on to Flask together with the error, and Flask answers.
 """
 
 from __future__ import annotations
@@ -48,17 +48,23 @@ MAX_BODY = 1_000_000
 #: The key in the WSGI environment that holds the error of a webhook that was not taken.
 WEBHOOK_ERROR = "sayso.webhook_error"
 
-#: A bad request is logged once in this many seconds for each sender; this many senders are remembered.
-LOG_SECONDS, MAX_SENDERS = 60.0, 1000
+#: A bad request is logged once in this many seconds for each sender;
+#: this many senders are remembered.
+LOG_SECONDS = 60.0
+MAX_SENDERS = 1000
 #: How many characters of a reason distinguish it from others. The rest may be text of the sender.
 REASON_CHARS = 24
 
-#: The path of a webhook, as the routes in `sayso.channels.web.app`: the channel's name, and what follows it.
+#: The path of a webhook, as the routes in `sayso.channels.web.app`: the channel's name,
+#: and what follows it.
 _PATH = re.compile(r"/*hooks/([^/]+)(?:/([^/].*?))?/?")
 
 
 class WebhookMiddleware:
-    """A WSGI app that takes the webhooks of known channels and passes all other requests to `app`. One per process."""
+    """A WSGI app that takes the webhooks of known channels and passes all other requests to `app`.
+
+    One per process.
+    """
 
     def __init__(
         self,
@@ -69,7 +75,10 @@ class WebhookMiddleware:
         public_url: str,
         forms: WebForms | None = None,
     ) -> None:
-        self._app, self._channels, self._store, self._public_url = app, channels, store, public_url
+        self._app = app
+        self._channels = channels
+        self._store = store
+        self._public_url = public_url
         self._forms = forms
         self._log_limit = LogLimit()
         #: The path of `public_url`, "" for none. A proxy may pass it on or remove it.
@@ -82,15 +91,23 @@ class WebhookMiddleware:
             for name in ("PATH_INFO", "RAW_URI", "REQUEST_URI"):
                 if str(environ.get(name, "")).startswith(f"{self._prefix}/"):
                     environ[name] = str(environ[name]).removeprefix(self._prefix)
-        path = _PATH.fullmatch(get_path_info(environ)) if environ["REQUEST_METHOD"] == "POST" else None
-        channel = self._channels.get(path[1]) if path else None
+        if environ["REQUEST_METHOD"] == "POST":
+            path = _PATH.fullmatch(get_path_info(environ))
+        else:
+            path = None
+        if path:
+            channel = self._channels.get(path[1])
+        else:
+            channel = None
         if not path or not channel:
             return self._app(environ, start_response)
         began = time.perf_counter()
         attributes = {tracing.CHANNEL: channel.name}
-        # A trace of its own: any client can send a traceparent. It would put spans into a trace of its choice, and
-        # decide whether they are recorded.
-        with tracing.span(f"webhook {channel.name}", parent="", kind="server", attributes=attributes) as span:
+        # A trace of its own: any client can send a traceparent. It would put spans into a trace of
+        # its choice, and decide whether they are recorded.
+        with tracing.span(
+            f"webhook {channel.name}", parent="", kind="server", attributes=attributes
+        ) as span:
             try:
                 received = self._receive(channel, environ, path[2] or "")
                 tracing.add_link(span, str(environ.get("HTTP_TRACEPARENT", "")))
@@ -106,7 +123,8 @@ class WebhookMiddleware:
         if WEBHOOK_ERROR in environ:
             return self._app(environ, start_response)
         of_labels(WEBHOOK_SECONDS, channel.name).observe(time.perf_counter() - began)
-        answer, body = received.answer, received.answer.body.encode()
+        answer = received.answer
+        body = received.answer.body.encode()
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(body)))]
         start_response(f"{answer.status} {HTTP_STATUS_CODES[answer.status]}", headers)
         return [body]
@@ -115,8 +133,13 @@ class WebhookMiddleware:
         path_and_query = f"{get_path_info(environ)}?{environ.get('QUERY_STRING', '')}".rstrip("?")
         raw = environ.get("RAW_URI") or environ.get("REQUEST_URI") or path_and_query
         webhook = WebhookRequest(
-            url=self._public_url + str(raw),  # the URL that the platform was given; behind a proxy ours is another
-            headers={name: value for key, value in environ.items() if (name := _header_name(key)) and value},
+            url=self._public_url
+            + str(raw),  # the URL that the platform was given; behind a proxy ours is another
+            headers={
+                name: value
+                for key, value in environ.items()
+                if (name := _header_name(key)) and value
+            },
             body=get_input_stream(environ, max_content_length=MAX_BODY).read(),
             path=path,
             now=time.time(),
@@ -134,7 +157,9 @@ class WebhookMiddleware:
 
     def _warn(self, event: str, environ: WSGIEnvironment, **extra: str) -> None:
         address = str(environ.get("REMOTE_ADDR", ""))
-        omitted = self._log_limit.omitted((address, event, extra["channel"], extra["reason"][:REASON_CHARS]))
+        omitted = self._log_limit.omitted(
+            (address, event, extra["channel"], extra["reason"][:REASON_CHARS])
+        )
         if omitted is not None:
             log.warning(event, extra={**extra, "address": address, "others_before": omitted})
 
@@ -154,7 +179,8 @@ def _outcome_of(error: Exception) -> str:
 
 
 class LogLimit:
-    """Limits a log to one line a minute for each sender of bad requests, so that a flood does not fill the disk.
+    """Limits a log to one line a minute for each sender of bad requests,
+    so that a flood does not fill the disk.
 
     One per process; used from any thread.
     """
@@ -164,7 +190,9 @@ class LogLimit:
         self._senders: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
 
     def omitted(self, sender: Hashable) -> int | None:
-        """Return how many lines of this sender were omitted since the last one; None to omit this one too."""
+        """Return how many lines of this sender were omitted since the last one;
+        None to omit this one too.
+        """
         now = time.monotonic()
         with self._lock:
             at, omitted = self._senders.get(sender, (-math.inf, 0))
@@ -181,5 +209,10 @@ class LogLimit:
 @lru_cache(maxsize=256)
 def _header_name(key: str) -> str:
     """Return the header's lower-case name for a WSGI key such as HTTP_X_NAME, "" for other keys."""
-    name = key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else key[5:] if key.startswith("HTTP_") else ""
+    if key in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+        name = key
+    elif key.startswith("HTTP_"):
+        name = key[5:]
+    else:
+        name = ""
     return name.lower().replace("_", "-")

@@ -1,4 +1,6 @@
-"""WhatsAppChannel: verifies and parses the webhooks of one WhatsApp sender at Twilio, and sends its replies."""
+"""WhatsAppChannel: verifies and parses the webhooks of one WhatsApp sender at Twilio,
+and sends its replies.
+"""
 
 from __future__ import annotations
 
@@ -44,17 +46,31 @@ from sayso.channels.whatsapp.client import (
     new_client,
     translated,
 )
-from sayso.channels.whatsapp.incoming import MESSAGE_SID, TWILIO_SETTINGS, TwilioForm, parse, twilio_signed
-from sayso.channels.whatsapp.outgoing import ContentTemplates, content_of, pieces_of, plain_fields, template_fields
+from sayso.channels.whatsapp.incoming import (
+    MESSAGE_SID,
+    TWILIO_SETTINGS,
+    TwilioForm,
+    parse,
+    twilio_signed,
+)
+from sayso.channels.whatsapp.outgoing import (
+    ContentTemplates,
+    content_of,
+    pieces_of,
+    plain_fields,
+    template_fields,
+)
 from sayso.channels.whatsapp.people import WhatsAppPeople
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 
-#: How fast a sender may send: 80 messages a second; Twilio raises it to 400 on request. Its Sandbox takes one in 3 s.
-RATE, SANDBOX_RATE = RateLimit(per_second=80), RateLimit(per_second=1 / 3)
+#: How fast a sender may send: 80 messages a second; Twilio raises it to 400 on request.
+#: Its Sandbox takes one in 3 s.
+RATE = RateLimit(per_second=80)
+SANDBOX_RATE = RateLimit(per_second=1 / 3)
 #: Seconds after which "typing" is shown again.
 TYPING_SECONDS = 20.0
-#: How long after a person's last message any text may be sent, in seconds. A minute less than WhatsApp's 24 h, because
-#: two clocks are compared.
+#: How long after a person's last message any text may be sent, in seconds. A minute less than
+#: WhatsApp's 24 h, because two clocks are compared.
 WINDOW_SECONDS = 24 * 3600 - 60
 #: The most redirects from Twilio's API to its file servers.
 MAX_REDIRECTS = 2
@@ -65,17 +81,20 @@ _TYPING_URL = "https://messaging.twilio.com/v2/Indicators/Typing.json"
 class WhatsAppChannel:
     """One sender. One per process; keeps one HTTP client per event loop.
 
-    Webhooks are verified with `shared_key` for accounts that turned on Twilio's shared keys; REST calls always use
-    `auth_token`. Once a person has been silent for 24 hours, text is sent as the approved Content `template`, and a
-    question with two buttons as `confirm_template`.
+    Webhooks are verified with `shared_key` for accounts that turned on Twilio's shared keys; REST
+    calls always use `auth_token`. Once a person has been silent for 24 hours, text is sent as the
+    approved Content `template`, and a question with two buttons as `confirm_template`.
     """
 
     def __init__(self, name: str, settings: WhatsAppSettings, deps: AdapterDeps) -> None:
         self.name = name
-        self._settings, self._media = settings, deps.media
+        self._settings = settings
+        self._media = deps.media
         self._auth_token = settings.auth_token.get_secret_value()
         self._status_callback = f"{hook_url(deps.public_url, name)}/status"
-        new = functools.partial(new_client, settings.account_sid, self._auth_token, settings.api_url)
+        new = functools.partial(
+            new_client, settings.account_sid, self._auth_token, settings.api_url
+        )
         self._client = PooledSessions(new)
         self._contents = ContentTemplates(settings.account_sid, deps.cache, self._client)
         self._people = WhatsAppPeople(name, deps.identities)
@@ -84,10 +103,16 @@ class WhatsAppChannel:
         """Verify and parse one form: a message, a tap, or the status of a message of the bot."""
         settings = hook.header(TWILIO_SETTINGS)
         key = self._settings.shared_key if settings else None
-        secret = key.get_secret_value() if key else self._auth_token
-        url, signature = hook.url.partition("#")[0], hook.header("x-twilio-signature")
+        if key:
+            secret = key.get_secret_value()
+        else:
+            secret = self._auth_token
+        url = hook.url.partition("#")[0]
+        signature = hook.header("x-twilio-signature")
         if not signature:
-            raise Forbidden("there is no X-Twilio-Signature header: did Twilio send it, and does the proxy pass it on?")
+            raise Forbidden(
+                "there is no X-Twilio-Signature header: did Twilio send it, and does the proxy pass it on?"
+            )
         try:
             form = TwilioForm(hook.body)
             hosts = (hook.header("host"), hook.header("x-forwarded-host"))
@@ -117,15 +142,21 @@ class WhatsAppChannel:
         return self._people.conversation_of(conversation)
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
-        """Return the sender's limit; conversations have none of their own. Only Twilio's Sandbox is slow."""
+        """Return the sender's limit; conversations have none of their own.
+
+        Only Twilio's Sandbox is slow.
+        """
         settings = self._settings
-        sandbox = settings.from_ == SANDBOX and not (settings.messaging_service_sid or settings.api_url)
+        sandbox = settings.from_ == SANDBOX and not (
+            settings.messaging_service_sid or settings.api_url
+        )
         return SANDBOX_RATE if sandbox else RATE
 
     def split(self, reply: Reply) -> Sequence[Reply]:
         """Split text at 1,600 characters, at 1,024 with buttons or as a caption.
 
-        Other files are separate messages, except those that WhatsApp does not show: they are a link in the text.
+        Other files are separate messages, except those that WhatsApp does not show:
+        they are a link in the text.
         """
         return pieces_of(reply, self._media)
 
@@ -141,8 +172,12 @@ class WhatsAppChannel:
         return ""
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
-        """Download a file of this account's messages. Servers that Twilio redirects to get no credentials."""
-        account, api_url = self._settings.account_sid, self._settings.api_url or ""
+        """Download a file of this account's messages.
+
+        Servers that Twilio redirects to get no credentials.
+        """
+        account = self._settings.account_sid
+        api_url = self._settings.api_url or ""
         own = f"{ORIGINS[0]}(/2010-04-01/Accounts/{re.escape(account)}/Messages/[A-Za-z0-9/]+)"
         match = re.fullmatch(own, media.ref)
         if match is None:
@@ -157,15 +192,21 @@ class WhatsAppChannel:
             raise FetchError("the quoted message has no id of Twilio's")
         try:
             message = await self._client.here().messages(turn.replied_to).fetch_async()
-        except Exception as exc:  # the SDK may raise anything, and a missing quote must not fail the turn
-            raise FetchError(f"Twilio did not return the quoted message: {type(exc).__name__}") from exc
+        except (
+            Exception
+        ) as exc:  # the SDK may raise anything, and a missing quote must not fail the turn
+            raise FetchError(
+                f"Twilio did not return the quoted message: {type(exc).__name__}"
+            ) from exc
         people = {turn.conversation.chat, *turn.aliases}
         if people.isdisjoint((str(message.from_), str(message.to))):
             raise FetchError("the quoted message belongs to another conversation")
         return str(message.body or "")
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Send one piece. Buttons that Twilio refuses are left out: the text asks for a typed answer anyway.
+        """Send one piece.
+
+        Buttons that Twilio refuses are left out: the text asks for a typed answer anyway.
 
         WhatsApp cannot edit: an optional edit is left out, any other is sent as a new message.
         """
@@ -183,7 +224,10 @@ class WhatsAppChannel:
             except Refused as exc:  # the text may still be sent once the person has written
                 raise WindowClosed(f"the template was refused: {exc}") from exc
         content = content_of(whatsapp_text(reply.text), reply.buttons)
-        sid = await self._contents.sid(content) if content else None
+        if content:
+            sid = await self._contents.sid(content)
+        else:
+            sid = None
         if content is None or sid is None:
             return await self._create(delivery, plain_fields(reply, self._media))
         try:

@@ -1,4 +1,6 @@
-"""Twilio's API: the SDK's client over pooled connections, and what its errors mean for a reply and for an operator."""
+"""Twilio's API: the SDK's client over pooled connections,
+and what its errors mean for a reply and for an operator.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ SANDBOX = "whatsapp:+14155238886"
 JSON = "application/json"
 #: The code for too many calls at once. Other codes of status 429 have pauses of their own.
 _TOO_MANY_CALLS = 20429
-#: Seconds between two attempts at the daily limit, which counts the last 24 hours. A reply's ten attempts outlast it.
+#: Seconds between two attempts at the daily limit, which counts the last 24 hours.
+#: A reply's ten attempts outlast it.
 DAY_LIMIT_SECONDS = 3 * 3600.0
 _CODE = re.compile(r"[0-9]{5}")
 #: Codes for a Content that Twilio does not know or accept, or whose variables it refuses.
@@ -49,7 +52,9 @@ _CONTENT_CODES = frozenset({21654, 21655, 21656, 63005, 63013, 63021, 63027, 630
 _LOST_CODES = frozenset({21655, 63027, 63028, 92005})
 
 
-def new_client(account_sid: str, auth_token: str, api_url: str | None, session: ClientSession) -> Any:
+def new_client(
+    account_sid: str, auth_token: str, api_url: str | None, session: ClientSession
+) -> Any:
     """Return the SDK's client. `api_url` replaces every origin."""
     from twilio.rest import Client
 
@@ -63,14 +68,18 @@ def basic(account_sid: str, auth_token: str) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _http_client_type() -> Any:
-    """Return the class of the SDK's HTTP client over our session. It is made late: the SDK takes long to import."""
+    """Return the class of the SDK's HTTP client over our session.
+
+    It is made late: the SDK takes long to import.
+    """
     from twilio.http import AsyncHttpClient
     from twilio.http.response import Response
 
     class HttpClient(AsyncHttpClient):  # type: ignore[misc]  # twilio ships no types
         def __init__(self, session: ClientSession, api_url: str | None) -> None:
             super().__init__(logging.getLogger("twilio.http_client"), True, None)
-            self._session, self._api_url = session, api_url
+            self._session = session
+            self._api_url = api_url
 
         async def request(
             self,
@@ -86,14 +95,24 @@ def _http_client_type() -> Any:
             if auth:
                 sent["Authorization"] = basic(*auth)
             origin = next((origin for origin in ORIGINS if url.startswith(f"{origin}/")), None)
-            rewritten = self._api_url + url[len(origin) :] if self._api_url and origin else url
-            body = json.dumps(data) if sent.get("Content-Type") == JSON else urlencode(data or {}, doseq=True)
+            if self._api_url and origin:
+                rewritten = self._api_url + url[len(origin) :]
+            else:
+                rewritten = url
+            if sent.get("Content-Type") == JSON:
+                body = json.dumps(data)
+            else:
+                body = urlencode(data or {}, doseq=True)
             async with self._session.request(
                 method, rewritten, params=params, data=body.encode(), headers=sent,
                 allow_redirects=False,
             ) as answer:  # fmt: skip
                 text = await answer.text()
-            if answer.status == 429 and _error_code(text) in (0, _TOO_MANY_CALLS):  # the SDK's error has no headers
+            # The SDK's error has no headers.
+            if answer.status == 429 and _error_code(text) in (
+                0,
+                _TOO_MANY_CALLS,
+            ):
                 raise RateLimited(retry_after(answer.headers))
             return Response(answer.status, text, answer.headers)
 
@@ -206,7 +225,9 @@ REACTIONS: dict[int, ErrorMeaning] = {
     63031: _PARAMETERS,
     63032: _DECLINED,
     63033: _OPTED_OUT,
-    63038: ErrorMeaning(RateLimited, "the daily limit of the account is reached", wait=DAY_LIMIT_SECONDS),
+    63038: ErrorMeaning(
+        RateLimited, "the daily limit of the account is reached", wait=DAY_LIMIT_SECONDS
+    ),
     63040: ErrorMeaning(
         TemplateRefused,
         "Meta has rejected it",
@@ -254,7 +275,9 @@ class ContentLost(ContentRefused):
 
 def reaction_to(code: str) -> ErrorMeaning | None:
     """Return what the ErrorCode of a status callback means, None for "" or an unknown code."""
-    return REACTIONS.get(int(code)) if _CODE.fullmatch(code) else None
+    if _CODE.fullmatch(code):
+        return REACTIONS.get(int(code))
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,14 +321,18 @@ def send_error(status: int, code: int, sending: Sending = NOTHING_SENT) -> SendE
 
 @contextlib.contextmanager
 def translated(sending: Sending = NOTHING_SENT) -> Iterator[None]:
-    """Translate the errors of Twilio's client. Raises SendError, without Twilio's texts: they quote phone numbers."""
+    """Translate the errors of Twilio's client.
+
+    Raises SendError, without Twilio's texts: they quote phone numbers.
+    """
     from aiohttp import ClientError
     from twilio.base.exceptions import TwilioException
 
     try:
         yield
     except TwilioException as exc:
-        status, code = getattr(exc, "status", 0), getattr(exc, "code", None) or 0
+        status = getattr(exc, "status", 0)
+        code = getattr(exc, "code", None) or 0
         raise send_error(status, code, sending) from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise DeliveryUncertain("Twilio's answer cannot be read") from None
@@ -314,21 +341,33 @@ def translated(sending: Sending = NOTHING_SENT) -> Iterator[None]:
 
 
 def setup_problem(exc: Exception) -> Problem | None:
-    """Return what an error of Twilio's client means for an operator, None if it could be of any platform."""
-    status, code = status_of(exc), getattr(exc, "code", None)
+    """Return what an error of Twilio's client means for an operator,
+    None if it could be of any platform.
+    """
+    status = status_of(exc)
+    code = getattr(exc, "code", None)
     if status == 401 or code == 20003:
         cure = "copy Account SID and primary Auth Token from the Twilio Console; an API key does not sign webhooks"
         return "Twilio does not take account_sid and auth_token", cure
     if isinstance(exc, RateLimited) or code == 20429:
         return too_many_calls("Twilio")
     if status == 404 or code == 20404:
-        return "Twilio has no resource of this id", "check that the ids in the configuration are of this account"
+        return (
+            "Twilio has no resource of this id",
+            "check that the ids in the configuration are of this account",
+        )
     if status or code:
-        return f"Twilio refuses with error {code or status}", f"see https://www.twilio.com/docs/api/errors/{code or ''}"
+        return (
+            f"Twilio refuses with error {code or status}",
+            f"see https://www.twilio.com/docs/api/errors/{code or ''}",
+        )
     return None
 
 
 def status_of(exc: Exception) -> int:
-    """Return the HTTP status of a refusal, else 0. The error of a refused list holds only the whole answer."""
+    """Return the HTTP status of a refusal, else 0.
+
+    The error of a refused list holds only the whole answer.
+    """
     answer = exc.args[-1] if exc.args else None
     return int(getattr(exc, "status", 0) or getattr(answer, "status_code", 0))

@@ -35,19 +35,32 @@ TWILIO_SETTINGS = "x-twilio-webhooks-signature-settings"
 _HASHES = {"HMAC_SHA1": "sha1", "HMAC_SHA256": "sha256"}
 #: The most fields of a form. Twilio sends about thirty.
 MAX_FIELDS = 500
-#: The most bytes of a form. The 1,600 characters of a message have 20,000 bytes as escapes. Twilio's
-#: signature covers decoded values, so a form of any sender is decoded: a megabyte of `%` takes 0.3 s.
+#: The most bytes of a form. The 1,600 characters of a message have 20,000 bytes as escapes.
+#: Twilio's signature covers decoded values, so a form of any sender is decoded: a megabyte of `%`
+#: takes 0.3 s.
 MAX_FORM_BYTES = 64_000
 #: The SmsStatus of a person's message. Statuses of our messages have a MessageStatus too.
 RECEIVED = "received"
-#: The id of a message. A signature covers names and values without separators, so a recorded form still verifies when a
-#: letter moves from one field to the next. A longer or shorter id would count as a new event.
+#: The id of a message. A signature covers names and values without separators, so a recorded form
+#: still verifies when a letter moves from one field to the next. A longer or shorter id would count
+#: as a new event.
 MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
 #: The delivery in the URL of a status callback, and its template, as the adapter writes them.
 _DELIVERY = re.compile(r"([0-9a-f]{20})\.([1-9][0-9]{0,9})(?:\.(HX[0-9a-fA-F]{32}))?")
 _ANSWER = WebhookResponse(200, "<Response/>", "text/xml")
 _CARDS = ("text/vcard", "text/x-vcard")
-_Kind = Literal["text", "tap", "choice", "location", "contact", "sticker", "document", "file", "reaction", "other"]
+_Kind = Literal[
+    "text",
+    "tap",
+    "choice",
+    "location",
+    "contact",
+    "sticker",
+    "document",
+    "file",
+    "reaction",
+    "other",
+]
 
 
 def twilio_signed(
@@ -59,23 +72,34 @@ def twilio_signed(
     *,
     hosts: Iterable[str] = (),
 ) -> bool:
-    """Return whether Twilio signed this form for this URL. `settings` is the value of the header TWILIO_SETTINGS.
+    """Return whether Twilio signed this form for this URL.
 
-    Twilio signs the URL with or without its port, and the host as it was typed into its console, so each spelling of
-    the URL is accepted. `hosts` are the hosts that the request names; those that differ from the URL's host in more
-    than capitals are ignored. Raises ValueError for a malformed URL.
+    `settings` is the value of the header TWILIO_SETTINGS.
+
+    Twilio signs the URL with or without its port, and the host as it was typed into its console, so
+    each spelling of the URL is accepted. `hosts` are the hosts that the request names; those that
+    differ from the URL's host in more than capitals are ignored. Raises ValueError for a malformed
+    URL.
     """
     pairs = (part.partition("=") for part in settings.split(","))
-    named = (value.strip() for name, _, value in pairs if name.strip() == "algorithm" and value.strip())
+    named = (
+        value.strip() for name, _, value in pairs if name.strip() == "algorithm" and value.strip()
+    )
     algorithm = _HASHES.get(next(named, "HMAC_SHA1").upper())
     if algorithm is None:
         return False
     fields = "".join([key + value for key in sorted(form) for value in sorted(set(form[key]))])
     host = urlsplit(url).netloc.partition(":")[0]
-    spellings = {name for name in (each.partition(":")[0] for each in hosts) if name.lower() == host.lower()}
+    spellings = {
+        name for name in (each.partition(":")[0] for each in hosts) if name.lower() == host.lower()
+    }
     urls = [
         *_spellings(url),
-        *(each for name in spellings - {host} for each in _spellings(url.replace(f"//{host}", f"//{name}", 1))),
+        *(
+            each
+            for name in spellings - {host}
+            for each in _spellings(url.replace(f"//{host}", f"//{name}", 1))
+        ),
     ]
     expected = (_signature(token, each + fields, algorithm) for each in urls)
     return any(hmac.compare_digest(each, signature.encode()) for each in expected)
@@ -87,15 +111,22 @@ def _signature(token: str, text: str, algorithm: str) -> bytes:
 
 @lru_cache(maxsize=64)
 def _spellings(url: str) -> Iterable[str]:
-    """Return the spellings of a URL: with and without its port; the host as given, in lower case, and in punycode and
-    decoded from it.
+    """Return the spellings of a URL: with and without its port; the host as given, in lower case,
+    and in punycode and decoded from it.
     """
     parts = urlsplit(url)
-    netloc, port = parts.netloc, parts.port
+    netloc = parts.netloc
+    port = parts.port
     bare = netloc.split(":")[0]
     default = 443 if parts.scheme == "https" else 80
-    netlocs = [bare, netloc] if port else [netloc, f"{netloc}:{default}"]
-    names = _hosts(parts.hostname or "") if "@" not in netloc and "[" not in netloc else []
+    if port:
+        netlocs = [bare, netloc]
+    else:
+        netlocs = [netloc, f"{netloc}:{default}"]
+    if "@" not in netloc and "[" not in netloc:
+        names = _hosts(parts.hostname or "")
+    else:
+        names = []
     ports = ["", f":{port or default}"]
     every = [*netlocs, *(f"{name}{ending}" for name in names for ending in ports)]
     return tuple(parts._replace(netloc=each).geturl() for each in dict.fromkeys(every))
@@ -129,9 +160,13 @@ class TwilioForm:
 
     def __init__(self, body: bytes) -> None:
         if len(body) > MAX_FORM_BYTES:
-            raise ValueError(f"the form has {len(body):,} bytes: Twilio's have at most {MAX_FORM_BYTES:,}")
+            raise ValueError(
+                f"the form has {len(body):,} bytes: Twilio's have at most {MAX_FORM_BYTES:,}"
+            )
         self.values: dict[str, list[str]] = {}
-        for key, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS):
+        for key, value in parse_qsl(
+            body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS
+        ):
             self.values.setdefault(key, []).append(value)
 
     def get(self, name: str) -> str:
@@ -139,8 +174,14 @@ class TwilioForm:
         return self.values.get(name, [""])[0]
 
 
-def parse(form: TwilioForm, hook: WebhookRequest, *, channel: str, own_address: str | None) -> Received:
-    """Parse the verified form of a webhook: a message, a tap, or the status of a message of the bot. Raises BadHook."""
+def parse(
+    form: TwilioForm, hook: WebhookRequest, *, channel: str, own_address: str | None
+) -> Received:
+    """Parse the verified form of a webhook: a message, a tap,
+    or the status of a message of the bot.
+
+    Raises BadHook.
+    """
     if form.get("MessageStatus") or (hook.path == "status" and form.get("SmsStatus") != RECEIVED):
         # The query's signature was checked, so this bot gave the delivery to Twilio.
         match = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
@@ -166,7 +207,10 @@ def _status(form: TwilioForm, channel: str, delivery: str = "", template: str = 
     update = status_of(form, delivery, template)
     to = form.get("To")
     received = Received(statuses=(update,), answer=_ANSWER)
-    reaction = reaction_to(update.error_code) if update.status in ("failed", "undelivered") else None
+    if update.status in ("failed", "undelivered"):
+        reaction = reaction_to(update.error_code)
+    else:
+        reaction = None
     if reaction is None:
         return received
     reaction = reaction.for_recipient(to)
@@ -190,13 +234,18 @@ def _status(form: TwilioForm, channel: str, delivery: str = "", template: str = 
 
 def turn_of(channel: str, form: TwilioForm) -> Turn | None:
     """Return the turn of a message, None for a message without content. Raises BadHook."""
-    sid, sender = _message_sid(form.get("MessageSid")), form.get("From")
+    sid = _message_sid(form.get("MessageSid"))
+    sender = form.get("From")
     if not sender:
         raise BadHook("the form has no From")
     kind = _kind(form)
     payload = _payload(form)
-    url, mime_type = form.get("MediaUrl0"), form.get("MediaContentType0") or "application/octet-stream"
-    filename = form.get("Body") if kind in ("document", "contact") else ""
+    url = form.get("MediaUrl0")
+    mime_type = form.get("MediaContentType0") or "application/octet-stream"
+    if kind in ("document", "contact"):
+        filename = form.get("Body")
+    else:
+        filename = ""
     user_id = form.get("ExternalUserId")
     if not is_user_id(user_id):  # an id that several people could have must not make them one
         user_id = sender
@@ -208,14 +257,18 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
         user_name=form.get("ProfileName"),
         text=form.get("Body") if kind in ("text", "file", "location", "other") else "",
         tap=Tap(payload, label=storable(_label(form))) if payload else None,
-        media=(Media(url, mime_type, filename),) if url and kind != "tap" else (),  # a message has at most one
+        media=(Media(url, mime_type, filename),)
+        if url and kind != "tap"
+        else (),  # a message has at most one
         group=UNNAMED_ALBUM if _may_be_in_album(kind, mime_type) else "",
         notes=tuple(" ".join(note.split()) for note in _notes(form, kind)),
         message_id=sid,
         aliases=tuple(name for name in dict.fromkeys(names) if name not in ("", user_id)),
         replied_to=form.get("OriginalRepliedMessageSid"),
     )
-    return turn if turn.text or turn.tap or turn.media or turn.notes else None
+    if turn.text or turn.tap or turn.media or turn.notes:
+        return turn
+    return None
 
 
 def status_of(form: TwilioForm, delivery: str, template: str) -> StatusUpdate:
@@ -235,7 +288,9 @@ def status_of(form: TwilioForm, delivery: str, template: str) -> StatusUpdate:
 def _message_sid(sid: str) -> str:
     """Return the id of a message. Raises BadHook for anything else."""
     if not MESSAGE_SID.fullmatch(sid):
-        raise BadHook(f"{sid[:80]!r} is not the id of a message: SM or MM and 32 hexadecimal digits")
+        raise BadHook(
+            f"{sid[:80]!r} is not the id of a message: SM or MM and 32 hexadecimal digits"
+        )
     return sid
 
 
@@ -251,7 +306,11 @@ def _kind(form: TwilioForm) -> _Kind:
         return "choice"
     if hint == "reaction":
         return "reaction"
-    is_complete = form.get("NumMedia") in ("", "0")  # else the text belongs to a file that was not sent along
+    # Else the text belongs to a file that was not sent along.
+    is_complete = form.get("NumMedia") in (
+        "",
+        "0",
+    )
     return "text" if hint in ("", "text") and is_complete else "other"
 
 
@@ -267,11 +326,14 @@ def _kind_of_file(form: TwilioForm, hint: str) -> _Kind:
 
 
 def _may_be_in_album(kind: _Kind, mime_type: str) -> bool:
-    """Return whether people send several files of this kind at once, which arrive as a message each.
+    """Return whether people send several files of this kind at once,
+    which arrive as a message each.
 
     A voice note, a sticker and a contact are sent by themselves, so they are never kept waiting.
     """
-    return kind == "document" or (kind == "file" and mime_type.partition("/")[0] in ("image", "video"))
+    return kind == "document" or (
+        kind == "file" and mime_type.partition("/")[0] in ("image", "video")
+    )
 
 
 def _payload(form: TwilioForm) -> str:
@@ -298,7 +360,9 @@ def _notes(form: TwilioForm, kind: _Kind) -> Iterator[str]:
         yield "forwarded many times"
     elif _is_true(form.get("Forwarded")):
         yield "forwarded"
-    text = ": ".join(part for part in (form.get("ReferralHeadline"), form.get("ReferralBody")) if part)
+    text = ": ".join(
+        part for part in (form.get("ReferralHeadline"), form.get("ReferralBody")) if part
+    )
     url = form.get("ReferralSourceUrl")
     if advertisement := f"{text} ({url})" if text and url else text or url:
         yield f"came from an advertisement: {advertisement}"
@@ -308,7 +372,9 @@ def _note(form: TwilioForm, kind: _Kind) -> str:
     """Return the description of the message's own content."""
     if kind == "location":
         place = ", ".join(part for part in (form.get("Label"), form.get("Address")) if part)
-        return f"location {form.get('Latitude')},{form.get('Longitude')}" + (f" ({place})" if place else "")
+        return f"location {form.get('Latitude')},{form.get('Longitude')}" + (
+            f" ({place})" if place else ""
+        )
     if kind == "choice":
         # The person did not type the title, and it does not prove what it stood for.
         title = _label(form)
@@ -317,7 +383,9 @@ def _note(form: TwilioForm, kind: _Kind) -> str:
         return f"contact {form.get('Body')}"
     if kind == "other":
         hint = form.get("MessageType")
-        return f"sent as {'a file' if hint in ('', 'text') else hint}" if form.get("Body") else ""
+        if form.get("Body"):
+            return f"sent as {'a file' if hint in ('', 'text') else hint}"
+        return ""
     return "sticker" if kind == "sticker" else ""
 
 

@@ -1,4 +1,6 @@
-"""Twilio's log of messages: recovers messages that no webhook delivered, and deletes media at Twilio."""
+"""Twilio's log of messages: recovers messages that no webhook delivered,
+and deletes media at Twilio.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from urllib.parse import urlencode
 from sayso.channels.base import Identities, RateLimited
 from sayso.channels.http import PooledSessions
 from sayso.channels.records import OtherVersion
-from sayso.channels.setup import ListedFile, ListedMessage, MessageLog, SetupError, platform_calls, too_many_calls
+from sayso.channels.setup import (
+    ListedFile,
+    ListedMessage,
+    MessageLog,
+    SetupError,
+    platform_calls,
+    too_many_calls,
+)
 from sayso.channels.types import Conversation, Turn, storable
 from sayso.channels.whatsapp.client import ORIGINS, new_client, setup_problem, status_of
 from sayso.channels.whatsapp.incoming import MESSAGE_SID, TwilioForm, turn_of
@@ -35,14 +44,19 @@ class Acceptance(Protocol):
 
 
 class RecoveryInbox(Protocol):
-    """Stores turns that no webhook delivered, and knows the state of each turn. All methods raise redis.RedisError."""
+    """Stores turns that no webhook delivered, and knows the state of each turn.
+
+    All methods raise redis.RedisError.
+    """
 
     @property
     def remembered_seconds(self) -> float:
         """How many seconds after its arrival an answered turn is still known."""
 
     def turn_status(self, turn: Turn) -> str:
-        """Return "waits" or "done", or "unknown" for a turn that never arrived or is not known any more."""
+        """Return "waits" or "done", or "unknown" for a turn that
+        never arrived or is not known any more.
+        """
 
     def why_not(self, turn: Turn) -> str:
         """Return why the channel's access rules refuse the sender, "" if they do not."""
@@ -53,13 +67,16 @@ class RecoveryInbox(Protocol):
 
 #: How many messages Twilio returns at once.
 PAGE = 500
-#: How often a rate-limited call is attempted, and the longest pause between two attempts, in seconds.
-ATTEMPTS, MAX_PAUSE_SECONDS = 5, 30.0
+#: How often a rate-limited call is attempted, and the longest pause between two attempts,
+#: in seconds.
+ATTEMPTS = 5
+MAX_PAUSE_SECONDS = 30.0
 #: Files younger than this, in seconds, are not deleted: their turn may have just begun.
 LEAST_SECONDS = 3600
 #: How far back files are deleted, in seconds: Twilio has no older WhatsApp messages.
 MAX_PURGE_SECONDS = 3650 * 24 * 3600
-#: By how many seconds Twilio's clock and ours may differ. Recovery looks back this much less than turns are known.
+#: By how many seconds Twilio's clock and ours may differ.
+#: Recovery looks back this much less than turns are known.
 CLOCK_SECONDS = 3600
 #: Messages younger than this, in seconds, are left alone: Twilio may still retry their webhook.
 YOUNG_SECONDS = 60.0
@@ -72,13 +89,17 @@ class TwilioMessageLog:
     """The MessageLog of one channel at Twilio."""
 
     def __init__(
-        self, settings: WhatsAppSettings, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        settings: WhatsAppSettings,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._account_sid = settings.account_sid
         self._service = settings.messaging_service_sid or ""
         #: Spelled as in the log, with a plus.
         self._sender = re.sub(r"^whatsapp:(?=[0-9])", "whatsapp:+", settings.from_ or "")
-        token, url = settings.auth_token.get_secret_value(), settings.api_url or None
+        token = settings.auth_token.get_secret_value()
+        url = settings.api_url or None
         self._client = PooledSessions(partial(new_client, settings.account_sid, token, url))
         self._sleep = sleep
 
@@ -87,9 +108,17 @@ class TwilioMessageLog:
 
         Twilio filters by whole days, so one more day is requested at both ends.
         """
-        days = {"date_sent_after": _midnight(after) - _DAY, "date_sent_before": _midnight(before) + _DAY}
-        to = {} if self._service else {"to": self._sender}
-        page = await self._call(lambda: self._client.here().messages.page_async(**to, **days, page_size=PAGE))
+        days = {
+            "date_sent_after": _midnight(after) - _DAY,
+            "date_sent_before": _midnight(before) + _DAY,
+        }
+        if self._service:
+            to = {}
+        else:
+            to = {"to": self._sender}
+        page = await self._call(
+            lambda: self._client.here().messages.page_async(**to, **days, page_size=PAGE)
+        )
         while page is not None:
             async with platform_calls("Twilio", setup_problem):
                 messages = [message for each in page if (message := self._parse(each))]
@@ -105,7 +134,10 @@ class TwilioMessageLog:
         files = self._client.here().messages(sid).media
         listed: list[Any] = await self._call(files.list_async, gone=[])
         media_url = f"{ORIGINS[0]}/2010-04-01/Accounts/{self._account_sid}/Messages/{sid}/Media"
-        return [ListedFile(str(file.sid), f"{media_url}/{file.sid}", str(file.content_type or "")) for file in listed]
+        return [
+            ListedFile(str(file.sid), f"{media_url}/{file.sid}", str(file.content_type or ""))
+            for file in listed
+        ]
 
     async def delete(self, sid: str, file: ListedFile) -> None:
         """Delete a file for good. Raises SetupError."""
@@ -113,7 +145,10 @@ class TwilioMessageLog:
         await self._call(media.delete_async, gone=True)
 
     async def _call(self, call: Callable[[], Awaitable[T]], gone: T | None = None) -> T:
-        """Call Twilio, and repeat a rate-limited call. Return `gone` for a deleted resource. Raises SetupError."""
+        """Call Twilio, and repeat a rate-limited call.
+
+        Return `gone` for a deleted resource. Raises SetupError.
+        """
         from twilio.base.exceptions import TwilioException
 
         for _ in range(ATTEMPTS):
@@ -131,13 +166,19 @@ class TwilioMessageLog:
 
     def _parse(self, message: Any) -> ListedMessage | None:
         """Return a message to this channel, None for any other, such as one of the bot or an SMS."""
-        sid, sender, sent = str(message.sid), str(message.from_ or ""), message.date_sent or message.date_created
-        ours = message.to == self._sender or (self._service and message.messaging_service_sid == self._service)
+        sid = str(message.sid)
+        sender = str(message.from_ or "")
+        sent = message.date_sent or message.date_created
+        ours = message.to == self._sender or (
+            self._service and message.messaging_service_sid == self._service
+        )
         whatsapp = sender.startswith("whatsapp:") and message.direction == "inbound"
         if not (ours and whatsapp and sent and MESSAGE_SID.fullmatch(sid)):
             return None
         files = int(message.num_media or 0)
-        return ListedMessage(sid, sender, str(message.to), storable(str(message.body or "")), files, sent.timestamp())
+        return ListedMessage(
+            sid, sender, str(message.to), storable(str(message.body or "")), files, sent.timestamp()
+        )
 
 
 def _midnight(at: float) -> datetime:
@@ -150,9 +191,12 @@ _SLICE = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """How many files of at most one day were deleted, and how many were left. `begin` is in Unix seconds.
+    """How many files of at most one day were deleted, and how many were left.
 
-    `waiting`: files of turns that are not answered yet. `missed`: files of messages that no webhook delivered.
+    `begin` is in Unix seconds.
+
+    `waiting`: files of turns that are not answered yet. `missed`:
+    files of messages that no webhook delivered.
     """
 
     begin: float
@@ -167,7 +211,10 @@ class Slice:
 
 
 class MediaDeletion:
-    """Deletes the media of one channel at Twilio. Lives as long as one command, which may be repeated at any time."""
+    """Deletes the media of one channel at Twilio.
+
+    Lives as long as one command, which may be repeated at any time.
+    """
 
     def __init__(
         self,
@@ -182,7 +229,8 @@ class MediaDeletion:
         self._people = WhatsAppPeople(channel, identities)
 
     async def run(self, older: float, back: float, *, delete: bool) -> AsyncIterator[Slice]:
-        """Delete the files that are older than `older` seconds, from `back` seconds before that on, day by day.
+        """Delete the files that are older than `older` seconds, from `back` seconds before that on,
+        day by day.
 
         Without `delete` they are only counted. Raises SetupError, redis.RedisError.
         """
@@ -216,7 +264,8 @@ class MediaDeletion:
 
 
 _MINUTE = 60.0
-#: The state of a message: stored before; missed; stored now; left for good; or refused, to be tried again.
+#: The state of a message: stored before; missed; stored now; left for good; or refused,
+#: to be tried again.
 MessageState = Literal["before", "missed", "taken", "left", "refused"]
 
 
@@ -257,15 +306,23 @@ class MissedMessages:
         #: When the turns of the last minute were sent, by sender.
         self._times: defaultdict[str, deque[float]] = defaultdict(deque)
 
-    async def run(self, seconds: float, *, take: bool, newest: int = 0) -> AsyncIterator[FoundMessage]:
-        """Yield the messages of the last `seconds`, the oldest first. With `take`, missed ones are stored.
+    async def run(
+        self, seconds: float, *, take: bool, newest: int = 0
+    ) -> AsyncIterator[FoundMessage]:
+        """Yield the messages of the last `seconds`, the oldest first.
+
+        With `take`, missed ones are stored.
 
         At most `newest` messages are examined, 0 for all. Raises SetupError, redis.RedisError.
         """
         remembered = self._inbox.remembered_seconds
         if seconds > remembered - CLOCK_SECONDS:
-            says = f"turns are remembered for {remembered // 3600:.0f} h: an older one might run twice"
-            raise SetupError(says, f"look back {(remembered - CLOCK_SECONDS) // 3600:.0f} h at most")
+            says = (
+                f"turns are remembered for {remembered // 3600:.0f} h: an older one might run twice"
+            )
+            raise SetupError(
+                says, f"look back {(remembered - CLOCK_SECONDS) // 3600:.0f} h at most"
+            )
         since = self._clock() - seconds
         for message in await self._listed(since, newest):
             try:
@@ -277,14 +334,20 @@ class MissedMessages:
                 yield result
 
     async def _listed(self, since: float, newest: int) -> list[ListedMessage]:
-        """Return the messages, the oldest first, with those of the minute before, which count for the rate limit."""
+        """Return the messages, the oldest first, with those of the minute before,
+        which count for the rate limit.
+        """
         messages: list[ListedMessage] = []
-        async for message in self._messages.messages(since - _MINUTE, self._clock() - YOUNG_SECONDS):
+        async for message in self._messages.messages(
+            since - _MINUTE, self._clock() - YOUNG_SECONDS
+        ):
             messages.append(message)
             if len(messages) == newest:
                 break
             if len(messages) > MOST_MESSAGES:
-                raise SetupError(f"more than {MOST_MESSAGES} messages came in", "give a shorter --since")
+                raise SetupError(
+                    f"more than {MOST_MESSAGES} messages came in", "give a shorter --since"
+                )
         messages.reverse()  # those of the same second too
         return sorted(messages, key=lambda message: message.sent_at)
 
@@ -303,20 +366,29 @@ class MissedMessages:
             why = f"over {self._per_minute} turns a minute when it was sent"
         if why:
             return replace(result, state="left", why=why)
-        files = await self._messages.files(message.sid) if message.files else []
+        if message.files:
+            files = await self._messages.files(message.sid)
+        else:
+            files = []
         turn = _turn(self._channel, message, files)
         if turn is None:
-            return replace(result, state="left", why="neither text nor a file: the log has no locations")
+            return replace(
+                result, state="left", why="neither text nor a file: the log has no locations"
+            )
         if turn.text.lstrip().startswith("/"):
             return replace(result, state="left", why="a command, which is outdated by now")
         times.append(message.sent_at)
         if not take:
             return replace(result, state="missed")
         turn = self._people.recognize(turn, store=True)
-        outcome = self._inbox.accept(turn, waited_seconds=max(self._clock() - result.sent_at, 1.0)).outcome
+        outcome = self._inbox.accept(
+            turn, waited_seconds=max(self._clock() - result.sent_at, 1.0)
+        ).outcome
         if outcome == "duplicate":  # its webhook has arrived meanwhile
             return result
-        return replace(result, state="taken") if outcome == "new" else replace(result, state="refused", why=outcome)
+        if outcome == "new":
+            return replace(result, state="taken")
+        return replace(result, state="refused", why=outcome)
 
     def _from_newest_address(self, message: ListedMessage) -> ListedMessage:
         """Return the message as if its sender had written it from their newest address.
@@ -341,7 +413,8 @@ def _bare_turn(channel: str, message: ListedMessage) -> Turn:
 def _turn(channel: str, message: ListedMessage, files: list[ListedFile]) -> Turn | None:
     """Return the turn of the lost webhook, as far as the log shows it.
 
-    In the log a tap looks like its typed label, and hours have passed. So the turn has a note, and cannot confirm.
+    In the log a tap looks like its typed label, and hours have passed. So the turn has a note,
+    and cannot confirm.
     """
     fields = {
         "MessageSid": message.sid, "From": message.sender, "To": message.to, "Body": message.body,

@@ -1,4 +1,6 @@
-"""A reply as WhatsApp messages: how it is split, its buttons as Twilio Contents, and text in place of refused parts."""
+"""A reply as WhatsApp messages: how it is split, its buttons as Twilio Contents,
+and text in place of refused parts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sayso.channels.base import DeliveryUncertain, MediaStore, SharedCache, Unreachable, WindowClosed
+from sayso.channels.base import (
+    DeliveryUncertain,
+    MediaStore,
+    SharedCache,
+    Unreachable,
+    WindowClosed,
+)
 from sayso.channels.http import PooledSessions
 from sayso.channels.markdown import utf16_len, whatsapp_text
 from sayso.channels.markdown.literal import as_markdown
@@ -21,19 +29,34 @@ from sayso.channels.whatsapp.client import JSON, translated
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 
 #: Characters of a message at Twilio, and of a text with buttons or a caption.
-TEXT_LIMIT, BUTTONS_LIMIT = 1600, 1024
+TEXT_LIMIT = 1600
+BUTTONS_LIMIT = 1024
 #: The most characters of the text in a template.
 TEMPLATE_LIMIT = BUTTONS_LIMIT
 #: Bytes of a picture, and of any other file.
-PICTURE_BYTES, FILE_BYTES = 5 * 1024 * 1024, 16 * 1024 * 1024
+PICTURE_BYTES = 5 * 1024 * 1024
+FILE_BYTES = 16 * 1024 * 1024
 
 _PICTURES = frozenset({"image/jpeg", "image/png"})
 _OFFICE = "application/vnd.openxmlformats-officedocument."
 #: Other files that WhatsApp accepts: audio, video, documents, contacts.
 _FILES = frozenset(
     {
-        *("audio/ogg", "audio/opus", "audio/amr", "audio/3gpp", "audio/aac", "audio/mpeg", "video/mp4"),
-        *("application/pdf", "application/msword", "application/vnd.ms-powerpoint", "application/vnd.ms-excel"),
+        *(
+            "audio/ogg",
+            "audio/opus",
+            "audio/amr",
+            "audio/3gpp",
+            "audio/aac",
+            "audio/mpeg",
+            "video/mp4",
+        ),
+        *(
+            "application/pdf",
+            "application/msword",
+            "application/vnd.ms-powerpoint",
+            "application/vnd.ms-excel",
+        ),
         f"{_OFFICE}wordprocessingml.document",
         f"{_OFFICE}presentationml.presentation",
         f"{_OFFICE}spreadsheetml.sheet",
@@ -41,9 +64,13 @@ _FILES = frozenset(
     }
 )
 #: Buttons of a message without an approved template, and characters on each.
-MAX_BUTTONS, LABEL_LIMIT = 3, 20
+MAX_BUTTONS = 3
+LABEL_LIMIT = 20
 #: Items of a list; characters of an item's title, description and id.
-MAX_ITEMS, ITEM_LIMIT, DESCRIPTION_LIMIT, ID_LIMIT = 10, 24, 72, 200
+MAX_ITEMS = 10
+ITEM_LIMIT = 24
+DESCRIPTION_LIMIT = 72
+ID_LIMIT = 200
 #: The label of the button that opens a list, in no language.
 LIST_BUTTON = "☰"
 #: How Meta names the categories of templates.
@@ -58,8 +85,8 @@ CATEGORY_SECONDS = 5.0
 KEEP_CATEGORY_SECONDS = 86_400.0
 #: After how many seconds a category is asked again that Twilio did not name.
 ASK_AGAIN_SECONDS = 300.0
-#: Characters that are kept free for a link: it may be longer when it is sent than when its message is planned, and an
-#: empty line stands before it.
+#: Characters that are kept free for a link: it may be longer when it is sent than when its message
+#: is planned, and an empty line stands before it.
 LINK_LEEWAY = 20
 _CONTENT_URL = "https://content.twilio.com/v1/Content"
 
@@ -97,30 +124,46 @@ def _fits_beside(md: str, file: Media, media: MediaStore) -> bool:
 
 
 def format_preview(md: str) -> str:
-    """Return the preview of a question in Markdown: like the text around it. It may have several lines."""
+    """Return the preview of a question in Markdown: like the text around it.
+
+    It may have several lines.
+    """
     return md
 
 
 def text_of(reply: Reply) -> str:
-    """Return the Markdown of a reply whose buttons cannot be shown. Choices are numbered below the text.
+    """Return the Markdown of a reply whose buttons cannot be shown.
+
+    Choices are numbered below the text.
 
     A question itself says what to type. It has a time limit, which choices have not.
     """
     buttons = reply.buttons
     has_equal_buttons = len(buttons) > 1 and all(button.style == "default" for button in buttons)
     is_choice = has_equal_buttons and not reply.answer_seconds
-    return _listed(reply.text, buttons) if is_choice or len(buttons) > MAX_BUTTONS else reply.text
+    if is_choice or len(buttons) > MAX_BUTTONS:
+        return _listed(reply.text, buttons)
+    return reply.text
 
 
 def plain_fields(reply: Reply, media: MediaStore) -> dict[str, Any]:
-    """Return the fields of a message without buttons: its text, and its file or a link to one that WhatsApp refuses."""
-    text, file = whatsapp_text(text_of(reply)) if reply.text or reply.buttons else "", reply.media
+    """Return the fields of a message without buttons: its text,
+    and its file or a link to one that WhatsApp refuses.
+    """
+    if reply.text or reply.buttons:
+        text = whatsapp_text(text_of(reply))
+    else:
+        text = ""
+    file = reply.media
     if file is None:
         return {"body": text}
     url = media.url(file.ref, filename=file.filename, mime_type=file.mime_type)
     if is_shown(file):
         return {**({"body": text} if text else {}), "media_url": [url]}
-    size = f" ({readable_size(file.size)})" if file.size else ""
+    if file.size:
+        size = f" ({readable_size(file.size)})"
+    else:
+        size = ""
     link = f"{whatsapp_text(as_markdown(file.filename or 'file'))}{size}\n{url}"
     return {"body": f"{text}\n\n{link}" if text else link}
 
@@ -131,7 +174,10 @@ def is_shown(file: Media) -> bool:
 
 
 def template_fields(reply: Reply, settings: WhatsAppSettings) -> dict[str, str]:
-    """Return the fields of a message that is sent as an approved template. Raises WindowClosed if none fits."""
+    """Return the fields of a message that is sent as an approved template.
+
+    Raises WindowClosed if none fits.
+    """
     if reply.media:
         raise WindowClosed("no template takes a file")
     styles = [button.style for button in reply.buttons[:2]]
@@ -146,7 +192,9 @@ def template_fields(reply: Reply, settings: WhatsAppSettings) -> dict[str, str]:
         sid = settings.template
         md = text_of(reply)
     else:
-        raise WindowClosed("more than 24 hours since the person last wrote, and no template is configured")
+        raise WindowClosed(
+            "more than 24 hours since the person last wrote, and no template is configured"
+        )
     text = " ".join(whatsapp_text(md).split())  # WhatsApp takes no line ends and wide gaps there
     if utf16_len(text) > TEMPLATE_LIMIT:
         raise WindowClosed(f"more than the {TEMPLATE_LIMIT} characters of a template")
@@ -159,17 +207,25 @@ def length(md: str) -> int:
 
 
 def _with_buttons(reply: Reply, bare: Reply) -> Sequence[Reply]:
-    """Return the messages of a reply with buttons. The last one has them, and would also fit with a numbered list."""
+    """Return the messages of a reply with buttons.
+
+    The last one has them, and would also fit with a numbered list.
+    """
     if not are_shown(reply.buttons):
         return [replace(bare, text=text) for text in _texts(_listed(reply.text, reply.buttons))]
 
     def measure(md: str) -> int:
         with_list = text_of(replace(reply, text=md))
-        return length(md) if with_list == md else max(length(md), length(with_list) - (TEXT_LIMIT - BUTTONS_LIMIT))
+        if with_list == md:
+            return length(md)
+        return max(length(md), length(with_list) - (TEXT_LIMIT - BUTTONS_LIMIT))
 
     texts = [text for text in split(reply.text, BUTTONS_LIMIT, measure) if text.strip()]
     *firsts, last = texts or [as_markdown(joined_labels(reply.buttons)[:BUTTONS_LIMIT])]
-    return (*(replace(bare, text=text) for text in firsts), replace(bare, text=last, buttons=reply.buttons))
+    return (
+        *(replace(bare, text=text) for text in firsts),
+        replace(bare, text=last, buttons=reply.buttons),
+    )
 
 
 def _texts(md: str) -> list[str]:
@@ -200,13 +256,18 @@ class Content:
         return hashlib.sha256(json.dumps(self.types).encode()).hexdigest()[:20]
 
     def fields(self, sid: str) -> dict[str, str]:
-        """Return the fields of a message with this Content. Its variables are the values by their numbers."""
+        """Return the fields of a message with this Content.
+
+        Its variables are the values by their numbers.
+        """
         variables = {str(number): value for number, value in enumerate(self.values, 1)}
         return {"content_sid": sid, "content_variables": json.dumps(variables, ensure_ascii=False)}
 
 
 def content_of(text: str, buttons: Sequence[Button]) -> Content | None:
-    """Return the Content for a WhatsApp text with buttons, None if the buttons can only be listed in the text."""
+    """Return the Content for a WhatsApp text with buttons,
+    None if the buttons can only be listed in the text.
+    """
     values: list[str] = []
 
     def variable(value: str) -> str:
@@ -215,7 +276,10 @@ def content_of(text: str, buttons: Sequence[Button]) -> Content | None:
 
     body = variable(text)
     if _have_distinct_titles(buttons, MAX_BUTTONS, LABEL_LIMIT):
-        actions = [{"title": _cut(button.label, LABEL_LIMIT), "id": variable(button.data)} for button in buttons]
+        actions = [
+            {"title": _cut(button.label, LABEL_LIMIT), "id": variable(button.data)}
+            for button in buttons
+        ]
         return Content({"twilio/quick-reply": {"body": body, "actions": actions}}, tuple(values))
     if not are_shown(buttons):
         return None
@@ -230,8 +294,13 @@ def content_of(text: str, buttons: Sequence[Button]) -> Content | None:
 
 
 def are_shown(buttons: Sequence[Button]) -> bool:
-    """Return whether the buttons can be shown as buttons, or as a list with the whole of each label."""
-    are_items = all(utf16_len(each.label) <= DESCRIPTION_LIMIT and len(each.data) <= ID_LIMIT for each in buttons)
+    """Return whether the buttons can be shown as buttons,
+    or as a list with the whole of each label.
+    """
+    are_items = all(
+        utf16_len(each.label) <= DESCRIPTION_LIMIT and len(each.data) <= ID_LIMIT
+        for each in buttons
+    )
     is_list = are_items and _have_distinct_titles(buttons, MAX_ITEMS, ITEM_LIMIT)
     return is_list or _have_distinct_titles(buttons, MAX_BUTTONS, LABEL_LIMIT)
 
@@ -254,7 +323,10 @@ class ContentTemplates:
         self._categories: dict[str, tuple[PriceClass, float]] = {}
 
     async def sid(self, content: Content) -> str | None:
-        """Return Twilio's id of a Content, which is created if needed; None if Twilio refuses it. Raises SendError."""
+        """Return Twilio's id of a Content, which is created if needed; None if Twilio refuses it.
+
+        Raises SendError.
+        """
         key = self._key(content)
         sid = await asyncio.to_thread(self._cache.get, key)
         if not sid and (sid := await self._create(content)):
@@ -262,7 +334,9 @@ class ContentTemplates:
         return sid
 
     async def category(self, sid: str) -> PriceClass:
-        """Return the category of an approved template, "template" while Twilio does not say. Never raises.
+        """Return the category of an approved template, "template" while Twilio does not say.
+
+        Never raises.
 
         Meta may change a category, so each process asks once a day, and sooner after a failure.
         """
@@ -275,7 +349,10 @@ class ContentTemplates:
                 url = f"{_CONTENT_URL}/{sid}/ApprovalRequests"
                 answer = await self._client.here().request_async("GET", url)
             category = _CATEGORIES.get(json.loads(answer.text)["whatsapp"]["category"], "template")
-        pause = ASK_AGAIN_SECONDS if category == "template" else KEEP_CATEGORY_SECONDS
+        if category == "template":
+            pause = ASK_AGAIN_SECONDS
+        else:
+            pause = KEEP_CATEGORY_SECONDS
         self._categories[sid] = (category, self._clock() + pause)
         return category
 
@@ -292,7 +369,9 @@ class ContentTemplates:
             "friendly_name": f"sayso_{content.shape[:12]}",
             "language": "en",
             # Twilio requires a sample of each variable.
-            "variables": {str(number): f"sample{number}" for number in range(1, len(content.values) + 1)},
+            "variables": {
+                str(number): f"sample{number}" for number in range(1, len(content.values) + 1)
+            },
             "types": content.types,
         }
         try:
@@ -303,12 +382,18 @@ class ContentTemplates:
         except DeliveryUncertain as exc:
             raise Unreachable("no answer from Twilio's Content API, nothing was sent") from exc
         if answer.status_code >= 500:
-            raise Unreachable(f"Twilio's Content API answered {answer.status_code}, nothing was sent")
-        return str(json.loads(answer.text)["sid"]) if answer.status_code in (200, 201) else None
+            raise Unreachable(
+                f"Twilio's Content API answered {answer.status_code}, nothing was sent"
+            )
+        if answer.status_code in (200, 201):
+            return str(json.loads(answer.text)["sid"])
+        return None
 
 
 def _have_distinct_titles(buttons: Sequence[Button], most: int, limit: int) -> bool:
-    """Return whether the cut labels differ: Twilio refuses two equal titles, and people would confuse them."""
+    """Return whether the cut labels differ: Twilio refuses two equal titles,
+    and people would confuse them.
+    """
     titles = {_cut(button.label, limit) for button in buttons if button.label.strip()}
     return 1 <= len(buttons) == len(titles) <= most
 

@@ -63,7 +63,9 @@ class WhatsAppPeople:
         sender = self.sender(turn)
         if sender is None:
             return turn
-        identity = self._identities.recognize(self._channel, sender.ids, store=store, briefly=briefly)
+        identity = self._identities.recognize(
+            self._channel, sender.ids, store=store, briefly=briefly
+        )
         return sender.turn_of(identity)
 
     def sender(self, turn: Turn) -> Sender | None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from sayso.channels.base import Identities, OptionalSecret, Secret, VendorSettings, nothing_if_empty
 from sayso.channels.whatsapp.people import current_ids
@@ -23,21 +30,29 @@ class WhatsAppSettings(VendorSettings):
     """The id of the Twilio account. Example: `${TWILIO_ACCOUNT_SID}`."""
     auth_token: Secret
     """The account's auth token. Example: `${TWILIO_AUTH_TOKEN}`."""
-    from_: Annotated[str | None, BeforeValidator(nothing_if_empty)] = Field(default=None, alias="from")
-    """The sender. Either it or `messaging_service_sid` is needed. Example: `whatsapp:+14155238886`."""
+    from_: Annotated[str | None, BeforeValidator(nothing_if_empty)] = Field(
+        default=None, alias="from"
+    )
+    """The sender.
+
+    Either it or `messaging_service_sid` is needed. Example: `whatsapp:+14155238886`.
+    """
     messaging_service_sid: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
-    """The Messaging Service that chooses the sender. Example: `MG0123456789abcdef0123456789abcdef`."""
+    """The Messaging Service that chooses the sender.
+
+    Example: `MG0123456789abcdef0123456789abcdef`.
+    """
     shared_key: OptionalSecret = None
-    """The key that signs webhooks in place of the auth token, once it is turned on at Twilio. Example:
-    `${TWILIO_SHARED_KEY}`.
+    """The key that signs webhooks in place of the auth token, once it is turned on at Twilio.
+    Example: `${TWILIO_SHARED_KEY}`.
     """
     template: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
-    """An approved Content with the text as {{1}}, for people who have been silent for 24 hours. Example:
-    `HX0123456789abcdef0123456789abcdef`.
+    """An approved Content with the text as {{1}}, for people who have been silent for 24 hours.
+    Example: `HX0123456789abcdef0123456789abcdef`.
     """
     confirm_template: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
-    """An approved quick reply with the question as {{1}} and two buttons, with the ids {{2}}, which confirms, and
-    {{3}}, which cancels. Example: `HX0123456789abcdef0123456789abcdef`.
+    """An approved quick reply with the question as {{1}} and two buttons, with the ids {{2}}, which
+    confirms, and {{3}}, which cancels. Example: `HX0123456789abcdef0123456789abcdef`.
     """
 
     @field_validator("from_")
@@ -52,7 +67,9 @@ class WhatsAppSettings(VendorSettings):
     def _is_sid(cls, sid: str | None, info: ValidationInfo) -> str | None:
         prefix = "MG" if info.field_name == "messaging_service_sid" else "HX"
         if sid is not None and not re.fullmatch(rf"{prefix}[0-9a-fA-F]{{32}}", sid):
-            raise ValueError(f"is not an id of this kind: write {prefix} and the 32 digits that Twilio's Console shows")
+            raise ValueError(
+                f"is not an id of this kind: write {prefix} and the 32 digits that Twilio's Console shows"
+            )
         return sid
 
     @model_validator(mode="after")
@@ -62,8 +79,12 @@ class WhatsAppSettings(VendorSettings):
         return self
 
     def problem_with_id(self, name: str) -> str:
-        """Return why an id never matches, or not once its person hides the number: that needs the +."""
-        if re.fullmatch(r"(?i)(whatsapp:)?(\+[0-9]{1,15}|[a-z]{2}\.(ent\.)?[a-z0-9]{1,128})", name.strip()):
+        """Return why an id never matches, or not once its person hides the number:
+        that needs the +.
+        """
+        if re.fullmatch(
+            r"(?i)(whatsapp:)?(\+[0-9]{1,15}|[a-z]{2}\.(ent\.)?[a-z0-9]{1,128})", name.strip()
+        ):
             return ""
         return "is no number and no id of WhatsApp: write it as +4915112345678 or DE.1A2B3C"
 

@@ -1,4 +1,6 @@
-"""TwilioSetup: sets, checks and deletes the webhook of a WhatsApp sender or messaging service at Twilio."""
+"""TwilioSetup: sets, checks and deletes the webhook of a WhatsApp
+sender or messaging service at Twilio.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from sayso.channels.whatsapp.incoming import whatsapp_hook
 from sayso.channels.whatsapp.message_log import TwilioMessageLog
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 
-#: Has Twilio retry a failed webhook up to three times, also after a 5xx or a timeout. By default it retries once, and
-#: only after a failed connection. A URL's fragment is neither sent nor signed.
+#: Has Twilio retry a failed webhook up to three times, also after a 5xx or a timeout. By default it
+#: retries once, and only after a failed connection. A URL's fragment is neither sent nor signed.
 RETRIES = "#rc=3&rp=ct,rt,5xx"
 
 _SEARCHED = 1000
@@ -39,12 +41,16 @@ _SANDBOX_PAGE = "Messaging, Try it out, Send a WhatsApp message, Sandbox setting
 class TwilioSetup(PlatformSetup):
     """The setup of one sender at Twilio."""
 
-    def __init__(self, name: str, settings: WhatsAppSettings, public_url: str, options: SetupOptions) -> None:
+    def __init__(
+        self, name: str, settings: WhatsAppSettings, public_url: str, options: SetupOptions
+    ) -> None:
         super().__init__(name, public_url)
         self._settings = settings
         self._service = settings.messaging_service_sid or ""
         token = settings.auth_token.get_secret_value()
-        self._client = PooledSessions(partial(new_client, settings.account_sid, token, settings.api_url or None))
+        self._client = PooledSessions(
+            partial(new_client, settings.account_sid, token, settings.api_url or None)
+        )
 
     async def set_webhook(self) -> list[str]:
         """Set the URLs of the messaging service, or of the sender. Raises SetupError.
@@ -70,10 +76,17 @@ class TwilioSetup(PlatformSetup):
         """Check the account, its webhook, its sender and its templates."""
         try:
             async with self._calls():
-                account = await self._client.here().api.v2010.accounts(self._settings.account_sid).fetch_async()
+                account = (
+                    await self._client.here()
+                    .api.v2010.accounts(self._settings.account_sid)
+                    .fetch_async()
+                )
         except SetupError as exc:
             return [self._fail("account", exc.says, exc.cure)]
-        sids = {"template": self._settings.template, "confirm_template": self._settings.confirm_template}
+        sids = {
+            "template": self._settings.template,
+            "confirm_template": self._settings.confirm_template,
+        }
         templates = [await self._template(kind, sid) for kind, sid in sids.items() if sid]
         return [self._account(account), *await self._address(), *templates]
 
@@ -87,9 +100,19 @@ class TwilioSetup(PlatformSetup):
         ]
 
     def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
-        """Return the delivery status of a message that does not exist. It is logged and has no other effect."""
-        secret = FORGED if forged else self._settings.auth_token.get_secret_value()
-        form = {"AccountSid": self._settings.account_sid, "MessageSid": _NO_MESSAGE, "MessageStatus": "sent"}
+        """Return the delivery status of a message that does not exist.
+
+        It is logged and has no other effect.
+        """
+        if forged:
+            secret = FORGED
+        else:
+            secret = self._settings.auth_token.get_secret_value()
+        form = {
+            "AccountSid": self._settings.account_sid,
+            "MessageSid": _NO_MESSAGE,
+            "MessageStatus": "sent",
+        }
         return whatsapp_hook(self._url, secret, form)
 
     def message_log(self) -> MessageLog:
@@ -102,7 +125,9 @@ class TwilioSetup(PlatformSetup):
 
     @property
     def _where(self) -> str:
-        return f"messaging service {self._service}" if self._service else f"sender {self._settings.from_}"
+        if self._service:
+            return f"messaging service {self._service}"
+        return f"sender {self._settings.from_}"
 
     async def _set(self, url: str, fallback: str, status: str) -> None:
         from twilio.rest.messaging.v2.channels_sender import ChannelsSenderList
@@ -125,11 +150,15 @@ class TwilioSetup(PlatformSetup):
 
     async def _sender(self) -> Any:
         """Return the sender of the configured number. Raises SetupError."""
-        senders = await self._client.here().messaging.v2.channels_senders.list_async("whatsapp", limit=_SEARCHED)
+        senders = await self._client.here().messaging.v2.channels_senders.list_async(
+            "whatsapp", limit=_SEARCHED
+        )
         sender = next((each for each in senders if each.sender_id == self._settings.from_), None)
         if sender is None:
             known = ", ".join(sorted(str(sender.sender_id) for sender in senders)) or "none"
-            raise SetupError(f"this account has no sender {self._settings.from_}", f"use one of its own: {known}")
+            raise SetupError(
+                f"this account has no sender {self._settings.from_}", f"use one of its own: {known}"
+            )
         return sender
 
     def _account(self, account: Any) -> CheckResult:
@@ -137,45 +166,70 @@ class TwilioSetup(PlatformSetup):
         if account.status != "active":
             return self._fail("account", says, "the Twilio Console shows what it waits for")
         if account.type == "Trial":
-            return self._warn("account", says, "upgrade it: a trial has few messages a day", id="account-trial")
+            return self._warn(
+                "account", says, "upgrade it: a trial has few messages a day", id="account-trial"
+            )
         return self._ok("account", says)
 
     async def _address(self) -> list[CheckResult]:
         if self._is_sandbox:
-            return [self._ok("webhook", f"the Sandbox has no API; it must be {bare_url(self._url)} ({_SANDBOX_PAGE})")]
+            return [
+                self._ok(
+                    "webhook",
+                    f"the Sandbox has no API; it must be {bare_url(self._url)} ({_SANDBOX_PAGE})",
+                )
+            ]
         try:
             async with self._calls():
                 if not self._service:
                     sender = await self._sender()
                     webhook = sender.webhook or {}
-                    values = (webhook.get(key) for key in ("callback_url", "callback_method", "fallback_url"))
+                    values = (
+                        webhook.get(key)
+                        for key in ("callback_url", "callback_method", "fallback_url")
+                    )
                     return [self._online(sender), self._compared(*values)]
-                service = await self._client.here().messaging.v1.services(self._service).fetch_async()
+                service = (
+                    await self._client.here().messaging.v1.services(self._service).fetch_async()
+                )
         except SetupError as exc:
             return [self._fail("webhook", exc.says, exc.cure, id="webhook-unknown")]
         if service.use_inbound_webhook_on_number:
             return [self._fail("webhook", f"{self._where} leaves webhooks to its numbers")]
-        return [self._compared(service.inbound_request_url, service.inbound_method, service.fallback_url)]
+        return [
+            self._compared(
+                service.inbound_request_url, service.inbound_method, service.fallback_url
+            )
+        ]
 
     def _online(self, sender: Any) -> CheckResult:
         if str(sender.status).startswith("ONLINE"):
             return self._ok("sender", f"{sender.sender_id} is {sender.status}")
         reasons = "; ".join(
-            str(reason.get("message") or reason.get("code") or reason) if isinstance(reason, dict) else str(reason)
+            str(reason.get("message") or reason.get("code") or reason)
+            if isinstance(reason, dict)
+            else str(reason)
             for reason in sender.offline_reasons or ()
         )
         says = f"{sender.sender_id} is {sender.status}{f': {reasons}' if reasons else ''}"
-        return self._fail("sender", says, "open the sender in the Twilio Console, Messaging, Senders")
+        return self._fail(
+            "sender", says, "open the sender in the Twilio Console, Messaging, Senders"
+        )
 
     def _compared(self, url: str | None, method: str | None, fallback: str | None) -> CheckResult:
         if (url or "").partition("#")[0] != self._url:
-            says = f"Twilio sends to {bare_url(url)}, not to {bare_url(self._url)}" if url else "no webhook is set"
+            if url:
+                says = f"Twilio sends to {bare_url(url)}, not to {bare_url(self._url)}"
+            else:
+                says = "no webhook is set"
             return self._fail("webhook", says)
         if method and method != "POST":
             return self._fail("webhook", f"Twilio sends by {method}, which is refused")
         if not fallback:
             cure = f"run `sayso channel connect {self._name}`"
-            return self._warn("webhook", "no fallback: failed webhooks are lost", cure, id="webhook-fallback")
+            return self._warn(
+                "webhook", "no fallback: failed webhooks are lost", cure, id="webhook-fallback"
+            )
         return self._ok("webhook", f"{bare_url(self._url)}, which is ours, with a fallback")
 
     async def _template(self, kind: str, sid: str) -> CheckResult:

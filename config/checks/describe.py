@@ -1,4 +1,6 @@
-"""What `sayso check` prints: what each channel answers with and may do, and warnings about patterns and prices."""
+"""What `sayso check` prints: what each channel answers with and may do,
+and warnings about patterns and prices.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,13 @@ from sayso.config.settings.channels import AccessSettings, AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import Path_, SourceSettings
-from sayso.config.wiring.agents import AgentDeps, channel_after, load_bot_tools, own_tools, tool_policy
+from sayso.config.wiring.agents import (
+    AgentDeps,
+    channel_after,
+    load_bot_tools,
+    own_tools,
+    tool_policy,
+)
 from sayso.config.wiring.libraries import library_problems
 from sayso.config.wiring.tools import OpenTools, build_selector, names_of_remote
 from sayso.pending.action import After
@@ -37,7 +45,11 @@ from sayso.pending.action import After
 #: a check that gives up too early fails.
 CHECK_SECONDS = 30.0
 #: What becomes of a call, by the decision of the policy.
-DECISIONS: Mapping[PolicyVerdict, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
+DECISIONS: Mapping[PolicyVerdict, str] = {
+    "allow": "runs at once",
+    "review": "asks first",
+    "deny": "never runs",
+}
 #: What follows the outcome of a confirmed action.
 AFTER_TEXTS: Mapping[After, str] = {
     "continue": "the model goes on",
@@ -48,7 +60,9 @@ _GROUPS = {"mention": "", "always": "answers every message of a group", "never":
 
 @dataclass(frozen=True, slots=True)
 class ChannelDescription:
-    """One channel: who may talk there, the parts of its agent, and what becomes of a call of each tool."""
+    """One channel: who may talk there, the parts of its agent,
+    and what becomes of a call of each tool.
+    """
 
     name: str
     platform: str
@@ -65,7 +79,10 @@ class ChannelDescription:
 
     def lines(self) -> Iterator[str]:
         """Yield the description as text."""
-        platform = f"{self.platform}, polled" if self.is_polled else self.platform
+        if self.is_polled:
+            platform = f"{self.platform}, polled"
+        else:
+            platform = self.platform
         yield f"{self.name} ({platform}), a yes is good for {self.confirm_seconds:g} s"
         yield f"  {self.access}"
         yield from (f"  {part}: {text}" for part, text in self.agent.items())
@@ -102,7 +119,9 @@ def describe(
     seconds: float = CHECK_SECONDS,
     offline: bool = False,
 ) -> BotDescription:
-    """Return what each channel answers with and may do. Remote sources have this many seconds to answer.
+    """Return what each channel answers with and may do.
+
+    Remote sources have this many seconds to answer.
 
     The libraries of all configured features are imported. No model is asked; with `offline` no
     remote source either, whose tools are then unknown. Raises ConfigError.
@@ -113,10 +132,13 @@ def describe(
     deps = AgentDeps.open(settings, Path())
     opened = load_bot_tools(settings, remote=not offline, strict=True, seconds=seconds)
     opened.close()
-    not_asked = tuple(names_of_remote(settings)) if offline else ()
+    if offline:
+        not_asked = tuple(names_of_remote(settings))
+    else:
+        not_asked = ()
     channels = tuple(_describe_channel(settings, name, deps, opened) for name in settings.channels)
-    # A pattern that names no tool is no error, since a rule may be older than its tool. But a misspelled one restricts
-    # nothing. While a source does not answer, not all tools are known.
+    # A pattern that names no tool is no error, since a rule may be older than its tool. But a
+    # misspelled one restricts nothing. While a source does not answer, not all tools are known.
     in_policies: Iterable[str] = ()
     if not (opened.problems or not_asked):
         in_policies = _in_policies(settings, opened)
@@ -125,7 +147,9 @@ def describe(
     return BotDescription(channels, opened.problems, warnings, not_asked)
 
 
-def _describe_channel(settings: Settings, name: str, deps: AgentDeps, opened: OpenTools) -> ChannelDescription:
+def _describe_channel(
+    settings: Settings, name: str, deps: AgentDeps, opened: OpenTools
+) -> ChannelDescription:
     channel = settings.channels[name]
     build_selector(settings, name)  # raises ConfigError for one that cannot be built
     deps.provider_of(name)  # and for a model that cannot be asked
@@ -133,7 +157,9 @@ def _describe_channel(settings: Settings, name: str, deps: AgentDeps, opened: Op
     outcomes = {}
     after = channel_after(settings, name)
     for tool in (*opened.select(channel.tools).all(), *own_tools(settings)):
-        decision = effective_decision(tool, {}, config.tool_policy).decision  # before its arguments are known
+        decision = effective_decision(
+            tool, {}, config.tool_policy
+        ).decision  # before its arguments are known
         outcomes[tool.name] = DECISIONS[decision]
         if tool.proposes and decision == "allow":
             outcomes[tool.name] = "asks by itself"
@@ -170,7 +196,10 @@ def describe_access(channel: AnyChannel) -> str:
         return "talks to: everybody"
     people = "everybody"
     if access.allow is not None or access.pairing:
-        named = f"{len(access.allow)} named and " if access.allow else ""
+        if access.allow:
+            named = f"{len(access.allow)} named and "
+        else:
+            named = ""
         people = f"{named}those an operator approves{', by code' if access.pairing else ''}"
     return f"talks to: {'; '.join([people, *_limits(access)])}"
 
@@ -189,12 +218,16 @@ def _limits(access: AccessSettings) -> Iterator[str]:
 
 
 def describe_agent(settings: Settings, channel: str) -> dict[str, str]:
-    """Return the model of a channel's agent, and each of memory, cache, budget and guards that is not the default."""
+    """Return the model of a channel's agent, and each of memory, cache,
+    budget and guards that is not the default.
+    """
     agent = settings.agent_of(channel)
     parts = {
         "model": ", then ".join(_models(agent)),
         "memory": ", ".join(_memory(agent.memory)),
-        "cache": f"answers for {agent.cache.ttl:g} s, in {agent.cache.store}" if agent.cache else "",
+        "cache": f"answers for {agent.cache.ttl:g} s, in {agent.cache.store}"
+        if agent.cache
+        else "",
         "budget": ", ".join(_budget(agent.budget)),
         "guards": ", ".join(_guards(agent.guards)),
     }
@@ -206,8 +239,15 @@ def _models(agent: AgentSettings) -> list[str]:
 
 
 def _memory(memory: MemorySettings) -> Iterator[str]:
-    tokens = f" of {memory.max_tokens} tokens" if memory.max_tokens else ""
-    extras = [name for name in ("summarize", "entities", "relationships") if getattr(memory, name) is not None]
+    if memory.max_tokens:
+        tokens = f" of {memory.max_tokens} tokens"
+    else:
+        tokens = ""
+    extras = [
+        name
+        for name in ("summarize", "entities", "relationships")
+        if getattr(memory, name) is not None
+    ]
     if not (memory.model_fields_set or extras):
         return
     yield f"{memory.max_messages} messages{tokens}"
@@ -219,7 +259,8 @@ def _memory(memory: MemorySettings) -> Iterator[str]:
 
 def _budget(budget: BudgetSettings) -> Iterator[str]:
     for period in ("run", "conversation", "day"):
-        tokens, usd = getattr(budget, f"{period}_tokens"), getattr(budget, f"{period}_usd")
+        tokens = getattr(budget, f"{period}_tokens")
+        usd = getattr(budget, f"{period}_usd")
         limits = [*([f"{tokens:,} tokens"] if tokens else []), *([f"{usd:g} USD"] if usd else [])]
         if limits:
             yield f"{' and '.join(limits)} a {period}{' and day' if period == 'conversation' else ''}"
@@ -238,21 +279,31 @@ def _guards(guards: GuardSettings) -> Iterator[str]:
 
 def _guardrail(guardrail: GuardrailSettings) -> str:
     kind = next(kind for kind in GUARDRAILS if getattr(guardrail, kind) is not None)
-    return f"{kind} ({guardrail.action or 'block'})" if kind != "plugin" else str(guardrail.plugin)
+    if kind != "plugin":
+        return f"{kind} ({guardrail.action or 'block'})"
+    return str(guardrail.plugin)
 
 
 def _by_model(side: SideSettings) -> str:
-    return f" by {side.model}" if side.model else ""
+    if side.model:
+        return f" by {side.model}"
+    return ""
 
 
 def unknown_prices(settings: Settings) -> Iterator[str]:
-    """Yield a warning for each model whose price is unknown, so that no budget in dollars holds for it."""
+    """Yield a warning for each model whose price is unknown,
+    so that no budget in dollars holds for it.
+    """
     if not settings.agent.budget.in_dollars:
         return
     where = settings.origin.at("agent", "budget")
-    models = (model for channel in settings.channels for model in _models(settings.agent_of(channel)))
+    models = (
+        model for channel in settings.channels for model in _models(settings.agent_of(channel))
+    )
     for model in dict.fromkeys(models):
-        usage, vendor, prices = UsageStats(1, 1, 2), vendor_of(model), settings.agent.prices
+        usage = UsageStats(1, 1, 2)
+        vendor = vendor_of(model)
+        prices = settings.agent.prices
         if model != OFFLINE and cost_usd(name_of(model), usage, vendor, prices=prices) is None:
             cure = f"add prices: {{{name_of(model)!r}: [1.0, 2.0]}}, dollars for a million tokens of input and output"
             yield f"{where}warning: agent.budget: the price of {model!r} is unknown, so no limit in USD holds: {cure}"
@@ -269,19 +320,30 @@ def _in_sources(settings: Settings, own_names: Mapping[int, Sequence[str]]) -> I
             continue
         patterns = list(_patterns(source, ("tools", index)))
         names = own_names[index]
-        prefixed = [f"{source.namespace}-{name}" for name in names] if source.namespace else []
+        if source.namespace:
+            prefixed = [f"{source.namespace}-{name}" for name in names]
+        else:
+            prefixed = []
         for path, pattern in patterns:
-            yield from _warning(settings, path, pattern, [*names, *prefixed] if path[2] == "confirm" else names)
+            yield from _warning(
+                settings, path, pattern, [*names, *prefixed] if path[2] == "confirm" else names
+            )
 
 
 def _patterns(source: SourceSettings, path: Path_) -> Iterator[tuple[Path_, str]]:
     for key in ("include", "exclude", "confirm"):
         value = getattr(source, key)
-        yield from (((*path, key, index), each) for index, each in enumerate(value if isinstance(value, list) else ()))
+        yield from (
+            ((*path, key, index), each)
+            for index, each in enumerate(value if isinstance(value, list) else ())
+        )
 
 
 def _in_policies(settings: Settings, opened: OpenTools) -> Iterator[str]:
-    """Yield a warning for each pattern of a policy that names no tool. Its channel need not have the tool."""
+    """Yield a warning for each pattern of a policy that names no tool.
+
+    Its channel need not have the tool.
+    """
     names = [tool.name for tool in [*opened.tools, *own_tools(settings)]]
     for name, channel in settings.channels.items():
         path: Path_ = ("channels", name, "policy")
@@ -299,20 +361,32 @@ def _in_policies(settings: Settings, opened: OpenTools) -> Iterator[str]:
 
 
 def _warning(settings: Settings, path: Path_, pattern: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield a warning unless the pattern matches a name. Of all rules only `allow` and those of sources mind case.
+    """Yield a warning unless the pattern matches a name.
 
-    The suggestion is the pattern with any namespace, the nearest name, or the pattern with its beginning corrected.
+    Of all rules only `allow` and those of sources mind case.
+
+    The suggestion is the pattern with any namespace, the nearest name,
+    or the pattern with its beginning corrected.
     """
     ignores_case = path[0] == "channels" and "allow" not in path
-    if _matches(pattern, names) or (ignores_case and _matches(pattern.casefold(), [name.casefold() for name in names])):
+    if _matches(pattern, names) or (
+        ignores_case and _matches(pattern.casefold(), [name.casefold() for name in names])
+    ):
         return
     stem = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
     start = nearest(stem, dict.fromkeys(name[: len(stem)] for name in names))
-    whole = nearest(pattern, names) if stem == pattern else ""
+    if stem == pattern:
+        whole = nearest(pattern, names)
+    else:
+        whole = ""
     candidates = [f"*-{pattern}", whole, start and start + pattern[len(stem) :]]
     suggestion = next((each for each in candidates if _matches(each, names)), "")
-    hint = f", did you mean {suggestion!r}?" if suggestion else ""
-    where, dotted = settings.origin.at(*path), ".".join(map(str, path))
+    if suggestion:
+        hint = f", did you mean {suggestion!r}?"
+    else:
+        hint = ""
+    where = settings.origin.at(*path)
+    dotted = ".".join(map(str, path))
     yield f"{where}warning: {dotted}: {pattern!r} names no tool{hint}"
 
 

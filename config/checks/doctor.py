@@ -1,4 +1,7 @@
-"""`sayso doctor`: check a running bot from outside, with a harmless webhook for each platform. Changes nothing."""
+"""`sayso doctor`: check a running bot from outside, with a harmless webhook for each platform.
+
+Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,14 @@ from sayso.config.wiring.redis_parts import find_queue, find_redis, open_deliver
 from sayso.config.wiring.stores import FileStores, open_bucket
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.redis.checks import explain, unreachable, wrong_server
-from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect, nodes_of, servers_of
+from sayso.pending.redis.client import (
+    RedisUnfit,
+    address_of,
+    check_writable,
+    connect,
+    nodes_of,
+    servers_of,
+)
 from sayso.pending.redis.failures import Failure
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss.resume import halts_of, is_restoring
@@ -54,12 +64,15 @@ if TYPE_CHECKING:
 
 #: How long our own web may take to answer, in seconds.
 WEB_SECONDS = 10.0
-#: By how much the clocks of this machine and of Redis may differ before it is a warning, and a failure, in seconds.
-#: Links expire by the one, Slack's signatures by the other, and those are valid for 300 seconds.
-CLOCK_SECONDS, CLOCK_LIMIT = 2.0, 60.0
+#: By how much the clocks of this machine and of Redis may differ before it is a warning, and a
+#: failure, in seconds. Links expire by the one, Slack's signatures by the other, and those are
+#: valid for 300 seconds.
+CLOCK_SECONDS = 2.0
+CLOCK_LIMIT = 60.0
 #: After how many seconds without a message a channel counts as silent: a week.
 SILENT_SECONDS = 7 * 86400.0
-#: The id of a risk (`risks_of`), or of what makes a server unfit, by words in it. The first match counts.
+#: The id of a risk (`risks_of`), or of what makes a server unfit, by words in it.
+#: The first match counts.
 _RISK_IDS = {
     "maxmemory-policy is": "redis-eviction", "appendonly is": "redis-persistence", "appendfsync is": "redis-fsync",
     "this Redis is": "redis-version", "has no replica": "redis-no-replica",
@@ -76,8 +89,8 @@ MISSED_MOST = 500
 class Doctor:
     """Checks one running bot. Lives as long as one command.
 
-    `web` sends requests to our own web; `own` is this machine's clock, in Unix seconds; `running` is the note of a bot
-    that runs on this machine, None where none is known.
+    `web` sends requests to our own web; `own` is this machine's clock, in Unix seconds; `running`
+    is the note of a bot that runs on this machine, None where none is known.
     """
 
     def __init__(
@@ -89,11 +102,17 @@ class Doctor:
         own: Callable[[], float] = time.time,
         running: Running | None = None,
     ) -> None:
-        self._settings, self._data = settings, data
-        self._web, self._own, self._running = web, own, running
-        given = os.environ.get("SAYSO_PUBLIC_URL", "") or (running.public_url or running.url if running else "")
+        self._settings = settings
+        self._data = data
+        self._web = web
+        self._own = own
+        self._running = running
+        given = os.environ.get("SAYSO_PUBLIC_URL", "") or (
+            running.public_url or running.url if running else ""
+        )
         self._url = find_public_url(settings, given)
-        #: Whether it is known where the web answers, and whether webhooks can be tried there: this bot may answer.
+        #: Whether it is known where the web answers, and whether webhooks can be tried there:
+        #: this bot may answer.
         self._is_known = self._takes_webhooks = bool(settings.public_url or given)
         try:
             self._ids = bot_ids(settings, known_keys(data))
@@ -103,10 +122,18 @@ class Doctor:
         self._setups: list[PlatformSetup | MessageLog] = []
 
     async def results(self) -> AsyncIterator[CheckResult]:
-        """Yield the result of every check as soon as it is known. What cannot be reached is a result, too."""
+        """Yield the result of every check as soon as it is known.
+
+        What cannot be reached is a result, too.
+        """
         yield CheckResult("config", "ok", f"channels: {', '.join(self._settings.channels)}")
         for problem in library_problems(self._settings):
-            yield CheckResult("libraries", "fail", problem, "run the command; see that it is the bot's environment")
+            yield CheckResult(
+                "libraries",
+                "fail",
+                problem,
+                "run the command; see that it is the bot's environment",
+            )
         steps = [_each(self._redis()), _each(_files(self._settings, self._data)), self._address()]
         steps += [self._channel(name, channel) for name, channel in self._settings.channels.items()]
         steps.append(self._paid_messages())
@@ -126,7 +153,10 @@ class Doctor:
                 says = "`sayso up` runs, and the Redis that it brings does not"
                 yield CheckResult("redis", "fail", says, cure, id="redis-away")
                 return
-            says = str(exc) if isinstance(exc, ConfigError) else f"REDIS_URL: {exc}"
+            if isinstance(exc, ConfigError):
+                says = str(exc)
+            else:
+                says = f"REDIS_URL: {exc}"
             cure = "set REDIS_URL, or give --data of a running `sayso up`"
             yield CheckResult("redis", "fail", says, cure, id="redis-unknown")
             return
@@ -147,12 +177,15 @@ class Doctor:
         place = address_of(client)
         wrong = wrong_server(client)
         if wrong:
-            yield CheckResult("redis", "fail", f"{place} {wrong[0]}", wrong[1], id="redis-no-primary")
+            yield CheckResult(
+                "redis", "fail", f"{place} {wrong[0]}", wrong[1], id="redis-no-primary"
+            )
             return
         try:
             check_writable(client, prefix=self._settings.key_prefix)
         except ResponseError as exc:
-            says, cure = f"{place} refuses to write: {exc}", "give it memory and disk, or the user its commands"
+            says = f"{place} refuses to write: {exc}"
+            cure = "give it memory and disk, or the user its commands"
             yield CheckResult("redis", "fail", says, cure, id="redis-read-only")
         yield from _fitness(client, place, self._settings)
         if is_restoring(client, prefix=self._settings.key_prefix):
@@ -164,7 +197,9 @@ class Doctor:
             yield CheckResult("halt", "fail", says, cure)
         yield self._clock(client)
         yield from _workers(client, self._settings.key_prefix)
-        for alert in RedisAlerts(client, prefix=self._settings.key_prefix).of(self._settings.channels):
+        for alert in RedisAlerts(client, prefix=self._settings.key_prefix).of(
+            self._settings.channels
+        ):
             cure = "mend what it names; `sayso deliveries list` has it too"
             yield CheckResult("alert", "fail", alert.text, cure, alert.channel)
         yield from self._queue(client)
@@ -180,7 +215,9 @@ class Doctor:
                 yield CheckResult("queue", "fail", says, wrong[1], id="queue-away")
             elif is_suspended(queue):
                 says = "the queue is suspended: messages are kept, and no worker takes them"
-                yield CheckResult("queue", "fail", says, "run `rq resume` on its Redis", id="queue-suspended")
+                yield CheckResult(
+                    "queue", "fail", says, "run `rq resume` on its Redis", id="queue-suspended"
+                )
             elif url:
                 yield CheckResult("queue", "ok", f"{address_of(queue)} answers")
         except ValueError as exc:
@@ -203,7 +240,9 @@ class Doctor:
 
     async def _address(self) -> AsyncIterator[CheckResult]:
         if self._running and self._running.url != self._url:
-            yield await self._answers("web", self._running.url, "see its log; it listens on this machine")
+            yield await self._answers(
+                "web", self._running.url, "see its log; it listens on this machine"
+            )
         if not self._is_known:
             says = f"no web is known to run on {self._data}, and neither public_url nor SAYSO_PUBLIC_URL is set"
             cure = "start `sayso web` or `sayso up` on this machine, or say where it answers with SAYSO_PUBLIC_URL"
@@ -211,15 +250,24 @@ class Doctor:
             return
         given = bare_url(self._url)
         if is_local(self._url):
-            vendors = [name for name, channel in self._settings.channels.items() if channel.needs_public_url]
+            vendors = [
+                name
+                for name, channel in self._settings.channels.items()
+                if channel.needs_public_url
+            ]
             if vendors:
                 says = f"{given} is this machine or its own network: {', '.join(vendors)} would never reach it"
                 cure = "set public_url to the https address at which your proxy or tunnel answers from outside"
                 yield CheckResult("public_url", "fail", says, cure)
-        yield await self._answers("healthz", self._url, "start the web, and see that public_url leads to it")
+        yield await self._answers(
+            "healthz", self._url, "start the web, and see that public_url leads to it"
+        )
 
     async def _answers(self, check: str, url: str, cure: str) -> CheckResult:
-        """Return whether this bot answers at a URL. `cure` is for a URL that does not answer at all."""
+        """Return whether this bot answers at a URL.
+
+        `cure` is for a URL that does not answer at all.
+        """
         given = bare_url(url)
         try:
             answer = await self._web.get(f"{url}/healthz")
@@ -235,12 +283,15 @@ class Doctor:
             cure = "see what public_url leads to: the proxy must pass every path on"
             return CheckResult(check, "fail", says, cure, id="web-foreign")
         shown = answer.headers.get(BOT_HEADER, "")
-        if shown and self._ids and shown not in self._ids:  # without the header it is an older version
+        # Without the header it is an older version.
+        if shown and self._ids and shown not in self._ids:
             self._takes_webhooks = self._takes_webhooks and url != self._url
             says = f"another bot of Sayso answers at {given}, or this one with other secret keys"
             cure = "see what listens there and where public_url leads; give both the same SAYSO_SECRET_KEYS and name"
             return CheckResult(check, "fail", says, cure, id="web-other-bot")
-        return CheckResult(check, "ok", f"{given} answers{', for this machine only' if is_local(url) else ''}")
+        return CheckResult(
+            check, "ok", f"{given} answers{', for this machine only' if is_local(url) else ''}"
+        )
 
     async def _channel(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
         state = find_state(self._settings, self._data)
@@ -259,7 +310,9 @@ class Doctor:
         if channel.polls:
             try:
                 client = connect(find_redis(self._settings, self._data))
-                asks = LeaderLock(client, poll_lock(channel), prefix=self._settings.key_prefix).is_held()
+                asks = LeaderLock(
+                    client, poll_lock(channel), prefix=self._settings.key_prefix
+                ).is_held()
             except (ConfigError, ValueError, RedisError):
                 asks = False  # that Redis is away is reported by another check
             if asks:
@@ -267,12 +320,16 @@ class Doctor:
             else:
                 cure = "run `sayso poll`; `sayso up` does"
                 yield CheckResult("poller", "fail", "no process polls for its updates", cure, name)
-        forged, signed = setup.probe(self._own(), forged=True), setup.probe(self._own())
+        forged = setup.probe(self._own(), forged=True)
+        signed = setup.probe(self._own())
         if forged and signed and self._takes_webhooks:
             yield await _probe(self._web, name, hook_url(self._url, name), forged, signed)
 
     async def _silence(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
-        """Check when a message of the channel came in last. A bot without messages is no failure."""
+        """Check when a message of the channel came in last.
+
+        A bot without messages is no failure.
+        """
         if channel.has_page:
             return
         try:
@@ -282,15 +339,20 @@ class Doctor:
             return  # that Redis is away is reported by another check
         cure = "write to the bot from its platform; if nothing arrives, its webhook leads elsewhere or is turned off"
         if seconds is None:
-            yield CheckResult("silence", "warn", "no message has come in, in 90 days at least", cure, name)
+            yield CheckResult(
+                "silence", "warn", "no message has come in, in 90 days at least", cure, name
+            )
         elif seconds > SILENT_SECONDS:
             says = f"no message has come in for {seconds / 86400:.0f} days"
             yield CheckResult("silence", "warn", says, cure, name)
         else:
-            yield CheckResult("silence", "ok", f"a message came in {seconds / 3600:.0f} hours ago", channel=name)
+            yield CheckResult(
+                "silence", "ok", f"a message came in {seconds / 3600:.0f} hours ago", channel=name
+            )
 
     async def _paid_messages(self) -> AsyncIterator[CheckResult]:
-        """Show what the channels sent whose platform takes money for each message, and warn of settings that add some.
+        """Show what the channels sent whose platform takes money for each message,
+        and warn of settings that add some.
 
         Nothing is counted while Redis is away, which another check says.
         """
@@ -315,7 +377,8 @@ class Doctor:
     async def _messages(self, name: str, setup: PlatformSetup) -> AsyncIterator[CheckResult]:
         """Check whether the platform's log has messages that never reached us.
 
-        Nothing is said for a platform without a log, and while Redis is away, which another check says.
+        Nothing is said for a platform without a log, and while Redis is away,
+        which another check says.
         """
         try:
             listed = setup.message_log()
@@ -324,7 +387,9 @@ class Doctor:
         self._setups.append(listed)
         try:
             missed = open_missed_messages(self._settings, self._data, name, listed, self._own)
-            messages = [each async for each in missed.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
+            messages = [
+                each async for each in missed.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)
+            ]
         except SetupError as exc:
             yield CheckResult("messages", "fail", exc.says, exc.cure, name, id="messages-unknown")
             return
@@ -332,7 +397,9 @@ class Doctor:
             return
         count = sum(each.state == "missed" for each in messages)
         if count:
-            says = f"{count} of the {len(messages)} newest messages of the last hour never reached us"
+            says = (
+                f"{count} of the {len(messages)} newest messages of the last hour never reached us"
+            )
             yield CheckResult("messages", "fail", says, f"run `sayso channel recover {name}`", name)
         else:
             says = f"{len(messages)} on Twilio's list of the last hour, none that never reached us"
@@ -340,12 +407,16 @@ class Doctor:
 
 
 def _added_messages(settings: Settings, name: str, channel: AnyChannel) -> Iterator[CheckResult]:
-    """Yield a warning where the configuration adds messages to a channel whose platform takes money for each."""
+    """Yield a warning where the configuration adds messages to a channel
+    whose platform takes money for each.
+    """
     added = []
     if channel.expiry_notice:
         added.append("expiry_notice sends one for each question that ends unanswered")
     if not settings.workers.join_bursts:
-        added.append("without workers.join_bursts each of several texts in a row gets an answer of its own")
+        added.append(
+            "without workers.join_bursts each of several texts in a row gets an answer of its own"
+        )
     if added:
         says = f"the platform takes money for each message: {'; '.join(added)}"
         cure = "leave these keys out, unless people need those messages"
@@ -354,9 +425,13 @@ def _added_messages(settings: Settings, name: str, channel: AnyChannel) -> Itera
 
 def _counted(counts: Mapping[tuple[str, str], int], name: str) -> str:
     """Return the paid messages of a channel by price class, such as "3 (2 service, 1 utility)"."""
-    classes = {kind: number for (channel, kind), number in sorted(counts.items()) if channel == name}
+    classes = {
+        kind: number for (channel, kind), number in sorted(counts.items()) if channel == name
+    }
     listed = ", ".join(f"{number} {kind}" for kind, number in classes.items())
-    return f"{sum(classes.values())} ({listed})" if classes else "none"
+    if classes:
+        return f"{sum(classes.values())} ({listed})"
+    return "none"
 
 
 async def _probe(
@@ -378,7 +453,9 @@ async def _probe(
                 return failure(says, _cure(answer, forged=kind == "forged"))
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         says = f"{bare_url(url)} does not answer ({type(exc).__name__})"
-        return failure(says, "see that the web runs and that public_url leads to it, also from this machine")
+        return failure(
+            says, "see that the web runs and that public_url leads to it, also from this machine"
+        )
     says = f"{bare_url(url)} takes what is signed and refuses what is forged"
     return CheckResult("signature", "ok", says, channel=name)
 
@@ -405,7 +482,8 @@ def _cure(answer: httpx.Response, *, forged: bool) -> str:
 
 
 async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
-    """Ask each model of the configuration for one word, which costs a few tokens, and yield the results.
+    """Ask each model of the configuration for one word, which costs a few tokens,
+    and yield the results.
 
     A fallback is asked by itself: it would hide that the model before it does not answer.
     """
@@ -450,22 +528,30 @@ async def _answer_of(model: str, provider: Provider) -> CheckResult:
 
 
 def _model_failure(model: str, error: Exception) -> CheckResult:
-    return CheckResult("model", "fail", f"{model}: {error}", "see its key, its name and its vendor's status page")
+    return CheckResult(
+        "model", "fail", f"{model}: {error}", "see its key, its name and its vendor's status page"
+    )
 
 
 def clock_result(ahead: Mapping[str, float]) -> CheckResult:
-    """Return the result for servers whose clocks are so many seconds ahead of this machine's, by their addresses."""
-    fast, slow = max(ahead, key=ahead.__getitem__, default=""), min(ahead, key=ahead.__getitem__, default="")
+    """Return the result for servers whose clocks are so many seconds ahead of this machine's,
+    by their addresses.
+    """
+    fast = max(ahead, key=ahead.__getitem__, default="")
+    slow = min(ahead, key=ahead.__getitem__, default="")
     apart, off = (ahead[fast] - ahead[slow], max(ahead.values(), key=abs)) if ahead else (0.0, 0.0)
     if apart > CLOCK_SECONDS:
-        says = (
-            f"the clocks of {slow} and {fast} are {apart:.1f} s apart: a lease may end early or late after a failover"
-        )
+        says = f"the clocks of {slow} and {fast} are {apart:.1f} s apart: a lease may end early or late after a failover"
         return CheckResult(
-            "clock", "warn" if apart <= CLOCK_LIMIT else "fail", says, "have all set their clocks by NTP"
+            "clock",
+            "warn" if apart <= CLOCK_LIMIT else "fail",
+            says,
+            "have all set their clocks by NTP",
         )
     if abs(off) <= CLOCK_SECONDS:
-        return CheckResult("clock", "ok", f"this machine and Redis agree within {CLOCK_SECONDS:g} s")
+        return CheckResult(
+            "clock", "ok", f"this machine and Redis agree within {CLOCK_SECONDS:g} s"
+        )
     says = f"Redis is {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} us"
     cure = "have both set their clocks by NTP: links expire by one, and Slack's signatures by the other"
     return CheckResult("clock", "warn" if abs(off) <= CLOCK_LIMIT else "fail", says, cure)
@@ -500,19 +586,28 @@ def _risk_id(risk: str) -> str:
 
 
 def _safety(client: Redis, place: str) -> Iterator[CheckResult]:
-    """Yield the risks to a server's data that are not settings. A server that hides its INFO has no findings."""
+    """Yield the risks to a server's data that are not settings.
+
+    A server that hides its INFO has no findings.
+    """
     try:
-        persistence, replication = client.info("persistence"), client.info("replication")
+        persistence = client.info("persistence")
+        replication = client.info("replication")
     except ResponseError:
         return
     failing = [name for name in _WRITES if persistence.get(name) not in (None, "ok")]
     if failing:
-        says, cure = f"{place} could not write its files ({', '.join(failing)})", "see its log: the disk may be full"
+        says = f"{place} could not write its files ({', '.join(failing)})"
+        cure = "see its log: the disk may be full"
         yield CheckResult("redis", "fail", says, cure, id="redis-not-persisting")
     # On this machine a replica elsewhere would outlive the bot that needs it.
     host = place.rpartition(":")[0].strip("[]")
     is_here = place.startswith("/") or host == "localhost" or is_loopback(host)
-    if not is_here and replication.get("role") == "master" and replication.get("connected_slaves") == 0:
+    if (
+        not is_here
+        and replication.get("role") == "master"
+        and replication.get("connected_slaves") == 0
+    ):
         yield no_replica(place)
 
 
@@ -525,16 +620,24 @@ def no_replica(place: str) -> CheckResult:
 
 def _workers(client: Redis, prefix: str) -> Iterator[CheckResult]:
     heartbeat = Heartbeat(client, prefix=prefix)
-    count, ours = heartbeat.count(), own_version()
+    count = heartbeat.count()
+    ours = own_version()
     if not count:
         says = "none is alive: messages are stored and not answered"
-        yield CheckResult("workers", "fail", says, "start one with `sayso worker`", id="workers-none")
+        yield CheckResult(
+            "workers", "fail", says, "start one with `sayso worker`", id="workers-none"
+        )
         return
     yield CheckResult("workers", "ok", f"{count} alive")
-    others = {version: number for version, number in heartbeat.versions().items() if version not in ("", ours)}
+    others = {
+        version: number
+        for version, number in heartbeat.versions().items()
+        if version not in ("", ours)
+    }
     if ours and others:
         running = ", ".join(f"{number} of {version}" for version, number in sorted(others.items()))
-        says, cure = f"{running}, while this command is {ours}", "restart them; during an update wait for its end"
+        says = f"{running}, while this command is {ours}"
+        cure = "restart them; during an update wait for its end"
         yield CheckResult("workers", "warn", says, cure, id="workers-old")
 
 
@@ -562,7 +665,11 @@ def _files(settings: Settings, data: Path) -> Iterator[CheckResult]:
         yield _unusable(exc, data)
     else:
         cure = "free some of it, or change `media:` in the configuration"
-        yield CheckResult("disk", "fail", full, cure) if full else CheckResult("disk", "ok", "there is room for files")
+        yield (
+            CheckResult("disk", "fail", full, cure)
+            if full
+            else CheckResult("disk", "ok", "there is room for files")
+        )
 
 
 def _unusable(exc: OSError, data: Path) -> CheckResult:

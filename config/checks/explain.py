@@ -1,4 +1,6 @@
-"""What would happen if a user had a tool called on a channel, and which line of the YAML decides it."""
+"""What would happen if a user had a tool called on a channel,
+and which line of the YAML decides it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from sayso.agent import Tool
-from sayso.agent.guards.policy import PolicyDecision, editable_names, effective_after, effective_decision
+from sayso.agent.guards.policy import (
+    PolicyDecision,
+    editable_names,
+    effective_after,
+    effective_decision,
+)
 from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.definition import MEMORY
 from sayso.agent.tools.errors import PreviewError, ToolError
@@ -51,7 +58,8 @@ class ExplainedReason:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedQuestion:
-    """The question that a user would be asked, how long it stays open, and whether it takes a typed code.
+    """The question that a user would be asked, how long it stays open,
+    and whether it takes a typed code.
 
     `editable`: the arguments that the user may change before the yes.
     """
@@ -66,7 +74,8 @@ class ExpectedQuestion:
 class Explanation:
     """What is known about one call before it is made. Parts that were not reached are None.
 
-    `arguments` are None where none were given and the tool needs some: then the decision is made on its name alone.
+    `arguments` are None where none were given and the tool needs some:
+    then the decision is made on its name alone.
     """
 
     channel: str
@@ -92,9 +101,16 @@ class Explanation:
 
 
 def explain(
-    settings: Settings, opened: OpenTools, channel: str, user: str, tool: str, args: Mapping[str, Any] | None
+    settings: Settings,
+    opened: OpenTools,
+    channel: str,
+    user: str,
+    tool: str,
+    args: Mapping[str, Any] | None,
 ) -> Explanation:
-    """Return what would happen. No tool is run; a tool's preview function is, and it may look things up.
+    """Return what would happen.
+
+    No tool is run; a tool's preview function is, and it may look things up.
 
     Raises ToolUnknown, and ConfigError for a selector that cannot be built.
     """
@@ -138,16 +154,29 @@ class _Call:
         roles = ", ".join(map(repr, asyncio.run(roles_in(selector))))
         access = self.channel.access
         path = ("access", "roles") if access and access.roles else ("selector",)
-        because = ExplainedReason(f"role {roles}" if roles else "", self.where(*path) if selector else "")
+        because = ExplainedReason(
+            f"role {roles}" if roles else "", self.where(*path) if selector else ""
+        )
         policy = tool_policy(self.channel.policy)
-        denial = policy.unconditional_denial(self.tool.name) if policy else None
+        if policy:
+            denial = policy.unconditional_denial(self.tool.name)
+        else:
+            denial = None
         if denial and denial.rule:
             shown = "hidden"
-            because = ExplainedReason(f"deny: {denial.rule.pattern}", self.where("policy", "deny", denial.rule.index))
-        patterns = [each for each in enumerate(self.channel.tools or ()) if fnmatchcase(self.tool.name, each[1])]
+            because = ExplainedReason(
+                f"deny: {denial.rule.pattern}", self.where("policy", "deny", denial.rule.index)
+            )
+        patterns = [
+            each
+            for each in enumerate(self.channel.tools or ())
+            if fnmatchcase(self.tool.name, each[1])
+        ]
         has_tool = ExplainedReason("it names no tools, so it has all", self.where())
         if self.tool.metadata.source == MEMORY:
-            has_tool = ExplainedReason("agent.memory.knowledge gives it to all", self.knowledge_line)
+            has_tool = ExplainedReason(
+                "agent.memory.knowledge gives it to all", self.knowledge_line
+            )
         elif patterns:
             index, pattern = patterns[0]
             has_tool = ExplainedReason(f"tools: {pattern}", self.where("tools", index))
@@ -157,7 +186,9 @@ class _Call:
         )  # fmt: skip
 
     def decide(self, known: Explanation, raw_args: Mapping[str, Any] | None) -> Explanation:
-        """Complete an explanation: the arguments, the policy's decision, and the question to the user."""
+        """Complete an explanation: the arguments, the policy's decision,
+        and the question to the user.
+        """
         args, problem = self._validated(raw_args)
         if problem:
             return replace(known, problem=problem)
@@ -171,7 +202,9 @@ class _Call:
             decision=decision,
             decided_by=self._decided_by(decision),
             open_rules=tuple(
-                ExplainedReason(self._rule_text("deny_when", index), self.where("policy", "deny_when", index))
+                ExplainedReason(
+                    self._rule_text("deny_when", index), self.where("policy", "deny_when", index)
+                )
                 for index, rule in enumerate(policy.deny_when if policy and is_open else ())
                 if fnmatchcase(self.tool.name.casefold(), rule.tool.casefold())
             ),
@@ -184,23 +217,35 @@ class _Call:
             return explanation
         if decision.decision == "review" and args is not None:
             return self._with_question(explanation, raw_args or {})
-        return replace(explanation, verdict="asks" if explanation.asks_by_itself else _VERDICTS[decision.decision])
+        return replace(
+            explanation,
+            verdict="asks" if explanation.asks_by_itself else _VERDICTS[decision.decision],
+        )
 
     def _validated(self, raw_args: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, str]:
-        """Return the arguments as the tool would get them, or what a model would be told is wrong with them."""
+        """Return the arguments as the tool would get them,
+        or what a model would be told is wrong with them.
+        """
         try:
             return self.tool.validate_json(raw_args or {}), ""
         except ToolError as exc:
-            return (None, "") if raw_args is None else (None, str(exc))
+            if raw_args is None:
+                return (None, "")
+            return (None, str(exc))
 
     def _after(self) -> tuple[After, ExplainedReason]:
         """Return what follows the outcome of a confirmed call, and what says so."""
         policy = tool_policy(self.channel.policy)
         default = channel_after(self.settings, self.name)
         after = effective_after(self.tool.name, self.tool, policy) or default
-        pattern = policy.after_rule(self.tool.name) if policy else ""
+        if policy:
+            pattern = policy.after_rule(self.tool.name)
+        else:
+            pattern = ""
         if pattern:
-            return after, ExplainedReason(f"after: {pattern}", self.where("policy", "after", pattern))
+            return after, ExplainedReason(
+                f"after: {pattern}", self.where("policy", "after", pattern)
+            )
         if self.tool.after:
             return after, ExplainedReason("the tool's author: after")
         if self.tool.terminal:
@@ -211,15 +256,22 @@ class _Call:
 
     def _decided_by(self, decision: PolicyDecision) -> ExplainedReason:
         if decision.rule:
-            kind, index = decision.rule.kind, decision.rule.index
+            kind = decision.rule.kind
+            index = decision.rule.index
             return ExplainedReason(self._rule_text(kind, index), self.where("policy", kind, index))
         match decision.decided_by:
             case "requires_approval":
-                return ExplainedReason("the tool's author: requires_approval, which no allow rule overrules")
+                return ExplainedReason(
+                    "the tool's author: requires_approval, which no allow rule overrules"
+                )
             case "destructive":
-                return ExplainedReason("hint: destructive, and no rule names it; an allow rule would let it run")
+                return ExplainedReason(
+                    "hint: destructive, and no rule names it; an allow rule would let it run"
+                )
             case "memory":
-                return ExplainedReason("it is the memory's own, and no rule names it", self.knowledge_line)
+                return ExplainedReason(
+                    "it is the memory's own, and no rule names it", self.knowledge_line
+                )
             case "no_policy":
                 return ExplainedReason("the channel has no policy", self.where())
         return ExplainedReason("no rule names it, so it is asked for", self.where("policy"))
@@ -228,8 +280,13 @@ class _Call:
         policy = self.channel.policy
         if policy is not None and kind == "deny_when":
             rule = policy.deny_when[index]
-            form = "" if rule.matches == "text" else f", matches: {rule.matches}"
-            return f"deny_when: {{tool: {rule.tool}, arg: {rule.arg}, pattern: {rule.pattern}{form}}}"
+            if rule.matches == "text":
+                form = ""
+            else:
+                form = f", matches: {rule.matches}"
+            return (
+                f"deny_when: {{tool: {rule.tool}, arg: {rule.arg}, pattern: {rule.pattern}{form}}}"
+            )
         return f"{kind}: {getattr(policy, kind)[index]}"
 
     def _with_question(self, explanation: Explanation, raw_args: Mapping[str, Any]) -> Explanation:
@@ -250,13 +307,21 @@ class _Call:
 
 
 def explanation_lines(explanation: Explanation) -> Iterator[str]:
-    """Yield an explanation as text: a line for each part of the configuration that had a say, the verdict last."""
+    """Yield an explanation as text: a line for each part of the configuration that had a say,
+    the verdict last.
+    """
     user = explanation.user or "the user who asks"
     arguments = explanation.arguments
-    call = "" if arguments is None else f" with {json.dumps(arguments, ensure_ascii=False)}"
+    if arguments is None:
+        call = ""
+    else:
+        call = f" with {json.dumps(arguments, ensure_ascii=False)}"
     yield f"{user} on {explanation.channel}: {explanation.tool}{call}"
     yield from map("  {}".format, _parts(explanation, user))
-    condition = ", where its selector shows it" if explanation.shown == "depends" else ""
+    if explanation.shown == "depends":
+        condition = ", where its selector shows it"
+    else:
+        condition = ""
     yield _VERDICT_TEXTS[explanation.verdict].format(condition)
 
 
@@ -269,10 +334,20 @@ def _parts(explanation: Explanation, user: str) -> Iterator[str]:
     if explanation.decision is None:
         yield f"arguments: {explanation.problem}"
         return
-    yield "arguments: none given; decided by its name alone" if explanation.arguments is None else "arguments: valid"
-    decision = "asks by itself" if explanation.asks_by_itself else DECISIONS[explanation.decision.decision]
+    yield (
+        "arguments: none given; decided by its name alone"
+        if explanation.arguments is None
+        else "arguments: valid"
+    )
+    if explanation.asks_by_itself:
+        decision = "asks by itself"
+    else:
+        decision = DECISIONS[explanation.decision.decision]
     yield f"decision: {decision}: {_cited(explanation.decided_by)}"
-    yield from (f"decision: may be denied by its arguments: {_cited(rule)}" for rule in explanation.open_rules)
+    yield from (
+        f"decision: may be denied by its arguments: {_cited(rule)}"
+        for rule in explanation.open_rules
+    )
     if explanation.problem:
         yield f"question: {explanation.problem}"
     if explanation.asks_by_itself:
@@ -282,7 +357,10 @@ def _parts(explanation: Explanation, user: str) -> Iterator[str]:
         first, *others = question.preview.splitlines()
         yield f"preview: {first}"
         yield from (f"         {line}" for line in others)
-        code = ", and only with the code that the question shows" if question.typed_code else ""
+        if question.typed_code:
+            code = ", and only with the code that the question shows"
+        else:
+            code = ""
         yield f"confirm: only {user}, where it was asked, within {question.within_seconds:g} s of its delivery{code}"
         if question.editable:
             yield f"change: {user} may change {', '.join(question.editable)} before the yes, and is asked anew"
@@ -295,17 +373,27 @@ def _parts(explanation: Explanation, user: str) -> Iterator[str]:
 def _cited(reason: ExplainedReason | None) -> str:
     if reason is None:
         return ""
-    return f"{reason.text} ({reason.where})" if reason.where else reason.text
+    if reason.where:
+        return f"{reason.text} ({reason.where})"
+    return reason.text
 
 
 def _visibility(explanation: Explanation, user: str) -> str:
     """Return whether the model would see the tool, and why."""
     reason = explanation.shown_because
-    cause = f", {reason.text}" if reason and reason.text else ""
-    place = f" ({reason.where})" if reason and reason.where else ""
+    if reason and reason.text:
+        cause = f", {reason.text}"
+    else:
+        cause = ""
+    if reason and reason.where:
+        place = f" ({reason.where})"
+    else:
+        place = ""
     match explanation.shown:
         case "hidden":
             return f"not to {user}{cause}{place}"
         case "depends":
             return f"depends on the message{cause}{place}"
-    return f"to {user}{cause}{place}" if place else "always: the channel has no selector"
+    if place:
+        return f"to {user}{cause}{place}"
+    return "always: the channel has no selector"

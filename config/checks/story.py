@@ -1,5 +1,5 @@
-"""MessageStory: what happened to one message, and sentences that say why it was answered twice or not at all, and who
-confirmed an action.
+"""MessageStory: what happened to one message, and sentences that say why it was answered twice or
+not at all, and who confirmed an action.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from datetime import UTC, datetime
 
 @dataclass(frozen=True, slots=True)
 class TracedReply:
-    """One reply. `state` is that of a delivery, or `waits`; `at` is in Unix seconds, 0 while it waits."""
+    """One reply.
+
+    `state` is that of a delivery, or `waits`; `at` is in Unix seconds, 0 while it waits.
+    """
 
     id: str
     state: str
@@ -24,12 +27,15 @@ class TracedReply:
 
 @dataclass(frozen=True, slots=True)
 class TracedTurn:
-    """One turn. `status` is `waits`, `done`, or `forgotten` where only its number is known. Times are in Unix seconds.
+    """One turn.
 
-    `webhooks` is how often it came in; `steps` are those of its journal while it is worked on; `asked`, `decided` and
-    `about` are ids of actions: it asked about them, it decided one, or it answered one that it could not decide, such
-    as one that had expired. `continues`: the action after whose decision the agent
-    goes on in it. `ended` says why it has no answer of the agent.
+    `status` is `waits`, `done`, or `forgotten` where only its number is known.
+    Times are in Unix seconds.
+
+    `webhooks` is how often it came in; `steps` are those of its journal while it is worked on;
+    `asked`, `decided` and `about` are ids of actions: it asked about them, it decided one, or it
+    answered one that it could not decide, such as one that had expired. `continues`: the action
+    after whose decision the agent goes on in it. `ended` says why it has no answer of the agent.
     """
 
     id: str
@@ -55,7 +61,10 @@ class TracedTurn:
 
 @dataclass(frozen=True, slots=True)
 class TracedEvent:
-    """One change of an action's state. `by` is the hash of the event that caused it; `turn` is its turn."""
+    """One change of an action's state.
+
+    `by` is the hash of the event that caused it; `turn` is its turn.
+    """
 
     event: str
     at: float
@@ -67,8 +76,8 @@ class TracedEvent:
 class TracedAction:
     """One action. `events` are those of the ledger and of Redis's copy of it.
 
-    `state` and `by`, the hash of the event that led to it, are those of Redis, "" where it has none. A ledger lacks the
-    events that another machine collected, so `state` may be newer.
+    `state` and `by`, the hash of the event that led to it, are those of Redis, "" where it has
+    none. A ledger lacks the events that another machine collected, so `state` may be newer.
     """
 
     pid: str
@@ -88,7 +97,10 @@ class TracedAction:
 
 @dataclass(frozen=True, slots=True)
 class MessageStory:
-    """What happened to one message, oldest first. `busy` names the worker of the conversation, or why none has it."""
+    """What happened to one message, oldest first.
+
+    `busy` names the worker of the conversation, or why none has it.
+    """
 
     conversation: str
     turns: tuple[TracedTurn, ...] = ()
@@ -135,7 +147,9 @@ def answers(story: MessageStory) -> dict[str, list[str]]:
     answered = "It answered. The platform took every reply."
     if not story.all_replies:
         answered = "Its turn and its replies are not known: Redis has forgotten them, or could not be searched."
-    twice = "No repetition is stored here. If the user got two answers, trace the other message, too."
+    twice = (
+        "No repetition is stored here. If the user got two answers, trace the other message, too."
+    )
     no_action = "No confirmation is stored here."
     if story.turns and all(turn.status == "done" for turn in story.turns):
         no_action = "The message asked for no confirmation, and was none."
@@ -154,8 +168,12 @@ def _twice(story: MessageStory) -> Iterator[str]:
         if turn.attempt > 1:
             why = "A worker died or lost its lease. Only the replies of the last attempt were sent."
             yield f"Workers began {turn.id} {turn.attempt} times. {why}"
-        others = {reply.receipt for other in story.turns if other != turn for reply in other.replies}
-        messages = {reply.receipt or reply.id for reply in turn.replies} - others  # others are changes of a message
+        others = {
+            reply.receipt for other in story.turns if other != turn for reply in other.replies
+        }
+        messages = {
+            reply.receipt or reply.id for reply in turn.replies
+        } - others  # others are changes of a message
         if len(messages) > 1:
             yield f"The answer to {turn.id} has {len(messages)} messages."
         if turn.upto:
@@ -172,8 +190,12 @@ def _twice(story: MessageStory) -> Iterator[str]:
 
 def _ended_before(story: MessageStory, turn: TracedTurn) -> str:
     """Return how an action had ended before this turn answered it; "" if it had not ended."""
-    events = [event for action in story.actions if action.pid == turn.about for event in action.events]
-    return next((event.event for event in events if event.event in _ENDED and event.at <= turn.at), "")
+    events = [
+        event for action in story.actions if action.pid == turn.about for event in action.events
+    ]
+    return next(
+        (event.event for event in events if event.event in _ENDED and event.at <= turn.at), ""
+    )
 
 
 def _unanswered(story: MessageStory) -> Iterator[str]:
@@ -195,7 +217,10 @@ def _unanswered(story: MessageStory) -> Iterator[str]:
     for reply in story.all_replies:
         if says := _UNSENT.get(reply.state):
             reason = f": {reply.reason}" if reply.reason else "."
-            busy = f" {story.busy}" if reply.state == "waits" and story.busy else ""
+            if reply.state == "waits" and story.busy:
+                busy = f" {story.busy}"
+            else:
+                busy = ""
             yield f"Reply {reply.id} {says}{reason}{busy}"
         elif reply.reason:
             yield f"Reply {reply.id} is an apology: {reply.reason}"
@@ -203,7 +228,10 @@ def _unanswered(story: MessageStory) -> Iterator[str]:
 
 def _confirmed(story: MessageStory) -> Iterator[str]:
     for action in story.actions:
-        name = f"{action.pid} ({action.kind})" if action.kind else action.pid
+        if action.kind:
+            name = f"{action.pid} ({action.kind})"
+        else:
+            name = action.pid
         claims = [event for event in action.events if event.event == "claimed"]
         for event in claims:
             at = datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -212,19 +240,26 @@ def _confirmed(story: MessageStory) -> Iterator[str]:
         if claims:
             continue
         why = _UNCONFIRMED.get(action.newest)
-        if action.newest == "superseded" and action.events:  # without a claim, only its user ends it so
+        # Without a claim, only its user ends it so.
+        if action.newest == "superseded" and action.events:
             why = _CHANGED
         if why:
             by = [event for event in action.events if event.event == action.newest and event.by]
             yield f"{name}: not confirmed, {why}{f' by message {_message(by[-1])}' if by else ''}."
         elif action.newest:
-            by_message = f" with message {action.by}" if action.by else ""
+            if action.by:
+                by_message = f" with message {action.by}"
+            else:
+                by_message = ""
             yield f"{name}: confirmed{by_message}; the ledger of another machine knows when. It is {action.newest} now."
         else:
             yield f"{name}: not known here. Run the command on the other machines, which have ledgers of their own."
     for turn in story.turns:
         if turn.about and not turn.continues:
-            why = f"it had ended ({state})" if (state := _ended_before(story, turn)) else "the reply says why"
+            if state := _ended_before(story, turn):
+                why = f"it had ended ({state})"
+            else:
+                why = "the reply says why"
             yield f"{turn.id} answered {turn.about} and did not decide it: {why}."
 
 

@@ -20,7 +20,10 @@ def workspace_warnings(settings: Settings, data: Path) -> list[str]:
     nor where the Redis of the bot is not known.
     """
     names = [name for name, channel in settings.channels.items() if channel.has_workspaces]
-    state = find_state(settings, data) if names else None
+    if names:
+        state = find_state(settings, data)
+    else:
+        state = None
     if state is None:
         return []
 

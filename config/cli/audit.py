@@ -40,16 +40,22 @@ CHANGE_WIDTH = 200
 
 @click.group(cls=SaysoGroup, examples=["sayso audit verify", "sayso audit show --last 10"])
 def audit() -> None:
-    """Read the audit ledger: what became of every action. --data is the folder with the ledger and its key."""
+    """Read the audit ledger: what became of every action.
+    --data is the folder with the ledger and its key.
+    """
 
 
-@audit.command(examples=["sayso audit verify", "sayso audit verify machine-1.jsonl machine-2.jsonl --offline"])
+@audit.command(
+    examples=["sayso audit verify", "sayso audit verify machine-1.jsonl machine-2.jsonl --offline"]
+)
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--whole", is_flag=True, help="Expect every shard from its first entry.")
 @click.option("--offline", is_flag=True, help="Do not compare with Redis: for old copies.")
 @pass_options
 def verify(options: Options, files: tuple[Path, ...], *, whole: bool, offline: bool) -> None:
-    """Verify ledgers and exports (FILES, by default the ledger of this machine). Exits with 1 where anything is wrong.
+    """Verify ledgers and exports (FILES, by default the ledger of this machine).
+
+    Exits with 1 where anything is wrong.
 
     The workers of several machines write parts of one log: give all their files together.
     """
@@ -61,7 +67,12 @@ def verify(options: Options, files: tuple[Path, ...], *, whole: bool, offline: b
     with clear_errors():
         report = collector.verify(paths, keys, tail=uncollected, whole=whole)
     notes = [*notes, *report.notes]
-    value = {"entries": report.entries, "shards": report.shards, "faults": [*map(str, report.faults)], "notes": notes}
+    value = {
+        "entries": report.entries,
+        "shards": report.shards,
+        "faults": [*map(str, report.faults)],
+        "notes": notes,
+    }
     options.print(value, chain_lines(report, notes))
     sys.exit(FINDING if report.faults else 0)
 
@@ -81,7 +92,9 @@ def _uncollected_entries(options: Options) -> tuple[UncollectedEntries | None, l
         client.ping()
         return UncollectedEntries(client, prefix=settings.key_prefix), []
     except (ConfigError, RedisError, ValueError, KeyError):
-        return None, ["Redis cannot be reached: entries missing at the end of the log would not be noticed"]
+        return None, [
+            "Redis cannot be reached: entries missing at the end of the log would not be noticed"
+        ]
 
 
 def chain_lines(report: ChainReport, notes: Sequence[str]) -> Iterator[str]:
@@ -90,7 +103,10 @@ def chain_lines(report: ChainReport, notes: Sequence[str]) -> Iterator[str]:
     yield from (f"fault: {fault}" for fault in report.faults[:MAX_FAULTS])
     if len(report.faults) > MAX_FAULTS:
         yield f"... and {len(report.faults) - MAX_FAULTS:,} more"
-    conclusion = "the chain is broken" if report.faults else "the chain holds"
+    if report.faults:
+        conclusion = "the chain is broken"
+    else:
+        conclusion = "the chain holds"
     yield (
         f"{counted(report.entries, 'entry', 'entries')}, {counted(report.shards, 'shard', 'shards')}, "
         f"{counted(len(report.faults), 'fault', 'faults')}: {conclusion}"
@@ -100,12 +116,19 @@ def chain_lines(report: ChainReport, notes: Sequence[str]) -> Iterator[str]:
 @audit.command(examples=["sayso audit show", "sayso audit show --user U0123ABCD --last 10 --json"])
 @click.option("--action", default="", help="Only this action.")
 @click.option("--user", default="", help="Only this user's actions.")
-@click.option("--last", default=50, show_default=True, type=click.IntRange(1), help="At most this many entries.")
+@click.option(
+    "--last",
+    default=50,
+    show_default=True,
+    type=click.IntRange(1),
+    help="At most this many entries.",
+)
 @pass_options
 def show(options: Options, action: str, user: str, last: int) -> None:
     """List what happened: time, action, event, user, preview, and what the user was told.
 
-    Of an action that a user has changed before the yes, it names the earlier one and each value that differs.
+    Of an action that a user has changed before the yes,
+    it names the earlier one and each value that differs.
     """
     ledger = _ledger(options)
     with clear_errors():
@@ -140,13 +163,17 @@ def _as_json(entry: AuditEntry, body: AuditBody | None) -> dict[str, Any]:
 
 
 def _change(body: AuditBody | None, bodies: Mapping[str, AuditBody]) -> dict[str, Any]:
-    """Return which earlier action this one changes, and each value that its user could change, before and after."""
+    """Return which earlier action this one changes, and each value that its user could change,
+    before and after.
+    """
     if body is None or not body.changes_of:
         return {}
     before = bodies.get(body.changes_of)
     old = before.editable if before else {}
     new = body.editable
-    changed = {name: [old[name], new[name]] for name in old if name in new and old[name] != new[name]}
+    changed = {
+        name: [old[name], new[name]] for name in old if name in new and old[name] != new[name]
+    }
     return {"changes_of": body.changes_of, "changed": changed}
 
 
@@ -168,7 +195,9 @@ def _row(entry: AuditEntry, body: AuditBody | None, change: Mapping[str, Any]) -
 
 
 @audit.command(examples=["sayso audit export --out audit.jsonl"])
-@click.option("--out", type=click.Path(path_type=Path), help="The file to write.  [default: standard output]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The file to write.  [default: standard output]"
+)
 @pass_options
 def export(options: Options, out: Path | None) -> None:
     """Write the entries as signed JSON lines without personal data, to be stored elsewhere."""
@@ -192,10 +221,11 @@ def export(options: Options, out: Path | None) -> None:
 @click.option("--user", required=True, help="The user's id, as `sayso audit show` lists it.")
 @pass_options
 def erase(options: Options, user: str) -> None:
-    """Erase what the ledger of this machine holds of a user's actions, except that they took place, and the user's long
-    texts and memories.
+    """Erase what the ledger of this machine holds of a user's actions, except that they took place,
+    and the user's long texts and memories.
 
-    Long texts in a bucket are erased if the configuration is at hand: in this folder, or named with --config.
+    Long texts in a bucket are erased if the configuration is at hand: in this folder,
+    or named with --config.
     """
     from sayso.config.settings.loader import DEFAULT, given_config
     from sayso.config.wiring.people import erase_memories, erase_notes, erase_texts
@@ -203,12 +233,19 @@ def erase(options: Options, user: str) -> None:
     data = options.data
     ledger = _ledger(options)
     has_file = options.config or given_config() or DEFAULT.exists()
-    settings = options.load(running=False, without_secrets=True) if has_file else None
+    if has_file:
+        settings = options.load(running=False, without_secrets=True)
+    else:
+        settings = None
     with clear_errors():
         bodies = ledger.erase(user, at=round(time.time() * 1000))
         erase_notes(ledger.path.parent, [user])
-        texts, memories = erase_texts(settings, data, [user]), erase_memories(data, [user])
-    where = f"{data} and {settings.media.store}" if settings and settings.media.store else str(data)
+        texts = erase_texts(settings, data, [user])
+        memories = erase_memories(data, [user])
+    if settings and settings.media.store:
+        where = f"{data} and {settings.media.store}"
+    else:
+        where = str(data)
     lines = [
         f"{counted(bodies, 'body', 'bodies')} of {user!r} erased; the chain still verifies.",
         f"{counted(texts, 'long text', 'long texts')} erased from {where}.",
@@ -228,19 +265,24 @@ def _ledger(options: Options) -> AuditLedger:
 
 
 def _ledger_path(options: Options) -> Path:
-    """Return the ledger of the configuration's bot, or the only one in the data folder. Exits where there is none."""
+    """Return the ledger of the configuration's bot, or the only one in the data folder.
+
+    Exits where there is none.
+    """
     from sayso.pending.audit.ledger import FILE
 
     data = options.data
-    ledgers = [path for path in (data / FILE, *sorted(data.glob(f"bots/*/{FILE}"))) if path.exists()]
+    ledgers = [
+        path for path in (data / FILE, *sorted(data.glob(f"bots/*/{FILE}"))) if path.exists()
+    ]
     if not ledgers:
         fail(f"no ledger in {data}: a worker writes it; name its folder with --data")
     if len(ledgers) == 1 and options.config is None:
         return ledgers[0]
     path = options.load(without_secrets=True).state_folder(data) / FILE
-    return (
-        path if path in ledgers else fail(f"no ledger at {path}; in {data} there are: {', '.join(map(str, ledgers))}")
-    )
+    if path in ledgers:
+        return path
+    return fail(f"no ledger at {path}; in {data} there are: {', '.join(map(str, ledgers))}")
 
 
 def _keys(data: Path) -> list[str]:
@@ -252,4 +294,6 @@ def _keys(data: Path) -> list[str]:
         keys = secret_keys(data) if has_keys else []
     except OSError as exc:
         fail(f"data folder {str(data)!r}: {exc.strerror}: give one you may write to with --data")
-    return keys or fail(f"no secret key: set {KEYS_VARIABLE}, or name the data folder of the workers with --data")
+    return keys or fail(
+        f"no secret key: set {KEYS_VARIABLE}, or name the data folder of the workers with --data"
+    )

@@ -34,23 +34,30 @@ if TYPE_CHECKING:
 #: Stands for standard output, or standard input.
 STREAM = "-"
 _without_redis = click.option(
-    "--without-redis", is_flag=True, help="Only the data folder: for further machines, or with a snapshot of a vendor."
+    "--without-redis",
+    is_flag=True,
+    help="Only the data folder: for further machines, or with a snapshot of a vendor.",
 )
 
 
 @click.command(
     cls=SaysoCommand,
-    examples=["sayso backup shop.tar.gz", "sayso backup - --with-keys | age -r age1... -o shop.tar.gz.age"],
+    examples=[
+        "sayso backup shop.tar.gz",
+        "sayso backup - --with-keys | age -r age1... -o shop.tar.gz.age",
+    ],
 )
 @click.argument("file")
-@click.option("--with-keys", is_flag=True, help="Include the secret keys: then the file alone is enough.")
+@click.option(
+    "--with-keys", is_flag=True, help="Include the secret keys: then the file alone is enough."
+)
 @_without_redis
 @pass_options
 def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool) -> None:
     """Write all that the bot stores into FILE, while it goes on working; `-` is standard output.
 
-    Redis, the audit ledger, and the files of the data folder. Only you may read the file. Without --with-keys it holds
-    no secret key.
+    Redis, the audit ledger, and the files of the data folder. Only you may read the file. Without
+    --with-keys it holds no secret key.
     """
     from sayso.config.server.backup import write_backup
     from sayso.config.wiring.observability import set_up_logs
@@ -58,7 +65,9 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
     set_up_logs()
     keys = _keys(options)
     if not keys:
-        fail("no secret key: set SAYSO_SECRET_KEYS, or name the data folder of the workers with --data")
+        fail(
+            "no secret key: set SAYSO_SECRET_KEYS, or name the data folder of the workers with --data"
+        )
     place = "standard output" if file == STREAM else file
     with (
         clear_errors(),
@@ -72,10 +81,14 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
         options.print({"file": file, **value}, [f"{file}: {_contents(manifest)}"])
     if not with_keys:
         click.echo(
-            "The secret keys are not in it. Keep them elsewhere: nothing can be restored without them.", err=True
+            "The secret keys are not in it. Keep them elsewhere: nothing can be restored without them.",
+            err=True,
         )
     if bot.settings.media.store:
-        click.echo(f"Files and long texts are in {bot.settings.media.store}: back up that bucket, too.", err=True)
+        click.echo(
+            f"Files and long texts are in {bot.settings.media.store}: back up that bucket, too.",
+            err=True,
+        )
 
 
 @click.command(
@@ -90,10 +103,12 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
 @_without_redis
 @pass_options
 def restore(options: Options, file: str, *, over: bool, without_redis: bool) -> None:
-    """Restore the bot from FILE, a backup, into an empty Redis and data folder; `-` is standard input.
+    """Restore the bot from FILE, a backup, into an empty Redis and data folder;
+    `-` is standard input.
 
-    What happened since the backup is forgotten. Open questions are closed, and messages that waited are not answered.
-    If it is killed, run it again. Exits with 1 if the audit log is not as it was written.
+    What happened since the backup is forgotten. Open questions are closed, and messages that waited
+    are not answered. If it is killed, run it again. Exits with 1 if the audit log is not as it was
+    written.
     """
     from sayso.config.server.restore import restore_backup
 
@@ -102,7 +117,9 @@ def restore(options: Options, file: str, *, over: bool, without_redis: bool) -> 
     place = "standard input" if file == STREAM else file
     with clear_errors(), _disk_errors(place, options.data), _opened(file) as content, opened as bot:
         restored = restore_backup(content, bot, keys, over=over)
-    value = asdict(restored) | {"manifest": {k: v for k, v in asdict(restored.manifest).items() if k != "sums"}}
+    value = asdict(restored) | {
+        "manifest": {k: v for k, v in asdict(restored.manifest).items() if k != "sums"}
+    }
     options.print(value | {"chain": _chain(restored)}, _report(file, restored))
     sys.exit(FINDING if restored.chain and restored.chain.faults else 0)
 
@@ -118,7 +135,8 @@ def _bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterato
     from sayso.config.wiring.redis_parts import RedisParts
     from sayso.pending.redis.client import servers_of
 
-    settings, data = options.load(), options.data
+    settings = options.load()
+    data = options.data
     if without_redis:
         yield Bot(settings, data)
         return
@@ -129,7 +147,9 @@ def _bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterato
     try:
         client = RedisParts.find(settings, data).client
         for each in servers_of(client):
-            each.connection_pool.connection_kwargs["encoding_errors"] = "surrogateescape"  # an intruder's bytes stay
+            each.connection_pool.connection_kwargs["encoding_errors"] = (
+                "surrogateescape"  # an intruder's bytes stay
+            )
             each.connection_pool.reset()  # a cluster's has connections already
         yield Bot(settings, data, client)
     finally:
@@ -142,7 +162,9 @@ def _keys(options: Options) -> list[str]:
 
     has_keys = bool(os.environ.get(KEYS_VARIABLE)) or (options.data / "secret_keys").exists()
     with _disk_errors(str(options.data), options.data):
-        return secret_keys(options.data) if has_keys else []
+        if has_keys:
+            return secret_keys(options.data)
+        return []
 
 
 @contextmanager
@@ -180,7 +202,10 @@ def _new_file(name: str) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _opened(name: str) -> Iterator[IO[bytes]]:
-    """Yield the content of a file. Standard input is read whole first: a pipe that breaks off restores nothing."""
+    """Yield the content of a file.
+
+    Standard input is read whole first: a pipe that breaks off restores nothing.
+    """
     if name != STREAM:
         with Path(name).open("rb") as file:
             yield file
@@ -216,7 +241,9 @@ def _contents(manifest: Manifest) -> str:
         "waiting_turns": ("waiting message", "waiting messages"),
         "files": ("file", "files"),
     }
-    return ", ".join(counted(counts[name], *words) for name, words in kinds.items() if name in counts)
+    return ", ".join(
+        counted(counts[name], *words) for name, words in kinds.items() if name in counts
+    )
 
 
 def _report(file: str, restored: Restored) -> Iterator[str]:
@@ -235,6 +262,11 @@ def _report(file: str, restored: Restored) -> Iterator[str]:
 
 def _chain(restored: Restored) -> dict[str, object] | None:
     chain = restored.chain
-    return None if chain is None else {
-        "entries": chain.entries, "shards": chain.shards, "faults": [*map(str, chain.faults)], "notes": [*chain.notes],
-    }  # fmt: skip
+    if chain is None:
+        return None
+    return {
+        "entries": chain.entries,
+        "shards": chain.shards,
+        "faults": [*map(str, chain.faults)],
+        "notes": [*chain.notes],
+    }

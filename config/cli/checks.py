@@ -81,14 +81,16 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
 
 
 @click.command(cls=SaysoCommand, examples=["sayso doctor", "sayso doctor --model --json"])
-@click.option("--model", is_flag=True, help="Also ask each model for one word. This costs a few tokens.")
+@click.option(
+    "--model", is_flag=True, help="Also ask each model for one word. This costs a few tokens."
+)
 @pass_options
 def doctor(options: Options, *, model: bool) -> None:
-    """Check the bot that runs on the data folder, or that of a file: Redis, workers, its public address, and the token,
-    webhook and signature of each platform.
+    """Check the bot that runs on the data folder, or that of a file: Redis, workers, its public
+    address, and the token, webhook and signature of each platform.
 
-    Changes nothing. Each result that is not ok names its cure. Exits with 1 where anything fails; warnings do not
-    count.
+    Changes nothing. Each result that is not ok names its cure. Exits with 1 where anything fails;
+    warnings do not count.
     """
     results = []
 
@@ -118,7 +120,9 @@ async def _checks(options: Options, *, model: bool) -> AsyncIterator[CheckResult
         settings = load_settings(file)
     except ConfigError as exc:
         for problem in exc.problems:
-            yield CheckResult("config", "fail", problem, "mend that line; `sayso check` reads the file again")
+            yield CheckResult(
+                "config", "fail", problem, "mend that line; `sayso check` reads the file again"
+            )
         return
     running = running_bot(file, options.data)
     async with httpx.AsyncClient(timeout=WEB_SECONDS) as web:
@@ -140,14 +144,17 @@ async def _checks(options: Options, *, model: bool) -> AsyncIterator[CheckResult
 @click.argument("tool")
 @click.argument("args", nargs=-1)
 @click.option(
-    "--user", default="", help="The user's id on the platform.  [default: a user who is not in the configuration]"
+    "--user",
+    default="",
+    help="The user's id on the platform.  [default: a user who is not in the configuration]",
 )
 @pass_options
 def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], user: str) -> None:
-    """Print what would happen if a user of CHANNEL had TOOL called with ARGS, and which line decides it.
+    """Print what would happen if a user of CHANNEL had TOOL called with ARGS,
+    and which line decides it.
 
-    ARGS are name=value ..., or one JSON object. Only the tool's preview is run. Exits with 0 where the tool would run
-    or ask first, with 1 where it would never run.
+    ARGS are name=value ..., or one JSON object. Only the tool's preview is run. Exits with 0 where
+    the tool would run or ask first, with 1 where it would never run.
     """
     from sayso.config.checks.explain import ToolUnknown, explanation_lines
     from sayso.config.checks.explain import explain as explain_call
@@ -164,7 +171,9 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
         opened.close()
         for problem in opened.problems:
             click.echo(problem, err=True)
-        arguments = _arguments(args, next((each for each in opened.tools if each.name == tool), None))
+        arguments = _arguments(
+            args, next((each for each in opened.tools if each.name == tool), None)
+        )
         try:
             explanation = explain_call(settings, opened, channel, user, tool, arguments)
         except ToolUnknown as exc:
@@ -178,7 +187,10 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
 
 
 def _arguments(args: Sequence[str], tool: Tool | None) -> dict[str, Any] | None:
-    """Return the arguments as a model would give them, None when there are none. Raises click.UsageError."""
+    """Return the arguments as a model would give them, None when there are none.
+
+    Raises click.UsageError.
+    """
     if not args:
         return None
     arguments: dict[str, Any] = {}
@@ -196,7 +208,9 @@ def _arguments(args: Sequence[str], tool: Tool | None) -> dict[str, Any] | None:
     for arg in args:
         name, equals, value = arg.partition("=")
         if not equals or not name:
-            raise click.UsageError(f"{arg!r} is no argument: write name=value, or one JSON object in quotes")
+            raise click.UsageError(
+                f"{arg!r} is no argument: write name=value, or one JSON object in quotes"
+            )
         if name in arguments:
             raise click.UsageError(f"{name} is given twice: keep one of them")
         arguments[name] = _argument(value, tool, name)
@@ -204,10 +218,15 @@ def _arguments(args: Sequence[str], tool: Tool | None) -> dict[str, Any] | None:
 
 
 def _argument(text: str, tool: Tool | None, name: str) -> Any:
-    """Return the value of an argument: text where the tool wants text, else JSON where the tool accepts its value."""
+    """Return the value of an argument: text where the tool wants text,
+    else JSON where the tool accepts its value.
+    """
     from sayso.agent.tools.errors import ToolParameterError
 
-    properties = tool.schema()["parameters"]["properties"] if tool else {}
+    if tool:
+        properties = tool.schema()["parameters"]["properties"]
+    else:
+        properties = {}
     if tool is None or properties.get(name, {"type": "string"}).get("type") == "string":
         return text
     try:
@@ -219,5 +238,7 @@ def _argument(text: str, tool: Tool | None, name: str) -> Any:
     try:
         tool.validate({name: value})
     except ToolParameterError as exc:  # perhaps only the other arguments are wrong
-        return text if name in [path.partition(".")[0] for path in exc.param_name.split(", ")] else value
+        if name in [path.partition(".")[0] for path in exc.param_name.split(", ")]:
+            return text
+        return value
     return value

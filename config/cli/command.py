@@ -1,7 +1,8 @@
-"""What all commands share: options, classes, how results are printed, and errors that name the cure.
+"""What all commands share: options, classes, how results are printed,
+and errors that name the cure.
 
-`-c/--config`, `--data`, `--json` and `--no-color` stand before or after the name of any command; the last one given
-counts. Exit codes: 0 done, 1 a finding or a denial, 2 wrong usage, 3 cannot run.
+`-c/--config`, `--data`, `--json` and `--no-color` stand before or after the name of any command;
+the last one given counts. Exit codes: 0 done, 1 a finding or a denial, 2 wrong usage, 3 cannot run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from sayso.workers.data_loss.resume import Resumed
 
 #: Exit codes. Wrong usage is click's 2.
-FINDING, CANNOT_RUN = 1, 3
+FINDING = 1
+CANNOT_RUN = 3
 #: The data folder where neither --data nor SAYSO_DATA names one.
 DEFAULT_DATA = Path(".sayso")
 
@@ -49,13 +51,15 @@ class Options:
         return self.data_option or Path(os.environ.get("SAYSO_DATA") or DEFAULT_DATA)
 
     def file(self, *, running: bool = True) -> Path:
-        """Return the configuration that was given; without one, with `running` that of the bot that runs on the data
-        folder, else the default file. Raises ConfigError.
+        """Return the configuration that was given; without one, with `running` that of the bot that
+        runs on the data folder, else the default file. Raises ConfigError.
         """
         from sayso.config.server.processes import find_config
         from sayso.config.settings.loader import default_config
 
-        return find_config(self.config, self.data) if running else self.config or default_config()
+        if running:
+            return find_config(self.config, self.data)
+        return self.config or default_config()
 
     def load(self, *, running: bool = True, without_secrets: bool = False) -> Settings:
         """Return the settings of `file`. Exits where they cannot be used."""
@@ -71,7 +75,8 @@ class Options:
         click.echo(line, err=self.as_json)
 
     def new_folder(self, prefix: str) -> Path:
-        """Create a folder of its own for this run, below that of --data, without it below the temporary folder.
+        """Create a folder of its own for this run, below that of --data,
+        without it below the temporary folder.
 
         Exits where it cannot be created.
         """
@@ -86,9 +91,13 @@ class Options:
     def print(self, value: Any, lines: Iterable[str]) -> None:
         """Print a result: `value` with --json, else the lines.
 
-        A lone surrogate, which JSON arguments can spell and no encoding can hold, is printed as its escape.
+        A lone surrogate, which JSON arguments can spell and no encoding can hold,
+        is printed as its escape.
         """
-        text = json.dumps(value, indent=2, ensure_ascii=False) if self.as_json else "\n".join(lines)
+        if self.as_json:
+            text = json.dumps(value, indent=2, ensure_ascii=False)
+        else:
+            text = "\n".join(lines)
         if text:
             try:
                 click.echo(text.encode(errors="backslashreplace").decode())
@@ -102,13 +111,18 @@ pass_options = click.make_pass_decorator(Options, ensure=True)
 
 
 def _store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Note an option that was given. Click calls this for the group first and for the command after it."""
+    """Note an option that was given.
+
+    Click calls this for the group first and for the command after it.
+    """
     if value and parameter.name is not None:
         options = context.ensure_object(Options)
         setattr(options, parameter.name, value)
         if options.no_color:
             context.find_root().color = False
-            os.environ["NO_COLOR"] = "1"  # the processes that a command starts, and the libraries it uses
+            os.environ["NO_COLOR"] = (
+                "1"  # the processes that a command starts, and the libraries it uses
+            )
 
 
 class SaysoCommand(click.Command):
@@ -187,7 +201,9 @@ def logs_beside_findings() -> Iterator[None]:
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Exit with one clear message for errors that an operator can cure; all others keep their traceback."""
+    """Exit with one clear message for errors that an operator can cure;
+    all others keep their traceback.
+    """
     from redis.exceptions import RedisError
 
     from sayso.channels.records import OtherVersion
@@ -237,7 +253,9 @@ def check_channel(settings: Settings, channel: str) -> None:
 
     if channel not in settings.channels:
         hint = did_you_mean(channel, settings.channels, "{} ")
-        raise click.UsageError(f"no channel {channel!r}; {hint}known: {', '.join(settings.channels)}")
+        raise click.UsageError(
+            f"no channel {channel!r}; {hint}known: {', '.join(settings.channels)}"
+        )
 
 
 def check_id(settings: Settings, channel: str, name: str) -> None:
@@ -250,9 +268,15 @@ def check_id(settings: Settings, channel: str, name: str) -> None:
 
 
 def one_line(text: str, width: int) -> str:
-    """Return a text as one line of at most `width` characters, without secrets and without terminal control codes."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in redact(text)).split())
-    return line if len(line) <= width else f"{line[: width - 1]}…"
+    """Return a text as one line of at most `width` characters,
+    without secrets and without terminal control codes.
+    """
+    line = " ".join(
+        "".join(letter if letter.isprintable() else " " for letter in redact(text)).split()
+    )
+    if len(line) <= width:
+        return line
+    return f"{line[: width - 1]}…"
 
 
 def counted(number: int, one: str, many: str) -> str:
@@ -262,7 +286,9 @@ def counted(number: int, one: str, many: str) -> str:
 
 def resumed_parts(done: Resumed) -> str:
     """Return what was done before a Redis resumed, in words."""
-    conversations = counted(done.conversations, "conversation has new numbers", "conversations have new numbers")
+    conversations = counted(
+        done.conversations, "conversation has new numbers", "conversations have new numbers"
+    )
     replies = counted(done.replies, "waiting reply goes out", "waiting replies go out")
     actions = counted(done.actions, "open question is closed", "open questions are closed")
     return f"{conversations}, {replies} marked as perhaps repeated, {actions}; what they asked may have run"

@@ -145,11 +145,14 @@ FILES = {"sayso.yaml": _YAML, "tools.py": _TOOLS, "test_tools.py": _TEST}
 SCHEMA = "sayso.schema.json"
 
 
-@click.command(cls=SaysoCommand, examples=["sayso init", "sayso init mybot && cd mybot && sayso chat"])
+@click.command(
+    cls=SaysoCommand, examples=["sayso init", "sayso init mybot && cd mybot && sayso chat"]
+)
 @click.argument("folder", default=".", type=click.Path(path_type=Path, file_okay=False))
 @pass_options
 def init(options: Options, folder: Path) -> None:
-    """Write a new bot to FOLDER: a configuration with comments, a safe and a destructive tool, and their tests.
+    """Write a new bot to FOLDER: a configuration with comments, a safe and a destructive tool,
+    and their tests.
 
     Beside them is the schema of the configuration, by which editors complete it. The bot runs
     without an account and without a key. Existing files are never changed.
@@ -165,7 +168,10 @@ def init(options: Options, folder: Path) -> None:
     except OSError as exc:
         fail(f"{folder} cannot be written: {exc.strerror}: name another folder")
     paths = [str(folder / name) for name in contents]
-    enter = [] if folder.resolve() == Path.cwd() else [f"  cd {folder}"]
+    if folder.resolve() == Path.cwd():
+        enter = []
+    else:
+        enter = [f"  cd {folder}"]
     lines = [f"Written: {', '.join(paths)}", "Next:", *enter]
     lines += [
         "  sayso check       what each channel may do",

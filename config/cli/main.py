@@ -1,4 +1,7 @@
-"""The `sayso` command. Its commands are imported when they are used; `config.cli.command` has what they share."""
+"""The `sayso` command.
+
+Its commands are imported when they are used; `config.cli.command` has what they share.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ _SERVERS = ("demo", "poll", "up", "web", "worker")
 
 
 class RootGroup(SaysoGroup):
-    """The command `sayso` itself. A command is imported when it is used: ours from `modules`, others by entry point."""
+    """The command `sayso` itself.
+
+    A command is imported when it is used: ours from `modules`, others by entry point.
+    """
 
     def __init__(self, *args: Any, modules: Mapping[str, str], **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -58,9 +64,14 @@ class RootGroup(SaysoGroup):
         return sorted({*self.modules, *(point.name for point in _entry_points())})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, None for an unknown name. Our own commands come before those of entry points."""
+        """Return a command, None for an unknown name.
+
+        Our own commands come before those of entry points.
+        """
         if cmd_name in self.modules:
-            command: click.Command = getattr(import_module(f"{__package__}.{self.modules[cmd_name]}"), cmd_name)
+            command: click.Command = getattr(
+                import_module(f"{__package__}.{self.modules[cmd_name]}"), cmd_name
+            )
             return command
         return next((_load(point) for point in _entry_points() if point.name == cmd_name), None)
 
@@ -79,7 +90,9 @@ def _load(point: EntryPoint) -> click.Command:
         reason = f"{point.value} cannot be loaded: {type(exc).__name__}: {exc}"
         return click.Command(point.name, callback=partial(fail, reason), help=f"({reason})")
     if not isinstance(command, click.Command):
-        return click.Command(point.name, callback=partial(fail, f"{point.value} is no click command"))
+        return click.Command(
+            point.name, callback=partial(fail, f"{point.value} is no click command")
+        )
     return command
 
 
@@ -87,7 +100,11 @@ def _load(point: EntryPoint) -> click.Command:
     cls=RootGroup,
     modules=_MODULES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    examples=["sayso init mybot && cd mybot && sayso chat", "sayso demo", "sayso -c sayso.yaml check --json"],
+    examples=[
+        "sayso init mybot && cd mybot && sayso chat",
+        "sayso demo",
+        "sayso -c sayso.yaml check --json",
+    ],
     epilog="""\b
 Completion of commands and options: add one of these lines to the file of your shell.
   ~/.bashrc                    eval "$(_SAYSO_COMPLETE=bash_source sayso)"
@@ -105,13 +122,14 @@ def main(context: click.Context) -> None:
     from sayso.config.wiring.observability import redact_uncaught
 
     redact_uncaught()
-    if context.invoked_subcommand not in _SERVERS:  # an operator's command counts nothing that anybody reads
+    # An operator's command counts nothing that anybody reads.
+    if context.invoked_subcommand not in _SERVERS:
         os.environ.pop(FOLDER, None)
     try:
         Path.home()
     except RuntimeError:
-        # Neither HOME nor an entry in /etc/passwd, as under the random user id of a container. slack-bolt asks for a
-        # home when it is imported. Docker sets the same.
+        # Neither HOME nor an entry in /etc/passwd, as under the random user id of a container.
+        # slack-bolt asks for a home when it is imported. Docker sets the same.
         os.environ["HOME"] = "/"
 
 

@@ -46,29 +46,46 @@ _channel = click.argument("channel")
 _person = click.argument("person", metavar="CODE_OR_ID")
 
 
-@click.group(cls=SaysoGroup, examples=["sayso people list desk", "sayso people approve desk BCDFGHJK"])
+@click.group(
+    cls=SaysoGroup, examples=["sayso people list desk", "sayso people approve desk BCDFGHJK"]
+)
 def people() -> None:
-    """Decide who may talk to the bot on a channel with `access`, beside the people named in the YAML."""
+    """Decide who may talk to the bot on a channel with `access`,
+    beside the people named in the YAML.
+    """
 
 
 @people.command("list", examples=["sayso people list desk"])
 @_channel
 @pass_options
 def list_(options: Options, channel: str) -> None:
-    """List the people approved or blocked on CHANNEL, and the unknown people who wait, with their codes."""
+    """List the people approved or blocked on CHANNEL, and the unknown people who wait,
+    with their codes.
+    """
     with _opened(options, channel) as commands:
-        waiting, decided = commands.access_list.waiting(channel), commands.access_list.people(channel)
-    lines = [_row("waiting", each, each.code) for each in waiting] + [_row(each.state, each) for each in decided]
-    value = {"waiting": [asdict(each) for each in waiting], "people": [asdict(each) for each in decided]}
+        waiting = commands.access_list.waiting(channel)
+        decided = commands.access_list.people(channel)
+    lines = [_row("waiting", each, each.code) for each in waiting] + [
+        _row(each.state, each) for each in decided
+    ]
+    value = {
+        "waiting": [asdict(each) for each in waiting],
+        "people": [asdict(each) for each in decided],
+    }
     options.print(value, lines or ["nobody was approved or blocked, and nobody waits"])
 
 
-@people.command(examples=["sayso people approve desk BCDFGHJK", "sayso people approve shop-wa +4915112345678"])
+@people.command(
+    examples=["sayso people approve desk BCDFGHJK", "sayso people approve shop-wa +4915112345678"]
+)
 @_channel
 @_person
 @pass_options
 def approve(options: Options, channel: str, person: str) -> None:
-    """Let a person talk on CHANNEL, by the CODE the bot gave them or by their ID. People who waited are told."""
+    """Let a person talk on CHANNEL, by the CODE the bot gave them or by their ID.
+
+    People who waited are told.
+    """
     with _opened(options, channel) as commands:
         waited = commands.register.approve(channel, commands.name_of(person))
         is_told = bool(waited and commands.tell(waited))
@@ -76,7 +93,10 @@ def approve(options: Options, channel: str, person: str) -> None:
     name = one_line(person, WIDTH)
     if waited:
         name = one_line(f"{waited.name} ({waited.ids[0]})" if waited.name else waited.ids[0], WIDTH)
-    lines = [f"{name} may talk on {channel}{', and is told' if is_told else ''}", *(f"({each})" for each in remarks)]
+    lines = [
+        f"{name} may talk on {channel}{', and is told' if is_told else ''}",
+        *(f"({each})" for each in remarks),
+    ]
     options.print({"person": name, "channel": channel, "told": is_told, "remarks": remarks}, lines)
 
 
@@ -101,7 +121,9 @@ def forget(options: Options, channel: str, person: str) -> None:
     with _opened(options, channel) as commands:
         commands.register.forget(channel, commands.name_of(person))
     name = one_line(person, WIDTH)
-    options.print({"person": name, "channel": channel}, [f"nothing is stored about {name} on {channel}"])
+    options.print(
+        {"person": name, "channel": channel}, [f"nothing is stored about {name} on {channel}"]
+    )
 
 
 @people.command(examples=["sayso people erase desk U0123ABCD"])
@@ -125,7 +147,9 @@ def erase(options: Options, channel: str, user: str) -> None:
         try:
             erased = erase_person(settings, options.data, open_data(options.data), channel, user)
         except RedisError as exc:
-            fail(f"Redis does not answer ({type(exc).__name__}): nothing is certain to be erased: run it again")
+            fail(
+                f"Redis does not answer ({type(exc).__name__}): nothing is certain to be erased: run it again"
+            )
     name = one_line(user, WIDTH)
     lines = [
         f"{name} is erased on {channel}:",
@@ -140,7 +164,9 @@ def erase(options: Options, channel: str, user: str) -> None:
     options.print({"user": name, "channel": channel, **asdict(erased), "remains": remains}, lines)
     if not erased.is_rewritten:
         cure = "run BGREWRITEAOF on it and on each replica"
-        fail(f"Redis or a replica did not rewrite its append-only file, which still holds what was erased: {cure}")
+        fail(
+            f"Redis or a replica did not rewrite its append-only file, which still holds what was erased: {cure}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +182,20 @@ class _PeopleCommands:
 
     def remarks(self, person: str, waited: Waiting | None) -> Iterator[str]:
         """Yield why an approval has no effect."""
-        ids = waited.ids if waited else (self.name_of(person),)
+        if waited:
+            ids = waited.ids
+        else:
+            ids = (self.name_of(person),)
         if any(name in self.rules.block for name in ids):
             yield "but they stay out while `block` in the configuration names them"
         elif self.rules.allow is None and not self.rules.pairing:
             yield "everybody may talk there: its `access` has neither allow nor pairing"
 
     def name_of(self, person: str) -> str:
-        """Return a code as it is, and an id as the channel spells it. Raises click.UsageError for neither."""
+        """Return a code as it is, and an id as the channel spells it.
+
+        Raises click.UsageError for neither.
+        """
         from sayso.workers.people import looks_like_a_code
 
         if looks_like_a_code(person):
@@ -175,7 +207,10 @@ class _PeopleCommands:
         return name
 
     def tell(self, waited: Waiting) -> bool:
-        """Send an approved person the good news, once for their code. Return whether it will be sent."""
+        """Send an approved person the good news, once for their code.
+
+        Return whether it will be sent.
+        """
         from sayso.channels.i18n.texts import texts_for
         from sayso.channels.types import Delivery, Reply
         from sayso.pending.concurrency import run_without_loop
@@ -194,7 +229,9 @@ def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
     settings = options.load()
     check_channel(settings, channel)
     if settings.channels[channel].access is None:
-        fail(f"everybody may talk on {channel}, and nobody is asked: add `access: {{}}` below channels.{channel}")
+        fail(
+            f"everybody may talk on {channel}, and nobody is asked: add `access: {{}}` below channels.{channel}"
+        )
     try:
         with clear_errors():
             access_list, outbox = open_people(settings, options.data)

@@ -19,17 +19,36 @@ import click
 
 from sayso.config.cli.command import Options, SaysoCommand, clear_errors, fail, pass_options
 from sayso.config.server.metrics import MetricsAddress, MetricsUnusable, share_counts
-from sayso.config.wiring.observability import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS, set_up_logs
+from sayso.config.wiring.observability import (
+    FORMAT_VARIABLE,
+    FORMATS,
+    LEVEL_VARIABLE,
+    LEVELS,
+    set_up_logs,
+)
 
-_host = click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+_host = click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The address to listen on."
+)
 _port = click.option(
-    "--port", default=8000, show_default=True, type=click.IntRange(1, 65535), help="The port to listen on."
+    "--port",
+    default=8000,
+    show_default=True,
+    type=click.IntRange(1, 65535),
+    help="The port to listen on.",
 )
 _workers = click.option(
-    "--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="Number of worker processes."
+    "--workers",
+    default=2,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Number of worker processes.",
 )
 _reload = click.option(
-    "--reload", is_flag=True, envvar="SAYSO_RELOAD", help="Load tools again when their files are saved."
+    "--reload",
+    is_flag=True,
+    envvar="SAYSO_RELOAD",
+    help="Load tools again when their files are saved.",
 )
 _metrics = click.option(
     "--metrics", metavar="[HOST:]PORT", envvar="SAYSO_METRICS", callback=lambda _, __, text: _address(text),
@@ -42,7 +61,10 @@ _processes = click.option(
 
 
 def _logs(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of the log to a command. They become variables, also for the processes that it starts."""
+    """Add the options of the log to a command.
+
+    They become variables, also for the processes that it starts.
+    """
 
     def export(context: click.Context, option: click.Parameter, value: str | None) -> None:
         if value and option.name:
@@ -68,7 +90,9 @@ def _logs(command: Callable[..., None]) -> Callable[..., None]:
 @_reload
 @_logs
 @pass_options
-def up(options: Options, host: str, port: int, workers: int, metrics: MetricsAddress, *, reload: bool) -> None:
+def up(
+    options: Options, host: str, port: int, workers: int, metrics: MetricsAddress, *, reload: bool
+) -> None:
     """Run everything on this machine: web, workers, and Redis if none is given."""
     _exit_on_signals()
     _run_up(options, host, port, workers, metrics, reload=reload)
@@ -81,7 +105,9 @@ def up(options: Options, host: str, port: int, workers: int, metrics: MetricsAdd
 @_logs
 @pass_options
 def demo(options: Options, host: str, port: int, workers: int) -> None:
-    """Run the demo, an invoice bot in your browser. It needs no account and no key, and has its own configuration.
+    """Run the demo, an invoice bot in your browser.
+
+    It needs no account and no key, and has its own configuration.
 
     Each start restores all invoices.
     """
@@ -90,18 +116,28 @@ def demo(options: Options, host: str, port: int, workers: int) -> None:
     from sayso.examples.invoices import FILE, reset_invoices
 
     if options.config is not None:
-        raise click.UsageError("the demo has its own configuration: write `sayso up -c FILE` to run yours")
+        raise click.UsageError(
+            "the demo has its own configuration: write `sayso up -c FILE` to run yours"
+        )
     invoices = options.data / FILE
     try:
         reset_invoices(invoices)
     except (OSError, sqlite3.Error) as exc:
-        fail(f"{str(invoices)!r} cannot be reset: {exc}: let this user write to it, or give another --data")
+        fail(
+            f"{str(invoices)!r} cannot be reset: {exc}: let this user write to it, or give another --data"
+        )
     options.config = DEMO
     _run_up(options, host, port, workers)
 
 
 def _run_up(
-    options: Options, host: str, port: int, workers: int, metrics: MetricsAddress = None, *, reload: bool = False
+    options: Options,
+    host: str,
+    port: int,
+    workers: int,
+    metrics: MetricsAddress = None,
+    *,
+    reload: bool = False,
 ) -> None:
     _share_counts(metrics, forks=True)
     from sayso.config.server.up import Up, UpError
@@ -196,7 +232,8 @@ def chat(options: Options, channel: str | None) -> None:
         with clear_errors():
             agent = stack.enter_context(bot)
         if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="replace")  # a byte in a pipe that is no UTF-8 must not end the conversation
+            # A byte in a pipe that is no UTF-8 must not end the conversation.
+            sys.stdin.reconfigure(errors="replace")
         terminal = Terminal(
             folder=options.data / "chat", read_file=files.read, print_text=click.echo,
             styled=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
@@ -205,18 +242,30 @@ def chat(options: Options, channel: str | None) -> None:
 
 
 @click.command(
-    cls=SaysoCommand, examples=["sayso web --host 0.0.0.0 --port 8000 --processes 2", "sayso web -c bot.yaml"]
+    cls=SaysoCommand,
+    examples=["sayso web --host 0.0.0.0 --port 8000 --processes 2", "sayso web -c bot.yaml"],
 )
 @_host
 @_port
 @click.option(
-    "--threads", default=32, show_default=True, type=click.IntRange(4, 512), help="Requests answered at the same time."
+    "--threads",
+    default=32,
+    show_default=True,
+    type=click.IntRange(4, 512),
+    help="Requests answered at the same time.",
 )
 @_processes
 @_metrics
 @_logs
 @pass_options
-def web(options: Options, host: str, port: int, threads: int, processes: int | None, metrics: MetricsAddress) -> None:
+def web(
+    options: Options,
+    host: str,
+    port: int,
+    threads: int,
+    processes: int | None,
+    metrics: MetricsAddress,
+) -> None:
     """Run the web process: it accepts webhooks, serves media and the console."""
     _exit_on_signals()
     _share_counts(metrics, forks=bool(processes))
@@ -250,7 +299,9 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
         check_bucket(services)
     start_watching(services)
     pid = os.getppid() if processes else os.getpid()
-    running = Running(options.file(running=False).resolve(), local_url(host, port), pid, services.public_url)
+    running = Running(
+        options.file(running=False).resolve(), local_url(host, port), pid, services.public_url
+    )
     leave_note(settings.state_folder(options.data), running, WEB_FILE)
     endpoint = metrics_endpoint(options.data, services)
     serve_metrics(endpoint, readers)
@@ -258,13 +309,17 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
     take_note_back(settings.state_folder(options.data), WEB_FILE)
 
 
-@click.command(cls=SaysoCommand, examples=["sayso worker --processes 4", "sayso worker -c bot.yaml --reload"])
+@click.command(
+    cls=SaysoCommand, examples=["sayso worker --processes 4", "sayso worker -c bot.yaml --reload"]
+)
 @_processes
 @_metrics
 @_reload
 @_logs
 @pass_options
-def worker(options: Options, processes: int | None, metrics: MetricsAddress, *, reload: bool) -> None:
+def worker(
+    options: Options, processes: int | None, metrics: MetricsAddress, *, reload: bool
+) -> None:
     """Run a worker process: it answers turns and sends replies."""
     _exit_on_signals()
     _share_counts(metrics, forks=bool(processes))

@@ -32,7 +32,9 @@ _EXAMPLES = ["sayso channel manifest desk", "sayso channel manifest desk --updat
 @click.command(cls=SaysoCommand, examples=_EXAMPLES)
 @click.argument("channel", required=False, default="")
 @click.option("--name", default="Sayso", show_default=True, help="The app's name in Slack.")
-@click.option("--command", default="/sayso", show_default=True, help="The name of its slash command.")
+@click.option(
+    "--command", default="/sayso", show_default=True, help="The name of its slash command."
+)
 @click.option(
     "--view",
     type=click.Choice(["agent", "assistant", "none"]),
@@ -53,11 +55,11 @@ def manifest(
     validate: bool,
     create: bool,
 ) -> None:
-    """Print the manifest of CHANNEL's Slack app, by default the first Slack channel's, as YAML or with --json as JSON.
-    Paste it at api.slack.com/apps.
+    """Print the manifest of CHANNEL's Slack app, by default the first Slack channel's, as YAML or
+    with --json as JSON. Paste it at api.slack.com/apps.
 
-    --validate, --create and --update send it to Slack instead, with the app configuration token in SLACK_CONFIG_TOKEN.
-    The bot's own token and secret may still be missing.
+    --validate, --create and --update send it to Slack instead, with the app configuration token in
+    SLACK_CONFIG_TOKEN. The bot's own token and secret may still be missing.
     """
     from sayso.channels.slack.setup import manifest as build_manifest
     from sayso.config.settings.loader import find_public_url
@@ -65,7 +67,9 @@ def manifest(
     actions = {"validate": validate, "create": create, "update": app_id is not None}
     chosen = [action for action, is_chosen in actions.items() if is_chosen]
     if len(chosen) > 1:
-        raise click.UsageError("--validate, --create and --update are different things: give one of them")
+        raise click.UsageError(
+            "--validate, --create and --update are different things: give one of them"
+        )
     settings = options.load(running=False, without_secrets=True)
     channel = _slack_channel(settings, channel)
     slack = cast("SlackSettings", settings.channels[channel])

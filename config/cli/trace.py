@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sayso.config.cli.command import Options, SaysoCommand, clear_errors, fail, one_line, pass_options, utc_time
+from sayso.config.cli.command import (
+    Options,
+    SaysoCommand,
+    clear_errors,
+    fail,
+    one_line,
+    pass_options,
+    utc_time,
+)
 
 if TYPE_CHECKING:
     from sayso.config.checks.story import MessageStory, TracedAction, TracedReply, TracedTurn
@@ -28,17 +36,23 @@ _KEPT = (
 )
 
 
-@click.command(cls=SaysoCommand, examples=["sayso trace SM0123456789abcdef", "sayso trace 'web:12ab#3' --show-texts"])
+@click.command(
+    cls=SaysoCommand,
+    examples=["sayso trace SM0123456789abcdef", "sayso trace 'web:12ab#3' --show-texts"],
+)
 @click.argument("what", metavar="EVENT|MESSAGE|ACTION|DELIVERY")
-@click.option("--show-texts", is_flag=True, help="Also print what was said, and who: personal data.")
+@click.option(
+    "--show-texts", is_flag=True, help="Also print what was said, and who: personal data."
+)
 @pass_options
 def trace(options: Options, what: str, *, show_texts: bool) -> None:
-    """Print the whole story of one message: when it came in, who worked on it, what it asked for, who confirmed it, and
-    what became of each reply.
+    """Print the whole story of one message: when it came in, who worked on it, what it asked for,
+    who confirmed it, and what became of each reply.
 
-    Give any id: the platform's of a message (MessageSid, update_id, Slack's event id) or its hash from the log, the
-    platform's id of a reply, a delivery (web:12ab#3), a turn (web:12ab@7), a conversation (its newest turn), an
-    action, an audit entry (3/17), or the reference that a person was told.
+    Give any id: the platform's of a message (MessageSid, update_id, Slack's event id) or its hash
+    from the log, the platform's id of a reply, a delivery (web:12ab#3), a turn (web:12ab@7), a
+    conversation (its newest turn), an action, an audit entry (3/17), or the reference that a person
+    was told.
     """
     from sayso.channels.types import digest
     from sayso.config.checks.story import answers
@@ -50,11 +64,16 @@ def trace(options: Options, what: str, *, show_texts: bool) -> None:
         settings = options.load(without_secrets=True)
         stories, searched = find_stories(settings, options.data, what, show_texts=show_texts)
     if not stories:
-        shown, where = one_line(what, WIDTH), "; ".join(searched)
-        fail(f"nothing is known about {shown!r} (searched: {where}). {_KEPT} {digest(what.strip())!r}")
+        shown = one_line(what, WIDTH)
+        where = "; ".join(searched)
+        fail(
+            f"nothing is known about {shown!r} (searched: {where}). {_KEPT} {digest(what.strip())!r}"
+        )
     lines = [line for story in stories for line in (*_lines(story), "")]
     value = [{**asdict(story), "answers": answers(story)} for story in stories]
-    options.print({"searched": searched, "stories": value}, [*lines, f"searched: {'; '.join(searched)}"])
+    options.print(
+        {"searched": searched, "stories": value}, [*lines, f"searched: {'; '.join(searched)}"]
+    )
 
 
 def _lines(story: MessageStory) -> Iterator[str]:
@@ -75,7 +94,10 @@ def _lines(story: MessageStory) -> Iterator[str]:
 def _turn_lines(turn: TracedTurn) -> Iterator[str]:
     yield f"turn {turn.id}{f'  event={turn.event}' if turn.event else ''}"
     if turn.at:
-        times = f" {turn.webhooks} times" if turn.webhooks > 1 else ""
+        if turn.webhooks > 1:
+            times = f" {turn.webhooks} times"
+        else:
+            times = ""
         yield f"  {utc_time(turn.at)}  received{times}"
     if turn.continues:
         yield f"  no message: the agent goes on after action {turn.continues}"
@@ -83,25 +105,47 @@ def _turn_lines(turn: TracedTurn) -> Iterator[str]:
         yield f"  said: {one_line(turn.text, WIDTH)}"
     yield from (f"  {step}" for step in turn.steps)
     if turn.done:
-        tools = f", called {', '.join(turn.tools)}" if turn.tools else ""
-        asked = f", asked for a yes to {', '.join(turn.asked)}" if turn.asked else ""
-        worker = f" by worker {turn.worker}" if turn.worker else ""
+        if turn.tools:
+            tools = f", called {', '.join(turn.tools)}"
+        else:
+            tools = ""
+        if turn.asked:
+            asked = f", asked for a yes to {', '.join(turn.asked)}"
+        else:
+            asked = ""
+        if turn.worker:
+            worker = f" by worker {turn.worker}"
+        else:
+            worker = ""
         yield f"  {utc_time(turn.done)}  finished{worker} in attempt {turn.attempt}{tools}{asked}"
     yield from map(_reply_line, turn.replies)
 
 
 def _reply_line(reply: TracedReply) -> str:
-    at = f"{utc_time(reply.at)}  " if reply.at else ""
-    notes = [f"receipt {reply.receipt}" if reply.receipt else "", reply.reason, f"“{reply.text}”" if reply.text else ""]
+    if reply.at:
+        at = f"{utc_time(reply.at)}  "
+    else:
+        at = ""
+    notes = [
+        f"receipt {reply.receipt}" if reply.receipt else "",
+        reply.reason,
+        f"“{reply.text}”" if reply.text else "",
+    ]
     text = "  ".join(one_line(note, WIDTH) for note in notes if note)
-    tries = "1 try" if reply.tries == 1 else f"{reply.tries} tries"
+    if reply.tries == 1:
+        tries = "1 try"
+    else:
+        tries = f"{reply.tries} tries"
     return f"  {at}reply {reply.id}  {reply.state}  {tries}  {text}".rstrip()
 
 
 def _action_lines(action: TracedAction) -> Iterator[str]:
     yield f"action {action.pid}{f'  {action.kind}' if action.kind else ''}"
     for event in action.events:
-        by = f" by message {event.by}{f' ({event.turn})' if event.turn else ''}" if event.by else ""
+        if event.by:
+            by = f" by message {event.by}{f' ({event.turn})' if event.turn else ''}"
+        else:
+            by = ""
         yield f"  {utc_time(event.at)}  {event.event}{by}"
     if not action.events:
         yield f"  {action.state or 'not known here'}; the ledger of another machine may have its entries"

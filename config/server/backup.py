@@ -1,8 +1,9 @@
 """Backup: all that one bot stores, in one file.
 
-The file is a `tar.gz`: `redis.jsonl` (one key a line), `ledger.sqlite3`, `secret_keys` if asked for, the files of the
-data folder below `data/`, `manifest.json` with the SHA-256 of everything before, and at last `manifest.macs` with a MAC
-of the manifest by each secret key. A file without it was cut short. `restore.py` reads it.
+The file is a `tar.gz`: `redis.jsonl` (one key a line), `ledger.sqlite3`, `secret_keys` if asked
+for, the files of the data folder below `data/`, `manifest.json` with the SHA-256 of everything
+before, and at last `manifest.macs` with a MAC of the manifest by each secret key. A file without it
+was cut short. `restore.py` reads it.
 """
 
 from __future__ import annotations
@@ -42,13 +43,18 @@ from sayso.workers.data_loss.resume import halts_of
 from sayso.workers.data_loss.watermarks import FILE as TIDE
 from sayso.workers.deployment import key_digests
 
-#: The version of the file's layout. Raise it with every change after which older files are refused, so that they are
-#: not called damaged. 1: without a MAC of the manifest.
+#: The version of the file's layout. Raise it with every change after which older files are refused,
+#: so that they are not called damaged. 1: without a MAC of the manifest.
 FORMAT = 2
 #: The members of the file that are no files of the data folder.
-REDIS, LEDGER_MEMBER, KEYS, DATA = "redis.jsonl", "ledger.sqlite3", "secret_keys", "data"
-MANIFEST, MACS = "manifest.json", "manifest.macs"
-#: The folder of work in progress, in the data folder. Its name keeps it out of backups, and its lock others out.
+REDIS = "redis.jsonl"
+LEDGER_MEMBER = "ledger.sqlite3"
+KEYS = "secret_keys"
+DATA = "data"
+MANIFEST = "manifest.json"
+MACS = "manifest.macs"
+#: The folder of work in progress, in the data folder. Its name keeps it out of backups,
+#: and its lock others out.
 _WORK = ".backup"
 #: What is of use to this machine or its processes only, below the data folder.
 _LEFT_OUT = ("redis", "bots", "media/arriving")
@@ -66,9 +72,9 @@ class Manifest:
     """What a backup says of itself.
 
     `taken_at` is in Unix seconds. `keys` are digests of the secret keys. `watermark`: how many
-    writing scripts Redis had run. `counts`: how many keys, conversations, waiting turns and replies,
-    open actions, people, installations of apps and files it has.
-    `sums`: the SHA-256 of each member.
+    writing scripts Redis had run. `counts`: how many keys, conversations, waiting turns and
+    replies, open actions, people, installations of apps and files it has. `sums`: the SHA-256 of
+    each member.
     """
 
     name: str
@@ -118,7 +124,9 @@ def _other_format(fields: Mapping[str, Any]) -> str:
     day = "DAY"
     if isinstance(taken_at, (int, float)):
         day = _utc(taken_at)
-    return f'{text}In a checkout run `git checkout "$(git rev-list -1 --before={day} HEAD)"`, {then}'
+    return (
+        f'{text}In a checkout run `git checkout "$(git rev-list -1 --before={day} HEAD)"`, {then}'
+    )
 
 
 def _utc(at: float) -> str:
@@ -150,15 +158,21 @@ class Bot:
         return self.data / KEYS
 
 
-def write_backup(file: IO[bytes], bot: Bot, keys: Sequence[str], *, with_keys: bool = False) -> Manifest:
+def write_backup(
+    file: IO[bytes], bot: Bot, keys: Sequence[str], *, with_keys: bool = False
+) -> Manifest:
     """Write a backup, and return what it says of itself.
 
-    Redis comes first: a file is on disk before Redis names it. Raises BackupError, SnapshotError, redis.RedisError and
-    OSError.
+    Redis comes first: a file is on disk before Redis names it. Raises BackupError, SnapshotError,
+    redis.RedisError and OSError.
     """
     manifest = Manifest(bot.settings.name, time.time(), key_digests(keys))
     packed = gzip.GzipFile("", fileobj=file, mode="wb", compresslevel=6)
-    with work_folder(bot.data / _WORK) as work, packed, tarfile.open(fileobj=packed, mode="w|") as archive:
+    with (
+        work_folder(bot.data / _WORK) as work,
+        packed,
+        tarfile.open(fileobj=packed, mode="w|") as archive,
+    ):
         writer = _Writer(archive, work, manifest.sums)
         if bot.client is not None:
             manifest = replace(manifest, watermark=watermark_of(bot.client, bot.prefix))
@@ -168,7 +182,8 @@ def write_backup(file: IO[bytes], bot: Bot, keys: Sequence[str], *, with_keys: b
         if with_keys:
             writer.add(KEYS, io.BytesIO("\n".join(keys).encode()))
         manifest.counts["files"] = sum(
-            writer.add_file(path, f"{DATA}/{path.relative_to(bot.data).as_posix()}") for path in _data_files(bot.data)
+            writer.add_file(path, f"{DATA}/{path.relative_to(bot.data).as_posix()}")
+            for path in _data_files(bot.data)
         )
         text = _MANIFEST.dump_json(manifest, indent=2)
         writer.add(MANIFEST, io.BytesIO(text))
@@ -178,12 +193,17 @@ def write_backup(file: IO[bytes], bot: Bot, keys: Sequence[str], *, with_keys: b
 
 def macs_of(manifest: bytes, keys: Sequence[str]) -> list[str]:
     """Return the MAC of a manifest by each secret key."""
-    return [hmac.digest(key, manifest, "sha256").hex() for key in derived_keys(keys, "sayso.backup")]
+    return [
+        hmac.digest(key, manifest, "sha256").hex() for key in derived_keys(keys, "sayso.backup")
+    ]
 
 
 @contextmanager
 def work_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder below this one, to one process at a time. What a killed one left there is removed."""
+    """Yield an empty folder below this one, to one process at a time.
+
+    What a killed one left there is removed.
+    """
     with folder_lock(folder):
         work = folder / "files"
         shutil.rmtree(work, ignore_errors=True)
@@ -204,18 +224,26 @@ def _data_files(data: Path) -> Iterator[Path]:
         for name in sorted(files):
             is_state = below == Path() and name.startswith((KEYS, TIDE, LEDGER))
             path = Path(parent, name)
-            if not (is_state or name.startswith(".") or name.endswith(BESIDE_SQLITE)) and path.is_file():
+            if (
+                not (is_state or name.startswith(".") or name.endswith(BESIDE_SQLITE))
+                and path.is_file()
+            ):
                 yield path
 
 
 def _leads_back(folder: Path) -> bool:
     """Return whether a folder is a link to one that it is in."""
-    return folder.is_symlink() and folder.resolve() in [parent.resolve() for parent in folder.parents]
+    return folder.is_symlink() and folder.resolve() in [
+        parent.resolve() for parent in folder.parents
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Adds members to an archive, and notes their SHA-256 in `sums`. `work` is a folder for copies."""
+    """Adds members to an archive, and notes their SHA-256 in `sums`.
+
+    `work` is a folder for copies.
+    """
 
     archive: tarfile.TarFile
     work: Path
@@ -239,7 +267,10 @@ class _Writer:
         path.unlink()
 
     def add_file(self, path: Path, member: str) -> bool:
-        """Add a file, a SQLite file as one transaction sees it. Return False where it vanished meanwhile."""
+        """Add a file, a SQLite file as one transaction sees it.
+
+        Return False where it vanished meanwhile.
+        """
         try:
             with path.open("rb") as file:
                 if file.read(len(_SQLITE)) != _SQLITE:
@@ -266,19 +297,23 @@ class _Writer:
     def add(self, member: str, file: IO[bytes]) -> None:
         """Add a member of as many bytes as the file has now."""
         info = tarfile.TarInfo(member)
-        info.mode, info.mtime = 0o600, time.time()
+        info.mode = 0o600
+        info.mtime = time.time()
         if isinstance(file, io.BytesIO):
             info.size = len(file.getbuffer())
         else:
             status = os.fstat(file.fileno())
-            info.size, info.mtime = status.st_size, status.st_mtime
+            info.size = status.st_size
+            info.mtime = status.st_mtime
         hashed = HashingReader(file)
         try:
             self.archive.addfile(info, hashed)
         except OSError as exc:
             if exc.errno:  # of a disk
                 raise
-            raise BackupError(f"{member} became shorter while it was read: run the backup again") from exc
+            raise BackupError(
+                f"{member} became shorter while it was read: run the backup again"
+            ) from exc
         self.sums[member_label(member)] = hashed.digest.hexdigest()
 
 
@@ -291,7 +326,8 @@ class HashingReader(io.RawIOBase):
     """Passes the bytes of a file on, and hashes them."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.digest = file, hashlib.sha256()
+        self._file = file
+        self.digest = hashlib.sha256()
 
     def read(self, size: int = -1) -> bytes:
         """Return the next bytes."""

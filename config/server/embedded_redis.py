@@ -36,7 +36,9 @@ class EmbeddedRedisError(Exception):
 
 @dataclass(slots=True)
 class EmbeddedRedis:
-    """A server that runs from `start` to `stop`, and dies with its parent. A lock allows one per data folder.
+    """A server that runs from `start` to `stop`, and dies with its parent.
+
+    A lock allows one per data folder.
 
     Without `appends` it loads the snapshot `dump.rdb` of its folder and writes nothing.
     """
@@ -53,16 +55,24 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """The URL to connect to. Raises ConfigError where its socket's folder belongs to another user."""
+        """The URL to connect to.
+
+        Raises ConfigError where its socket's folder belongs to another user.
+        """
         return f"unix://{socket_path(self.data)}"
 
     @property
     def pid(self) -> int | None:
         """The process id while it runs."""
-        return self._server.process.pid if self._server and self._server.process else None
+        if self._server and self._server.process:
+            return self._server.process.pid
+        return None
 
     def start(self) -> None:
-        """Lock the folder and start the server. Raises EmbeddedRedisError, and ConfigError like `url`."""
+        """Lock the folder and start the server.
+
+        Raises EmbeddedRedisError, and ConfigError like `url`.
+        """
         try:
             make_tree_private(self.data)
             make_private(self.folder)
@@ -86,8 +96,14 @@ class EmbeddedRedis:
             raise
 
     def restart(self) -> None:
-        """Start the server on the locked folder. Call it in the main thread: the server dies with its thread."""
-        command = [server_binary(), *_settings(self.folder, socket_path(self.data), appends=self.appends)]
+        """Start the server on the locked folder.
+
+        Call it in the main thread: the server dies with its thread.
+        """
+        command = [
+            server_binary(),
+            *_settings(self.folder, socket_path(self.data), appends=self.appends),
+        ]
         with open_private(self.folder / "server.log", "ab") as log:
             self._server = Child("redis", command, os.environ, log=log, prepare=self.prepare)
             self._server.start()
@@ -98,7 +114,9 @@ class EmbeddedRedis:
             raise
 
     def prepare(self) -> None:
-        """Run in the new process before it becomes the server: it dies with its parent, and its files are private."""
+        """Run in the new process before it becomes the server: it dies with its parent,
+        and its files are private.
+        """
         os.umask(0o077)
         die_with_parent()
 
@@ -108,7 +126,8 @@ class EmbeddedRedis:
 
     def stop(self) -> None:
         """Stop the server and unlock the folder."""
-        if self._server is not None:  # one whose folder vanished refuses SIGTERM, as it cannot save, and is killed
+        # One whose folder vanished refuses SIGTERM, as it cannot save, and is killed.
+        if self._server is not None:
             self._server.stop(seconds=STOP_SECONDS)
             _remove_socket_folder(self.data)
         if self._lock is not None:
@@ -128,7 +147,9 @@ class EmbeddedRedis:
             else:
                 return
             time.sleep(0.01)
-        raise EmbeddedRedisError(f"Redis did not start on {self.folder}: see {self.folder / 'server.log'}")
+        raise EmbeddedRedisError(
+            f"Redis did not start on {self.folder}: see {self.folder / 'server.log'}"
+        )
 
 
 def running_url(data: Path) -> str | None:
@@ -144,7 +165,8 @@ def running_url(data: Path) -> str | None:
 
 
 def socket_path(data: Path) -> Path:
-    """Return where the Redis of a data folder listens: in the folder, or in /tmp where that path is too long.
+    """Return where the Redis of a data folder listens: in the folder,
+    or in /tmp where that path is too long.
 
     Raises ConfigError where the folder in /tmp belongs to another user.
     """
@@ -155,7 +177,9 @@ def socket_path(data: Path) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
-        raise ConfigError([f"{folder} belongs to another user: remove it, or use a shorter path with --data"])
+        raise ConfigError(
+            [f"{folder} belongs to another user: remove it, or use a shorter path with --data"]
+        )
     return path
 
 
@@ -178,7 +202,10 @@ def _remove_socket_folder(data: Path) -> None:
 
 
 def server_binary() -> str:
-    """Return the path of this machine's Redis or Valkey server, else of the bundled one. Raises EmbeddedRedisError."""
+    """Return the path of this machine's Redis or Valkey server, else of the bundled one.
+
+    Raises EmbeddedRedisError.
+    """
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return found
@@ -192,13 +219,16 @@ def server_binary() -> str:
         ) from exc
 
 
-#: The append-only file is rewritten whenever it has doubled, from this size on. Reading Redis's default of 64 MB takes
-#: two seconds, and would so delay each restart.
+#: The append-only file is rewritten whenever it has doubled, from this size on. Reading Redis's
+#: default of 64 MB takes two seconds, and would so delay each restart.
 REWRITE_SIZE = "8mb"
 
 
 def _settings(folder: Path, socket: Path, *, appends: bool) -> list[str]:
-    """Return the server's command line. `appendfsync everysec` would lose acknowledged writes when Redis is killed."""
+    """Return the server's command line.
+
+    `appendfsync everysec` would lose acknowledged writes when Redis is killed.
+    """
     settings = {
         "port": "0",
         "unixsocket": str(socket),
@@ -217,24 +247,36 @@ def _settings(folder: Path, socket: Path, *, appends: bool) -> list[str]:
 
 
 def _stop_orphan(url: str) -> None:
-    """Stop a server that still listens although we hold the lock: it has lost its parent. Raises EmbeddedRedisError."""
+    """Stop a server that still listens although we hold the lock: it has lost its parent.
+
+    Raises EmbeddedRedisError.
+    """
     client = connect(url, answer_seconds=STOP_SECONDS)
     pid = _pid_of(client)
     if pid is None:
         return
     with contextlib.suppress(RedisError):
-        client.shutdown(nosave=True)  # nothing is lost: each write is in the file before it is answered
+        # Nothing is lost: each write is in the file before it is answered.
+        client.shutdown(nosave=True)
     if _pid_of(client) is not None:
-        raise EmbeddedRedisError(f"an old Redis, process {pid}, does not stop: end it with kill -9 {pid}")
+        raise EmbeddedRedisError(
+            f"an old Redis, process {pid}, does not stop: end it with kill -9 {pid}"
+        )
 
 
 def _pid_of(client: Redis) -> int | None:
-    """Return the process id of the server at a socket, None when no server listens, which is the normal case."""
+    """Return the process id of the server at a socket, None when no server listens,
+    which is the normal case.
+    """
     try:
         return int(client.info("server")["process_id"])
     except RedisConnectionError as exc:
         if isinstance(exc, BusyLoadingError):
-            raise EmbeddedRedisError("an old Redis is still reading its file: try again in a while") from exc
+            raise EmbeddedRedisError(
+                "an old Redis is still reading its file: try again in a while"
+            ) from exc
         return None
     except RedisError as exc:
-        raise EmbeddedRedisError(f"an old Redis does not answer ({exc}): end it, and start again") from exc
+        raise EmbeddedRedisError(
+            f"an old Redis does not answer ({exc}): end it, and start again"
+        ) from exc

@@ -1,6 +1,8 @@
-"""The /metrics endpoint: who may read it, where it listens, and how the processes of one command count together.
+"""The /metrics endpoint: who may read it, where it listens,
+and how the processes of one command count together.
 
-A command that forks processes has one endpoint for all of them: they count in common files (`sayso.channels.metrics`).
+A command that forks processes has one endpoint for all of them:
+they count in common files (`sayso.channels.metrics`).
 """
 
 from __future__ import annotations
@@ -27,16 +29,20 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.registry import Collector
 
-#: The variable with the folder of the common files, as `sayso.channels.metrics` and prometheus-client call it.
+#: The variable with the folder of the common files, as
+#: `sayso.channels.metrics` and prometheus-client call it.
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 #: The variable with the token of readers, and the one with the file that holds it.
-TOKEN, TOKEN_FILE = "SAYSO_METRICS_TOKEN", "SAYSO_METRICS_TOKEN_FILE"
+TOKEN = "SAYSO_METRICS_TOKEN"  # noqa: S105  # the name of a variable
+TOKEN_FILE = "SAYSO_METRICS_TOKEN_FILE"  # noqa: S105
 #: The variable with the address, where no option gives one.
 ADDRESS = "SAYSO_METRICS"
 #: Threads that answer readers. One that reads slowly holds none (`sayso.config.server.http`).
 READER_THREADS = 2
-#: How the folders of common files begin. One that no process used for this many seconds belongs to a killed process.
-_PREFIX, _LEFT_SECONDS = "sayso-metrics-", 60.0
+#: How the folders of common files begin. One that no process used for this many
+#: seconds belongs to a killed process.
+_PREFIX = "sayso-metrics-"
+_LEFT_SECONDS = 60.0
 
 
 #: Host and port of the endpoint, None for no port of its own.
@@ -51,10 +57,17 @@ def read_token() -> str:
     """Return the token that readers must send, "" for none. Raises MetricsUnusable."""
     file = os.environ.get(TOKEN_FILE, "")
     try:
-        token = (Path(file).read_text(encoding="utf-8") if file else os.environ.get(TOKEN, "")).strip()
+        token = (
+            Path(file).read_text(encoding="utf-8") if file else os.environ.get(TOKEN, "")
+        ).strip()
     except (OSError, ValueError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is not text in UTF-8"
-        raise MetricsUnusable(f"{TOKEN_FILE}: cannot read {file!r} ({reason}): check the path") from exc
+        if isinstance(exc, OSError):
+            reason = exc.strerror
+        else:
+            reason = "it is not text in UTF-8"
+        raise MetricsUnusable(
+            f"{TOKEN_FILE}: cannot read {file!r} ({reason}): check the path"
+        ) from exc
     if file and not token:
         raise MetricsUnusable(f"{TOKEN_FILE}: {file!r} is empty: write a token into it")
     if not (token.isascii() and token.isprintable()):  # no reader could send it in a header
@@ -66,9 +79,11 @@ def read_token() -> str:
 
 
 def share_counts(address: MetricsAddress, *, forks: bool) -> None:
-    """Count in shared files if the parent process does, or if this one `forks` and its metrics can be read.
+    """Count in shared files if the parent process does,
+    or if this one `forks` and its metrics can be read.
 
-    Call it before `sayso.channels.metrics` is imported, which chooses then where it counts. Raises MetricsUnusable.
+    Call it before `sayso.channels.metrics` is imported, which chooses then where it counts.
+    Raises MetricsUnusable.
     """
     is_read = address or os.environ.get(TOKEN) or os.environ.get(TOKEN_FILE)
     if not (os.environ.get(FOLDER) or (forks and is_read)):
@@ -83,9 +98,16 @@ def share_counts(address: MetricsAddress, *, forks: bool) -> None:
             atexit.register(_remove, os.environ[FOLDER], os.getpid())
         import sayso.channels.metrics  # noqa: F401  # it opens its files
     except OSError as exc:
-        where = f"{FOLDER}: cannot count in {given!r}" if given else "cannot count for --metrics in a temporary folder"
-        cure = "name a folder that this user may write to" if given else "set TMPDIR to a folder that has room"
-        cure = "make room there" if given and exc.errno == errno.ENOSPC else cure
+        if given:
+            where = f"{FOLDER}: cannot count in {given!r}"
+        else:
+            where = "cannot count for --metrics in a temporary folder"
+        if given:
+            cure = "name a folder that this user may write to"
+        else:
+            cure = "set TMPDIR to a folder that has room"
+        if given and exc.errno == errno.ENOSPC:
+            cure = "make room there"
         raise MetricsUnusable(f"{where} ({exc.strerror or exc}): {cure}") from exc
 
 
@@ -94,7 +116,11 @@ def _remove_left(temporary: Path) -> None:
     for folder in temporary.glob(f"{_PREFIX}*"):
         try:
             info = folder.lstat()
-            if info.st_uid == os.getuid() and time.time() - info.st_mtime > _LEFT_SECONDS and not _is_in_use(folder):
+            if (
+                info.st_uid == os.getuid()
+                and time.time() - info.st_mtime > _LEFT_SECONDS
+                and not _is_in_use(folder)
+            ):
                 shutil.rmtree(folder)
         except OSError:  # another process removes it, too
             continue
@@ -128,8 +154,13 @@ def listen_for_readers(address: MetricsAddress) -> socket | None:
     host, port = address
     if not token and not is_loopback(host):
         cure = f"set {TOKEN} or {TOKEN_FILE}, or write --metrics {port} for this machine alone"
-        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        raise MetricsUnusable(f"--metrics {where} can be reached by others, and no token is set: {cure}")
+        if ":" in host:
+            where = f"[{host}]:{port}"
+        else:
+            where = f"{host}:{port}"
+        raise MetricsUnusable(
+            f"--metrics {where} can be reached by others, and no token is set: {cure}"
+        )
     return listen(host, port, option="--metrics")
 
 
@@ -144,14 +175,18 @@ def is_loopback(host: str) -> bool:
 
 
 class MetricsEndpoint:
-    """Serves the counts of all processes of this command, and what `collectors` read. One per process."""
+    """Serves the counts of all processes of this command, and what `collectors` read.
+
+    One per process.
+    """
 
     def __init__(self, *collectors: Collector, token: str = "") -> None:
         from prometheus_client import CollectorRegistry, multiprocess
 
         from sayso.channels.metrics import REGISTRY
 
-        self._token, self._registries = token, [CollectorRegistry(auto_describe=False)]
+        self._token = token
+        self._registries = [CollectorRegistry(auto_describe=False)]
         for collector in collectors:
             self._registries[0].register(collector)
         if os.environ.get(FOLDER):
@@ -175,12 +210,19 @@ class MetricsEndpoint:
         return bool(self._token)
 
     def is_reader(self, authorization: str) -> bool:
-        """Return whether this `Authorization` header has the token. Without a token every request may read."""
+        """Return whether this `Authorization` header has the token.
+
+        Without a token every request may read.
+        """
         expected = f"Bearer {self._token}".encode()
-        return not self._token or hmac.compare_digest(authorization.encode("utf-8", "replace"), expected)
+        return not self._token or hmac.compare_digest(
+            authorization.encode("utf-8", "replace"), expected
+        )
 
     def answer(self, authorization: str) -> tuple[str, dict[str, str], bytes]:
-        """Return the status, headers and body of the answer to a request with this `Authorization` header."""
+        """Return the status, headers and body of the answer to a
+        request with this `Authorization` header.
+        """
         from prometheus_client import generate_latest
         from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
@@ -214,7 +256,9 @@ class MetricsEndpoint:
 
 
 def serve_metrics(app: WSGIApplication, listening: socket | None) -> Callable[[], None]:
-    """Serve the endpoint on a listening socket in background threads. None: do nothing. Call it after a fork.
+    """Serve the endpoint on a listening socket in background threads.
+
+    None: do nothing. Call it after a fork.
 
     Return what ends it. Call that before you close the socket; a process that ends need not.
     """

@@ -1,7 +1,8 @@
 """Migration: change stored data for a new release, and show what is left to change.
 
-A release can work on the data of the release before, so processes are upgraded first and the data afterwards. The
-migration removes what only older processes need, so it is refused while any of them runs.
+A release can work on the data of the release before, so processes are upgraded first and the data
+afterwards. The migration removes what only older processes need, so it is refused while any of them
+runs.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from sayso.workers.recovery import GONE_SECONDS, Heartbeat, own_version
 
 #: Keys that Redis looks at per SCAN.
 SCAN_COUNT = 1000
-#: The keys of layout 1 that no process of layout 2 uses: a watermark and an identity for the whole server.
+#: The keys of layout 1 that no process of layout 2 uses:
+#: a watermark and an identity for the whole server.
 _LAYOUT_1 = ("tide", "founded")
-#: How the records in a key are read, by the part of its name after the shard. The texts may have a number before them.
+#: How the records in a key are read, by the part of its name after the shard.
+#: The texts may have a number before them.
 _RECORDS: Mapping[str, Callable[[Pipeline, str], object]] = {
     "in": lambda pipe, key: pipe.lrange(key, 0, -1),
     "out": lambda pipe, key: pipe.lrange(key, 0, -1),
@@ -43,17 +46,18 @@ _KINDS = {
 
 
 class OtherProcesses(Exception):
-    """Raised when data cannot be migrated because processes of another version may need it as it is. The message names
-    the cure.
+    """Raised when data cannot be migrated because processes of another version may need it as
+    it is. The message names the cure.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationState:
-    """The stored data: the layout of the keys, keys of older layouts, and the number of records by kind and version.
+    """The stored data: the layout of the keys, keys of older layouts,
+    and the number of records by kind and version.
 
-    `workers`, `ingress`: how many workers, and web and poll processes, of each version of Sayso live, "" for those that
-    note none.
+    `workers`, `ingress`: how many workers, and web and poll processes, of each version of Sayso
+    live, "" for those that note none.
     """
 
     layout: int
@@ -65,9 +69,14 @@ class MigrationState:
     @property
     def steps(self) -> list[str]:
         """Return what a migration would do, in words; nothing when there is nothing to do."""
-        steps = [f"delete the key {key!r}, which only versions before layout {LAYOUT} use" for key in self.old_keys]
+        steps = [
+            f"delete the key {key!r}, which only versions before layout {LAYOUT} use"
+            for key in self.old_keys
+        ]
         if self.layout != LAYOUT:
-            steps.append(f"note layout {LAYOUT} in place of {self.layout}: older versions then refuse to start")
+            steps.append(
+                f"note layout {LAYOUT} in place of {self.layout}: older versions then refuse to start"
+            )
         return steps
 
     @property
@@ -77,24 +86,37 @@ class MigrationState:
 
 
 def inspect(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState:
-    """Return the state of a bot's data. Changes nothing. Raises RedisUnfit for a newer layout, and redis.RedisError."""
+    """Return the state of a bot's data.
+
+    Changes nothing. Raises RedisUnfit for a newer layout, and redis.RedisError.
+    """
     record = json.loads(str(client.get(f"{prefix}deployment") or "null"))
-    layout = check_layout(record, name) if record else LAYOUT
+    if record:
+        layout = check_layout(record, name)
+    else:
+        layout = LAYOUT
     old_keys = tuple(key for key in _LAYOUT_1 if client.exists(f"{prefix}{key}"))
     records = Counter(_records(client, prefix))
-    workers, ingress = Heartbeat(client, prefix=prefix), Heartbeat(client, kind="ingress", prefix=prefix)
+    workers = Heartbeat(client, prefix=prefix)
+    ingress = Heartbeat(client, kind="ingress", prefix=prefix)
     return MigrationState(layout, old_keys, records, workers.versions(), ingress.versions())
 
 
 def migrate(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState:
-    """Change the stored data for this version, and return the state before. If it is killed, run it again.
+    """Change the stored data for this version, and return the state before.
 
-    Raises OtherProcesses while those of another version than this one are alive, RedisUnfit and redis.RedisError.
+    If it is killed, run it again.
+
+    Raises OtherProcesses while those of another version than this one are alive,
+    RedisUnfit and redis.RedisError.
     """
     found = inspect(client, name, prefix=prefix)
     others = [
         f"{count} of {sum(versions.values())} {kind}"
-        for kind, versions in (("workers", found.workers), ("web and poll processes", found.ingress))
+        for kind, versions in (
+            ("workers", found.workers),
+            ("web and poll processes", found.ingress),
+        )
         if (count := sum(versions.values()) - versions.get(own_version(), 0))
     ]
     if others:
@@ -123,7 +145,10 @@ def _records(client: Redis, prefix: str) -> Iterator[tuple[str, int]]:
         kinds = []
         for key in map(str, keys):
             name = key.removeprefix(prefix)
-            kind = name.partition("}:")[2].partition(":")[0] if name.startswith("{") else name.partition(":")[0]
+            if name.startswith("{"):
+                kind = name.partition("}:")[2].partition(":")[0]
+            else:
+                kind = name.partition(":")[0]
             if kind in _RECORDS:
                 _RECORDS[kind](pipe, key)
                 kinds.append(_KINDS[kind])
@@ -133,7 +158,10 @@ def _records(client: Redis, prefix: str) -> Iterator[tuple[str, int]]:
 
 
 def _action_version(record: str) -> int:
-    """Return the version of a signed record, whose keys are in any order. A damaged one is refused by its reader."""
+    """Return the version of a signed record, whose keys are in any order.
+
+    A damaged one is refused by its reader.
+    """
     try:
         return int(json.loads(record).get("v", 1))
     except (ValueError, TypeError, AttributeError):
@@ -144,7 +172,10 @@ def describe(state: MigrationState) -> Iterator[str]:
     """Yield what is stored, in lines for an operator."""
     yield f"keys: layout {state.layout}, this version writes {LAYOUT}"
     for (kind, version), count in sorted(state.records.items()):
-        note = "" if version in READABLE else " (this version leaves them to others)"
+        if version in READABLE:
+            note = ""
+        else:
+            note = " (this version leaves them to others)"
         yield f"records: {kind} of version {version}: {count:,}{note}"
     for kind, versions in (("workers", state.workers), ("web and poll processes", state.ingress)):
         for sayso, count in sorted(versions.items()):

@@ -1,4 +1,6 @@
-"""Processes on this machine: start children, listen on an address, fork and replace workers, note which bots run."""
+"""Processes on this machine: start children, listen on an address, fork and replace workers,
+note which bots run.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +32,23 @@ log = logging.getLogger(__name__)
 GRACE_SECONDS = 25.0
 _PR_SET_PDEATHSIG = 1
 #: Loaded on import, because a child should do as little as possible between fork and exec.
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+if sys.platform == "linux":
+    _LIBC = ctypes.CDLL(None)
+else:
+    _LIBC = None
 #: Addresses that mean all interfaces, and the address at which this machine reaches them.
 _ALL_INTERFACES = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}  # noqa: S104  # a key
 #: The most connections that wait to be accepted.
 BACKLOG = 1024
-#: A process that dies within this time of its fork died quickly, in seconds. Its successor waits, longer each time.
+#: A process that dies within this time of its fork died quickly, in seconds. Its successor waits,
+#: longer each time.
 QUICK_SECONDS = 1.0
 #: The longest pause before a successor starts, in seconds.
 MAX_PAUSE_SECONDS = 5.0
 #: Linux's option of a socket that drops packets, by a program for the Berkeley Packet Filter.
 _SO_ATTACH_FILTER = 26
-#: That program, as rows of code, jump if true, jump if false, operand. It drops the packet that begins a connection.
+#: That program, as rows of code, jump if true, jump if false, operand.
+#: It drops the packet that begins a connection.
 _DROP_NEW_CONNECTIONS = (
     (0x30, 0, 0, 13),  # load the flags of the TCP header
     (0x45, 0, 1, 0x02),  # if SYN is not set, skip one row
@@ -49,7 +56,8 @@ _DROP_NEW_CONNECTIONS = (
     (0x06, 0, 0, 0xFFFFFFFF),  # keep the packet
 )
 #: The name of the note about a running bot in its state folder, and the version of its format.
-FILE, SCHEMA = "running.json", 1
+FILE = "running.json"
+SCHEMA = 1
 #: The name of the note of a `sayso web`.
 WEB_FILE = "web.json"
 
@@ -59,8 +67,8 @@ class AddressUnusable(Exception):
 
 
 def die_with_parent() -> None:
-    """Make Linux send SIGTERM to this process when its parent dies, even after kill -9. Call it in a child, before
-    exec.
+    """Make Linux send SIGTERM to this process when its parent dies, even after kill -9.
+    Call it in a child, before exec.
     """
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -68,7 +76,10 @@ def die_with_parent() -> None:
 
 @dataclass(slots=True)
 class Child:
-    """One child process: its name, its command, and the process while it runs. It prints to our stderr, or to `log`."""
+    """One child process: its name, its command, and the process while it runs.
+
+    It prints to our stderr, or to `log`.
+    """
 
     name: str
     command: list[str]
@@ -79,7 +90,10 @@ class Child:
     prepare: Callable[[], None] = die_with_parent
 
     def start(self) -> None:
-        """Start the process. It dies with us, even after kill -9, and Ctrl-C reaches it only through us."""
+        """Start the process.
+
+        It dies with us, even after kill -9, and Ctrl-C reaches it only through us.
+        """
         self.process = subprocess.Popen(  # noqa: S603  # our own command line
             self.command, env=dict(self.environ), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
             start_new_session=True,
@@ -119,7 +133,9 @@ def listen(host: str, port: int, *, option: str = "--port or --host") -> socket.
     `option` is the one with which the address was given.
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM
+        )[0]
         listening = socket.socket(family, kind, protocol)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -141,11 +157,14 @@ def listen(host: str, port: int, *, option: str = "--port or --host") -> socket.
 
 
 def refuse_new_connections(listening: socket.socket) -> None:
-    """Begin no further connection on a listening socket. Those that have begun still arrive in its queue.
+    """Begin no further connection on a listening socket.
 
-    The kernel resets the connections in that queue when the socket is closed, though their clients may have sent
-    requests. After this call nothing is added, so the queue can be emptied before the socket is closed. A refused
-    client tries again after a second, and finds the next process or no server.
+    Those that have begun still arrive in its queue.
+
+    The kernel resets the connections in that queue when the socket is closed, though their clients
+    may have sent requests. After this call nothing is added, so the queue can be emptied before the
+    socket is closed. A refused client tries again after a second, and finds the next process or no
+    server.
 
     It needs Linux. Elsewhere, or where a sandbox forbids it, connections go on to arrive.
     """
@@ -159,11 +178,13 @@ def refuse_new_connections(listening: socket.socket) -> None:
 
 
 def prefork(count: int, listening: socket.socket | None = None) -> None:
-    """Fork `count` processes and return in each of them. The parent replaces dead ones until a signal ends it and them.
+    """Fork `count` processes and return in each of them.
 
-    Call it before there are threads or connections. The parent raises SystemExit: with 0 after SIGTERM, SIGINT or
-    SIGHUP, else with the exit code of the first process that gave up by itself. `listening` is the socket that they
-    share, where they do.
+    The parent replaces dead ones until a signal ends it and them.
+
+    Call it before there are threads or connections. The parent raises SystemExit: with 0 after
+    SIGTERM, SIGINT or SIGHUP, else with the exit code of the first process that gave up by itself.
+    `listening` is the socket that they share, where they do.
     """
     parent = _Parent(count, listening)
     parent.run()
@@ -172,13 +193,18 @@ def prefork(count: int, listening: socket.socket | None = None) -> None:
 
 
 class _Parent:
-    """The parent of forked processes. `run` returns in each child (`is_child`), and after the last end."""
+    """The parent of forked processes.
+
+    `run` returns in each child (`is_child`), and after the last end.
+    """
 
     def __init__(self, count: int, listening: socket.socket | None) -> None:
         from sayso.channels.metrics import RESTARTS  # once it is decided where the counts are kept
 
-        self.is_child, self.code = False, 0
-        self._deaths = RESTARTS.labels("fork")  # 0 from the start: an alert would not see the first one else
+        self.is_child = False
+        self.code = 0
+        # 0 from the start: an alert would not see the first one else.
+        self._deaths = RESTARTS.labels("fork")
         self._count = count
         self._listening = listening
         self._stop_signals = stop_signals()
@@ -192,7 +218,8 @@ class _Parent:
     def run(self) -> None:
         """Fork processes, and replace those that die until they are told to stop."""
         gc.freeze()  # a collection would touch, and so copy, the memory that processes share
-        # Blocked, they wait for `sigwait`. A handler that never runs keeps macOS from dropping SIGCHLD.
+        # Blocked, they wait for `sigwait`. A handler that never runs
+        # keeps macOS from dropping SIGCHLD.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._handled_signals)
         for number in self._handled_signals:
             signal.signal(number, lambda *_: None)
@@ -220,10 +247,13 @@ class _Parent:
             os._exit(0)
 
     def _handle_signal(self, seconds: float = 0.0) -> None:
-        """Wait for a signal, at most this many seconds if given, and handle it and the end of children."""
+        """Wait for a signal, at most this many seconds if given,
+        and handle it and the end of children.
+        """
         if self._kill_at is not None:
             seconds = max(0.01, self._kill_at - time.monotonic())
-        signal.setitimer(signal.ITIMER_REAL, seconds)  # SIGALRM ends the wait; 0 turns the timer off
+        # SIGALRM ends the wait; 0 turns the timer off.
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         number = signal.sigwait(self._handled_signals)
         # A terminal that is closed may send SIGHUP twice, and a second SIGTERM would cut off turns.
         is_repeated = number == signal.SIGHUP and self._is_stopping
@@ -267,17 +297,23 @@ class _Parent:
             return
         self._deaths.inc()
         log.warning("prefork.died", extra={"pid": pid, "code": code, "seconds": round(lived, 1)})
-        self._quick_deaths = self._quick_deaths + 1 if lived < QUICK_SECONDS else 0
+        if lived < QUICK_SECONDS:
+            self._quick_deaths = self._quick_deaths + 1
+        else:
+            self._quick_deaths = 0
         if self._quick_deaths > 1:
-            self._handle_signal(backoff_seconds(self._quick_deaths, first=0.2, longest=MAX_PAUSE_SECONDS))
+            self._handle_signal(
+                backoff_seconds(self._quick_deaths, first=0.2, longest=MAX_PAUSE_SECONDS)
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running bot: its configuration file, the URL of its web on this machine, and the id of its process.
+    """A running bot: its configuration file, the URL of its web on this machine,
+    and the id of its process.
 
-    `public_url` is the one that it told its platforms. `born` is when the process started, so that another one with the
-    same id is not taken for it; "" where the system does not say.
+    `public_url` is the one that it told its platforms. `born` is when the process started, so that
+    another one with the same id is not taken for it; "" where the system does not say.
     """
 
     config: Path
@@ -289,7 +325,12 @@ class Running:
 
 def leave_note(folder: Path, running: Running, file: str = FILE) -> None:
     """Write the note of a running bot to its state folder, readable by our own user alone."""
-    note = {"schema": SCHEMA, **asdict(running), "config": str(running.config), "born": _born(running.pid)}
+    note = {
+        "schema": SCHEMA,
+        **asdict(running),
+        "config": str(running.config),
+        "born": _born(running.pid),
+    }
     write_atomically(folder / file, json.dumps(note).encode())
 
 
@@ -303,12 +344,17 @@ def take_note_back(folder: Path, file: str = FILE) -> None:
 def running_bots(data: Path) -> list[Running]:
     """Return the bots that `sayso up`, `sayso demo` or `sayso web` runs on a data folder now."""
     files = (path for file in (FILE, WEB_FILE) for path in sorted(data.glob(f"bots/*/{file}")))
-    return [note for note in map(_read, files) if note and _is_alive(note.pid) and note.born == _born(note.pid)]
+    return [
+        note
+        for note in map(_read, files)
+        if note and _is_alive(note.pid) and note.born == _born(note.pid)
+    ]
 
 
 def find_config(config: Path | None, data: Path) -> Path:
-    """Return the configuration that an operator means: as given, by SAYSO_CONFIG, of the bot that runs on the data
-    folder, or ./sayso.yaml. Raises ConfigError where several bots run, and where there is no file.
+    """Return the configuration that an operator means: as given, by SAYSO_CONFIG, of the bot that
+    runs on the data folder, or ./sayso.yaml. Raises ConfigError where several bots run, and where
+    there is no file.
     """
     given = config or given_config()
     bots = {bot.config.resolve(): bot for bot in running_bots(data)}
@@ -319,12 +365,16 @@ def find_config(config: Path | None, data: Path) -> Path:
     here = Path("sayso.yaml").resolve()
     if here in bots:
         return here
-    raise ConfigError([f"several bots run on {data}: name one with --config: {', '.join(map(str, sorted(bots)))}"])
+    raise ConfigError(
+        [f"several bots run on {data}: name one with --config: {', '.join(map(str, sorted(bots)))}"]
+    )
 
 
 def running_bot(config: Path, data: Path) -> Running | None:
     """Return the running bot of a file on this machine, None where it does not run."""
-    return next((bot for bot in running_bots(data) if bot.config.resolve() == config.resolve()), None)
+    return next(
+        (bot for bot in running_bots(data) if bot.config.resolve() == config.resolve()), None
+    )
 
 
 def _read(file: Path) -> Running | None:
@@ -337,12 +387,17 @@ def _read(file: Path) -> Running | None:
 
 
 def _born(pid: int) -> str:
-    """Return when a process started, in ticks since the machine did; "" where the system does not say, or it ended."""
+    """Return when a process started, in ticks since the machine did;
+    "" where the system does not say, or it ended.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
-    return "" if fields[0] in "ZX" else fields[19]  # a zombie has ended, and waits for its parent
+    # a zombie has ended, and waits for its parent
+    if fields[0] in "ZX":
+        return ""
+    return fields[19]
 
 
 def _is_alive(pid: int) -> bool:

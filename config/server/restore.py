@@ -1,7 +1,7 @@
 """Restore: a bot from its backup, on an empty machine.
 
-A restored bot is one that lost data: what was said and done since the backup is forgotten. So it goes on as after
-`sayso redis resume`, and turns that waited in the backup do not run again.
+A restored bot is one that lost data: what was said and done since the backup is forgotten. So it
+goes on as after `sayso redis resume`, and turns that waited in the backup do not run again.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _BLOCK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did: the backup, how many keys were not over yet, what became of them, and the check of the audit
-    log.
+    """What a restore did: the backup, how many keys were not over yet, what became of them,
+    and the check of the audit log.
     """
 
     manifest: Manifest
@@ -68,11 +68,15 @@ class Restored:
     chain: ChainReport | None
 
 
-def restore_backup(file: IO[bytes], bot: Bot, keys: Sequence[str], *, over: bool = False) -> Restored:
-    """Restore a backup. Nothing is changed before the whole file was checked. If it is killed, run it again.
+def restore_backup(
+    file: IO[bytes], bot: Bot, keys: Sequence[str], *, over: bool = False
+) -> Restored:
+    """Restore a backup.
 
-    `keys` are the secret keys that the bot has already. `over`: replace what is there. Raises BackupError,
-    redis.RedisError, LedgerUnusable and OSError.
+    Nothing is changed before the whole file was checked. If it is killed, run it again.
+
+    `keys` are the secret keys that the bot has already. `over`: replace what is there. Raises
+    BackupError, redis.RedisError, LedgerUnusable and OSError.
     """
     with work_folder(bot.data / _WORK) as folder:
         manifest = _checked(file, folder)
@@ -86,7 +90,8 @@ def restore_backup(file: IO[bytes], bot: Bot, keys: Sequence[str], *, over: bool
         _check_stopped(bot, client)
         if not over and not (client is not None and is_restoring(client, prefix=bot.prefix)):
             _check_target(bot, client, folder)
-        written, resumed = 0, None
+        written = 0
+        resumed = None
         if client is not None:
             written = _fill_redis(client, bot, folder, manifest)
             _cut_ledger(folder / LEDGER_MEMBER, client, bot.prefix, keys)
@@ -106,18 +111,28 @@ def _checked(file: IO[bytes], folder: Path) -> Manifest:
                 for line in lines:
                     StoredKey.from_json(line)
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, ValueError) as exc:
-        raise BackupError(f"this is no backup of Sayso, or it is damaged ({exc}): nothing was changed") from exc
+        raise BackupError(
+            f"this is no backup of Sayso, or it is damaged ({exc}): nothing was changed"
+        ) from exc
     return manifest
 
 
 def _unpack(file: IO[bytes], folder: Path) -> Manifest:
-    """Write all members to a folder, and compare them with the manifest. Raises what `_checked` translates."""
+    """Write all members to a folder, and compare them with the manifest.
+
+    Raises what `_checked` translates.
+    """
     sums = dict[str, str]()
     manifest = None
     with tarfile.open(fileobj=file, mode="r|gz") as archive:
         for member in archive:
             place = PurePosixPath(member.name)
-            if not member.isreg() or place.is_absolute() or ".." in place.parts or (manifest and member.name != MACS):
+            if (
+                not member.isreg()
+                or place.is_absolute()
+                or ".." in place.parts
+                or (manifest and member.name != MACS)
+            ):
                 raise ValueError(f"unexpected member {member.name!r}")
             content = archive.extractfile(member)
             if content is None:
@@ -139,14 +154,18 @@ def _unpack(file: IO[bytes], folder: Path) -> Manifest:
     if manifest is None or not (folder / MACS).exists():
         raise ValueError("it was cut short")
     if manifest.sums != sums:
-        wrong = sorted(name for name in {*manifest.sums, *sums} if manifest.sums.get(name) != sums.get(name))
+        wrong = sorted(
+            name for name in {*manifest.sums, *sums} if manifest.sums.get(name) != sums.get(name)
+        )
         raise ValueError(f"wrong checksum of {wrong[0]!r}")
     return manifest
 
 
-def _matching_keys(folder: Path, manifest: Manifest, keys: Sequence[str], file: Path) -> Sequence[str]:
-    """Return the secret keys, of the bot or of its backup. Raises BackupError where they are of another bot, and for a
-    backup whose signature does not fit it.
+def _matching_keys(
+    folder: Path, manifest: Manifest, keys: Sequence[str], file: Path
+) -> Sequence[str]:
+    """Return the secret keys, of the bot or of its backup. Raises BackupError where they are of
+    another bot, and for a backup whose signature does not fit it.
     """
     found = folder / KEYS
     given = keys or (found.read_text().split() if found.exists() else [])
@@ -162,7 +181,9 @@ def _matching_keys(folder: Path, manifest: Manifest, keys: Sequence[str], file: 
         )
     macs = (folder / MACS).read_text(errors="replace").splitlines()
     if not set(macs) & set(macs_of((folder / MANIFEST).read_bytes(), given)):
-        raise BackupError("the signature of this backup does not fit it, so the file was changed: use another copy")
+        raise BackupError(
+            "the signature of this backup does not fit it, so the file was changed: use another copy"
+        )
     return given
 
 
@@ -182,24 +203,33 @@ def _check_stopped(bot: Bot, client: Redis | None) -> None:
 def _check_target(bot: Bot, client: Redis | None, folder: Path) -> None:
     """Refuse to restore over what is there already. Raises BackupError."""
     if client is not None and _has_keys(client, bot.prefix):
-        raise BackupError(f"this Redis already has keys of {bot.settings.name!r}: add --replace to delete them first")
+        raise BackupError(
+            f"this Redis already has keys of {bot.settings.name!r}: add --replace to delete them first"
+        )
     if bot.ledger.exists():
-        raise BackupError(f"there is an audit ledger at {bot.ledger}: add --replace to set it aside")
+        raise BackupError(
+            f"there is an audit ledger at {bot.ledger}: add --replace to set it aside"
+        )
     for path, target in _data_pairs(folder, bot):
         if target.exists() and not filecmp.cmp(path, target, shallow=False):
             raise BackupError(f"there is another {target}: add --replace to overwrite such files")
 
 
 def _has_keys(client: Redis, prefix: str) -> bool:
-    """Return whether there are keys, besides the marker of a restore that wrote nothing or has ended, and the
-    identities that `sayso redis status` gives to the shards.
+    """Return whether there are keys, besides the marker of a restore that wrote nothing or has
+    ended, and the identities that `sayso redis status` gives to the shards.
     """
-    names = (str(name).removeprefix(prefix) for name in client.scan_iter(match=f"{prefix}*", count=1000))
+    names = (
+        str(name).removeprefix(prefix) for name in client.scan_iter(match=f"{prefix}*", count=1000)
+    )
     return any(name != RESTORING and not name.endswith("}:founded") for name in names)
 
 
 def _fill_redis(client: Redis, bot: Bot, folder: Path, manifest: Manifest) -> int:
-    """Replace the bot's keys by those of the backup, and leave Redis halted. Return how many keys are not over yet."""
+    """Replace the bot's keys by those of the backup, and leave Redis halted.
+
+    Return how many keys are not over yet.
+    """
     servers = WatermarkFile(bot.settings.state_folder(bot.data) / TIDE).read().values()
     reasons = dict.fromkeys(range(SHARDS), HaltReason("", 0, 0))
     for shard, known in (pair for server in servers for pair in server.items()):
@@ -213,7 +243,9 @@ def _fill_redis(client: Redis, bot: Bot, folder: Path, manifest: Manifest) -> in
 
 
 def _cut_ledger(ledger: Path, client: Redis, prefix: str, keys: Sequence[str]) -> None:
-    """Remove the entries that the ledger got after Redis was copied, so that both end at the same entry."""
+    """Remove the entries that the ledger got after Redis was copied,
+    so that both end at the same entry.
+    """
     if ledger.exists():
         tips = UncollectedEntries(client, prefix=prefix).tips()
         AuditLedger(ledger, EntrySigner(keys)).cut({shard: tip.n for shard, tip in tips.items()})
@@ -228,7 +260,10 @@ def _data_pairs(folder: Path, bot: Bot) -> Iterator[tuple[Path, Path]]:
 
 
 def _place_files(folder: Path, bot: Bot) -> None:
-    """Move the files of a backup to their places, on disk. A ledger that is there already is set aside."""
+    """Move the files of a backup to their places, on disk.
+
+    A ledger that is there already is set aside.
+    """
     pairs = list(_data_pairs(folder, bot))
     if (folder / KEYS).exists() and not bot.key_file.exists():
         pairs.append((folder / KEYS, bot.key_file))
@@ -244,18 +279,23 @@ def _place_files(folder: Path, bot: Bot) -> None:
         except OSError as exc:
             if exc.errno != errno.EXDEV:
                 raise
-            near = target.with_name(f".{target.name}.restored")  # the folder is on a disk of its own
+            # The folder is on a disk of its own.
+            near = target.with_name(f".{target.name}.restored")
             shutil.copy2(path, near)
             near.replace(target)
     os.sync()
 
 
 def _set_aside(ledger: Path, restored: Path) -> None:
-    """Give a ledger another name: an audit log is never deleted. One that a killed restore has placed may stay."""
+    """Give a ledger another name: an audit log is never deleted.
+
+    One that a killed restore has placed may stay.
+    """
     if not ledger.exists() or filecmp.cmp(ledger, restored, shallow=False):
         return
     with suppress(sqlite3.Error), closing(sqlite3.connect(ledger)) as database:
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # all of it is in one file, whose name changes at once
+        # All of it is in one file, whose name changes at once.
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     for suffix in (*BESIDE_SQLITE, ""):
         path = ledger.with_name(f"{ledger.name}{suffix}")
         if path.exists():
@@ -265,5 +305,10 @@ def _set_aside(ledger: Path, restored: Path) -> None:
 def _verified(bot: Bot, client: Redis | None, keys: Sequence[str]) -> ChainReport | None:
     """Return the result of checking the audit log as it is now; None if there is no log."""
     files = [bot.ledger] if bot.ledger.exists() else []
-    tail = UncollectedEntries(client, prefix=bot.prefix) if client is not None else None
-    return verify(files, keys, tail=tail) if files or tail else None
+    if client is not None:
+        tail = UncollectedEntries(client, prefix=bot.prefix)
+    else:
+        tail = None
+    if files or tail:
+        return verify(files, keys, tail=tail)
+    return None

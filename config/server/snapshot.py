@@ -1,13 +1,14 @@
 """The keys of one bot as they were at one moment, read from a Redis that goes on working.
 
-The server makes a snapshot of itself, as for a new replica (SYNC). A temporary server on this machine loads it, and the
-bot's keys are read there, each by its type. So they can be put into any Redis of any version.
+The server makes a snapshot of itself, as for a new replica (SYNC). A temporary server on this
+machine loads it, and the bot's keys are read there, each by its type. So they can be put into any
+Redis of any version.
 
-A server that refuses SYNC, as most managed ones do, is read key by key. The watermark proves then that no script wrote
-meanwhile.
+A server that refuses SYNC, as most managed ones do, is read key by key.
+The watermark proves then that no script wrote meanwhile.
 
-On a Cluster this is done with one master after the other. Whatever must fit together lies in one shard, so on one
-master, as long as no slot moves meanwhile.
+On a Cluster this is done with one master after the other. Whatever must fit together lies in one
+shard, so on one master, as long as no slot moves meanwhile.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ T = TypeVar("T")
 
 #: Keys that are read, and written, in one round trip.
 BATCH = 200
-#: Seconds without any byte after which the server's snapshot is given up. While it makes one, it sends line ends.
+#: Seconds without any byte after which the server's snapshot is given up. While it makes one,
+#: it sends line ends.
 SILENT_SECONDS = 60.0
 #: How often a server without SYNC is read in the hope that no script writes meanwhile.
 TRIES = 3
@@ -54,12 +56,17 @@ class SnapshotError(Exception):
 
 
 class _NoSync(Exception):
-    """Raised when a server does not give its snapshot, or this machine cannot read it. The message says why."""
+    """Raised when a server does not give its snapshot, or this machine cannot read it.
+
+    The message says why.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key without the bot's prefix, its type and value, and when it expires in Unix milliseconds, 0 for never."""
+    """A key without the bot's prefix, its type and value, and when it expires in Unix milliseconds,
+    0 for never.
+    """
 
     name: str
     type: str
@@ -67,7 +74,10 @@ class StoredKey:
     expires_at: int = 0
 
     def to_json(self) -> str:
-        """Return the key as one line. Bytes that are no UTF-8 are lone surrogates, which JSON can spell."""
+        """Return the key as one line.
+
+        Bytes that are no UTF-8 are lone surrogates, which JSON can spell.
+        """
         return json.dumps([self.name, self.type, self.value, self.expires_at])
 
     @classmethod
@@ -81,8 +91,8 @@ class StoredKey:
 
 @contextmanager
 def read_snapshot(client: Redis, folder: Path, *, prefix: str) -> Iterator[Iterator[StoredKey]]:
-    """Yield the keys with this prefix as of one moment, on a Cluster of one moment of each master. `folder` is created
-    for the snapshots, and removed afterwards.
+    """Yield the keys with this prefix as of one moment, on a Cluster of one moment of each master.
+    `folder` is created for the snapshots, and removed afterwards.
 
     Raises SnapshotError, redis.RedisError and OSError.
     """
@@ -93,12 +103,14 @@ def read_snapshot(client: Redis, folder: Path, *, prefix: str) -> Iterator[Itera
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if _slots_of(client) != slots:
-        raise SnapshotError("slots of this Redis Cluster moved, or a master was replaced meanwhile: run it again")
+        raise SnapshotError(
+            "slots of this Redis Cluster moved, or a master was replaced meanwhile: run it again"
+        )
 
 
 def _slots_of(client: Redis) -> dict[str, Any]:
-    """Return the slots of each master of a Cluster by its id, nothing for one server. Raises SnapshotError while a slot
-    moves, and where one has no master.
+    """Return the slots of each master of a Cluster by its id, nothing for one server. Raises
+    SnapshotError while a slot moves, and where one has no master.
     """
     slots: dict[str, list[list[str]]] = {}
     masters: Sequence[Redis] = servers_of(client) if isinstance(client, ClusterClient) else ()
@@ -106,7 +118,9 @@ def _slots_of(client: Redis) -> dict[str, Any]:
         nodes: dict[str, Any] = master.execute_command("CLUSTER NODES")
         own = next(node for node in nodes.values() if "myself" in node["flags"])
         if own["migrations"]:
-            raise SnapshotError("slots of this Redis Cluster are moving to other masters: wait until that is done")
+            raise SnapshotError(
+                "slots of this Redis Cluster are moving to other masters: wait until that is done"
+            )
         slots[own["node_id"]] = own["slots"]
     served = sum(int(ends[-1]) - int(ends[0]) + 1 for each in slots.values() for ends in each)
     if slots and served != REDIS_CLUSTER_HASH_SLOTS:
@@ -132,7 +146,10 @@ def _read_servers(client: Redis, folder: Path, prefix: str) -> Generator[StoredK
 
 @contextmanager
 def _loaded(client: Redis, folder: Path) -> Iterator[Redis]:
-    """Yield a client of a temporary server that has loaded the snapshot of the client's. Raises _NoSync."""
+    """Yield a client of a temporary server that has loaded the snapshot of the client's.
+
+    Raises _NoSync.
+    """
     server = EmbeddedRedis(folder, appends=False)
     try:
         server.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -141,7 +158,9 @@ def _loaded(client: Redis, folder: Path) -> Iterator[Redis]:
         try:
             server.start()
         except EmbeddedRedisError as exc:
-            raise _NoSync(f"this machine cannot read its snapshot: {_last_words(server.folder) or exc}") from exc
+            raise _NoSync(
+                f"this machine cannot read its snapshot: {_last_words(server.folder) or exc}"
+            ) from exc
         db = client.connection_pool.connection_kwargs.get("db") or 0
         options = {"decode_responses": True, "encoding_errors": "surrogateescape"}
         with Redis.from_pool(RedisUrl.parse(f"{server.url}?db={db}").pool(**options)) as copy:
@@ -155,17 +174,23 @@ def _last_words(folder: Path) -> str:
     """Return why a server could not load its file, as its log says."""
     with contextlib.suppress(OSError):
         lines = (folder / "server.log").read_text(errors="replace").splitlines()
-        found = [line.partition(" # ")[2] for line in lines if "RDB" in line or "loading" in line.lower()]
+        found = [
+            line.partition(" # ")[2] for line in lines if "RDB" in line or "loading" in line.lower()
+        ]
         return next(filter(None, found), "")
     return ""
 
 
 def _save_snapshot(client: Redis, file: BinaryIO) -> None:
-    """Write the snapshot that the server makes for a new replica to a file. Raises _NoSync, redis.RedisError."""
+    """Write the snapshot that the server makes for a new replica to a file.
+
+    Raises _NoSync, redis.RedisError.
+    """
     connection: Any = client.connection_pool.get_connection()
     try:
         connection.connect()
-        with contextlib.suppress(ResponseError):  # before Redis 7; later it saves the server a buffer for us
+        # Before Redis 7; later it saves the server a buffer for us.
+        with contextlib.suppress(ResponseError):
             connection.send_command("REPLCONF", "rdb-only", "1")
             connection.read_response()
         stream = connection._sock  # noqa: SLF001  # what comes now is not in Redis's protocol, so no parser may read it
@@ -176,7 +201,9 @@ def _save_snapshot(client: Redis, file: BinaryIO) -> None:
             while head == b"\n":  # sent once a second while the server saves
                 head = answer.readline()
             if not head.startswith(b"$") or not head[1:].strip().isdigit():
-                raise _NoSync(f"it refuses SYNC ({head.decode(errors='replace').strip().strip('-') or 'no answer'})")
+                raise _NoSync(
+                    f"it refuses SYNC ({head.decode(errors='replace').strip().strip('-') or 'no answer'})"
+                )
             left = int(head[1:])
             while left and (block := answer.read(min(left, _BLOCK_BYTES))):
                 file.write(block)
@@ -190,11 +217,18 @@ def _save_snapshot(client: Redis, file: BinaryIO) -> None:
         client.connection_pool.release(connection)
 
 
-def _read_unchanged(server: Redis, client: Redis, folder: Path, prefix: str, reason: str) -> Iterator[StoredKey]:
-    """Yield the keys of a server, if no watermark rose while they were read. Raises SnapshotError."""
+def _read_unchanged(
+    server: Redis, client: Redis, folder: Path, prefix: str, reason: str
+) -> Iterator[StoredKey]:
+    """Yield the keys of a server, if no watermark rose while they were read.
+
+    Raises SnapshotError.
+    """
     for _ in range(TRIES):
         before = watermark_of(client, prefix)
-        with TemporaryFile("w+", encoding="ascii", dir=make_private(folder)) as lines:  # they may not fit into memory
+        with TemporaryFile(
+            "w+", encoding="ascii", dir=make_private(folder)
+        ) as lines:  # they may not fit into memory
             lines.writelines(f"{key.to_json()}\n" for key in _read_keys(server, prefix))
             if watermark_of(client, prefix) == before:
                 lines.seek(0)
@@ -215,7 +249,10 @@ def watermark_of(client: Redis, prefix: str) -> int:
 
 
 def _read_keys(client: Redis, prefix: str) -> Iterator[StoredKey]:
-    """Yield all keys with a prefix, sorted within each batch. Those that vanish meanwhile are left out."""
+    """Yield all keys with a prefix, sorted within each batch.
+
+    Those that vanish meanwhile are left out.
+    """
     for names in batches(client.scan_iter(match=f"{prefix}*", count=1000), BATCH):
         seconds, micros = client.time()
         now = int(seconds) * 1000 + int(micros) // 1000
@@ -230,7 +267,9 @@ def _read_keys(client: Redis, prefix: str) -> Iterator[StoredKey]:
         for name, (kind, left), value in zip(names, described, values, strict=True):
             if kind in _READ and (value or value == "") and left != -2:
                 plain = sorted(value) if kind == "set" else value
-                yield StoredKey(name.removeprefix(prefix), kind, plain, now + left if left >= 0 else 0)
+                yield StoredKey(
+                    name.removeprefix(prefix), kind, plain, now + left if left >= 0 else 0
+                )
 
 
 def batches(values: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
@@ -256,7 +295,10 @@ _READ = {
 
 
 def write_keys(client: Redis, keys: Iterable[StoredKey], *, prefix: str) -> int:
-    """Write keys that are not over yet, replacing what is there. Return how many. Raises redis.RedisError."""
+    """Write keys that are not over yet, replacing what is there.
+
+    Return how many. Raises redis.RedisError.
+    """
     written = 0
     for batch in batches(keys, BATCH):
         seconds, _ = client.time()
@@ -295,12 +337,16 @@ def _write(pipe: Pipeline, name: bytes, key: StoredKey) -> None:
 
 
 def _as_bytes(value: Any) -> Any:
-    """Return a value with bytes in place of texts. hiredis refuses lone surrogates, which stand for other bytes."""
+    """Return a value with bytes in place of texts. hiredis refuses lone surrogates,
+    which stand for other bytes.
+    """
     if isinstance(value, str):
         return value.encode(errors="surrogateescape")
     if isinstance(value, Mapping):
         return {_as_bytes(name): _as_bytes(each) for name, each in value.items()}
-    return [_as_bytes(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_as_bytes(each) for each in value]
+    return value
 
 
 def delete_keys(client: Redis, *, prefix: str, but: Sequence[str] = ()) -> int:
@@ -313,8 +359,8 @@ def delete_keys(client: Redis, *, prefix: str, but: Sequence[str] = ()) -> int:
 
 
 def count_kinds(keys: Iterable[StoredKey], counts: dict[str, int]) -> Iterator[StoredKey]:
-    """Pass keys on, and count them, conversations, waiting turns, open actions, approved or blocked people and
-    installations of apps.
+    """Pass keys on, and count them, conversations, waiting turns, open actions,
+    approved or blocked people and installations of apps.
     """
     for key in keys:
         counts["keys"] = counts.get("keys", 0) + 1
@@ -333,7 +379,10 @@ def _kinds(key: StoredKey) -> Iterator[tuple[str, int]]:
     elif rest.startswith("out:"):
         yield "waiting_replies", len(key.value)
     elif rest.startswith("pending:") and isinstance(key.value, Mapping):
-        yield "open_actions", int(key.value.get("state") in ("armed", "shown", "claimed", "started"))
+        yield (
+            "open_actions",
+            int(key.value.get("state") in ("armed", "shown", "claimed", "started")),
+        )
     elif rest == "installed":
         yield "installations", len(key.value)
     elif key.name.startswith("people:"):

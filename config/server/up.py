@@ -1,4 +1,6 @@
-"""`sayso up`: start Redis, web and workers on one machine together, keep them alive, stop them together."""
+"""`sayso up`: start Redis, web and workers on one machine together, keep them alive,
+stop them together.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,11 @@ log = logging.getLogger(__name__)
 
 #: How long the web may take to answer, and the workers to register, in seconds.
 READY_SECONDS = 60.0
-#: A part that dies within this time of its start failed quickly. The pause before its next start doubles with each
-#: quick failure, up to `MAX_PAUSE_SECONDS`. There is no last try: a full disk may be emptied tomorrow.
-QUICK_SECONDS, MAX_PAUSE_SECONDS = 10.0, 8.0
+#: A part that dies within this time of its start failed quickly. The pause before its next start
+#: doubles with each quick failure, up to `MAX_PAUSE_SECONDS`. There is no last try: a full disk may
+#: be emptied tomorrow.
+QUICK_SECONDS = 10.0
+MAX_PAUSE_SECONDS = 8.0
 #: How often the parts are checked, in seconds.
 WATCH_SECONDS = 0.5
 #: The longest time until a signal is noticed, in seconds.
@@ -59,7 +63,9 @@ class UpError(Exception):
 
 @dataclass(slots=True)
 class SupervisedPart:
-    """A part that is started again when it dies: at once, and after growing pauses while it fails quickly."""
+    """A part that is started again when it dies: at once,
+    and after growing pauses while it fails quickly.
+    """
 
     name: str
     is_alive: Callable[[], bool]
@@ -76,13 +82,17 @@ class SupervisedPart:
         if self.is_alive():
             return
         if self._due is None:
-            self._failures = self._failures + 1 if now - self.started < QUICK_SECONDS else 0
+            if now - self.started < QUICK_SECONDS:
+                self._failures = self._failures + 1
+            else:
+                self._failures = 0
             pause = backoff_seconds(self._failures - 1, first=1.0, longest=MAX_PAUSE_SECONDS)
             self._due = now + (pause if self._failures > 1 else 0.0)
             RESTARTS.labels(self.name).inc()
             log.error("up.died", extra={"part": self.name, "failures": self._failures})
         if now >= self._due:
-            self._due, self.started = None, now
+            self._due = None
+            self.started = now
             try:
                 self.start()
             except (EmbeddedRedisError, ConfigError, OSError) as exc:
@@ -91,7 +101,10 @@ class SupervisedPart:
 
 @dataclass(slots=True)
 class Up:
-    """The supervisor of one machine. It runs in the main thread: children die with the thread that started them."""
+    """The supervisor of one machine.
+
+    It runs in the main thread: children die with the thread that started them.
+    """
 
     settings: Settings
     config: Path
@@ -105,7 +118,8 @@ class Up:
     _redis: EmbeddedRedis | None = None
     _children: list[Child] = field(default_factory=list)
     _parts: list[SupervisedPart] = field(default_factory=list)
-    #: Set by a signal handler. No Event: its lock would deadlock if the signal came while the main thread takes it.
+    #: Set by a signal handler. No Event: its lock would deadlock if the signal came
+    #: while the main thread takes it.
     _is_stopping: bool = False
     #: Whether a person pressed Ctrl-C and waits.
     is_interrupted: bool = field(default=False, init=False)
@@ -135,13 +149,18 @@ class Up:
             if not redis_url:
                 self._redis = EmbeddedRedis(self.data)
                 self._redis.start()
-                self._parts = [SupervisedPart("redis", self._redis.is_alive, self._redis.restart, time.monotonic())]
+                self._parts = [
+                    SupervisedPart(
+                        "redis", self._redis.is_alive, self._redis.restart, time.monotonic()
+                    )
+                ]
                 redis_url = self._redis.url
             self._start_children(redis_url)
             self._await_ready()
             if not self._is_stopping:
                 leave_note(
-                    self._state_folder, Running(self.config.resolve(), self.local_url, os.getpid(), self.public_url)
+                    self._state_folder,
+                    Running(self.config.resolve(), self.local_url, os.getpid(), self.public_url),
                 )
                 self._announce()
             while not self._is_stopping:
@@ -173,7 +192,9 @@ class Up:
 
     def _start_children(self, redis_url: str) -> None:
         environ = {
-            **{name: value for name, value in os.environ.items() if name != ADDRESS},  # the web alone serves them
+            **{
+                name: value for name, value in os.environ.items() if name != ADDRESS
+            },  # the web alone serves them
             "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),
             "REDIS_URL": redis_url,
             "SAYSO_CONFIG": str(self.config.resolve()),
@@ -181,7 +202,8 @@ class Up:
             "SAYSO_PUBLIC_URL": self.public_url,
             SUPERVISED: "true",
         }
-        # -P: a sayso.py or a sayso folder in the user's current folder must not be imported in place of ours.
+        # -P: a sayso.py or a sayso folder in the user's current folder must
+        # not be imported in place of ours.
         sayso = [sys.executable, "-P", "-m", "sayso"]
         common = ["--config", str(self.config), "--data", str(self.data)]
         web = [*sayso, "web", *common, "--host", self.host, "--port", str(self.port)]
@@ -195,7 +217,9 @@ class Up:
             child = Child(name, command, environ, prepare=_prepare_part)
             self._children.append(child)
             child.start()
-            self._parts.append(SupervisedPart(child.name, child.is_alive, child.start, time.monotonic()))
+            self._parts.append(
+                SupervisedPart(child.name, child.is_alive, child.start, time.monotonic())
+            )
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
@@ -207,22 +231,39 @@ class Up:
             if dead:
                 raise UpError(f"{dead[0]} stopped while starting: what it printed above says why")
             if time.monotonic() > deadline:
-                raise UpError(f"not ready after {READY_SECONDS:g} s: see {self.local_url}/healthz?full")
+                raise UpError(
+                    f"not ready after {READY_SECONDS:g} s: see {self.local_url}/healthz?full"
+                )
             time.sleep(0.05)
 
     def _announce(self) -> None:
         lines = []
         for name, channel in self.settings.channels.items():
             if channel.has_page:
-                lines.append(f"  {name:<12} {self.local_url}/console/{name}   <- open this in a browser")
+                lines.append(
+                    f"  {name:<12} {self.local_url}/console/{name}   <- open this in a browser"
+                )
             elif channel.polls:
-                lines.append(f"  {name:<12} polls {channel.platform} for messages: no address is needed")
+                lines.append(
+                    f"  {name:<12} polls {channel.platform} for messages: no address is needed"
+                )
             else:
-                lines.append(f"  {name:<12} {self.public_url}/hooks/{name}   ({channel.platform} webhook)")
+                lines.append(
+                    f"  {name:<12} {self.public_url}/hooks/{name}   ({channel.platform} webhook)"
+                )
         lines.append(f"  {'health':<12} {self.local_url}/healthz?full")
         if self.metrics:
             lines.append(f"  {'metrics':<12} {local_url(*self.metrics)}/metrics")
-        self.say("\n".join(["Sayso is up.", *lines, f"  {'data':<12} {self.data.resolve()}", "Ctrl-C stops it."]))
+        self.say(
+            "\n".join(
+                [
+                    "Sayso is up.",
+                    *lines,
+                    f"  {'data':<12} {self.data.resolve()}",
+                    "Ctrl-C stops it.",
+                ]
+            )
+        )
 
     def _stop(self) -> None:
         """Stop all parts, Redis last: quickly after Ctrl-C, else in the time that each takes."""
@@ -262,15 +303,20 @@ def _prepare_part() -> None:
 
 
 def python_path(given: str) -> str:
-    """Return PYTHONPATH for children, so that they run our code, also from a checkout that is not installed."""
+    """Return PYTHONPATH for children, so that they run our code,
+    also from a checkout that is not installed.
+    """
     root = str(Path(__file__).parents[3])
     is_installed = root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-    return given if is_installed else os.pathsep.join(filter(None, [root, given]))
+    if is_installed:
+        return given
+    return os.pathsep.join(filter(None, [root, given]))
 
 
 def full_health(address: str, seconds: float = 5.0) -> dict[str, Any]:
     """Return the health of the web at this host:port, {} when it does not answer in time."""
-    connection = HTTPConnection(address, timeout=seconds)  # it goes through no proxy that the environment may name
+    # It goes through no proxy that the environment may name.
+    connection = HTTPConnection(address, timeout=seconds)
     try:
         connection.request("GET", "/healthz?full")
         health = json.loads(connection.getresponse().read())
@@ -278,4 +324,6 @@ def full_health(address: str, seconds: float = 5.0) -> dict[str, Any]:
         return {}
     finally:
         connection.close()
-    return health if isinstance(health, dict) else {}
+    if isinstance(health, dict):
+        return health
+    return {}

@@ -6,7 +6,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from sayso.channels.base import Count, Number, OptionalSecret, Section, nothing_if_empty, server_address
+from sayso.channels.base import (
+    Count,
+    Number,
+    OptionalSecret,
+    Section,
+    nothing_if_empty,
+    server_address,
+)
 from sayso.pending.redis.url import RedisUrl
 
 #: The model that needs no account: it matches messages to tools, and is no language model.
@@ -25,13 +32,17 @@ def _vendor_model(model: str) -> str:
     vendor, _, name = model.partition(":")
     if vendor not in VENDORS or not name.strip():
         vendors = ", ".join(VENDORS)
-        raise ValueError(f"unknown model: write vendor:model, such as openai:gpt-5-mini; vendors: {vendors}")
+        raise ValueError(
+            f"unknown model: write vendor:model, such as openai:gpt-5-mini; vendors: {vendors}"
+        )
     return model
 
 
 def _any_model(model: str) -> str:
     try:
-        return model if model == OFFLINE else _vendor_model(model)
+        if model == OFFLINE:
+            return model
+        return _vendor_model(model)
     except ValueError as exc:
         raise ValueError(f"{exc}; or '{OFFLINE}', which needs no account") from None
 
@@ -50,14 +61,18 @@ def redis_address(url: str) -> str:
 #: The URL of a server whose secrets, if any, stand in keys of their own.
 ServerUrl = Annotated[str, AfterValidator(server_address)]
 OptionalServerUrl = Annotated[ServerUrl | None, BeforeValidator(nothing_if_empty)]
-OptionalRedisUrl = Annotated[Annotated[str, AfterValidator(redis_address)] | None, BeforeValidator(nothing_if_empty)]
+OptionalRedisUrl = Annotated[
+    Annotated[str, AfterValidator(redis_address)] | None, BeforeValidator(nothing_if_empty)
+]
 VendorModel = Annotated[str, AfterValidator(_vendor_model)]
 AnyModel = Annotated[str, AfterValidator(_any_model)]
 
 
 def _two_or_four(numbers: tuple[float, ...]) -> tuple[float, ...]:
     if len(numbers) not in (2, 4):
-        raise ValueError("must be two numbers, of input and output, or four: then also of cache reads and cache writes")
+        raise ValueError(
+            "must be two numbers, of input and output, or four: then also of cache reads and cache writes"
+        )
     return numbers
 
 
@@ -69,24 +84,27 @@ class ModelAccess(Section):
     """A model and how to reach it."""
 
     model: VendorModel | None = None
-    """The vendor and its name of the model. Without it the conversation's own model is asked. Example:
-    `openai:gpt-5-nano`.
+    """The vendor and its name of the model. Without it the conversation's own model is asked.
+    Example: `openai:gpt-5-nano`.
     """
     api_key: OptionalSecret = None
-    """The vendor's key. Without it the key comes from the vendor's variable: OPENAI_API_KEY, ANTHROPIC_API_KEY or
-    GEMINI_API_KEY; a server at `base_url` is sent no other key than this one. Example: `${OPENAI_API_KEY}`.
+    """The vendor's key. Without it the key comes from the vendor's variable: OPENAI_API_KEY,
+    ANTHROPIC_API_KEY or GEMINI_API_KEY; a server at `base_url` is sent no other key than this one.
+    Example: `${OPENAI_API_KEY}`.
     """
     base_url: OptionalServerUrl = None
-    """Another server than the vendor's. With `openai:` any server that speaks OpenAI's chat completions, such as vLLM
-    or a gateway. Example: `http://127.0.0.1:8000/v1`.
+    """Another server than the vendor's. With `openai:` any server that speaks OpenAI's chat
+    completions, such as vLLM or a gateway. Example: `http://127.0.0.1:8000/v1`.
     """
     model_settings: dict[str, Any] = Field(default={}, repr=False)
-    """Whatever else the vendor takes, for this model alone: fields of its request such as `top_p`, `reasoning_effort`
-    and `thinking_budget`; `extra_headers`, `extra_body`. Example: `{top_p: 0.9, reasoning_effort: low}`.
+    """Whatever else the vendor takes, for this model alone: fields of its request such as `top_p`,
+    `reasoning_effort` and `thinking_budget`; `extra_headers`, `extra_body`. Example: `{top_p: 0.9,
+    reasoning_effort: low}`.
     """
     prompt_cache_key: bool | None = None
-    """Whether OpenAI's API is sent a key for each conversation, which keeps its prompt in one cache. Without it: only
-    without a `base_url`, since other servers may refuse the field. Example: `true`.
+    """Whether OpenAI's API is sent a key for each conversation, which keeps its prompt in one
+    cache. Without it: only without a `base_url`, since other servers may refuse the field. Example:
+    `true`.
     """
 
 
@@ -98,7 +116,10 @@ class ModelSettings(ModelAccess):
 
 
 class SideSettings(ModelAccess):
-    """The model for a task beside the conversation. Without `model` it is the conversation's own."""
+    """The model for a task beside the conversation.
+
+    Without `model` it is the conversation's own.
+    """
 
     @model_validator(mode="after")
     def _belongs_to_a_model(self) -> Self:
@@ -113,11 +134,16 @@ class SideSettings(ModelAccess):
 
 def _section_if_true(value: object) -> object:
     """Return an empty section for true, and None for false."""
-    return {} if value is True else None if value is False else value
+    if value is True:
+        return {}
+    if value is False:
+        return None
+    return value
 
 
 Side = Annotated[
-    SideSettings | None, BeforeValidator(_section_if_true, json_schema_input_type=bool | SideSettings | None)
+    SideSettings | None,
+    BeforeValidator(_section_if_true, json_schema_input_type=bool | SideSettings | None),
 ]
 
 
@@ -125,25 +151,31 @@ class MemorySettings(Section):
     """What a conversation remembers, and what is remembered beyond it."""
 
     max_messages: Count = Field(default=40, ge=1, le=1000)
-    """The most messages of a conversation that are kept for the model. When they are exceeded, half of them stay: whole
-    exchanges are dropped, oldest first. Example: `60`.
+    """The most messages of a conversation that are kept for the model. When they are exceeded, half
+    of them stay: whole exchanges are dropped, oldest first. Example: `60`.
     """
     max_tokens: Count | None = Field(default=None, ge=1)
-    """The most tokens of a conversation that are kept for the model, besides `max_messages`. When they are exceeded,
-    half of them stay. Example: `8000`.
+    """The most tokens of a conversation that are kept for the model, besides `max_messages`. When
+    they are exceeded, half of them stay. Example: `8000`.
     """
     summarize: Side = None
-    """Whether a model summarizes what is dropped: `true` for the conversation's model, or a section with another. One
-    summary serves many turns. Example: `true`.
+    """Whether a model summarizes what is dropped: `true` for the conversation's model, or a section
+    with another. One summary serves many turns. Example: `true`.
     """
     entities: Side = None
-    """Whether a model notes who and what was named. It is asked once more in each turn. Example: `true`."""
+    """Whether a model notes who and what was named.
+
+    It is asked once more in each turn. Example: `true`.
+    """
     relationships: Side = None
-    """Whether a model notes how people and things are related. It is asked once more in each turn. Example:
-    `{model: openai:gpt-5-nano}`.
+    """Whether a model notes how people and things are related. It is asked once more in each turn.
+    Example: `{model: openai:gpt-5-nano}`.
     """
     knowledge: bool = False
-    """Whether the model may save, with the tool `remember`, what a person asks it to keep. Example: `true`."""
+    """Whether the model may save, with the tool `remember`, what a person asks it to keep.
+
+    Example: `true`.
+    """
 
 
 class CacheSettings(Section):
@@ -154,10 +186,13 @@ class CacheSettings(Section):
     max_entries: Count = Field(default=1000, ge=1)
     """The most answers that are kept, in memory only. Example: `5000`."""
     store: Literal["memory", "redis"] = "memory"
-    """Where answers are kept: in each worker's memory, or in Redis for all workers. Example: `redis`."""
+    """Where answers are kept: in each worker's memory, or in Redis for all workers.
+
+    Example: `redis`.
+    """
     redis_url: OptionalRedisUrl = Field(default=None, repr=False)
-    """A Redis of the cache's own, with `store: redis` only. Without it the bot's Redis is used. Example:
-    `redis://127.0.0.1:6380/0`.
+    """A Redis of the cache's own, with `store: redis` only. Without it the bot's Redis is used.
+    Example: `redis://127.0.0.1:6380/0`.
     """
 
     @model_validator(mode="after")
@@ -169,17 +204,24 @@ class CacheSettings(Section):
 
 
 class ResultSettings(SideSettings):
-    """What becomes of the results of tools. `model` summarizes long ones; without it the agent's own model does."""
+    """What becomes of the results of tools.
+
+    `model` summarizes long ones; without it the agent's own model does.
+    """
 
     compress: bool = False
-    """Whether a model summarizes results of tools that are longer than `threshold`. Example: `true`."""
+    """Whether a model summarizes results of tools that are longer than `threshold`.
+
+    Example: `true`.
+    """
     threshold: Count = Field(default=2000, ge=1)
     """The characters from which a result counts as long. Example: `4000`."""
     cache: bool = False
     """Whether results of tools that are marked as `cacheable` are used again. Example: `true`."""
     max_tokens: Count = Field(default=8000, ge=100)
-    """The most tokens of one result that the model reads in the turn of the call, at most a quarter of its context
-    window. It reads the rest with the tool `read_result`, and later turns the beginning and the end. Example: `12000`.
+    """The most tokens of one result that the model reads in the turn of the call, at most a quarter
+    of its context window. It reads the rest with the tool `read_result`, and later turns the
+    beginning and the end. Example: `12000`.
     """
 
 
@@ -202,7 +244,9 @@ class BudgetSettings(Section):
     @property
     def in_dollars(self) -> bool:
         """Whether any limit is in dollars, so that prices must be known."""
-        return any(limit is not None for limit in (self.run_usd, self.conversation_usd, self.day_usd))
+        return any(
+            limit is not None for limit in (self.run_usd, self.conversation_usd, self.day_usd)
+        )
 
 
 class LengthSettings(Section):
@@ -221,7 +265,9 @@ class LengthSettings(Section):
 
 
 def _list_of_one(value: object) -> object:
-    return [value] if isinstance(value, str) else value
+    if isinstance(value, str):
+        return [value]
+    return value
 
 
 TextList = Annotated[
@@ -232,11 +278,13 @@ TextList = Annotated[
 
 
 class GuardrailSettings(Section):
-    """One check of a text: exactly one of `topic`, `pattern`, `length`, `injection` and `plugin`, and an action."""
+    """One check of a text: exactly one of `topic`, `pattern`, `length`, `injection` and `plugin`,
+    and an action.
+    """
 
     topic: TextList | None = None
-    """Words and phrases that a text may not contain, as whole words, whatever their case and accents. Example:
-    `[lawsuit, legal advice]`.
+    """Words and phrases that a text may not contain, as whole words, whatever their case and
+    accents. Example: `[lawsuit, legal advice]`.
     """
     pattern: TextList | None = None
     r"""Regular expressions that a text may not match. Example: `'\b\d{16}\b'`."""
@@ -245,12 +293,12 @@ class GuardrailSettings(Section):
     injection: Literal[True] | None = None
     """Whether texts with phrases of known prompt injections are stopped. Example: `true`."""
     plugin: str | None = None
-    """A guardrail of your own, as `module:Class`. It says itself what it does, so it has no `action`. Example:
-    `my_guards:NoPrices`.
+    """A guardrail of your own, as `module:Class`. It says itself what it does, so it has no
+    `action`. Example: `my_guards:NoPrices`.
     """
     action: Literal["block", "rewrite", "warn"] | None = None
-    """What happens to a text that does not pass: `block` ends the run, `rewrite` changes the text, `warn` only tells
-    observers. Without it: `block`. Example: `warn`.
+    """What happens to a text that does not pass: `block` ends the run, `rewrite` changes the text,
+    `warn` only tells observers. Without it: `block`. Example: `warn`.
     """
 
     @model_validator(mode="after")
@@ -270,7 +318,10 @@ class CoherenceSettings(SideSettings):
     """The check whether calls of tools fit the user's message, and the model that makes it."""
 
     fail_closed: bool = False
-    """Whether calls are refused when the model that should check them does not answer. Example: `true`."""
+    """Whether calls are refused when the model that should check them does not answer.
+
+    Example: `true`.
+    """
 
 
 def _none_if_off(value: object) -> object:
@@ -283,8 +334,8 @@ class GuardSettings(Section):
     """Checks of texts and calls."""
 
     input: list[GuardrailSettings] = []
-    """The checks of what people write, in this order. Each sees what the one before it left. Example:
-    `[{length: {max: 4000}}]`.
+    """The checks of what people write, in this order. Each sees what the one before it left.
+    Example: `[{length: {max: 4000}}]`.
     """
     output: list[GuardrailSettings] = []
     """The checks of answers, in this order. Example: `[{topic: [lawsuit], action: block}]`."""
@@ -292,16 +343,19 @@ class GuardSettings(Section):
         CoherenceSettings | None,
         BeforeValidator(_section_if_true, json_schema_input_type=bool | CoherenceSettings | None),
     ] = None
-    """Whether a model checks that calls of tools serve what the person asked for: `true`, or a section. Example:
-    `true`.
+    """Whether a model checks that calls of tools serve what the person asked for: `true`,
+    or a section. Example: `true`.
     """
     loop: Annotated[
         Count | None,
         Field(ge=2, le=100),
-        BeforeValidator(_none_if_off, json_schema_input_type=Annotated[int, Field(ge=2, le=100)] | Literal["off"]),
+        BeforeValidator(
+            _none_if_off,
+            json_schema_input_type=Annotated[int, Field(ge=2, le=100)] | Literal["off"],
+        ),
     ] = 3
-    """How often a run may repeat the same calls before the model is told and the run is ended; `off` for no limit.
-    Example: `5`.
+    """How often a run may repeat the same calls before the model is told and the run is ended;
+    `off` for no limit. Example: `5`.
     """
 
 
@@ -311,62 +365,77 @@ class ObserveSettings(Section):
     log: bool = False
     """Whether the events of runs are written to the log. Example: `true`."""
     otel: bool = False
-    """Whether messages are traced with OpenTelemetry from the webhook to the receipt, with model calls and tools.
-    Example: `true`.
+    """Whether messages are traced with OpenTelemetry from the webhook to the receipt,
+    with model calls and tools. Example: `true`.
     """
-    plugin: Annotated[list[str], BeforeValidator(_list_of_one, json_schema_input_type=str | list[str])] = []
-    """Observers of your own, each as `module:Class`: one, or a list. Example: `[my_observers:Costs]`."""
+    plugin: Annotated[
+        list[str], BeforeValidator(_list_of_one, json_schema_input_type=str | list[str])
+    ] = []
+    """Observers of your own, each as `module:Class`: one, or a list.
+
+    Example: `[my_observers:Costs]`.
+    """
 
 
 class AgentSettings(ModelAccess):
     """The model behind all channels, and everything around it."""
 
     model: AnyModel = OFFLINE
-    """The vendor and its name of the model. Vendors: `openai`, `openai-responses`, `anthropic`, `gemini`, `ollama`.
-    `offline` matches messages to tools by their words; it is no language model and needs no account. Example:
-    `openai:gpt-5-mini`.
+    """The vendor and its name of the model. Vendors: `openai`, `openai-responses`, `anthropic`,
+    `gemini`, `ollama`. `offline` matches messages to tools by their words; it is no language model
+    and needs no account. Example: `openai:gpt-5-mini`.
     """
     fallback: list[ModelSettings] = []
-    """Models that are asked, in this order, when the first one fails. Example: `[{model: ollama:llama3.2}]`."""
-    system_prompt: str = "You are a helpful assistant. Use the tools you have, and say what you did."
-    """What the model is told before the conversation. Example: `You help the people of a fruit shop.`."""
+    """Models that are asked, in this order, when the first one fails.
+
+    Example: `[{model: ollama:llama3.2}]`.
+    """
+    system_prompt: str = (
+        "You are a helpful assistant. Use the tools you have, and say what you did."
+    )
+    """What the model is told before the conversation.
+
+    Example: `You help the people of a fruit shop.`.
+    """
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = 0.0
-    """How freely the model writes. `null` sends none. A model that no price list knows is sent none unless you set it.
-    Example: `0.7`.
+    """How freely the model writes. `null` sends none. A model that no price list knows is sent none
+    unless you set it. Example: `0.7`.
     """
     max_tokens: Count = Field(default=1000, ge=1)
     """The most tokens of one answer. Thinking counts. Example: `4000`."""
     context_tokens: Count | None = Field(default=None, ge=1000)
-    """How many tokens the model can read at once. Longer conversations are shortened. Without it: what the vendor says,
-    else 200,000. Set it for a server of your own. Example: `32000`.
+    """How many tokens the model can read at once. Longer conversations are shortened. Without it:
+    what the vendor says, else 200,000. Set it for a server of your own. Example: `32000`.
     """
     max_iterations: Count = Field(default=6, ge=1, le=100)
     """The most model calls in one turn. Example: `10`."""
     max_retries: Count = Field(default=2, ge=0, le=10)
     """How often a model that failed is asked again. Example: `3`."""
     request_timeout: Number = Field(default=30.0, gt=0, le=600)
-    """The most seconds for one whole answer; of a streamed answer, the most seconds of silence between two pieces.
-    Example: `60`.
+    """The most seconds for one whole answer; of a streamed answer, the most seconds of silence
+    between two pieces. Example: `60`.
     """
     tool_timeout: Number | None = Field(default=None, gt=0, le=600)
     """The most seconds for one call of a tool. Example: `20`."""
     cache_prompt: bool | Literal["explicit"] = True
-    """Whether requests ask the vendor to cache the prompt: with marks for Anthropic, with a key for OpenAI. Gemini and
-    most other servers do it by themselves; `explicit` also rents caches from Gemini while they pay. Example: `false`.
+    """Whether requests ask the vendor to cache the prompt: with marks for Anthropic, with a key for
+    OpenAI. Gemini and most other servers do it by themselves; `explicit` also rents caches from
+    Gemini while they pay. Example: `false`.
     """
     native_tools: bool = True
-    """Set it to false for a model without tool calling: tools are then described in the prompt, and calls are read from
-    its text. Example: `false`.
+    """Set it to false for a model without tool calling: tools are then described in the prompt, and
+    calls are read from its text. Example: `false`.
     """
     prices: dict[str, ModelPrices] = {}
-    """Dollars for a million tokens of input and of output, for models that no price list has; then, if they cost
-    something else, of the input that was read from and written to the vendor's prompt cache. Example:
-    `{my-model: [1.0, 2.0, 0.1, 1.25]}`.
+    """Dollars for a million tokens of input and of output, for models that no price list has; then,
+    if they cost something else, of the input that was read from and written to the vendor's prompt
+    cache. Example: `{my-model: [1.0, 2.0, 0.1, 1.25]}`.
     """
     memory: MemorySettings = MemorySettings()
     """What a conversation remembers. Example: `{max_messages: 60}`."""
     cache: Annotated[
-        CacheSettings | None, BeforeValidator(_section_if_true, json_schema_input_type=bool | CacheSettings | None)
+        CacheSettings | None,
+        BeforeValidator(_section_if_true, json_schema_input_type=bool | CacheSettings | None),
     ] = None
     """Whether answers of the model are given again: `true`, or a section. Example: `true`."""
     results: ResultSettings = ResultSettings()
@@ -383,11 +452,16 @@ class ChannelAgentSettings(SideSettings):
     """What one channel overrides of `agent`."""
 
     system_prompt: str | None = None
-    """What the model is told before the conversation on this channel. Example: `You talk to customers. Be brief.`."""
+    """What the model is told before the conversation on this channel.
+
+    Example: `You talk to customers. Be brief.`.
+    """
 
     def over(self, agent: AgentSettings) -> AgentSettings:
         """Return the agent's settings on this channel. A key is never sent to another vendor."""
-        changed: dict[str, object] = {} if self.system_prompt is None else {"system_prompt": self.system_prompt}
+        changed: dict[str, object] = (
+            {} if self.system_prompt is None else {"system_prompt": self.system_prompt}
+        )
         if self.model is not None:
             changed["model"], changed["model_settings"] = self.model, self.model_settings
             if self.api_key or self.base_url or vendor_of(self.model) != vendor_of(agent.model):

@@ -6,7 +6,14 @@ from functools import cache, reduce
 from operator import or_
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, create_model, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    create_model,
+    model_validator,
+)
 
 from sayso.channels.base import Count, Number, PlatformSettings, Section
 from sayso.channels.registry import BUILT_IN, find_platform
@@ -22,15 +29,19 @@ class DenyWhenSettings(Section):
     arg: str
     """The argument that is looked at. Example: `to`."""
     pattern: str
-    """What the argument may not match: a pattern as in file names, or a comparison where `matches` is `number`.
-    Example: `'*@external.com'`.
+    """What the argument may not match: a pattern as in file names, or a comparison where `matches`
+    is `number`. Example: `'*@external.com'`.
     """
     matches: Literal["text", "email", "domain", "path", "number"] = "text"
-    """What the argument holds, which says how it is read before it is compared. Example: `email`."""
+    """What the argument holds, which says how it is read before it is compared.
+
+    Example: `email`.
+    """
 
     @model_validator(mode="after")
     def _can_match(self) -> Self:
-        # Imported here, as it imports the agent, which takes longer than a whole command of an operator.
+        # Imported here, as it imports the agent, which takes longer
+        # than a whole command of an operator.
         from sayso.agent.guards.policy import problem_of
 
         if problem := problem_of(self.matches, self.pattern):
@@ -39,8 +50,8 @@ class DenyWhenSettings(Section):
 
 
 class PolicySettings(Section):
-    """Which tools run at once, need a yes, or never run. Patterns are those of file names; `deny` is read first, then
-    `review`, then `allow`.
+    """Which tools run at once, need a yes, or never run. Patterns are those of file names; `deny`
+    is read first, then `review`, then `allow`.
     """
 
     allow: list[str] = []
@@ -54,13 +65,14 @@ class PolicySettings(Section):
     `[{tool: send_*, arg: to, pattern: '*@external.com', matches: email}]`.
     """
     after: dict[str, Literal["continue", "say"]] = {}
-    """What follows the outcome of a confirmed call: the model goes on with the request (`continue`), or the bot's own
-    text is all (`say`). The first pattern that names the tool counts, before what the tool itself says. Example:
-    `{refund_*: say}`.
+    """What follows the outcome of a confirmed call: the model goes on with the request
+    (`continue`), or the bot's own text is all (`say`). The first pattern that names the tool
+    counts, before what the tool itself says. Example: `{refund_*: say}`.
     """
     editable: dict[str, list[str]] = {}
-    """The arguments that a person may change before the yes. The first pattern that names the tool, exactly as written,
-    counts in place of what the tool itself says. Example: `{refund_*: [amount, note]}`.
+    """The arguments that a person may change before the yes. The first pattern that names the tool,
+    exactly as written, counts in place of what the tool itself says. Example: `{refund_*: [amount,
+    note]}`.
     """
 
 
@@ -98,18 +110,24 @@ class AccessSettings(Section):
     block: list[Annotated[str, Field(min_length=1)]] = []
     """The ids of people who may never talk, and are not told so. Example: `[U9]`."""
     pairing: bool = False
-    """Whether strangers get a code with which an operator lets them in: `sayso people approve CHANNEL CODE`. Example:
-    `true`.
+    """Whether strangers get a code with which an operator lets them in:
+    `sayso people approve CHANNEL CODE`. Example: `true`.
     """
     groups: Literal["mention", "always", "never"] = "mention"
-    """Whether a message of a group is for the bot: where it is mentioned, always, or never. Example: `always`."""
+    """Whether a message of a group is for the bot: where it is mentioned, always, or never.
+
+    Example: `always`.
+    """
     chats: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
     """The only chats in which the bot talks. Without it: all. Example: `[C123]`."""
     per_minute: Count | None = Field(default=None, ge=1, le=60_000)
-    """The most turns of one person in a minute, over all conversations of the channel. Example: `20`."""
+    """The most turns of one person in a minute, over all conversations of the channel.
+
+    Example: `20`.
+    """
     roles: RolesSettings | None = None
-    """Which tools each role may use. It is decided before any selector. Without it: all tools for all. Example:
-    `{allowed: {staff: ['*']}, users: {U1: staff}}`.
+    """Which tools each role may use. It is decided before any selector. Without it: all tools for
+    all. Example: `{allowed: {staff: ['*']}, users: {U1: staff}}`.
     """
 
 
@@ -123,38 +141,44 @@ class ChannelSettings(PlatformSettings):
     `[find_*, delete_invoice]`.
     """
     policy: PolicySettings | None = None
-    """Which tools run at once, need a yes, or never run. Without it: tools run at once, except those that ask by
-    themselves. Example: `{allow: [find_*], review: [delete_*]}`.
+    """Which tools run at once, need a yes, or never run. Without it: tools run at once, except
+    those that ask by themselves. Example: `{allow: [find_*], review: [delete_*]}`.
     """
     selector: Selector | None = None
-    """Which of the channel's tools a model is shown before each call: a selector, or a list of them, each choosing from
-    what the one before it left. Without it: all. Example: `{embedding: {top_k: 8}}`.
+    """Which of the channel's tools a model is shown before each call: a selector, or a list of
+    them, each choosing from what the one before it left. Without it: all. Example: `{embedding:
+    {top_k: 8}}`.
     """
     confirm_ttl: Number = Field(default=60.0, gt=0, le=86_400)
     """Seconds to answer a question, from the moment it was delivered. Example: `120`."""
     confirm_emoji: bool = False
     """Whether a message that is only 👍 or ✅ is a yes, and 👎 or ❌ a no. Example: `true`."""
     confirm_ok: bool = False
-    """Whether a plain "ok" is a yes where the open question is the last thing that was said. Example: `true`."""
+    """Whether a plain "ok" is a yes where the open question is the last thing that was said.
+
+    Example: `true`.
+    """
     after: Literal["continue", "say"] | None = None
-    """What follows the outcome of a confirmed action, where neither policy nor tool say: the model goes on with the
-    request (`continue`), or the bot's own text is all (`say`). Without it: `continue`, and `say` with the offline
-    model. Example: `say`.
+    """What follows the outcome of a confirmed action, where neither policy nor tool say: the model
+    goes on with the request (`continue`), or the bot's own text is all (`say`). Without it:
+    `continue`, and `say` with the offline model. Example: `say`.
     """
     other_message: Literal["drop", "keep"] = "drop"
-    """What a message about something else does to an open question, where its tool does not say: it ends the question
-    (`drop`), or is answered while the question stays open (`keep`). Example: `keep`.
+    """What a message about something else does to an open question, where its tool does not say: it
+    ends the question (`drop`), or is answered while the question stays open (`keep`). Example:
+    `keep`.
     """
     messages_per_second: Number | None = Field(default=None, ge=0, le=10_000)
-    """How fast this account may send, all workers together. Without it: the platform's own rate. 0: without any limit,
-    for a server of your own in the vendor's place. Example: `20`.
+    """How fast this account may send, all workers together. Without it: the platform's own rate. 0:
+    without any limit, for a server of your own in the vendor's place. Example: `20`.
     """
     expiry_notice: bool = False
     """Whether people are told when a question of theirs ends unanswered. Example: `true`."""
     streaming: bool = False
-    """Whether people see an answer while it is written, where the platform can show that. Nothing is shown before
-    guardrails of answers and `coherence` have judged it. A streamed answer is not taken from `agent.cache`, and a model
-    that fails in the middle of it is not asked again. Example: `true`.
+    """Whether people see an answer while it is written, where the platform can show that. Nothing
+    is shown before guardrails of answers and `coherence` have judged it. A streamed answer is not
+    taken from `agent.cache`, and a model that fails in the middle of it is not asked again.
+    Example: `true`.
     """
     escalate: EscalateSettings | None = None
     """The conversation that is told of a question that stays unanswered. Example:
@@ -166,7 +190,8 @@ class ChannelSettings(PlatformSettings):
 
 @cache
 def channel_model(platform: str) -> type[ChannelSettings] | None:
-    """Return the settings of a channel on this platform: the platform's own keys and those of every channel.
+    """Return the settings of a channel on this platform:
+    the platform's own keys and those of every channel.
 
     None for an unknown platform.
     """
@@ -174,17 +199,32 @@ def channel_model(platform: str) -> type[ChannelSettings] | None:
     if known is None:
         return None
     name = f"{known.settings.__name__.removesuffix('Settings')}ChannelSettings"
-    bases: Any = (known.settings, ChannelSettings)  # pydantic's own types take bases of one class only
-    model: type[ChannelSettings] = create_model(name, __base__=bases, __doc__=known.settings.__doc__)
+    # Pydantic's own types take bases of one class only.
+    bases: Any = (
+        known.settings,
+        ChannelSettings,
+    )
+    model: type[ChannelSettings] = create_model(
+        name, __base__=bases, __doc__=known.settings.__doc__
+    )
     return model
 
 
 def _of_its_platform(value: Any) -> ChannelSettings:
-    """Validate a channel by the model of its platform. Errors name the platform in their path, as a union's do."""
+    """Validate a channel by the model of its platform.
+
+    Errors name the platform in their path, as a union's do.
+    """
     if isinstance(value, ChannelSettings):
         return value
-    named = value.get("platform") if isinstance(value, dict) else None
-    own = [named] if isinstance(named, str) and named not in BUILT_IN and channel_model(named) else []
+    if isinstance(value, dict):
+        named = value.get("platform")
+    else:
+        named = None
+    if isinstance(named, str) and named not in BUILT_IN and channel_model(named):
+        own = [named]
+    else:
+        own = []
     settings: ChannelSettings = _any_of(*BUILT_IN, *own).validate_python(value)
     return settings
 

@@ -28,7 +28,9 @@ from sayso.config.settings.schema import (
 from sayso.config.settings.tools import Path_
 
 #: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start beside the YAML file.
-_REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|\$\{file:(?P<file>[^}]+)\}")
+_REFERENCE = re.compile(
+    r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|\$\{file:(?P<file>[^}]+)\}"
+)
 #: What pydantic's kinds of error mean to a person who writes YAML.
 _MESSAGES = {
     "dict_type": "must be a section: indented `key: value` lines",
@@ -58,8 +60,8 @@ DEFAULT = Path("sayso.yaml")
 DEFAULT_URL = "http://127.0.0.1:8000"
 #: What `sayso demo` runs: it needs no account.
 DEMO = Path(__file__).parents[1] / "demo.yaml"
-#: What YAML takes for its own in an unquoted reference between { } or [ ], and the private-use characters that stand
-#: for it while the parser reads.
+#: What YAML takes for its own in an unquoted reference between { } or [ ], and the private-use
+#: characters that stand for it while the parser reads.
 _COVERS = {ord(special): 0xF0000 + ord(special) for special in "{}[],:#?"}
 _SPECIALS = {cover: special for special, cover in _COVERS.items()}
 _COVERED_REFERENCE = re.compile("\\$\U000f007b[^\U000f007d]*\U000f007d")
@@ -92,7 +94,10 @@ def given_config() -> Path | None:
 
 
 def default_config() -> Path:
-    """Return the file to use when none is given: SAYSO_CONFIG, else ./sayso.yaml. Raises ConfigError without either."""
+    """Return the file to use when none is given: SAYSO_CONFIG, else ./sayso.yaml.
+
+    Raises ConfigError without either.
+    """
     file = given_config() or DEFAULT
     if file is DEFAULT and not file.exists():
         cure = "run this where sayso.yaml is, give one with --config or SAYSO_CONFIG, or write one with `sayso init`"
@@ -115,40 +120,61 @@ def find_public_url(settings: Settings, given: str = "") -> str:
         raise ConfigError([f"SAYSO_PUBLIC_URL: {without_secrets(url)!r} {exc}"]) from None
 
 
-def load_settings(file: Path, environ: Mapping[str, str] | None = None, *, without_secrets: bool = False) -> Settings:
-    """Read, substitute and check a configuration file. Raises ConfigError with all that is wrong with it.
+def load_settings(
+    file: Path, environ: Mapping[str, str] | None = None, *, without_secrets: bool = False
+) -> Settings:
+    """Read, substitute and check a configuration file.
+
+    Raises ConfigError with all that is wrong with it.
 
     With `without_secrets` no secret is looked up, so that it may still be missing.
     """
-    return _validated(_Reader(file, os.environ if environ is None else environ, without_secrets), _compose(file))
+    return _validated(
+        _Reader(file, os.environ if environ is None else environ, without_secrets), _compose(file)
+    )
 
 
-def load_for_terminal(file: Path, channel: str | None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Read a configuration for a conversation in the terminal, with the tools and policy of one channel, by default the
-    first. Other channels are left out, and secrets of a platform may be missing. Raises ConfigError.
+def load_for_terminal(
+    file: Path, channel: str | None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """Read a configuration for a conversation in the terminal, with the tools and policy of one
+    channel, by default the first. Other channels are left out, and secrets of a platform may be
+    missing. Raises ConfigError.
     """
     root = _compose(file)
-    reader = _Reader(file, os.environ if environ is None else environ, channel_secrets_may_miss=True)
+    reader = _Reader(
+        file, os.environ if environ is None else environ, channel_secrets_may_miss=True
+    )
     channels = _value(root, "channels")
     if isinstance(channels, yaml.MappingNode):
         names = [name.value for name, _ in channels.value]
         if channel is not None and channel not in names:
             hint = did_you_mean(channel, names, "{} ")
-            raise UnknownChannel([f"no channel {channel!r} in {file}; {hint}known: {', '.join(map(str, names))}"])
+            raise UnknownChannel(
+                [f"no channel {channel!r} in {file}; {hint}known: {', '.join(map(str, names))}"]
+            )
         channels.value = [pair for pair in channels.value if pair[0].value == (channel or names[0])]
         for _, only_channel in channels.value:  # the channel that it would escalate to is left out
-            only_channel.value = [pair for pair in only_channel.value if getattr(pair[0], "value", "") != "escalate"]
+            only_channel.value = [
+                pair for pair in only_channel.value if getattr(pair[0], "value", "") != "escalate"
+            ]
     return _validated(reader, root)
 
 
 def _validated(reader: _Reader, root: yaml.Node) -> Settings:
     remember(secrets_of(reader.environ))
     channels = _value(root, "channels")
-    named = [_value(node, "platform") for _, node in channels.value] if isinstance(channels, yaml.MappingNode) else []
+    if isinstance(channels, yaml.MappingNode):
+        named = [_value(node, "platform") for _, node in channels.value]
+    else:
+        named = []
     # The secret keys of other distributions' platforms are found by the names of the platforms.
-    reader.secrets = secret_fields(str(node.value) for node in named if isinstance(node, yaml.ScalarNode))
+    reader.secrets = secret_fields(
+        str(node.value) for node in named if isinstance(node, yaml.ScalarNode)
+    )
     data = reader.read(root)
-    if isinstance(data, dict) and data.get("name") is None:  # the file's name, in the letters that a name may have
+    # The file's name, in the letters that a name may have.
+    if isinstance(data, dict) and data.get("name") is None:
         letters = re.sub(r"[^a-z0-9_-]+", "-", reader.file.stem.lower()).strip("-_")
         data["name"] = letters[:32].rstrip("-_") or "sayso"
     try:
@@ -163,12 +189,18 @@ def _validated(reader: _Reader, root: yaml.Node) -> Settings:
 
 
 def _value(node: yaml.Node, key: str) -> yaml.Node | None:
-    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    if isinstance(node, yaml.MappingNode):
+        pairs = node.value
+    else:
+        pairs = ()
     return next((value for name, value in pairs if name.value == key), None)
 
 
 def check_consoles(settings: Settings, public_url: str) -> None:
-    """Refuse consoles without a password on a bot that is reached from elsewhere. Raises ConfigError."""
+    """Refuse consoles without a password on a bot that is reached from elsewhere.
+
+    Raises ConfigError.
+    """
     host = urlsplit(public_url).hostname or ""
     if host == "localhost" or host.endswith(".localhost") or is_loopback(host):
         return
@@ -182,7 +214,9 @@ def check_consoles(settings: Settings, public_url: str) -> None:
 def _compose(file: Path) -> yaml.Node:
     try:
         lines = _text(file).splitlines(keepends=True)
-        covered = (_REFERENCE.sub(lambda match: match[0].translate(_COVERS), line) for line in lines)
+        covered = (
+            _REFERENCE.sub(lambda match: match[0].translate(_COVERS), line) for line in lines
+        )
         root = yaml.compose("".join(covered), Loader=_PlainLoader)
     except yaml.YAMLError as exc:
         raise ConfigError([_yaml_problem(file, exc)]) from exc
@@ -197,7 +231,9 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError([f"{file}: no such file: {_GIVE_ONE}, or write one with `sayso init`"]) from None
+        raise ConfigError(
+            [f"{file}: no such file: {_GIVE_ONE}, or write one with `sayso init`"]
+        ) from None
     except UnicodeDecodeError as exc:
         line = exc.object[: exc.start].count(b"\n") + 1
         raise ConfigError([f"{file}:{line}: not text in UTF-8: {_GIVE_ONE}"]) from None
@@ -206,25 +242,30 @@ def _text(file: Path) -> str:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """A YAML loader that refuses anchors, aliases and tags: every value is plain data, written where it is used.
+    """A YAML loader that refuses anchors, aliases and tags: every value is plain data,
+    written where it is used.
 
-    References come with their special characters covered, since YAML would read unquoted braces as a map.
+    References come with their special characters covered,
+    since YAML would read unquoted braces as a map.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Return the next node, with its references as they are in the file. Raises yaml.YAMLError."""
+        """Return the next node, with its references as they are in the file.
+
+        Raises yaml.YAMLError.
+        """
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it out
         if getattr(event, "anchor", None):
-            problem = (
-                f"an anchor or alias, {event.anchor!r}: write the value out, or quote a pattern that begins with *"
-            )
+            problem = f"an anchor or alias, {event.anchor!r}: write the value out, or quote a pattern that begins with *"
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         if getattr(event, "tag", None):
             problem = f"a tag, {event.tag!r}: write the plain value"
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         node = super().compose_node(parent, index)
         if isinstance(node, yaml.ScalarNode):
-            node.value = _COVERED_REFERENCE.sub(lambda match: match[0].translate(_SPECIALS), node.value)
+            node.value = _COVERED_REFERENCE.sub(
+                lambda match: match[0].translate(_SPECIALS), node.value
+            )
         return node
 
 
@@ -252,18 +293,26 @@ class _Reader:
 
     def origin(self) -> Origin:
         """Return the places of all values, for errors that are found later."""
-        return Origin(self.file.resolve().parent, {path: self._place(mark) for path, mark in self.marks.items()})
+        return Origin(
+            self.file.resolve().parent,
+            {path: self._place(mark) for path, mark in self.marks.items()},
+        )
 
     def all_problems(self, invalid: ValidationError | None = None) -> list[str]:
         """Return all problems in the order of the file, one for each value that could not be read."""
-        problems, unread = list(self.problems), {path for path, _ in self.problems}
+        problems = list(self.problems)
+        unread = {path for path, _ in self.problems}
         for error in invalid.errors() if invalid else ():
             path: Path_ = ()
-            for part in error["loc"]:  # pydantic adds branches of unions and missing keys to the path in the file
+            # Pydantic adds branches of unions and missing keys to the path in the file.
+            for part in error["loc"]:
                 if (*path, part) in self.marks:
                     path = (*path, part)
             if path not in unread:
-                missing = error["loc"][-1:] if error["type"] == "missing" else ()
+                if error["type"] == "missing":
+                    missing = error["loc"][-1:]
+                else:
+                    missing = ()
                 name = ".".join(str(part) for part in (*path, *missing))
                 message = self._message(dict(error), path)
                 problems.append((path, self._at(path, f"{name}: {message}" if name else message)))
@@ -279,7 +328,9 @@ class _Reader:
                 continue
             key = str(key_node.value)
             if key in seen:
-                problem = f"{self._place(key_node.start_mark)}: {key}: written twice: keep one of them"
+                problem = (
+                    f"{self._place(key_node.start_mark)}: {key}: written twice: keep one of them"
+                )
                 self.problems.append(((*path, key), problem))
             seen.add(key)
             self.marks[*path, key] = key_node.start_mark
@@ -293,15 +344,21 @@ class _Reader:
             self._refuse(path, f"{path[-1]}: {cure}")
             return UNREAD
         if "${" in _REFERENCE.sub("", text):
-            self._refuse(path, f"{_last(path)}: malformed ${{...}}: write ${{NAME}} or ${{file:path}}")
+            self._refuse(
+                path, f"{_last(path)}: malformed ${{...}}: write ${{NAME}} or ${{file:path}}"
+            )
             return ""
         if _REFERENCE.search(text):
             self.references[path] = text
             return _REFERENCE.sub(lambda match: self._resolve(match, path), text)
-        return text if getattr(node, "style", None) else _plain_value(text)
+        if getattr(node, "style", None):
+            return text
+        return _plain_value(text)
 
     def _is_secret_in_clear(self, path: Path_, text: str) -> bool:
-        """Return whether the file holds a secret or a part of one, also as the default of a variable."""
+        """Return whether the file holds a secret or a part of one,
+        also as the default of a variable.
+        """
         literal = _REFERENCE.sub(lambda match: (match["default"] or "").removeprefix(":-"), text)
         if _is_redis(path):
             return bool(re.search(r"://[^/@]*:[^/@]*\w[^/@]*@", literal))
@@ -324,7 +381,9 @@ class _Reader:
             return self.environ[name]
         if match["default"] is not None:
             return match["default"].removeprefix(":-")
-        cure = f"export {name}=..." + ("" if self._is_secret(path) else f", or write ${{{name}:-default}}")
+        cure = f"export {name}=..." + (
+            "" if self._is_secret(path) else f", or write ${{{name}:-default}}"
+        )
         return self._missing(path, f"{_last(path)}: {name} is not set: {cure}")
 
     def _from_file(self, name: str, path: Path_) -> str:
@@ -333,8 +392,13 @@ class _Reader:
             remember([text])
             return text
         except (OSError, ValueError) as exc:
-            reason = exc.strerror if isinstance(exc, OSError) else "it is not text in UTF-8"
-            return self._missing(path, f"{_last(path)}: cannot read {name!r} ({reason}): check the path")
+            if isinstance(exc, OSError):
+                reason = exc.strerror
+            else:
+                reason = "it is not text in UTF-8"
+            return self._missing(
+                path, f"{_last(path)}: cannot read {name!r} ({reason}): check the path"
+            )
 
     def _missing(self, path: Path_, message: str) -> str:
         is_secret = self._is_secret(path)
@@ -343,13 +407,16 @@ class _Reader:
         return UNREAD if is_secret else ""
 
     def _message(self, error: dict[str, Any], path: Path_) -> str:
-        kind, key = error["type"], _last(path)
+        kind = error["type"]
+        key = _last(path)
         if kind == "extra_forbidden":
             close = nearest(key, keys_beside(error["loc"]))
             return f"unknown key{f': did you mean {close!r}?' if close else ': remove it'}"
         if kind == "union_tag_not_found":
             return f"platform is missing: one of {', '.join(platform_names())}"
-        own_message = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+        own_message = (
+            str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+        )
         message = _MESSAGES.get(kind) or own_message
         if kind in ("missing", "too_short"):
             return message
@@ -361,14 +428,19 @@ class _Reader:
         return message + self._value_text(path, error["input"])
 
     def _value_text(self, path: Path_, value: Any) -> str:
-        """Return the value for a message, unless it is a secret or comes from the environment or a file."""
-        if self._is_secret(path) or _is_redis(path) or re.search(r"://[^/]*@", str(value)):  # a URL with a login
+        """Return the value for a message, unless it is a secret or
+        comes from the environment or a file.
+        """
+        # A URL with a login.
+        if self._is_secret(path) or _is_redis(path) or re.search(r"://[^/]*@", str(value)):
             return ""
         if path in self.references:
             return f" (it is what {self.references[path]} says)"
         if isinstance(value, list | dict):
             return f" (it is a {'list' if isinstance(value, list) else 'section'})"
-        return " (it is empty)" if value is None else f" (it is {value!r})"
+        if value is None:
+            return " (it is empty)"
+        return f" (it is {value!r})"
 
     def _refuse(self, path: Path_, message: str) -> None:
         self.problems.append((path, self._at(path, message)))
@@ -395,10 +467,16 @@ def _yaml_problem(file: Path, exc: yaml.YAMLError) -> str:
     if not isinstance(exc, yaml.MarkedYAMLError):
         return f"{file}: not YAML: {exc}"
     mark = exc.problem_mark or exc.context_mark
-    where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
+    if mark:
+        where = f"{file}:{mark.line + 1}:{mark.column + 1}"
+    else:
+        where = str(file)
     message = f"{exc.context or ''} {exc.problem or ''}"
     cure = next((f": {cure}" for part, cure in _YAML_CURES.items() if part in message), "")
-    kind = "" if isinstance(exc, yaml.composer.ComposerError) else "not YAML: "
+    if isinstance(exc, yaml.composer.ComposerError):
+        kind = ""
+    else:
+        kind = "not YAML: "
     return f"{where}: {kind}{exc.problem}{cure}"
 
 

@@ -23,9 +23,21 @@ from pydantic import (
 from sayso.channels.base import Count, Number, Section, web_address
 from sayso.channels.registry import BUILT_IN
 from sayso.channels.storage.media import MediaLimits
-from sayso.config.settings.agent import AgentSettings, ModelSettings, OptionalServerUrl, redis_address
+from sayso.config.settings.agent import (
+    AgentSettings,
+    ModelSettings,
+    OptionalServerUrl,
+    redis_address,
+)
 from sayso.config.settings.channels import AnyChannel, ChannelSettings, channel_model
-from sayso.config.settings.tools import AnySource, AuthSettings, BasicSettings, EmbeddingSettings, Path_, refuse_values
+from sayso.config.settings.tools import (
+    AnySource,
+    AuthSettings,
+    BasicSettings,
+    EmbeddingSettings,
+    Path_,
+    refuse_values,
+)
 
 #: A deployment name is a part of Redis keys, of the RQ queue and of a folder name.
 DEPLOYMENT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
@@ -42,34 +54,38 @@ class Origin:
     places: Mapping[Path_, str] = field(default_factory=dict)
 
     def at(self, *path: str | int) -> str:
-        """Return the beginning of an error about a value, its place; "" when the settings come from no file."""
+        """Return the beginning of an error about a value, its place;
+        "" when the settings come from no file.
+        """
         while path and path not in self.places:
             path = path[:-1]
-        return f"{self.places[path]}: " if path in self.places else ""
+        if path in self.places:
+            return f"{self.places[path]}: "
+        return ""
 
 
 class WorkerSettings(Section):
     """What one worker process does at the same time, and for how long."""
 
     concurrency: Count = Field(default=100, ge=1, le=10_000)
-    """Conversations that one worker process works on at once. A tenth more is kept free for taps and answers to a
-    question. Example: `500`.
+    """Conversations that one worker process works on at once. A tenth more is kept free for taps
+    and answers to a question. Example: `500`.
     """
     tool_threads: Count = Field(default=32, ge=1, le=1000)
     """Tools without `async` that run at once in one worker process. Example: `64`."""
     grace_seconds: Number = Field(default=20.0, ge=0, le=3600)
-    """Seconds for which a worker that is told to stop goes on with its turns. Then they are cut off, and another worker
-    takes them up. Example: `60`.
+    """Seconds for which a worker that is told to stop goes on with its turns. Then they are cut
+    off, and another worker takes them up. Example: `60`.
     """
     turn_timeout: Number = Field(default=120.0, gt=0, le=600)
     """The most seconds of one turn. Example: `300`."""
     join_bursts: bool = True
-    """Whether several messages in a row, nothing but text, are answered as one. Taps, commands, a yes and a no are
-    never joined. Example: `false`.
+    """Whether several messages in a row, nothing but text, are answered as one. Taps, commands, a
+    yes and a no are never joined. Example: `false`.
     """
     still_after: Number = Field(default=30.0, ge=0, le=600)
-    """Seconds after which people are told that their turn takes longer; 0 for never. Never on a platform that takes
-    money for each message, such as WhatsApp. Example: `10`.
+    """Seconds after which people are told that their turn takes longer; 0 for never. Never on a
+    platform that takes money for each message, such as WhatsApp. Example: `10`.
     """
 
 
@@ -77,48 +93,53 @@ class LimitSettings(Section):
     """The most messages that are accepted."""
 
     waiting: Count = Field(default=50, ge=1, le=1000)
-    """The most turns that wait in one conversation. Taps, /stop and answers to a question have room for 10 more.
-    Example: `20`.
+    """The most turns that wait in one conversation. Taps, /stop and answers to a question
+    have room for 10 more. Example: `20`.
     """
     per_minute: Count = Field(default=60, ge=1, le=60_000)
-    """The most turns of one person in one conversation in a minute. /stop and answers to a question are not counted.
-    Taps on the person's own buttons and /status have a count of their own; a tap on another person's button counts as a
-    turn. Example: `30`.
+    """The most turns of one person in one conversation in a minute. /stop and answers to a question
+    are not counted. Taps on the person's own buttons and /status have a count of their own; a tap
+    on another person's button counts as a turn. Example: `30`.
     """
     in_one_go: Count = Field(default=40, ge=1, le=60_000)
     """How many of these may come at once. Example: `10`."""
     conversations: Count = Field(default=100_000, ge=1)
-    """The most conversations that have work at once. Beyond it no other can begin; taps, /stop and answers to a
-    question may exceed it by a fifth. It is kept approximately. Example: `20000`.
+    """The most conversations that have work at once. Beyond it no other can begin; taps, /stop and
+    answers to a question may exceed it by a fifth. It is kept approximately. Example: `20000`.
     """
 
 
 class MediaSettings(Section):
-    """Where files that people send and tools make are kept, with long texts, and the most space for them."""
+    """Where files that people send and tools make are kept, with long texts,
+    and the most space for them.
+    """
 
     store: str = ""
-    """The bucket for files and long texts, on Amazon S3 or a server that speaks its protocol, and a prefix in it. The
-    extra `s3` has the library; credentials come from the environment. Without it: the data folder. Example:
-    `s3://my-bucket/shop`.
+    """The bucket for files and long texts, on Amazon S3 or a server that speaks its protocol, and a
+    prefix in it. The extra `s3` has the library; credentials come from the environment. Without it:
+    the data folder. Example: `s3://my-bucket/shop`.
     """
     endpoint: OptionalServerUrl = None
-    """The address of a server that is not Amazon's. Without it: AWS_ENDPOINT_URL, else Amazon. Example:
-    `https://minio.example.com`.
+    """The address of a server that is not Amazon's. Without it: AWS_ENDPOINT_URL, else Amazon.
+    Example: `https://minio.example.com`.
     """
     region: str = ""
-    """The region of the bucket. Without it: AWS_REGION, else `us-east-1`. Example: `eu-central-1`."""
+    """The region of the bucket.
+
+    Without it: AWS_REGION, else `us-east-1`. Example: `eu-central-1`.
+    """
 
     per_person_bytes: Count = Field(default=MediaLimits.per_person_bytes, ge=1)
-    """The most bytes of one person's files. A file is kept for a week and counts with at least 4,096 bytes. Example:
-    `104857600`.
+    """The most bytes of one person's files. A file is kept for a week and counts with at least
+    4,096 bytes. Example: `104857600`.
     """
     total_bytes: Count = Field(default=MediaLimits.total_bytes, ge=1)
-    """The most bytes of all files. A file that does not fit is not fetched: the person's words are answered without it,
-    and the console's page says why. Example: `53687091200`.
+    """The most bytes of all files. A file that does not fit is not fetched: the person's words are
+    answered without it, and the console's page says why. Example: `53687091200`.
     """
     reserve_bytes: Count = Field(default=MediaLimits.reserve_bytes, ge=0)
-    """Bytes that files leave free on the disk of the data folder, for Redis and the audit log. Example:
-    `1073741824`.
+    """Bytes that files leave free on the disk of the data folder, for Redis and the audit log.
+    Example: `1073741824`.
     """
     reserve_percent: Number = Field(default=MediaLimits.reserve_percent, ge=0, lt=100)
     """The same in percent of the disk. The larger one counts. Example: `10`."""
@@ -134,7 +155,9 @@ class MediaSettings(Section):
     @classmethod
     def _a_bucket(cls, store: str) -> str:
         if "@" in store:
-            raise ValueError("holds credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead")
+            raise ValueError(
+                "holds credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"
+            )
         if store and not _BUCKET.fullmatch(store):
             raise ValueError("is no bucket: write it as s3://bucket or s3://bucket/prefix")
         return store
@@ -142,18 +165,24 @@ class MediaSettings(Section):
     @model_validator(mode="after")
     def _has_a_bucket(self) -> Self:
         if not self.store and (self.endpoint or self.region):
-            raise ValueError("endpoint and region belong to a bucket: add store, such as s3://my-bucket/shop")
+            raise ValueError(
+                "endpoint and region belong to a bucket: add store, such as s3://my-bucket/shop"
+            )
         return self
 
     @property
     def limits(self) -> MediaLimits:
         """The limits of the media store."""
-        return MediaLimits(self.per_person_bytes, self.total_bytes, self.reserve_bytes, self.reserve_percent)
+        return MediaLimits(
+            self.per_person_bytes, self.total_bytes, self.reserve_bytes, self.reserve_percent
+        )
 
 
 def _a_host(host: str) -> str:
     if not re.fullmatch(r"[\w-]+(\.[\w-]+)*", host):
-        raise ValueError(f"{host!r} is no host: write it as in example.com, without https:// and without a path")
+        raise ValueError(
+            f"{host!r} is no host: write it as in example.com, without https:// and without a path"
+        )
     return host
 
 
@@ -164,40 +193,43 @@ class Settings(Section):
     """The whole file."""
 
     name: str = ""
-    """The name of this deployment: 1 to 32 lower-case letters, digits, `-` and `_`. It stands in every Redis key
-    (`sayso:<name>:...`), in the queue (`sayso-<name>`) and in the data folder (`bots/<name>/`), so that several
-    bots can share a Redis. Without it: the file's name. Under another name a bot starts from nothing, so set it before
-    you rename the file. A start is refused while workers of another bot use the name. Example: `shop`.
+    """The name of this deployment: 1 to 32 lower-case letters, digits, `-` and `_`. It stands in
+    every Redis key (`sayso:<name>:...`), in the queue (`sayso-<name>`) and in the data folder
+    (`bots/<name>/`), so that several bots can share a Redis. Without it: the file's name. Under
+    another name a bot starts from nothing, so set it before you rename the file. A start is refused
+    while workers of another bot use the name. Example: `shop`.
     """
     public_url: str = ""
-    """The address at which platforms reach the bot. Signatures and links to files are made from it. Without it:
-    SAYSO_PUBLIC_URL, else the address that the server listens on. Example: `https://bots.example.com`.
+    """The address at which platforms reach the bot. Signatures and links to files are made from it.
+    Without it: SAYSO_PUBLIC_URL, else the address that the server listens on. Example:
+    `https://bots.example.com`.
     """
     redis_url: str = Field(default="", repr=False)  # it may hold a password
-    """The Redis in which everything is kept: redis://, rediss:// (TLS), unix://, redis+sentinel:// or redis+cluster://
-    (with a `queue_url`). Without it:
-    REDIS_URL, else a server that `sayso up` starts. Example: `redis://127.0.0.1:6379/0`.
+    """The Redis in which everything is kept: redis://, rediss:// (TLS), unix://, redis+sentinel://
+    or redis+cluster:// (with a `queue_url`). Without it: REDIS_URL, else a server that `sayso up`
+    starts. Example: `redis://127.0.0.1:6379/0`.
     """
     redis_wait_replicas: int = Field(default=0, ge=0, le=10)
-    """How many replicas must have a write before a message is acknowledged, an answer is sent or an action runs, so
-    that a failover loses none of them. While fewer confirm it within a second, the web answers 503. Example: `1`.
+    """How many replicas must have a write before a message is acknowledged, an answer is sent or an
+    action runs, so that a failover loses none of them. While fewer confirm it within a second, the
+    web answers 503. Example: `1`.
     """
     queue_url: str = Field(default="", repr=False)
-    """A Redis of its own for the queue that wakes workers (RQ's keys), no Cluster. Required with a Redis Cluster, which
-    RQ does not run on. If its data is lost, no message is. Without it: QUEUE_URL, else the Redis of `redis_url`.
-    Example: `redis://127.0.0.1:6380/0`.
+    """A Redis of its own for the queue that wakes workers (RQ's keys), no Cluster. Required with a
+    Redis Cluster, which RQ does not run on. If its data is lost, no message is. Without it:
+    QUEUE_URL, else the Redis of `redis_url`. Example: `redis://127.0.0.1:6380/0`.
     """
     allow_open_redis: bool = False
-    """Whether a Redis on another machine may be used that needs no login. Without it every start refuses one. Example:
-    `true`.
+    """Whether a Redis on another machine may be used that needs no login.
+    Without it every start refuses one. Example: `true`.
     """
     spool: bool = False
-    """Whether the web process keeps messages on its own disk while Redis is away, instead of answering 503. The disk
-    must be local and outlive the process. Example: `true`.
+    """Whether the web process keeps messages on its own disk while Redis is away, instead of
+    answering 503. The disk must be local and outlive the process. Example: `true`.
     """
     link_hosts: list[LinkHost] = []
-    """Hosts, with their subdomains, whose links may stand behind a label, besides the host of `public_url`. Other links
-    show their address. Example: `[example.com]`.
+    """Hosts, with their subdomains, whose links may stand behind a label, besides the host of
+    `public_url`. Other links show their address. Example: `[example.com]`.
     """
     agent: AgentSettings = AgentSettings()
     """The model behind all channels. Example: `{model: openai:gpt-5-mini}`."""
@@ -206,14 +238,17 @@ class Settings(Section):
     limits: LimitSettings = LimitSettings()
     """How many messages are accepted. Example: `{per_minute: 30}`."""
     media: MediaSettings = MediaSettings()
-    """Where files are kept, and how much space they may take. Example: `{store: "s3://my-bucket/shop"}`."""
+    """Where files are kept, and how much space they may take.
+
+    Example: `{store: "s3://my-bucket/shop"}`.
+    """
     tools: list[AnySource] = []
-    """Where tools come from: a module, a file or a folder (from the YAML's folder), or a section with one of `module`,
-    `mcp`, `openapi` and `toolbox`. Example: `[./tools.py]`.
+    """Where tools come from: a module, a file or a folder (from the YAML's folder), or a section
+    with one of `module`, `mcp`, `openapi` and `toolbox`. Example: `[./tools.py]`.
     """
     channels: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], AnyChannel] = Field(min_length=1)
-    """The chats that the bot is on, by names of your choice: 1 to 64 letters, digits, `.`, `_` and `-`. A name stands
-    in the addresses of webhooks. Example: `{web: {platform: console}}`.
+    """The chats that the bot is on, by names of your choice: 1 to 64 letters, digits, `.`, `_` and
+    `-`. A name stands in the addresses of webhooks. Example: `{web: {platform: console}}`.
     """
     _origin: Origin = PrivateAttr(default_factory=Origin)
 
@@ -232,22 +267,33 @@ class Settings(Section):
         return self._origin
 
     def problem(self, path: Path_, text: str, *below: str | int) -> str:
-        """Return the line of an error: the place of the value at `path`, or at `below` in it, its key, and a text."""
+        """Return the line of an error: the place of the value at `path`, or at `below` in it,
+        its key, and a text.
+        """
         return f"{self._origin.at(*path, *below)}{'.'.join(map(str, path))}: {text}"
 
     @property
     def key_prefix(self) -> str:
         """The beginning of every Redis key of this deployment."""
-        return f"sayso:{self.name}:" if self.name else "sayso:"
+        if self.name:
+            return f"sayso:{self.name}:"
+        return "sayso:"
 
     @property
     def queue(self) -> str:
         """The RQ queue of this deployment."""
-        return f"sayso-{self.name}" if self.name else "sayso"
+        if self.name:
+            return f"sayso-{self.name}"
+        return "sayso"
 
     def state_folder(self, data: Path) -> Path:
-        """Return the part of a data folder that belongs to this deployment alone. The rest may be shared."""
-        return data / "bots" / self.name if self.name else data
+        """Return the part of a data folder that belongs to this deployment alone.
+
+        The rest may be shared.
+        """
+        if self.name:
+            return data / "bots" / self.name
+        return data
 
     @field_validator("name", "public_url", "redis_url", "queue_url", mode="before")
     @classmethod
@@ -259,7 +305,9 @@ class Settings(Section):
     @classmethod
     def _a_deployment_name(cls, name: str) -> str:
         if name and not DEPLOYMENT_NAME.fullmatch(name):
-            raise ValueError("a name has 1 to 32 lower-case letters, digits and - _, and begins with a letter or digit")
+            raise ValueError(
+                "a name has 1 to 32 lower-case letters, digits and - _, and begins with a letter or digit"
+            )
         return name
 
     @field_validator("public_url")
@@ -287,15 +335,22 @@ class Settings(Section):
 
 
 def _conflicts(channels: Mapping[str, AnyChannel]) -> Iterator[tuple[Path_, str, Any]]:
-    """Yield what is wrong with channels beside each other: the path below `channels`, the problem, and the value."""
+    """Yield what is wrong with channels beside each other: the path below `channels`, the problem,
+    and the value.
+    """
     first_of: dict[str, str] = {}
     polled = {each.update_source for each in channels.values() if each.polls}
     for name, each in channels.items():
         if name in each.reserved_names:
-            yield (name,), "this name is a page of the console's own: choose another, such as web", name
+            yield (
+                (name,),
+                "this name is a page of the console's own: choose another, such as web",
+                name,
+            )
         first = first_of.setdefault(each.update_source, name)
         if first != name and each.update_source in polled - {""}:
-            # A polled platform gives each update once: a second channel of the bot would wait for ever.
+            # A polled platform gives each update once: a second
+            # channel of the bot would wait for ever.
             yield (
                 (name,),
                 f"has the same bot as {first}: give each channel a bot of its own where one of them polls",
@@ -330,23 +385,42 @@ def _ids_without_effect(
 
 
 def secret_fields(platforms: Iterable[str] = ()) -> set[str]:
-    """Return the keys whose values must come from the environment or a file, on the built-in platforms and these."""
+    """Return the keys whose values must come from the environment or a file,
+    on the built-in platforms and these.
+    """
     channels = [model for platform in {*BUILT_IN, *platforms} if (model := channel_model(platform))]
-    models: list[type[BaseModel]] = [*channels, EmbeddingSettings, AuthSettings, BasicSettings, ModelSettings]
-    return {name for model in models for name, info in model.model_fields.items() if _is_secret(info.annotation)}
+    models: list[type[BaseModel]] = [
+        *channels,
+        EmbeddingSettings,
+        AuthSettings,
+        BasicSettings,
+        ModelSettings,
+    ]
+    return {
+        name
+        for model in models
+        for name, info in model.model_fields.items()
+        if _is_secret(info.annotation)
+    }
 
 
 def is_secret_place(path: Path_) -> bool:
     """Return whether a value is a secret by its place, where its key has any name."""
-    return path[:1] == ("tools",) and len(path) > 4 and path[2:4] in (("mcp", "env"), ("mcp", "headers"))
+    return (
+        path[:1] == ("tools",)
+        and len(path) > 4
+        and path[2:4] in (("mcp", "env"), ("mcp", "headers"))
+    )
 
 
 def keys_beside(loc: Path_) -> list[str]:
-    """Return the keys of the section in which pydantic found an unknown one. `loc` is the error's: it ends with the
-    unknown key, and names the branch of each union that it went through.
+    """Return the keys of the section in which pydantic found an unknown one. `loc` is the error's:
+    it ends with the unknown key, and names the branch of each union that it went through.
     """
     sections = dict.fromkeys(_sections(Settings, loc[:-1]))
-    return [info.alias or name for section in sections for name, info in section.model_fields.items()]
+    return [
+        info.alias or name for section in sections for name, info in section.model_fields.items()
+    ]
 
 
 def _sections(hint: Any, loc: Path_) -> Iterator[type[BaseModel]]:
@@ -360,7 +434,8 @@ def _sections(hint: Any, loc: Path_) -> Iterator[type[BaseModel]]:
             if loc[:1] == (info.alias or name,):
                 yield from _sections(info.annotation, loc[1:])
         return
-    origin, parts = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    parts = get_args(hint)
     if origin is Annotated:
         yield from _sections(parts[0], loc)
     elif origin in (Union, UnionType):
@@ -372,11 +447,18 @@ def _sections(hint: Any, loc: Path_) -> Iterator[type[BaseModel]]:
 
 
 def _is_branch(hint: Any, name: str | int) -> bool:
-    """Return whether pydantic calls a type of a union by this name: its tag, or its discriminating literal."""
+    """Return whether pydantic calls a type of a union by this name: its tag,
+    or its discriminating literal.
+    """
     if get_origin(hint) is Annotated:
         return any(isinstance(part, Tag) and part.tag == name for part in get_args(hint))
-    fields = hint.model_fields.values() if isinstance(hint, type) and issubclass(hint, BaseModel) else ()
-    return any(get_origin(info.annotation) is Literal and name in get_args(info.annotation) for info in fields)
+    fields = (
+        hint.model_fields.values() if isinstance(hint, type) and issubclass(hint, BaseModel) else ()
+    )
+    return any(
+        get_origin(info.annotation) is Literal and name in get_args(info.annotation)
+        for info in fields
+    )
 
 
 def _is_secret(annotation: Any) -> bool:

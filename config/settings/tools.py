@@ -16,7 +16,15 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from sayso.channels.base import Count, Number, OptionalSecret, OptionalUrl, Secret, Section, can_be_asked
+from sayso.channels.base import (
+    Count,
+    Number,
+    OptionalSecret,
+    OptionalUrl,
+    Secret,
+    Section,
+    can_be_asked,
+)
 from sayso.config.settings.agent import OptionalServerUrl, ServerUrl
 
 #: A namespace is the beginning of tool names, which have at most 64 characters.
@@ -28,12 +36,17 @@ SOURCE_KINDS = ("mcp", "openapi", "toolbox", "module")
 
 
 def refuse_values(section: type, problems: Iterable[tuple[Path_, str, Any]]) -> None:
-    """Raise pydantic.ValidationError where there are problems: each is a path below the section, a text and a value.
+    """Raise pydantic.ValidationError where there are problems: each is a path below the section,
+    a text and a value.
 
     Each is reported with the line of its own value.
     """
     errors = [
-        InitErrorDetails(type=PydanticCustomError("refused", "{problem}", {"problem": text}), loc=path, input=value)
+        InitErrorDetails(
+            type=PydanticCustomError("refused", "{problem}", {"problem": text}),
+            loc=path,
+            input=value,
+        )
         for path, text, value in problems
     ]
     if errors:
@@ -44,7 +57,10 @@ class RolesSettings(Section):
     """The tools that each role may use, and the role of each user."""
 
     allowed: dict[str, list[str]] = Field(min_length=1)
-    """The names and patterns of the tools that each role may use. Example: `{staff: ['*'], guest: [find_*]}`."""
+    """The names and patterns of the tools that each role may use.
+
+    Example: `{staff: ['*'], guest: [find_*]}`.
+    """
     users: dict[str, str] = {}
     """The role of each user id. Example: `{U1: staff}`."""
     default: str = ""
@@ -64,7 +80,9 @@ class RolesSettings(Section):
             places["default",] = self.default
         known = {role.lower() for role in self.allowed}
         problem = f"names no role of allowed; known: {', '.join(self.allowed)}"
-        unknown = [(path, problem, role) for path, role in places.items() if role.lower() not in known]
+        unknown = [
+            (path, problem, role) for path, role in places.items() if role.lower() not in known
+        ]
         refuse_values(type(self), unknown)
         return self
 
@@ -73,14 +91,20 @@ class EmbeddingSettings(Section):
     """The selector that shows the tools of a large catalog that a conversation needs."""
 
     top_k: Count = Field(default=5, ge=1, le=1000)
-    """How many tools a message may add to those that its conversation is shown: the nearest to it. Example: `8`."""
+    """How many tools a message may add to those that its conversation is shown: the nearest to it.
+
+    Example: `8`.
+    """
     show_all_tokens: Count = Field(default=10_000, ge=0, le=1_000_000)
-    """Up to how many tokens of their schemas all tools are shown that a role may use. Example: `4000`."""
+    """Up to how many tokens of their schemas all tools are shown that a role may use.
+
+    Example: `4000`.
+    """
     model: str = Field(default="text-embedding-3-small", min_length=1)
     """The embedding model at `base_url`. Example: `text-embedding-3-large`."""
     base_url: OptionalUrl = None
-    """The server that computes vectors. Without it tools and message are compared by their words, then by their
-    letters. Example: `https://api.openai.com/v1`.
+    """The server that computes vectors. Without it tools and message are compared by their words,
+    then by their letters. Example: `https://api.openai.com/v1`.
     """
     api_key: OptionalSecret = None
     """The server's key. Example: `${OPENAI_API_KEY}`."""
@@ -88,38 +112,51 @@ class EmbeddingSettings(Section):
     @model_validator(mode="after")
     def _has_a_server(self) -> Self:
         if self.base_url is None and self.model_fields_set & {"model", "api_key"}:
-            raise ValueError("model and api_key are for a server: add base_url: https://api.openai.com/v1")
+            raise ValueError(
+                "model and api_key are for a server: add base_url: https://api.openai.com/v1"
+            )
         return self
 
 
 def _list_means_all(value: object) -> object:
     """Read a list of selectors as `all`: each chooses from what the one before it left."""
-    return {"all": value} if isinstance(value, list) else value
+    if isinstance(value, list):
+        return {"all": value}
+    return value
 
 
 class SelectorSettings(Section):
-    """What chooses the tools that a model is shown: exactly one of `keyword`, `roles`, `embedding`, `any`, `all` and
-    `plugin`, with its options.
+    """What chooses the tools that a model is shown: exactly one of `keyword`, `roles`, `embedding`,
+    `any`, `all` and `plugin`, with its options.
     """
 
     keyword: dict[str, list[Annotated[str, Field(min_length=1)]]] | None = None
-    """The words that show each tool. A tool is shown when the message has one of its words. Example:
-    `{refund: [refund, money back]}`.
+    """The words that show each tool. A tool is shown when the message has one of its words.
+    Example: `{refund: [refund, money back]}`.
     """
     whole_words: bool = False
     """Whether a word of `keyword` must stand alone, not inside a longer word. Example: `true`."""
     roles: RolesSettings | None = None
     """Who may use which tools. Example: `{allowed: {staff: ['*']}, users: {U1: staff}}`."""
     embedding: EmbeddingSettings | None = None
-    """Shows the tools that are nearest to the message. `{}` for the defaults. Example: `{top_k: 8}`."""
+    """Shows the tools that are nearest to the message.
+
+    `{}` for the defaults. Example: `{top_k: 8}`.
+    """
     any_of: list[Selector] | None = Field(default=None, alias="any", min_length=1)
-    """A tool is shown if one of these shows it. Example: `[{embedding: {}}, {keyword: {refund: [refund]}}]`."""
+    """A tool is shown if one of these shows it.
+
+    Example: `[{embedding: {}}, {keyword: {refund: [refund]}}]`.
+    """
     all_of: list[Selector] | None = Field(default=None, alias="all", min_length=1)
     """Selectors that must all show a tool. A list in place of a section means the same. Example:
     `[{roles: {allowed: {staff: ['*']}, default: staff}}, {embedding: {}}]`.
     """
     plugin: str | None = None
-    """A selector of an installed distribution, by the name of its entry point. Example: `by_department`."""
+    """A selector of an installed distribution, by the name of its entry point.
+
+    Example: `by_department`.
+    """
     options: dict[str, Any] = {}
     """The arguments of the plugin. Example: `{department: sales}`."""
     on_error: Literal["none", "all"] = "none"
@@ -133,18 +170,24 @@ class SelectorSettings(Section):
             raise ValueError("embedding has nothing below it: write `embedding: {}`")
         kinds = [kind for kind in _SELECTORS if getattr(self, kind) is not None]
         if len(kinds) != 1:
-            raise ValueError("choose one of keyword, roles, embedding, any, all, plugin; write several as a list")
+            raise ValueError(
+                "choose one of keyword, roles, embedding, any, all, plugin; write several as a list"
+            )
         for option, kind in _SELECTOR_OPTIONS.items():
             if option in self.model_fields_set and kind != kinds[0]:
                 raise ValueError(f"{option} belongs to {kind}: remove it")
         if self.always and self.restricts:
-            raise ValueError("always would give the tools of roles to everybody: name them in allowed, for each role")
+            raise ValueError(
+                "always would give the tools of roles to everybody: name them in allowed, for each role"
+            )
         return self
 
     @property
     def restricts(self) -> bool:
         """Whether it decides who may use which tool, by roles in it or in a part of it."""
-        return self.roles is not None or any(part.restricts for part in (*(self.any_of or ()), *(self.all_of or ())))
+        return self.roles is not None or any(
+            part.restricts for part in (*(self.any_of or ()), *(self.all_of or ()))
+        )
 
 
 #: The kinds of selectors, by their fields; and the options that only one of them has.
@@ -152,7 +195,9 @@ _SELECTORS = ("keyword", "roles", "embedding", "any_of", "all_of", "plugin")
 _SELECTOR_OPTIONS = {"whole_words": "keyword", "options": "plugin", "on_error": "plugin"}
 Selector = Annotated[
     SelectorSettings,
-    BeforeValidator(_list_means_all, json_schema_input_type=SelectorSettings | list[SelectorSettings]),
+    BeforeValidator(
+        _list_means_all, json_schema_input_type=SelectorSettings | list[SelectorSettings]
+    ),
 ]
 
 
@@ -160,25 +205,33 @@ class SourceSettings(Section):
     """The keys that every source of tools has."""
 
     namespace: Annotated[str, Field(pattern=NAMESPACE)] | None = None
-    """What stands before every tool name of this source, as in `crm-find_customer`. Example: `crm`."""
+    """What stands before every tool name of this source, as in `crm-find_customer`.
+
+    Example: `crm`.
+    """
     include: list[str] | None = None
-    """Names and patterns of the source's own names that are taken. Without it: all. Example: `[find_*]`."""
+    """Names and patterns of the source's own names that are taken.
+
+    Without it: all. Example: `[find_*]`.
+    """
     exclude: list[str] = []
     """Names and patterns that are left out. Example: `[delete_*]`."""
     confirm: Literal["hints", "always", "never"] | list[str] = "hints"
-    """Which of the tools ask first: those that the source itself calls dangerous (`hints`), all, none, or these
-    patterns. Example: `always`.
+    """Which of the tools ask first: those that the source itself calls dangerous (`hints`), all,
+    none, or these patterns. Example: `always`.
     """
     timeout: Number | None = Field(default=None, gt=0, le=600)
-    """The most seconds for one call. Without it: 60 for MCP, 30 for OpenAPI, else what the author of the tool says.
-    Example: `10`.
+    """The most seconds for one call. Without it: 60 for MCP, 30 for OpenAPI,
+    else what the author of the tool says. Example: `10`.
     """
 
     @field_validator("confirm", mode="before")
     @classmethod
     def _known_word(cls, confirm: object) -> object:
         if not isinstance(confirm, list) and confirm not in ("hints", "always", "never"):
-            raise ValueError("unknown: write hints, always, never, or a list of patterns such as [delete_*]")
+            raise ValueError(
+                "unknown: write hints, always, never, or a list of patterns such as [delete_*]"
+            )
         return confirm
 
 
@@ -186,26 +239,28 @@ class McpSettings(Section):
     """An MCP server: either a program to start (`command`), or a `url`."""
 
     command: list[str] | None = Field(default=None, min_length=1, repr=False)
-    """The program of a server that speaks MCP over its standard input and output, with its arguments. Example:
-    `[npx, -y, some-server]`.
+    """The program of a server that speaks MCP over its standard input and output, with its
+    arguments. Example: `[npx, -y, some-server]`.
     """
     cwd: str | None = None
     """The folder in which the program is started. Example: `./servers`."""
     env: dict[str, Secret] = {}
-    """Environment variables of the program, which are secrets. It sees no other variables of ours than HOME, LOGNAME,
-    PATH, SHELL, TERM and USER. Example: `{TOKEN: "${CRM_TOKEN}"}`.
+    """Environment variables of the program, which are secrets. It sees no other variables of ours
+    than HOME, LOGNAME, PATH, SHELL, TERM and USER. Example: `{TOKEN: "${CRM_TOKEN}"}`.
     """
     url: Annotated[ServerUrl | None, Field(repr=False)] = None
     """The address of a server that speaks MCP over HTTP. Example: `https://mcp.example.com/mcp`."""
     headers: dict[str, Secret] = {}
-    """Headers of every request, which are secrets. `Bearer`, `Basic` or `Token` may stand before the reference.
-    Example: `{Authorization: "Bearer ${MCP_TOKEN}"}`.
+    """Headers of every request, which are secrets. `Bearer`, `Basic` or `Token` may stand before
+    the reference. Example: `{Authorization: "Bearer ${MCP_TOKEN}"}`.
     """
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if (self.command is None) == (self.url is None):
-            raise ValueError("a server is either a command, such as [npx, some-server], or a url: give one of them")
+            raise ValueError(
+                "a server is either a command, such as [npx, some-server], or a url: give one of them"
+            )
         if self.url is not None and (self.env or self.cwd):
             raise ValueError("env and cwd are for a command: a url takes headers")
         if self.command is not None and self.headers:
@@ -241,17 +296,28 @@ class AuthSettings(Section):
     cookie: str | None = None
     """The cookie that holds `value`. Example: `session`."""
     basic: BasicSettings | None = None
-    """User and password of HTTP basic authentication. Example: `{user: bot, password: "${API_PASSWORD}"}`."""
+    """User and password of HTTP basic authentication.
+
+    Example: `{user: bot, password: "${API_PASSWORD}"}`.
+    """
     value: OptionalSecret = None
     """The key for `header`, `query` or `cookie`. Example: `${API_KEY}`."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        named = [name for name in ("bearer", "header", "query", "cookie", "basic") if getattr(self, name) is not None]
+        named = [
+            name
+            for name in ("bearer", "header", "query", "cookie", "basic")
+            if getattr(self, name) is not None
+        ]
         if len(named) != 1:
-            raise ValueError("calls are signed in one way: give one of bearer, header, query, cookie, basic")
+            raise ValueError(
+                "calls are signed in one way: give one of bearer, header, query, cookie, basic"
+            )
         if (self.value is None) == (named[0] in ("header", "query", "cookie")):
-            raise ValueError("header, query and cookie name where the key goes: the key itself is value: ${KEY}")
+            raise ValueError(
+                "header, query and cookie name where the key goes: the key itself is value: ${KEY}"
+            )
         return self
 
 
@@ -261,7 +327,10 @@ class OpenApiSource(SourceSettings):
     openapi: str = Field(min_length=1)
     """The document: a file beside the YAML, or a URL. Example: `./petstore.yaml`."""
     base_url: OptionalServerUrl = None
-    """The address of the API, where it is not the one in the document. Example: `https://pets.example.com/v1`."""
+    """The address of the API, where it is not the one in the document.
+
+    Example: `https://pets.example.com/v1`.
+    """
     auth: AuthSettings | None = None
     """How calls authenticate. Example: `{bearer: "${PETS_TOKEN}"}`."""
     more_auth: list[AuthSettings] = []
@@ -269,8 +338,8 @@ class OpenApiSource(SourceSettings):
     Example: `[{header: X-App, value: "${PETS_APP}"}]`.
     """
     arguments: dict[str, str | int | float | bool] = {}
-    """Fixed values of parameters. They are sent with every operation that has them and never shown to a model. Example:
-    `{tenant: shop}`.
+    """Fixed values of parameters. They are sent with every operation that has them and never shown
+    to a model. Example: `{tenant: shop}`.
     """
 
     @field_validator("openapi")
@@ -300,13 +369,18 @@ class ModuleSource(SourceSettings):
 
 
 def _kind_of_source(source: object) -> str | None:
-    """Return the tag of a section. Tags are no possible keys, so that the paths of errors stay unambiguous."""
+    """Return the tag of a section.
+
+    Tags are no possible keys, so that the paths of errors stay unambiguous.
+    """
     if isinstance(source, str):
         return "a module"
     if isinstance(source, SourceSettings):
         return next(f"an {kind} section" for kind in SOURCE_KINDS if hasattr(source, kind))
     kinds = [kind for kind in SOURCE_KINDS if isinstance(source, dict) and kind in source]
-    return f"an {kinds[0]} section" if len(kinds) == 1 else None
+    if len(kinds) == 1:
+        return f"an {kinds[0]} section"
+    return None
 
 
 AnySource = Annotated[

@@ -24,8 +24,12 @@ def rules_of(channel: AnyChannel) -> AccessRules:
 
 
 def access_config(settings: Settings, redis: RedisParts) -> AccessConfig | None:
-    """Return the access rules of all channels with their lists of people, None where no channel has `access`."""
-    rules_by_channel = {name: rules_of(channel) for name, channel in settings.channels.items() if channel.access}
+    """Return the access rules of all channels with their lists of people,
+    None where no channel has `access`.
+    """
+    rules_by_channel = {
+        name: rules_of(channel) for name, channel in settings.channels.items() if channel.access
+    }
     if not rules_by_channel:
         return None
     has_limit = any(each.per_minute is not None for each in rules_by_channel.values())

@@ -67,7 +67,14 @@ from sayso.config.wiring.data_folder import open_data
 from sayso.config.wiring.models import Models
 from sayso.config.wiring.observability import TracingError, set_up_tracing
 from sayso.config.wiring.redis_parts import RedisParts
-from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, is_remote, open_tools, unknown_names
+from sayso.config.wiring.tools import (
+    OPEN_SECONDS,
+    OpenTools,
+    build_selector,
+    is_remote,
+    open_tools,
+    unknown_names,
+)
 from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from sayso.pending.action import After
 from sayso.pending.concurrency import run_sync
@@ -78,15 +85,20 @@ from sayso.pending.store import PendingActionStore
 
 T = TypeVar("T")
 
-#: How long observers may take when a worker stops, in seconds. A worker has three seconds for all of its last tasks.
+#: How long observers may take when a worker stops, in seconds.
+#: A worker has three seconds for all of its last tasks.
 OBSERVER_SECONDS = 1.5
 #: Where a data folder holds what `agent.memory` stores beyond conversations.
-KNOWLEDGE, RELATIONSHIPS = "knowledge", "relationships.db"
+KNOWLEDGE = "knowledge"
+RELATIONSHIPS = "relationships.db"
 
 
 @dataclass(frozen=True, slots=True)
 class AgentDeps:
-    """What the agents of one process share. `provider`, if given, answers in place of the configured models."""
+    """What the agents of one process share.
+
+    `provider`, if given, answers in place of the configured models.
+    """
 
     settings: Settings
     models: Models
@@ -110,7 +122,8 @@ class AgentDeps:
     ) -> AgentDeps:
         """Return the dependencies of agents that run. Raises ConfigError.
 
-        Without `redis` they are those of a single process, such as `sayso chat`: only its memories outlive it.
+        Without `redis` they are those of a single process, such as `sayso chat`:
+        only its memories outlive it.
         """
         return cls(
             settings,
@@ -145,10 +158,14 @@ class AgentDeps:
 
 def _budget(settings: Settings, redis: RedisParts | None) -> Budget | None:
     budget = settings.agent.budget
-    limits = BudgetLimits(budget.conversation_tokens, budget.conversation_usd, budget.day_tokens, budget.day_usd)
+    limits = BudgetLimits(
+        budget.conversation_tokens, budget.conversation_usd, budget.day_tokens, budget.day_usd
+    )
     if limits == BudgetLimits():
         return None
-    return RedisBudget(redis.client, limits, prefix=f"{redis.key_prefix}budget") if redis else MemoryBudget(limits)
+    if redis:
+        return RedisBudget(redis.client, limits, prefix=f"{redis.key_prefix}budget")
+    return MemoryBudget(limits)
 
 
 def _cache(settings: Settings, redis: RedisParts | None) -> Cache | None:
@@ -156,13 +173,16 @@ def _cache(settings: Settings, redis: RedisParts | None) -> Cache | None:
     if cache is None:
         return None
     if cache.store == "redis" and redis:
-        return RedisCache(cache.redis_url or redis.url, prefix=f"{redis.key_prefix}cache:", default_ttl=cache.ttl)
+        return RedisCache(
+            cache.redis_url or redis.url, prefix=f"{redis.key_prefix}cache:", default_ttl=cache.ttl
+        )
     return InMemoryCache(cache.max_entries, cache.ttl)
 
 
 def _observers(settings: Settings) -> tuple[AgentObserver, ...]:
     """Return the observers that all channels share. Each channel adds one of its own for spans."""
-    observe, path = settings.agent.observe, ("agent", "observe")
+    observe = settings.agent.observe
+    path = ("agent", "observe")
     trace_if_configured(settings)
     plugins = [
         load_plugin(settings, name, AgentObserver, (*path, "plugin", index))
@@ -172,7 +192,10 @@ def _observers(settings: Settings) -> tuple[AgentObserver, ...]:
 
 
 def trace_if_configured(settings: Settings) -> None:
-    """Record spans in this process from now on, if `agent.observe.otel` says so. Raises ConfigError."""
+    """Record spans in this process from now on, if `agent.observe.otel` says so.
+
+    Raises ConfigError.
+    """
     try:
         if settings.agent.observe.otel:
             set_up_tracing()
@@ -181,12 +204,18 @@ def trace_if_configured(settings: Settings) -> None:
 
 
 def _guardrails(settings: Settings) -> GuardrailsPipeline | None:
-    """Return the guardrails of both stages, None without any. Raises ConfigError for one that cannot be built."""
+    """Return the guardrails of both stages, None without any.
+
+    Raises ConfigError for one that cannot be built.
+    """
     guards = settings.agent.guards
     if not guards.input and not guards.output:
         return None
     stages = [
-        [_guardrail(settings, each, ("agent", "guards", stage, index)) for index, each in enumerate(configured)]
+        [
+            _guardrail(settings, each, ("agent", "guards", stage, index))
+            for index, each in enumerate(configured)
+        ]
         for stage, configured in (("input", guards.input), ("output", guards.output))
     ]
     return GuardrailsPipeline(*stages)
@@ -211,7 +240,8 @@ def _guardrail(settings: Settings, guardrail: GuardrailSettings, path: Path_) ->
 def load_plugin(settings: Settings, name: str, kind: type[T], path: Path_) -> T:
     """Import the class `module:Class` and return an instance, created without arguments.
 
-    Modules beside the configuration are found, too. Raises ConfigError, which names the line at `path`.
+    Modules beside the configuration are found, too. Raises ConfigError,
+    which names the line at `path`.
     """
     try:
         module, _, attribute = name.partition(":")
@@ -229,23 +259,44 @@ def load_plugin(settings: Settings, name: str, kind: type[T], path: Path_) -> T:
 
 
 def _whole_config(deps: AgentDeps, agent: AgentSettings, channel: str) -> AgentConfig:
-    """Return the configuration of a channel's agent, with what all agents share and with the models beside its own."""
-    memory, guards, budget, results = agent.memory, agent.guards, agent.budget, agent.results
-    summary_provider, summary_model = deps.models.beside(memory.summarize, channel, "memory", "summarize")
-    coherence_provider, coherence_model = deps.models.beside(guards.coherence, channel, "guards", "coherence")
+    """Return the configuration of a channel's agent, with what all agents share
+    and with the models beside its own.
+    """
+    memory = agent.memory
+    guards = agent.guards
+    budget = agent.budget
+    results = agent.results
+    summary_provider, summary_model = deps.models.beside(
+        memory.summarize, channel, "memory", "summarize"
+    )
+    coherence_provider, coherence_model = deps.models.beside(
+        guards.coherence, channel, "guards", "coherence"
+    )
     compression = deps.models.beside(results if results.compress else None, channel, "results")
-    spans = [OpenTelemetryObserver(agent_name=channel)] if agent.observe.otel else []
+    if agent.observe.otel:
+        spans = [OpenTelemetryObserver(agent_name=channel)]
+    else:
+        spans = []
     entities = graph = None
     if memory.entities is not None:
         provider, model = deps.models.beside(memory.entities, channel, "memory", "entities")
         entities = EntityMemory(provider or deps.models.of(channel), model)
     if memory.relationships is not None:
-        provider, model = deps.models.beside(memory.relationships, channel, "memory", "relationships")
-        graph = KnowledgeGraphMemory(provider or deps.models.of(channel), model, "sqlite", deps.data / RELATIONSHIPS)
+        provider, model = deps.models.beside(
+            memory.relationships, channel, "memory", "relationships"
+        )
+        graph = KnowledgeGraphMemory(
+            provider or deps.models.of(channel), model, "sqlite", deps.data / RELATIONSHIPS
+        )
     return AgentConfig(
         **_basic_config(agent, channel),
         cache=deps.cache,
-        tool=ToolConfig(results.compress, results.threshold, *compression, deps.results if results.cache else None),
+        tool=ToolConfig(
+            results.compress,
+            results.threshold,
+            *compression,
+            deps.results if results.cache else None,
+        ),
         max_total_tokens=budget.run_tokens,
         max_cost_usd=budget.run_usd,
         budget=deps.budget,
@@ -285,7 +336,9 @@ def _basic_config(agent: AgentSettings, channel: str) -> dict[str, Any]:
 
 def own_tools(settings: Settings) -> list[Tool]:
     """Return the tools that every agent has besides those of its channel."""
-    return [KnowledgeMemory().tool()] if settings.agent.memory.knowledge else []
+    if settings.agent.memory.knowledge:
+        return [KnowledgeMemory().tool()]
+    return []
 
 
 def knowledge_memory(data: Path) -> KnowledgeMemory:
@@ -296,10 +349,12 @@ def knowledge_memory(data: Path) -> KnowledgeMemory:
 def load_bot_tools(
     settings: Settings, *, remote: bool = False, strict: bool = False, seconds: float = OPEN_SECONDS
 ) -> OpenTools:
-    """Load tools like `open_tools`, and check that the tools named by channels exist. Raises ConfigError.
+    """Load tools like `open_tools`, and check that the tools named by channels exist.
 
-    Names are not checked while some tools are unknown: a source that was not asked, or that does not answer now, may
-    have them.
+    Raises ConfigError.
+
+    Names are not checked while some tools are unknown: a source that was not asked,
+    or that does not answer now, may have them.
     """
     opened = open_tools(settings, remote=remote, strict=strict, seconds=seconds)
     has_remote = any(map(is_remote, settings.tools))
@@ -309,10 +364,14 @@ def load_bot_tools(
     own = own_tools(settings)
     known = ", ".join(tool.name for tool in [*opened.tools, *own]) or "none"
     problems = [
-        settings.problem(("channels", name, "tools"), f"{pattern!r} names no tool; known: {known}", index)
+        settings.problem(
+            ("channels", name, "tools"), f"{pattern!r} names no tool; known: {known}", index
+        )
         for name, channel in settings.channels.items()
         for index, pattern in enumerate(channel.tools or ())
-        if not (opened.select([pattern]).all() or any(fnmatchcase(tool.name, pattern) for tool in own))
+        if not (
+            opened.select([pattern]).all() or any(fnmatchcase(tool.name, pattern) for tool in own)
+        )
     ]
     for name, channel in settings.channels.items():
         problems += unknown_names(settings, name, [*opened.select(channel.tools).all(), *own])
@@ -338,12 +397,16 @@ def build_agents(
     """
     agents = {}
     for name, channel in deps.settings.channels.items():
-        store = RedisPendingStore(parser=confirm_parser(channel), scripts=scripts, secret_keys=keys, effects=effects)
+        store = RedisPendingStore(
+            parser=confirm_parser(channel), scripts=scripts, secret_keys=keys, effects=effects
+        )
         agents[name] = _build_agent(deps, name, opened, store, keys, media, journals, texts)
     return agents
 
 
-def reload_on_edit(opened: OpenTools, settings: Settings, agents: Mapping[str, ChannelAgent]) -> None:
+def reload_on_edit(
+    opened: OpenTools, settings: Settings, agents: Mapping[str, ChannelAgent]
+) -> None:
     """Load the files of tools again whenever they are saved, for as long as the process runs."""
 
     def replace_tools(source: str, loaded: LoadedTools) -> None:
@@ -363,10 +426,12 @@ def terminal_agent(
     media: MediaStore | None = None,
     report_problem: Callable[[str], object] = lambda _: None,
 ) -> Iterator[ChannelAgent]:
-    """Yield the agent of the first channel, with everything in memory. Closes its connections after.
+    """Yield the agent of the first channel, with everything in memory.
 
-    Files that tools make are stored in `media`; `report_problem` is called for each tool that could not be loaded.
-    Raises ConfigError.
+    Closes its connections after.
+
+    Files that tools make are stored in `media`; `report_problem` is called for each tool that could
+    not be loaded. Raises ConfigError.
     """
     os.environ.setdefault("SAYSO_DATA", str(data))
     keys = open_data(data)
@@ -403,7 +468,8 @@ def _build_agent(
     for kind, factory in opened.executor_factories.items():
         store.register_executor_factory(kind, factory)
     settings = deps.settings
-    channel, memory = settings.channels[name], settings.agent.memory
+    channel = settings.channels[name]
+    memory = settings.agent.memory
     config = replace(
         deps.config_of(name),
         tool_policy=tool_policy(channel.policy),
@@ -451,11 +517,16 @@ def channel_after(settings: Settings, channel: str, provider: Provider | None = 
 
 
 def _escalation(settings: Settings, channel: AnyChannel) -> Escalation | None:
-    """Return where operators are told of unanswered questions, in the language of the channel they are on."""
+    """Return where operators are told of unanswered questions,
+    in the language of the channel they are on.
+    """
     if channel.escalate is None:
         return None
-    after, to = channel.escalate.after, channel.escalate.to
-    return Escalation(after, Conversation(to.channel, to.chat, to.thread), settings.channels[to.channel].speaks)
+    after = channel.escalate.after
+    to = channel.escalate.to
+    return Escalation(
+        after, Conversation(to.channel, to.chat, to.thread), settings.channels[to.channel].speaks
+    )
 
 
 def tool_policy(settings: PolicySettings | None) -> ToolPolicy | None:

@@ -49,7 +49,14 @@ from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.pending.consent import phrasebook
 from sayso.pending.open_forms import OpenForms
 from sayso.pending.redis.checks import check_reachable, wrong_server
-from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, servers_of, set_web_timeouts
+from sayso.pending.redis.client import (
+    RedisUnfit,
+    SharedClock,
+    check_guarded,
+    connect,
+    servers_of,
+    set_web_timeouts,
+)
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.redis.repository import RedisActionRepository
 from sayso.workers.access import AccessControl
@@ -119,35 +126,44 @@ def bootstrap(
     provider: Provider | None = None,
     reload: bool = False,
 ) -> Services:
-    """Build the parts of one process: data folder and Redis, adapters, tools and agents, mailbox, sender, processor.
+    """Build the parts of one process: data folder and Redis, adapters, tools and agents, mailbox,
+    sender, processor.
 
-    A worker waits while Redis restarts; the web refuses fast instead. `provider` answers in place of the configured
-    model; with `reload` tools follow the edits of their files. Raises ConfigError and RedisUnfit, each naming the cure.
+    A worker waits while Redis restarts; the web refuses fast instead. `provider` answers in place
+    of the configured model; with `reload` tools follow the edits of their files. Raises ConfigError
+    and RedisUnfit, each naming the cure.
     """
     keys = open_data(data, settings.state_folder(data))
     os.environ.setdefault("SAYSO_DATA", str(data))
     public_url = _trusted_url(settings, public_url)
     redis = _connect(settings, redis_url or find_redis(settings, data), is_worker=is_worker)
     _check_disks(settings, data, is_worker=is_worker)
-    prefix, state = settings.key_prefix, settings.state_folder(data)
-    scripts, wake_up = redis.scripts(LUA), redis.wake_up
+    prefix = settings.key_prefix
+    state = settings.state_folder(data)
+    scripts = redis.scripts(LUA)
+    wake_up = redis.wake_up
     clock = SharedClock(redis.client)
     files = FileStores.open(settings, data, keys, public_url=public_url, link_clock=clock)
-    media, texts = files.media, files.texts
+    media = files.media
+    texts = files.texts
     channels = _open_channels(settings, redis, media, keys, public_url)
 
     tools = _open_tools(settings, is_worker=is_worker)
     deps = _open_agent_deps(settings, data, media, redis, provider, is_worker=is_worker)
     notes = NoteFiles(state / ACKNOWLEDGED)
     work = AcknowledgedWork(notes)
-    agents = build_agents(deps, tools, redis.scripts(PENDING_LUA), media, keys, RedisJournals(scripts), texts, work)
+    agents = build_agents(
+        deps, tools, redis.scripts(PENDING_LUA), media, keys, RedisJournals(scripts), texts, work
+    )
     if reload:
         reload_on_edit(tools, settings, agents)
 
     texts_for_turn = _texts_for_turn(agents)
     mailbox, access_control = _open_inbox(settings, redis, texts_for_turn, work, channels)
     worker_lock = WorkerLock(state / ALIVE)
-    sender = _open_sender(settings, redis, channels, ReceiptFiles(state / RECEIPTS, worker_lock.name))
+    sender = _open_sender(
+        settings, redis, channels, ReceiptFiles(state / RECEIPTS, worker_lock.name)
+    )
     limits = settings.workers
     processor = ConversationProcessor(
         mailbox, sender, channels, agents, texts_for_turn, redis.cache, media, worker=worker_lock.name,
@@ -155,10 +171,18 @@ def bootstrap(
         streams=_channels_where(settings, lambda channel: channel.streaming),
         paid_channels=_channels_where(settings, lambda channel: channel.charges_per_message),
     )  # fmt: skip
-    spool = Spool(SpoolFile(state / SPOOL), access_control) if settings.spool else None
+    if settings.spool:
+        spool = Spool(SpoolFile(state / SPOOL), access_control)
+    else:
+        spool = None
     guard = redis.guard_against_loss(state)
     notices = LossNotices(
-        scripts, wake_up, notes, texts_for_turn=texts_for_turn, signer=ActionSigner(keys), resumed=guard.resumed
+        scripts,
+        wake_up,
+        notes,
+        texts_for_turn=texts_for_turn,
+        signer=ActionSigner(keys),
+        resumed=guard.resumed,
     )
     return Services(
         settings=settings, public_url=public_url, redis_url=redis.url, redis=redis.client,
@@ -216,15 +240,25 @@ def open_channel(name: str, settings: Settings, deps: AdapterDeps) -> Channel:
 
 
 def _check_disks(settings: Settings, data: Path, *, is_worker: bool) -> None:
-    """Refuse SQLite files of this machine on a disk that other machines share. Raises ConfigError."""
+    """Refuse SQLite files of this machine on a disk that other machines share.
+
+    Raises ConfigError.
+    """
     state = settings.state_folder(data)
-    files = {"the audit ledger": state} if is_worker else {"the spool": state / SPOOL} if settings.spool else {}
+    if is_worker:
+        files = {"the audit ledger": state}
+    elif settings.spool:
+        files = {"the spool": state / SPOOL}
+    else:
+        files = {}
     for name, folder in files.items():
         try:
             check_local(folder)
         except NotLocal as exc:
             cure = f"give each machine a --data of its own, or mount a local disk at {folder}"
-            raise ConfigError([f"{exc}, and {name} is a SQLite file of one machine: {cure}"]) from exc
+            raise ConfigError(
+                [f"{exc}, and {name} is a SQLite file of one machine: {cure}"]
+            ) from exc
 
 
 def _open_tools(settings: Settings, *, is_worker: bool) -> OpenTools:
@@ -236,7 +270,10 @@ def _open_tools(settings: Settings, *, is_worker: bool) -> OpenTools:
 
 
 def _trusted_url(settings: Settings, given: str) -> str:
-    """Return where platforms reach the web. Replies may link to its host. Raises ConfigError for an open console."""
+    """Return where platforms reach the web.
+
+    Replies may link to its host. Raises ConfigError for an open console.
+    """
     public_url = find_public_url(settings, given)
     check_consoles(settings, public_url)
     trust_hosts([urlsplit(public_url).hostname or "", *settings.link_hosts])
@@ -244,9 +281,18 @@ def _trusted_url(settings: Settings, given: str) -> str:
 
 
 def _open_agent_deps(
-    settings: Settings, data: Path, media: MediaFiles, redis: RedisParts, provider: Provider | None, *, is_worker: bool
+    settings: Settings,
+    data: Path,
+    media: MediaFiles,
+    redis: RedisParts,
+    provider: Provider | None,
+    *,
+    is_worker: bool,
 ) -> AgentDeps:
-    """Return the dependencies of the agents. The web runs no agent, so its agents have no model, library or key."""
+    """Return the dependencies of the agents.
+
+    The web runs no agent, so its agents have no model, library or key.
+    """
     if is_worker:
         return AgentDeps.open(settings, data, media=media, redis=redis, provider=provider)
     trace_if_configured(settings)
@@ -254,11 +300,15 @@ def _open_agent_deps(
 
 
 def _texts_for_turn(agents: Mapping[str, ChannelAgent]) -> TextsForTurn:
-    """Return a function that returns the texts in the language of a turn, as its channel's agent knows it."""
+    """Return a function that returns the texts in the language of a turn,
+    as its channel's agent knows it.
+    """
 
     def texts(turn: Turn) -> Texts:
         agent = agents.get(turn.conversation.channel)
-        return agent.texts_for_turn(turn) if agent else texts_for(turn.language)
+        if agent:
+            return agent.texts_for_turn(turn)
+        return texts_for(turn.language)
 
     return texts
 
@@ -272,8 +322,12 @@ def _open_inbox(
 ) -> tuple[RedisMailbox, AccessControl]:
     """Return the mailbox, and the access control in front of it."""
     limits = InboxLimits(**settings.limits.model_dump())
-    mailbox = RedisMailbox(redis.scripts(LUA), texts_for_turn, redis.wake_up, limits=limits, note_turn=work.note_turn)
-    return mailbox, AccessControl(mailbox, texts_for_turn, access_config(settings, redis), channels=channels)
+    mailbox = RedisMailbox(
+        redis.scripts(LUA), texts_for_turn, redis.wake_up, limits=limits, note_turn=work.note_turn
+    )
+    return mailbox, AccessControl(
+        mailbox, texts_for_turn, access_config(settings, redis), channels=channels
+    )
 
 
 def _open_sender(
@@ -288,15 +342,21 @@ def _open_sender(
 
 
 def _deployment(settings: Settings, keys: Sequence[str]) -> Deployment | None:
-    """Return what tells this bot from another with the same name; None for settings that come from no file."""
+    """Return what tells this bot from another with the same name;
+    None for settings that come from no file.
+    """
     if not settings.name:
         return None
-    accounts = {name: f"{each.platform} {each.account_id}".strip() for name, each in settings.channels.items()}
+    accounts = {
+        name: f"{each.platform} {each.account_id}".strip()
+        for name, each in settings.channels.items()
+    }
     return Deployment(settings.name, keys, accounts)
 
 
 def preload(settings: Settings) -> None:
-    """Load what all workers need alike, before they are forked: the vendors' libraries and the phrases of a yes.
+    """Load what all workers need alike, before they are forked:
+    the vendors' libraries and the phrases of a yes.
 
     Raises ConfigError for a model that cannot be asked, and for a missing library of tools.
     """
@@ -319,7 +379,9 @@ def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisIden
 
 
 def check_bucket(services: Services) -> None:
-    """Refuse a bucket that does not exist or denies access. Log one that does not answer: it may come back.
+    """Refuse a bucket that does not exist or denies access.
+
+    Log one that does not answer: it may come back.
 
     Raises ConfigError.
     """
@@ -334,8 +396,8 @@ def check_bucket(services: Services) -> None:
 
 
 def check_redis(services: Services) -> None:
-    """Refuse a Redis that would lose acknowledged writes or that needs no login, and log what is risky. Claim the
-    deployment name.
+    """Refuse a Redis that would lose acknowledged writes or that needs no login,
+    and log what is risky. Claim the deployment name.
 
     Raises RedisUnfit, also while workers of another bot use the name, and redis.RedisError.
     """
@@ -347,7 +409,9 @@ def check_redis(services: Services) -> None:
     servers = [*servers_of(services.redis), *_queue_servers(services)]
     for server in servers if not services.settings.allow_open_redis else ():
         check_guarded(server)
-    with connect(services.redis_url, patient=services.is_worker) as client:  # asks a Sentinel, too, what it is
+    with connect(
+        services.redis_url, patient=services.is_worker
+    ) as client:  # asks a Sentinel, too, what it is
         for warning in risks_of(client, services.settings):
             log.warning("redis.risk", extra={"advice": warning})
     refuse_old_halt(services.redis, prefix=services.settings.key_prefix)
@@ -357,11 +421,14 @@ def check_redis(services: Services) -> None:
             check_guarded(client)
     if services.deployment is None:
         return
-    worker, heartbeat = services.worker_lock.name if services.is_worker else "", services.reaper.heartbeat
+    worker = services.worker_lock.name if services.is_worker else ""
+    heartbeat = services.reaper.heartbeat
     if worker:  # it registers as alive first, so that of two bots that start together one stops
         heartbeat.beat()
     try:
-        services.deployment.claim(services.redis, prefix=services.settings.key_prefix, worker=worker)
+        services.deployment.claim(
+            services.redis, prefix=services.settings.key_prefix, worker=worker
+        )
     except RedisUnfit:
         if worker:
             heartbeat.leave()

@@ -1,4 +1,6 @@
-"""The data folder of a bot: created private, with the secret keys in it; and the public id that they give the bot."""
+"""The data folder of a bot: created private, with the secret keys in it;
+and the public id that they give the bot.
+"""
 
 from __future__ import annotations
 
@@ -15,33 +17,46 @@ from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.pending.action import derived_keys
 
-#: The variable with the secret keys, separated by commas. The first one signs; all are accepted, so that keys rotate.
+#: The variable with the secret keys, separated by commas. The first one signs; all are accepted,
+#: so that keys rotate.
 KEYS_VARIABLE = "SAYSO_SECRET_KEYS"
 
 
 def open_data(data: Path, own: Path | None = None) -> list[str]:
-    """Create the data folder, readable by our own user alone, and return its secret keys. Raises ConfigError.
+    """Create the data folder, readable by our own user alone, and return its secret keys.
 
-    `own` is the folder in it that belongs to the bot alone, and need not exist. It must be writable too.
+    Raises ConfigError.
+
+    `own` is the folder in it that belongs to the bot alone, and need not exist.
+    It must be writable too.
     """
     os.umask(0o077)  # also for what libraries and tools create in it
     folder = data
     try:
         make_tree_private(data)
-        folder = next(each for each in (own or data, *(own or data).parents) if os.access(each, os.F_OK))
-        with TemporaryFile(dir=folder):  # what another user created may be readable, and not writable
+        folder = next(
+            each for each in (own or data, *(own or data).parents) if os.access(each, os.F_OK)
+        )
+        # What another user created may be readable, and not writable.
+        with TemporaryFile(dir=folder):
             keys = secret_keys(data)
     except OSError as exc:
         raise ConfigError(
             [f"data folder {str(folder)!r}: {exc.strerror}: give one you may write to with --data"]
         ) from exc
     if not keys:
-        raise ConfigError([f"{data / 'secret_keys'} is empty: put the old key back, or delete the file for a new one"])
+        raise ConfigError(
+            [
+                f"{data / 'secret_keys'} is empty: put the old key back, or delete the file for a new one"
+            ]
+        )
     return keys
 
 
 def secret_keys(data: Path) -> list[str]:
-    """Return the keys of the environment, else those of the data folder, which are created on first use."""
+    """Return the keys of the environment, else those of the data folder,
+    which are created on first use.
+    """
     keys = [key.strip() for key in os.environ.get(KEYS_VARIABLE, "").split(",") if key.strip()]
     if not keys:
         make_private(data)
@@ -50,7 +65,8 @@ def secret_keys(data: Path) -> list[str]:
         fresh.touch(mode=0o600)
         fresh.write_text(secrets.token_hex(32))
         try:
-            os.link(fresh, file)  # of several processes at first start, one wins and all read the same keys
+            # Of several processes at first start, one wins and all read the same keys.
+            os.link(fresh, file)
         except FileExistsError:
             pass
         finally:
@@ -63,13 +79,19 @@ def secret_keys(data: Path) -> list[str]:
 def known_keys(data: Path) -> list[str]:
     """Return the secret keys as `secret_keys` does, but create none. Raises OSError."""
     has_keys = bool(os.environ.get(KEYS_VARIABLE)) or (data / "secret_keys").exists()
-    return secret_keys(data) if has_keys else []
+    if has_keys:
+        return secret_keys(data)
+    return []
 
 
 def bot_ids(settings: Settings, keys: Sequence[str]) -> list[str]:
     """Return the public id of a bot for each of its secret keys. The bot shows the first one.
 
-    The processes of a bot have the same id on all machines; another bot has another name or other keys.
+    The processes of a bot have the same id on all machines;
+    another bot has another name or other keys.
     """
-    derived = derived_keys(keys, "sayso.bot") if keys else []
+    if keys:
+        derived = derived_keys(keys, "sayso.bot")
+    else:
+        derived = []
     return [hmac.digest(key, settings.name.encode(), "sha256").hex()[:16] for key in derived]

@@ -40,8 +40,8 @@ def store_of(services: Services) -> StoreReceived:
 
 
 def start_watching(services: Services) -> None:
-    """Start the threads that watch Redis for lost data, tell people of it, empty the spool, and show that this process
-    lives.
+    """Start the threads that watch Redis for lost data, tell people of it, empty the spool,
+    and show that this process lives.
 
     Call it after the process has forked.
     """
@@ -53,8 +53,8 @@ def start_watching(services: Services) -> None:
 
 
 def check_redis_if_reachable(services: Services) -> None:
-    """Check Redis as `check_redis` does, but start while it is away: webhooks get 503, or go to the spool. Then it is
-    checked as soon as it is there, and the process stops if it cannot be used.
+    """Check Redis as `check_redis` does, but start while it is away: webhooks get 503, or go to the
+    spool. Then it is checked as soon as it is there, and the process stops if it cannot be used.
 
     Call it after the process has forked. Raises RedisUnfit.
     """
@@ -63,11 +63,16 @@ def check_redis_if_reachable(services: Services) -> None:
     except RedisError as exc:
         advice = str(unreachable(services.redis, exc))
         log.warning("redis.away", extra={"reason": type(exc).__name__, "advice": advice})
-        threading.Thread(target=_check_when_back, args=(services,), name="redis-check", daemon=True).start()
+        threading.Thread(
+            target=_check_when_back, args=(services,), name="redis-check", daemon=True
+        ).start()
 
 
 def _check_when_back(services: Services) -> None:
-    """Check Redis once it answers. Stop this process if it is unfit: the next start fails with the error."""
+    """Check Redis once it answers.
+
+    Stop this process if it is unfit: the next start fails with the error.
+    """
     while True:
         time.sleep(AGAIN_SECONDS)
         try:
@@ -88,13 +93,16 @@ def polled_channels(settings: Settings) -> list[str]:
 def poll(services: Services) -> None:
     """Poll for all channels that are polled, until SIGTERM, SIGINT or SIGHUP."""
     start_watching(services)
-    store, settings = store_of(services), services.settings
+    store = store_of(services)
+    settings = services.settings
     pollers = []
     for name in polled_channels(settings):
         channel = settings.channels[name]
         factory = platform_of(channel).poller
         if factory is None:
-            raise LookupError(f"platform {channel.platform!r} has no poller: its settings must not say that it polls")
+            raise LookupError(
+                f"platform {channel.platform!r} has no poller: its settings must not say that it polls"
+            )
         lock = LeaderLock(services.redis, poll_lock(channel), prefix=settings.key_prefix)
         pollers.append(load(factory)(services.channels[name], store, lock))
     asyncio.run(run_pollers(poller.run() for poller in pollers))
@@ -115,7 +123,8 @@ async def run_pollers(polls: Iterable[Coroutine[Any, Any, None]]) -> None:
 
     def stop(received: int = signal.SIGTERM, *_: object) -> None:
         say_stopping(received)
-        # Further signals are ignored: at its end Python resets all handlers, and one would kill the process then.
+        # Further signals are ignored: at its end Python resets all handlers,
+        # and one would kill the process then.
         for number in stop_signals():
             signal.signal(number, signal.SIG_IGN)
         loop.call_soon_threadsafe(stopping.set)
@@ -129,7 +138,11 @@ async def run_pollers(polls: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def open_missed_messages(
-    settings: Settings, data: Path, channel: str, message_log: MessageLog, clock: Callable[[], float] = time.time
+    settings: Settings,
+    data: Path,
+    channel: str,
+    message_log: MessageLog,
+    clock: Callable[[], float] = time.time,
 ) -> MissedMessages:
     """Return what finds the messages of a platform's log that never came in. Raises ConfigError."""
     from sayso.channels.whatsapp.message_log import MissedMessages
@@ -146,7 +159,9 @@ def open_missed_messages(
     )
 
 
-def open_media_deletion(settings: Settings, data: Path, channel: str, message_log: MessageLog) -> MediaDeletion:
+def open_media_deletion(
+    settings: Settings, data: Path, channel: str, message_log: MessageLog
+) -> MediaDeletion:
     """Return what deletes the files of a platform's log that no turn needs. Raises ConfigError."""
     from sayso.channels.whatsapp.message_log import MediaDeletion
 

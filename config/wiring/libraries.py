@@ -16,10 +16,11 @@ from sayso.config.wiring.tools import mcp_library_problems
 
 
 def library_problems(settings: Settings) -> list[str]:
-    """Import the library of every configured feature that needs one: models, tools, tracing, the bucket.
+    """Import the library of every configured feature that needs one: models, tools, tracing,
+    the bucket.
 
-    Returns a problem, with its line and its cure, for each library that is missing or broken. Takes a second or two
-    where a model is configured, since its library is large.
+    Returns a problem, with its line and its cure, for each library that is missing or broken. Takes
+    a second or two where a model is configured, since its library is large.
     """
     return [
         *model_library_problems(settings),

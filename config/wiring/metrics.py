@@ -1,4 +1,5 @@
-"""Collectors of metrics that are read when Prometheus scrapes: the state in Redis, the disk, the version.
+"""Collectors of metrics that are read when Prometheus scrapes: the state in Redis, the disk,
+the version.
 
 What each process counts is in `sayso.channels.metrics`.
 
@@ -46,26 +47,41 @@ _COUNTS = (
     ("sayso_audit_entries_waiting", "audit", "Entries of the audit log that are in no file yet."),
 )
 _AGES = (
-    ("sayso_mailbox_oldest_seconds", "oldest_turn", "Age of the oldest turn that waits or is worked on."),
-    ("sayso_outbox_oldest_seconds", "oldest_reply", "Age of the oldest reply that waits, without held ones."),
+    (
+        "sayso_mailbox_oldest_seconds",
+        "oldest_turn",
+        "Age of the oldest turn that waits or is worked on.",
+    ),
+    (
+        "sayso_outbox_oldest_seconds",
+        "oldest_reply",
+        "Age of the oldest reply that waits, without held ones.",
+    ),
 )
 #: The states of undelivered replies that are listed for operators.
 _UNDELIVERED = ("dead", "failed", "ambiguous", "held")
 
 
 def metrics_endpoint(data: Path, services: Services | None = None) -> MetricsEndpoint:
-    """Return the endpoint of a process. With `services`, as in the web, it also reports the state in Redis.
+    """Return the endpoint of a process.
+
+    With `services`, as in the web, it also reports the state in Redis.
 
     Raises MetricsUnusable.
     """
-    collectors: list[Collector] = [MachineCollector(data), *([StateCollector(services)] if services else [])]
+    collectors: list[Collector] = [
+        MachineCollector(data),
+        *([StateCollector(services)] if services else []),
+    ]
     endpoint = MetricsEndpoint(*collectors, token=read_token())
     endpoint.add(CacheHitCollector(endpoint.counts))
     return endpoint
 
 
 class CacheHitCollector(Collector):
-    """Reports which share of each model's prompt tokens came from the vendor's cache, by the counts of a registry."""
+    """Reports which share of each model's prompt tokens came from the vendor's cache,
+    by the counts of a registry.
+    """
 
     def __init__(self, counts: CollectorRegistry) -> None:
         self._counts = counts
@@ -103,7 +119,9 @@ class MachineCollector(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics."""
-        build = GaugeMetricFamily("sayso_build_info", "The version, as labels.", labels=["version", "python"])
+        build = GaugeMetricFamily(
+            "sayso_build_info", "The version, as labels.", labels=["version", "python"]
+        )
         build.add_metric([version("sayso"), platform.python_version()], 1)
         yield build
         try:
@@ -111,17 +129,24 @@ class MachineCollector(Collector):
         except OSError:  # it is not there yet
             return
         yield _gauge("sayso_disk_size_bytes", "Size of the disk of the data folder.", usage.total)
-        yield _gauge("sayso_disk_free_bytes", "Free bytes on the disk of the data folder.", usage.free)
+        yield _gauge(
+            "sayso_disk_free_bytes", "Free bytes on the disk of the data folder.", usage.free
+        )
 
 
 class StateCollector(Collector):
-    """Reports the state that all processes share. Reads it once in CACHE_SECONDS, from any thread."""
+    """Reports the state that all processes share.
+
+    Reads it once in CACHE_SECONDS, from any thread.
+    """
 
     def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
-        self._services, self._clock = services, clock
+        self._services = services
+        self._clock = clock
         self._scripts = LuaScripts(services.redis, LUA, prefix=services.settings.key_prefix)
         self._lock = threading.Lock()
-        self._read_at, self._families = float("-inf"), list[GaugeMetricFamily]()
+        self._read_at = float("-inf")
+        self._families = list[GaugeMetricFamily]()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the metrics. While Redis cannot be read, those that say so."""
@@ -132,7 +157,9 @@ class StateCollector(Collector):
             return self._families
 
     def _read(self) -> Iterator[GaugeMetricFamily]:
-        is_up, is_halted, families = 1, 0, list[GaugeMetricFamily]()
+        is_up = 1
+        is_halted = 0
+        families = list[GaugeMetricFamily]()
         try:
             families = [*self._conversations(), *self._queue(), *self._alerts()]
         except Halted:
@@ -154,11 +181,14 @@ class StateCollector(Collector):
             except SpoolUnusable:
                 return
             yield _gauge(
-                "sayso_spool_messages", "Messages that the web keeps on its disk until Redis is back.", spooled
+                "sayso_spool_messages",
+                "Messages that the web keeps on its disk until Redis is back.",
+                spooled,
             )
 
     def _conversations(self) -> Iterator[GaugeMetricFamily]:
-        total, oldest = Counter[str](), Counter[str]()
+        total = Counter[str]()
+        oldest = Counter[str]()
         for row in self._scripts.on_every_shard("measure", {"most": MAX_CONVERSATIONS}):
             for name, number in zip(row[::2], row[1::2], strict=True):
                 total[name] += number
@@ -175,14 +205,20 @@ class StateCollector(Collector):
         yield undelivered
 
     def _queue(self) -> Iterator[GaugeMetricFamily]:
-        redis, settings = self._services.redis, self._services.settings
+        redis = self._services.redis
+        settings = self._services.settings
         workers = self._services.reaper.heartbeat.count()
         yield _gauge("sayso_workers", "Worker processes that are alive.", workers)
         waiting, first_at = waiting_jobs(redis, settings.queue)
         yield _gauge("sayso_queue_jobs", "Wake-ups that wait for a worker.", waiting)
-        age = max(0.0, self._services.clock() - first_at) if first_at else 0.0
+        if first_at:
+            age = max(0.0, self._services.clock() - first_at)
+        else:
+            age = 0.0
         yield _gauge("sayso_queue_oldest_seconds", "Age of the first wake-up that waits.", age)
-        yield _gauge("sayso_queue_suspended", "1 while `rq suspend` holds the queue.", is_suspended(redis))
+        yield _gauge(
+            "sayso_queue_suspended", "1 while `rq suspend` holds the queue.", is_suspended(redis)
+        )
 
     def _alerts(self) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(

@@ -1,4 +1,7 @@
-"""The providers of the configured models. Each is created once and shared by all channels that use it."""
+"""The providers of the configured models.
+
+Each is created once and shared by all channels that use it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,15 @@ from sayso.agent.providers.vendors import (
     VendorProvider,
 )
 from sayso.agent.run.text_tools import TextToolProvider
-from sayso.config.settings.agent import OFFLINE, VENDORS, AgentSettings, ModelAccess, SideSettings, name_of, vendor_of
+from sayso.config.settings.agent import (
+    OFFLINE,
+    VENDORS,
+    AgentSettings,
+    ModelAccess,
+    SideSettings,
+    name_of,
+    vendor_of,
+)
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import Path_
@@ -38,7 +49,9 @@ _PROVIDERS: dict[str, type[VendorProvider]] = {
 
 
 def configured_models(settings: Settings, channel: str) -> Iterator[tuple[Path_, str]]:
-    """Yield the models of a channel with their places: its own, the fallbacks, and those for other tasks."""
+    """Yield the models of a channel with their places: its own, the fallbacks,
+    and those for other tasks.
+    """
     agent = settings.agent_of(channel)
     has_own_model = settings.channels[channel].agent.model is not None
     place: Path_ = ("agent", "model")
@@ -61,7 +74,10 @@ def configured_models(settings: Settings, channel: str) -> Iterator[tuple[Path_,
 
 
 def model_library_problems(settings: Settings) -> Iterator[str]:
-    """Import the libraries of all configured models. Yield a problem for each that cannot be used. No key is needed."""
+    """Import the libraries of all configured models.
+
+    Yield a problem for each that cannot be used. No key is needed.
+    """
     tried: set[str] = set()
     for channel in settings.channels:
         for path, model in configured_models(settings, channel):
@@ -91,7 +107,9 @@ class _Connection(NamedTuple):
 
 
 class Models:
-    """The providers of one process. Connections to vendors are opened with the first question and live as long.
+    """The providers of one process.
+
+    Connections to vendors are opened with the first question and live as long.
 
     `load_media` returns the bytes of files that users sent.
     """
@@ -111,16 +129,19 @@ class Models:
             self._by_channel[channel] = self._build(channel)
         return self._by_channel[channel]
 
-    def beside(self, side: SideSettings | None, channel: str, *path: str) -> tuple[Provider | None, str | None]:
-        """Return provider and model for a task beside the conversation; None for the conversation's own, and for no
-        task.
+    def beside(
+        self, side: SideSettings | None, channel: str, *path: str
+    ) -> tuple[Provider | None, str | None]:
+        """Return provider and model for a task beside the conversation;
+        None for the conversation's own, and for no task.
 
-        `path` leads to the task's section below `agent`. Raises ConfigError, also where the model would be the offline
-        one, which is no language model.
+        `path` leads to the task's section below `agent`. Raises ConfigError, also where the model
+        would be the offline one, which is no language model.
         """
         if side is None:
             return None, None
-        agent, section_path = self._settings.agent_of(channel), ("agent", *path)
+        agent = self._settings.agent_of(channel)
+        section_path = ("agent", *path)
         if side.model is not None:
             return self._provider(side, agent, section_path), name_of(side.model)
         if agent.model == OFFLINE:
@@ -129,14 +150,18 @@ class Models:
         return None, None
 
     def preload(self) -> None:
-        """Import the libraries of all providers so far, and the price list, in a second or two. Raises ConfigError."""
+        """Import the libraries of all providers so far, and the price list, in a second or two.
+
+        Raises ConfigError.
+        """
         for connection, provider in self._providers.items():
             try:
                 provider.preload()
             except ProviderConfigurationError as exc:
                 raise self._refused(self._paths[connection], str(exc)) from exc
         if self._providers:
-            cost_usd("gpt-5-mini", UsageStats(1, 1, 2))  # any listed model: the list is read on first use
+            # Any listed model: the list is read on first use.
+            cost_usd("gpt-5-mini", UsageStats(1, 1, 2))
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
@@ -144,7 +169,8 @@ class Models:
             await provider.aclose()
 
     def chain(self, channel: str) -> list[tuple[str, Provider]]:
-        """Return the models that answer on a channel, its own and then the fallbacks, each with its provider.
+        """Return the models that answer on a channel, its own and then the fallbacks,
+        each with its provider.
 
         Raises ConfigError.
         """
@@ -168,14 +194,28 @@ class Models:
 
     def _provider(self, section: ModelAccess, agent: AgentSettings, path: Path_) -> Provider:
         """Return the provider of a section that names a model, created on first use."""
-        vendor, model = vendor_of(section.model or ""), name_of(section.model or "")
-        access = section  # the section with key and address: itself, or `agent` where that has the same vendor
+        vendor = vendor_of(section.model or "")
+        model = name_of(section.model or "")
+        # The section with key and address: itself, or `agent` where that has the same vendor.
+        access = section
         if section is not agent and not (section.api_key or section.base_url):
-            access = next((each for each in (agent, self._settings.agent) if vendor_of(each.model) == vendor), section)
-        key = access.api_key.get_secret_value() if access.api_key else self._usual_key(vendor, access.base_url, path)
+            access = next(
+                (each for each in (agent, self._settings.agent) if vendor_of(each.model) == vendor),
+                section,
+            )
+        if access.api_key:
+            key = access.api_key.get_secret_value()
+        else:
+            key = self._usual_key(vendor, access.base_url, path)
         settings = json.dumps(section.model_settings, default=str)
         connection = _Connection(
-            vendor, model, key, access.base_url or "", agent.cache_prompt, access.prompt_cache_key, settings
+            vendor,
+            model,
+            key,
+            access.base_url or "",
+            agent.cache_prompt,
+            access.prompt_cache_key,
+            settings,
         )
         if connection not in self._providers:
             self._providers[connection] = self._create(connection, path)
@@ -183,15 +223,23 @@ class Models:
         return self._providers[connection]
 
     def _usual_key(self, vendor: str, base_url: str | None, path: Path_) -> str:
-        """Return the key in the vendor's own variable. It is sent to the vendor, never to an address in a file."""
+        """Return the key in the vendor's own variable.
+
+        It is sent to the vendor, never to an address in a file.
+        """
         variable = VENDORS[vendor]
-        if not variable or (base_url and vendor.startswith("openai")):  # a server of one's own may need no key
+        # A server of one's own may need no key.
+        if not variable or (base_url and vendor.startswith("openai")):
             return ""
         if base_url:
-            raise self._refused(path, f"{variable} is sent to {vendor} only: write api_key: ${{{variable}}} as well")
+            raise self._refused(
+                path, f"{variable} is sent to {vendor} only: write api_key: ${{{variable}}} as well"
+            )
         key = os.environ.get(variable, "")
         if not key:
-            raise self._refused(path, f"{vendor} needs a key: export {variable}=..., or write api_key: ${{NAME}}")
+            raise self._refused(
+                path, f"{vendor} needs a key: export {variable}=..., or write api_key: ${{NAME}}"
+            )
         return key
 
     def _create(self, connection: _Connection, path: Path_) -> VendorProvider:
@@ -206,7 +254,9 @@ class Models:
             options["base_url"] = connection.base_url
         if connection.prompt_cache_key is not None:
             if not issubclass(_PROVIDERS[connection.vendor], OpenAIProvider):
-                raise self._refused(path, "prompt_cache_key is a field of OpenAI's API: leave it out")
+                raise self._refused(
+                    path, "prompt_cache_key is a field of OpenAI's API: leave it out"
+                )
             options["prompt_cache_key"] = connection.prompt_cache_key
         try:
             return _PROVIDERS[connection.vendor](**options)

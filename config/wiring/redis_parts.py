@@ -1,4 +1,5 @@
-"""The Redis of a bot: its clients, the parts that need nothing else, and what is risky about its servers.
+"""The Redis of a bot: its clients, the parts that need nothing else,
+and what is risky about its servers.
 
 Commands of an operator use it without `bootstrap`, and so without importing the agent.
 """
@@ -16,7 +17,12 @@ from redis.exceptions import ResponseError
 from sayso.config.server.embedded_redis import running_url
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.pending.redis.checks import forbidden_commands, replication_risks, sentinel_of, wrong_server
+from sayso.pending.redis.checks import (
+    forbidden_commands,
+    replication_risks,
+    sentinel_of,
+    wrong_server,
+)
 from sayso.pending.redis.client import (
     RedisUnfit,
     address_of,
@@ -49,7 +55,10 @@ OLDEST_REDIS = (6, 2)
 
 @dataclass(frozen=True, slots=True)
 class RedisParts:
-    """The clients of Redis of one process, and the parts that need nothing else. Lives as long as the process."""
+    """The clients of Redis of one process, and the parts that need nothing else.
+
+    Lives as long as the process.
+    """
 
     url: str
     client: Redis
@@ -66,7 +75,10 @@ class RedisParts:
 
     @classmethod
     def connect(cls, settings: Settings, url: str, *, patient: bool = False) -> RedisParts:
-        """Open the connections; `patient` ones wait while Redis restarts. Raises ConfigError for a malformed URL."""
+        """Open the connections; `patient` ones wait while Redis restarts.
+
+        Raises ConfigError for a malformed URL.
+        """
         queue_url = _check_queue(find_queue(settings), url) or url
         prefix = settings.key_prefix
         client = _open(url, "REDIS_URL (or redis_url)", patient=patient)
@@ -75,7 +87,8 @@ class RedisParts:
         if patient:
             connections.pipeline = open_loop_client(url)
         queue = client
-        if queue_url != url:  # the work is stored elsewhere, so neither web nor worker waits long for this server
+        # The work is stored elsewhere, so neither web nor worker waits long for this server.
+        if queue_url != url:
             queue = _open(queue_url, "QUEUE_URL (or queue_url)")
             set_web_timeouts(queue)
         jobs = WakeUps(queue, settings.queue, prefix=prefix)
@@ -93,7 +106,10 @@ class RedisParts:
 
     @property
     def wake_up(self) -> WakeUp:
-        """Return what creates the jobs that scripts store. With a queue server, scripts store none."""
+        """Return what creates the jobs that scripts store.
+
+        With a queue server, scripts store none.
+        """
         return no_wake_up if self.queue_server else self.jobs
 
     @classmethod
@@ -120,7 +136,10 @@ class RedisParts:
         )
 
     def guard_against_loss(self, state: Path) -> DataLossGuard:
-        """Return the data-loss guard, which checks each new connection from now on. Its watermark is in `state`."""
+        """Return the data-loss guard, which checks each new connection from now on.
+
+        Its watermark is in `state`.
+        """
         file = WatermarkFile(state / WATERMARKS)
         replicas = Connections.of(self.client).replicas
         guard = DataLossGuard(connect(self.url), file, prefix=self.key_prefix, replicas=replicas)
@@ -135,7 +154,10 @@ def open_deliveries(settings: Settings, data: Path) -> tuple[RedisDeliveries, Re
 
 
 def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbox]:
-    """Return the people who are approved, blocked or waiting, and the outbox, for a command. Raises ConfigError."""
+    """Return the people who are approved, blocked or waiting, and the outbox, for a command.
+
+    Raises ConfigError.
+    """
     redis = RedisParts.find(settings, data)
     people = RedisPeople(redis.client, prefix=settings.key_prefix)
     return people, RedisOutbox(redis.scripts(LUA), redis.wake_up)
@@ -152,7 +174,9 @@ def _check_queue(queue_url: str, url: str) -> str:
     """Return the URL of the queue. Raises ConfigError for a Redis on which RQ cannot run."""
     if is_cluster(queue_url):
         raise ConfigError(
-            ["QUEUE_URL (or queue_url) names a Redis Cluster, and RQ does not run there: name one server"]
+            [
+                "QUEUE_URL (or queue_url) names a Redis Cluster, and RQ does not run there: name one server"
+            ]
         )
     if is_cluster(url) and not queue_url:
         raise ConfigError([
@@ -168,16 +192,22 @@ def find_queue(settings: Settings) -> str:
 
 
 def find_redis(settings: Settings, data: Path) -> str:
-    """Return the URL of the configuration, of REDIS_URL, or of a running `sayso up`. Raises ConfigError without any."""
+    """Return the URL of the configuration, of REDIS_URL, or of a running `sayso up`.
+
+    Raises ConfigError without any.
+    """
     url = settings.redis_url or os.environ.get("REDIS_URL", "") or running_url(data)
     if not url:
-        raise ConfigError([f"no Redis: set REDIS_URL, or run `sayso up`, which brings its own, on {data}"])
+        raise ConfigError(
+            [f"no Redis: set REDIS_URL, or run `sayso up`, which brings its own, on {data}"]
+        )
     return url
 
 
 def risks_of(client: Redis, settings: Settings) -> list[str]:
-    """Return what is risky about a server. Raises RedisUnfit for one that would lose acknowledged writes or that lacks
-    commands we use, and redis.RedisError. The version of one that hides its INFO is not checked.
+    """Return what is risky about a server. Raises RedisUnfit for one that would lose acknowledged
+    writes or that lacks commands we use, and redis.RedisError. The version of one that hides its
+    INFO is not checked.
     """
     try:
         version = str(client.info("server").get("redis_version", ""))
@@ -186,15 +216,21 @@ def risks_of(client: Redis, settings: Settings) -> list[str]:
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers and numbers < OLDEST_REDIS:
         oldest = ".".join(str(part) for part in OLDEST_REDIS)
-        raise RedisUnfit(f"this Redis is {version}: use {oldest} or newer, or run `sayso up`, which brings its own")
+        raise RedisUnfit(
+            f"this Redis is {version}: use {oldest} or newer, or run `sayso up`, which brings its own"
+        )
     if isinstance(client, ClusterClient):
         replicas = settings.redis_wait_replicas
         risks: list[str] = []
         for server in servers_of(client):
             risks += [*check_fit(server), *replication_risks(server, replicas)]
         if len(client.get_replicas()) < len(client.get_primaries()):
-            risks.append("a master of the cluster has no replica: while it is down, nothing is accepted. Add replicas")
-        return list(dict.fromkeys([*risks, *forbidden_commands(client, settings.key_prefix, replicas)]))
+            risks.append(
+                "a master of the cluster has no replica: while it is down, nothing is accepted. Add replicas"
+            )
+        return list(
+            dict.fromkeys([*risks, *forbidden_commands(client, settings.key_prefix, replicas)])
+        )
     wrong = wrong_server(client)
     if wrong and ("Sentinel" in wrong[0] or "Cluster" in wrong[0]):
         raise RedisUnfit(f"the server of REDIS_URL {wrong[0]}: {wrong[1]}")

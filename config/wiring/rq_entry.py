@@ -18,7 +18,10 @@ from sayso.workers.rq.worker import Capacity
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What a process needs to run jobs: its services and its event loop. Lives as long as the process."""
+    """What a process needs to run jobs: its services and its event loop.
+
+    Lives as long as the process.
+    """
 
     services: Services
     loop: LoopThread
@@ -28,7 +31,10 @@ _processes: dict[int, Process] = {}
 
 
 def install(services: Services) -> Process:
-    """Make this process ready to run jobs. It is stored by process id: a forked process needs its own."""
+    """Make this process ready to run jobs.
+
+    It is stored by process id: a forked process needs its own.
+    """
     process = _processes[os.getpid()] = Process(services, LoopThread())
     return process
 
@@ -36,7 +42,8 @@ def install(services: Services) -> Process:
 def process_conversation(conversation: str) -> None:
     """Send the replies and answer the turns of one conversation.
 
-    Under a plain `rq worker` no process was installed: the environment says what to load (SAYSO_CONFIG, SAYSO_DATA).
+    Under a plain `rq worker` no process was installed: the environment says what
+    to load (SAYSO_CONFIG, SAYSO_DATA).
     """
     process = _processes.get(os.getpid()) or install(_from_environment())
     job = get_current_job()
@@ -61,7 +68,9 @@ def worker_services(services: Services) -> WorkerServices:
         key_prefix=services.settings.key_prefix,
         redis_url=services.redis_url,
         queue_url=services.queue_url,
-        capacity=Capacity(limits.concurrency, max(1, limits.concurrency // 10), limits.grace_seconds),
+        capacity=Capacity(
+            limits.concurrency, max(1, limits.concurrency // 10), limits.grace_seconds
+        ),
         tool_threads=limits.tool_threads,
         processor=services.processor,
         reaper=services.reaper,

@@ -22,12 +22,16 @@ MEDIA = "media"
 
 @dataclass(frozen=True, slots=True)
 class FileStores:
-    """Where files and long texts are kept: in the data folder, or in a bucket. Lives as long as the process."""
+    """Where files and long texts are kept: in the data folder, or in a bucket.
+
+    Lives as long as the process.
+    """
 
     media: MediaFiles
     texts: TextFiles
     bucket: Bucket | None
-    #: What the data folder holds from the time before the bucket. It is swept and erased, and not read.
+    #: What the data folder holds from the time before the bucket. It is swept and erased,
+    #: and not read.
     former: tuple[MediaFiles, TextFiles] | None = None
 
     @property
@@ -57,10 +61,16 @@ class FileStores:
         public_url: str = "",
         link_clock: Callable[[], float] | None = None,
     ) -> Self:
-        """Open the stores without any I/O. Raises ConfigError where the library for buckets is missing."""
-        folder, limits = data / MEDIA, settings.media.limits
+        """Open the stores without any I/O.
+
+        Raises ConfigError where the library for buckets is missing.
+        """
+        folder = data / MEDIA
+        limits = settings.media.limits
         bucket = open_bucket(settings)
-        local = LocalMediaStore(folder, keys=keys, public_url=public_url, link_clock=link_clock, limits=limits)
+        local = LocalMediaStore(
+            folder, keys=keys, public_url=public_url, link_clock=link_clock, limits=limits
+        )
         if bucket is None:
             return cls(local, local_texts(data), None)
         media = MediaFiles(

@@ -10,7 +10,15 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
-from sayso.agent import AllOf, Always, AnyOf, EmbeddingSelector, FailOpen, KeywordSelector, RoleBasedSelector
+from sayso.agent import (
+    AllOf,
+    Always,
+    AnyOf,
+    EmbeddingSelector,
+    FailOpen,
+    KeywordSelector,
+    RoleBasedSelector,
+)
 from sayso.agent.extras import LibraryError
 from sayso.agent.toolbox import need, open_toolbox
 from sayso.agent.tools import Tool, ToolRegistry
@@ -19,7 +27,14 @@ from sayso.agent.tools.errors import ToolError, ToolLoadError
 from sayso.agent.tools.loading import LoadedTools, WatchedSource, claim, load_tools
 from sayso.agent.tools.registry import Toolset
 from sayso.agent.toolsets import mcp, openapi
-from sayso.agent.toolsets.base import SourceError, ToolFilter, legal_names, provided, renamed, requires_confirmation
+from sayso.agent.toolsets.base import (
+    SourceError,
+    ToolFilter,
+    legal_names,
+    provided,
+    renamed,
+    requires_confirmation,
+)
 from sayso.agent.toolsets.embedding import HttpEmbedder
 from sayso.agent.toolsets.mcp import McpToolProvider
 from sayso.agent.toolsets.mcp_connection import import_sdk
@@ -47,7 +62,8 @@ from sayso.pending.error_texts import error_text
 from sayso.pending.executors import ExecutorFactory
 from sayso.workers.access import role_names
 
-#: How long a process waits at its start for remote sources, in seconds. Later answers are used when they come.
+#: How long a process waits at its start for remote sources, in seconds.
+#: Later answers are used when they come.
 OPEN_SECONDS = 10.0
 #: The most tools of one source that are listed as left out.
 MAX_LEFT_OUT_LINES = 20
@@ -57,9 +73,9 @@ MAX_LEFT_OUT_LINES = 20
 class OpenTools:
     """All tools of a configuration. Lives as long as the process.
 
-    `problems` are files that could not be loaded and sources that did not answer. `watched` are the modules, files and
-    folders that can be loaded again and given to `replace`. Open remote sources put their tools into the `registry`
-    whenever they list them.
+    `problems` are files that could not be loaded and sources that did not answer. `watched` are the
+    modules, files and folders that can be loaded again and given to `replace`. Open remote sources
+    put their tools into the `registry` whenever they list them.
     """
 
     registry: ToolRegistry = field(default_factory=ToolRegistry)
@@ -71,13 +87,14 @@ class OpenTools:
     #: The tools of open sources that cannot be used, or not as a whole: the place of the source,
     #: and the reason.
     left_out: tuple[str, ...] = ()
-    #: What each source itself calls all its tools, without `include`, `exclude` and `namespace`, by its position in the
-    #: YAML. A source that could not be listed has no entry.
+    #: What each source itself calls all its tools, without `include`, `exclude` and `namespace`, by
+    #: its position in the YAML. A source that could not be listed has no entry.
     own_names: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     live: ToolsetRefresher | None = None
     #: What each source of this machine has loaded, in the order of the YAML.
     _contents: dict[str, Sequence[Tool]] = field(default_factory=dict)
-    #: The tools that each of them put into the registry. A tool that several sources import belongs to the first.
+    #: The tools that each of them put into the registry. A tool that several
+    #: sources import belongs to the first.
     _owned: dict[str, list[Tool]] = field(default_factory=dict)
 
     @property
@@ -86,13 +103,18 @@ class OpenTools:
         return self.registry.all()
 
     def select(self, patterns: Sequence[str] | None) -> Toolset:
-        """Return the tools of a channel: those that a pattern matches, all where there are no patterns."""
-        return self.registry if patterns is None else SelectedTools(self.registry, patterns)
+        """Return the tools of a channel: those that a pattern matches,
+        all where there are no patterns.
+        """
+        if patterns is None:
+            return self.registry
+        return SelectedTools(self.registry, patterns)
 
     def replace(self, source: str, loaded: LoadedTools) -> None:
         """Replace the tools of a source. Raises ToolValidationError, and then has changed nothing.
 
-        Which source a shared tool belongs to is decided anew, as a process would decide it that starts now.
+        Which source a shared tool belongs to is decided anew,
+        as a process would decide it that starts now.
         """
         contents = {**self._contents, source: loaded.tools}
         owned: dict[str, list[Tool]] = {}
@@ -125,7 +147,11 @@ class SelectedTools:
 
     def all(self) -> list[Tool]:
         """Return the matching tools in the order loaded."""
-        return [tool for tool in self.registry.all() if any(fnmatchcase(tool.name, each) for each in self.patterns)]
+        return [
+            tool
+            for tool in self.registry.all()
+            if any(fnmatchcase(tool.name, each) for each in self.patterns)
+        ]
 
 
 def open_tools(
@@ -133,10 +159,11 @@ def open_tools(
 ) -> OpenTools:
     """Load the tools that the configuration names, with `remote` also those of remote sources.
 
-    Relative paths start beside the configuration. A source that cannot be loaded is one of the `problems`, and so is a
-    remote one that does not answer, which is tried again until it does. With `strict`, raises ConfigError for all
-    problems but those of remote sources. With `remote`, which every process has that runs tools, raises ConfigError for
-    a missing library: no other try would find it, and people would miss tools without a word.
+    Relative paths start beside the configuration. A source that cannot be loaded is one of the
+    `problems`, and so is a remote one that does not answer, which is tried again until it does.
+    With `strict`, raises ConfigError for all problems but those of remote sources. With `remote`,
+    which every process has that runs tools, raises ConfigError for a missing library: no other try
+    would find it, and people would miss tools without a word.
     """
     if remote:
         require_tool_libraries(settings)
@@ -203,8 +230,13 @@ def _left_out_lines(
 
 
 def mcp_library_problems(settings: Settings) -> list[str]:
-    """Return a problem for each MCP server if the SDK of MCP is missing or broken. Imports it where one is named."""
-    servers = [index for index, source in enumerate(settings.tools) if isinstance(source, McpSource)]
+    """Return a problem for each MCP server if the SDK of MCP is missing or broken.
+
+    Imports it where one is named.
+    """
+    servers = [
+        index for index, source in enumerate(settings.tools) if isinstance(source, McpSource)
+    ]
     if not servers:
         return []
     try:
@@ -215,10 +247,15 @@ def mcp_library_problems(settings: Settings) -> list[str]:
 
 
 def require_tool_libraries(settings: Settings) -> None:
-    """Raise ConfigError, with all lines and cures, if a library of a configured tool source is not installed."""
+    """Raise ConfigError, with all lines and cures, if a library of a
+    configured tool source is not installed.
+    """
     problems = mcp_library_problems(settings)
     for index, source in enumerate(settings.tools):
-        families = source.toolbox if isinstance(source, ToolboxSource) else []
+        if isinstance(source, ToolboxSource):
+            families = source.toolbox
+        else:
+            families = []
         for family in families:
             try:
                 need(family)
@@ -235,9 +272,12 @@ def is_remote(source: AnySource) -> bool:
     return isinstance(source, McpSource)
 
 
-def _open_local(opened: OpenTools, settings: Settings, index: int, source: AnySource) -> tuple[LoadedTools, list[str]]:
+def _open_local(
+    opened: OpenTools, settings: Settings, index: int, source: AnySource
+) -> tuple[LoadedTools, list[str]]:
     """Load a source of this machine into `opened`. Return its contents and its problems."""
-    loaded, folder = LoadedTools(), settings.origin.folder
+    loaded = LoadedTools()
+    folder = settings.origin.folder
     try:
         loaded = _load(source, folder)
         opened.replace(_id(index), loaded)
@@ -253,13 +293,18 @@ def _open_local(opened: OpenTools, settings: Settings, index: int, source: AnySo
         says = ""
         if not (loaded.tools or loaded.executor_factories or loaded.problems):
             cure = "decorate its functions with @tool(), or take its line out"
-            if isinstance(source, ModuleSource | ToolboxSource) and (source.include or source.exclude):
+            if isinstance(source, ModuleSource | ToolboxSource) and (
+                source.include or source.exclude
+            ):
                 cure = "see whether `include` and `exclude` name what you want"
             says = f"nothing is taken from {_name(source)!r}: {cure}"
     if isinstance(source, str | ModuleSource):
         load_again = partial(_load, source, folder, again=True)
         opened.watched[_id(index)] = WatchedSource(_name(source), loaded.files, load_again)
-    problems = [settings.problem(("tools",), says, index)] if says else []
+    if says:
+        problems = [settings.problem(("tools",), says, index)]
+    else:
+        problems = []
     return loaded, [*problems, *loaded.problems]
 
 
@@ -271,8 +316,14 @@ def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTool
             loaded = load_tools(source.module, folder, again=again)
             return _taken(source, loaded)
         case ToolboxSource():
-            own = folder / source.folder if source.folder else None
-            return _taken(source, LoadedTools(tuple(open_toolbox(source.toolbox, folder=own, hosts=source.hosts))))
+            if source.folder:
+                own = folder / source.folder
+            else:
+                own = None
+            return _taken(
+                source,
+                LoadedTools(tuple(open_toolbox(source.toolbox, folder=own, hosts=source.hosts))),
+            )
         case _:
             provider = tool_provider(source, folder)
             tools = run_sync(provider.list_tools())
@@ -287,17 +338,23 @@ def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTool
 
 
 def _taken(source: SourceSettings, loaded: LoadedTools) -> LoadedTools:
-    """Return the contents with the tools that `include` and `exclude` leave, with the namespace, the confirmation and
-    the timeout of their section. Patterns are over own names.
+    """Return the contents with the tools that `include` and `exclude` leave, with the namespace,
+    the confirmation and the timeout of their section. Patterns are over own names.
     """
-    choice, space = ToolFilter(source.include, source.exclude), source.namespace
+    choice = ToolFilter(source.include, source.exclude)
+    space = source.namespace
     taken = []
     for tool in loaded.tools:
         if choice.accepts(tool.name):
-            named = renamed(tool, legal_names([tool.name], space)[tool.name], space) if space else tool
+            if space:
+                named = renamed(tool, legal_names([tool.name], space)[tool.name], space)
+            else:
+                named = tool
             adapted = requires_confirmation(named, tool.name, source.confirm)
             if source.timeout is not None:
-                adapted = replace(adapted, metadata=replace(adapted.metadata, timeout=source.timeout))
+                adapted = replace(
+                    adapted, metadata=replace(adapted.metadata, timeout=source.timeout)
+                )
             taken.append(adapted)
     return replace(loaded, tools=tuple(taken), own_names=tuple(tool.name for tool in loaded.tools))
 
@@ -318,21 +375,29 @@ def _name(source: AnySource) -> str:
 def _open_remote(
     settings: Settings, registry: ToolRegistry, seconds: float
 ) -> tuple[ToolsetRefresher | None, dict[int, str]]:
-    """Connect to the remote sources. Return what keeps their tools up to date, None without any source, and a problem
-    for each that does not answer in time, by its position in the YAML.
+    """Connect to the remote sources. Return what keeps their tools up to date, None without any
+    source, and a problem for each that does not answer in time, by its position in the YAML.
     """
-    names, sources = {}, []
+    names = {}
+    sources = []
     for index, source in enumerate(settings.tools):
         if isinstance(source, McpSource | OpenApiSource) and is_remote(source):
             names[index] = _name(source)
             provider = tool_provider(source, settings.origin.folder)
-            sources.append(LiveSource(_id(index), names[index], provider, source.namespace or "", source.confirm))
+            sources.append(
+                LiveSource(
+                    _id(index), names[index], provider, source.namespace or "", source.confirm
+                )
+            )
     if not sources:
         return None, {}
     ids = [source.id for source in sources]
 
     def replace_tools(source: str, tools: list[Tool]) -> Mapping[str, str]:
-        """Replace the tools of a remote source. Of two with a tool of one name, the first in the YAML counts."""
+        """Replace the tools of a remote source.
+
+        Of two with a tool of one name, the first in the YAML counts.
+        """
         return registry.replace_source(source, tools, gives_way=ids[ids.index(source) + 1 :])
 
     live = ToolsetRefresher(sources, replace_tools)
@@ -340,7 +405,9 @@ def _open_remote(
     reasons = live.open(seconds)
     waits = "the bot runs without its tools, and tries again until it answers"
     return live, {
-        index: settings.problem(("tools",), f"{name!r} does not answer yet: {reasons[_id(index)]}; {waits}", index)
+        index: settings.problem(
+            ("tools",), f"{name!r} does not answer yet: {reasons[_id(index)]}; {waits}", index
+        )
         for index, name in names.items()
         if _id(index) in reasons
     }
@@ -356,8 +423,13 @@ def names_of_remote(settings: Settings) -> list[str]:
     return [_name(source) for source in settings.tools if is_remote(source)]
 
 
-def tool_provider(source: McpSource | OpenApiSource, folder: Path) -> McpToolProvider | OpenApiToolProvider:
-    """Return what lists and runs the tools of a section, not connected yet. Relative paths start at the folder."""
+def tool_provider(
+    source: McpSource | OpenApiSource, folder: Path
+) -> McpToolProvider | OpenApiToolProvider:
+    """Return what lists and runs the tools of a section, not connected yet.
+
+    Relative paths start at the folder.
+    """
     if isinstance(source, McpSource):
         return _mcp_provider(source, folder)
     return OpenApiToolProvider(
@@ -398,7 +470,10 @@ def _auth(settings: AuthSettings) -> Auth:
         return Auth.bearer(settings.bearer.get_secret_value())
     if settings.basic is not None:
         return Auth.basic(settings.basic.user, settings.basic.password.get_secret_value())
-    key = settings.value.get_secret_value() if settings.value else ""
+    if settings.value:
+        key = settings.value.get_secret_value()
+    else:
+        key = ""
     if settings.header is not None:
         return Auth("header", settings.header, key)
     if settings.query is not None:
@@ -411,12 +486,24 @@ def build_selector(settings: Settings, channel: str) -> ToolSelector | None:
 
     The roles of `access` come first: `selector` chooses from what they leave.
     """
-    selectors = [_build(settings, selector, path) for selector, path in _configured_selectors(settings, channel)]
-    return AllOf(*selectors) if len(selectors) > 1 else selectors[0] if selectors else None
+    selectors = [
+        _build(settings, selector, path)
+        for selector, path in _configured_selectors(settings, channel)
+    ]
+    if len(selectors) > 1:
+        return AllOf(*selectors)
+    if selectors:
+        return selectors[0]
+    return None
 
 
-def _configured_selectors(settings: Settings, channel: str) -> Iterator[tuple[SelectorSettings, Path_]]:
-    """Yield the selectors of a channel with their places. Users in roles are spelled as the channel's people are."""
+def _configured_selectors(
+    settings: Settings, channel: str
+) -> Iterator[tuple[SelectorSettings, Path_]]:
+    """Yield the selectors of a channel with their places.
+
+    Users in roles are spelled as the channel's people are.
+    """
     chosen = settings.channels[channel]
     if chosen.access and chosen.access.roles:
         phones = chosen.has_phone_numbers
@@ -428,8 +515,8 @@ def _configured_selectors(settings: Settings, channel: str) -> Iterator[tuple[Se
 
 
 def _build(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolSelector:
-    """Return a selector with the tools that it always shows. Raises ConfigError with the line of one that cannot be
-    built.
+    """Return a selector with the tools that it always shows.
+    Raises ConfigError with the line of one that cannot be built.
     """
     built: ToolSelector
     if selector.keyword is not None:
@@ -438,9 +525,13 @@ def _build(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolS
         roles = selector.roles
         built = RoleBasedSelector(UserRoles(roles.users, roles.default), allowed=roles.allowed)
     elif selector.embedding is not None:
-        embedding, embedder = selector.embedding, None
+        embedding = selector.embedding
+        embedder = None
         if embedding.base_url:
-            key = embedding.api_key.get_secret_value() if embedding.api_key else ""
+            if embedding.api_key:
+                key = embedding.api_key.get_secret_value()
+            else:
+                key = ""
             embedder = HttpEmbedder(embedding.model, base_url=embedding.base_url, api_key=key)
         built = EmbeddingSelector(
             embedding.model,
@@ -451,9 +542,17 @@ def _build(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolS
     elif selector.plugin is not None:
         built = _plugin(settings, selector, selector.plugin, path)
     else:
-        parts = [_build(settings, part, part_path) for part, part_path in _parts(settings, selector, path)]
-        built = AnyOf(*parts) if selector.any_of is not None else AllOf(*parts)
-    return Always(built, selector.always) if selector.always else built
+        parts = [
+            _build(settings, part, part_path)
+            for part, part_path in _parts(settings, selector, path)
+        ]
+        if selector.any_of is not None:
+            built = AnyOf(*parts)
+        else:
+            built = AllOf(*parts)
+    if selector.always:
+        return Always(built, selector.always)
+    return built
 
 
 def _plugin(settings: Settings, selector: SelectorSettings, name: str, path: Path_) -> ToolSelector:
@@ -466,21 +565,32 @@ def _plugin(settings: Settings, selector: SelectorSettings, name: str, path: Pat
     except Exception as exc:
         says = f"{name!r} does not take them: {type(exc).__name__}: {error_text(exc)}"
         raise ConfigError([settings.problem((*path, "options"), says)]) from exc
-    return FailOpen(built) if selector.on_error == "all" else built
+    if selector.on_error == "all":
+        return FailOpen(built)
+    return built
 
 
-def _parts(settings: Settings, selector: SelectorSettings, path: Path_) -> Iterator[tuple[SelectorSettings, Path_]]:
-    """Yield the selectors inside a selector with their places: a list may stand there itself, or under `all`."""
+def _parts(
+    settings: Settings, selector: SelectorSettings, path: Path_
+) -> Iterator[tuple[SelectorSettings, Path_]]:
+    """Yield the selectors inside a selector with their places: a list may stand there itself,
+    or under `all`.
+    """
     for key, parts in (("any", selector.any_of), ("all", selector.all_of)):
-        below = (*path, key) if (*path, key) in settings.origin.places else path
+        if (*path, key) in settings.origin.places:
+            below = (*path, key)
+        else:
+            below = path
         yield from ((part, (*below, index)) for index, part in enumerate(parts or ()))
 
 
 def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> list[str]:
-    """Return a problem for each name in a channel's selector that is none of its tools, and for each argument in its
-    `deny_when` and `editable` that none of them has.
+    """Return a problem for each name in a channel's selector that is none of its tools, and for
+    each argument in its `deny_when` and `editable` that none of them has.
     """
-    chosen, names, problems = settings.channels[channel], [tool.name for tool in tools], []
+    chosen = settings.channels[channel]
+    names = [tool.name for tool in tools]
+    problems = []
     for selector, path in _configured_selectors(settings, channel):
         for section, below, pattern in _patterns_in(settings, selector, path):
             if below[0] == "keyword":  # its keys are names, in any case
@@ -491,14 +601,19 @@ def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> li
                 says = f"{pattern!r} names no tool of this channel{_hint(pattern, names)}"
                 problems.append(settings.problem(section, says, *below))
     for index, rule in enumerate(chosen.policy.deny_when if chosen.policy else ()):
-        matching = [tool for tool in tools if fnmatchcase(tool.name.casefold(), rule.tool.casefold())]
+        matching = [
+            tool for tool in tools if fnmatchcase(tool.name.casefold(), rule.tool.casefold())
+        ]
         known = _arguments_of(matching)
         schemas = [tool.input_schema for tool in matching if tool.input_schema is not None]
         takes_any = any(schema.get("additionalProperties", True) is not False for schema in schemas)
-        if matching and rule.arg not in known and not takes_any:  # the rule would deny nothing, silently
+        # The rule would deny nothing, silently.
+        if matching and rule.arg not in known and not takes_any:
             tool_names = ", ".join(tool.name for tool in matching)
             says = f"{rule.arg!r} is no argument of {tool_names}{_hint(rule.arg, known)}"
-            problems.append(settings.problem(("channels", channel, "policy", "deny_when", index), says, "arg"))
+            problems.append(
+                settings.problem(("channels", channel, "policy", "deny_when", index), says, "arg")
+            )
     return [*problems, *_unknown_editable(settings, channel, tools)]
 
 
@@ -519,7 +634,9 @@ def _unknown_editable(settings: Settings, channel: str, tools: Sequence[Tool]) -
             elif not any(edit_fields(tool, [argument], {}) for tool in matching):
                 says = f"{argument!r} of {names} fits in no form, so no person can change it"
             if matching and says:
-                yield settings.problem(("channels", channel, "policy", "editable", pattern), says, index)
+                yield settings.problem(
+                    ("channels", channel, "policy", "editable", pattern), says, index
+                )
 
 
 def _arguments_of(tools: Iterable[Tool]) -> list[str]:
@@ -530,12 +647,19 @@ def _arguments_of(tools: Iterable[Tool]) -> list[str]:
     return sorted(arguments)
 
 
-def _patterns_in(settings: Settings, selector: SelectorSettings, path: Path_) -> Iterator[tuple[Path_, Path_, str]]:
-    """Yield every name or pattern of tools in a selector and its parts, after the selector's place and its own."""
+def _patterns_in(
+    settings: Settings, selector: SelectorSettings, path: Path_
+) -> Iterator[tuple[Path_, Path_, str]]:
+    """Yield every name or pattern of tools in a selector and its parts,
+    after the selector's place and its own.
+    """
     yield from ((path, ("keyword", name), name) for name in selector.keyword or ())
     yield from ((path, ("always", index), pattern) for index, pattern in enumerate(selector.always))
     for role, patterns in selector.roles.allowed.items() if selector.roles else ():
-        yield from ((path, ("roles", "allowed", role, index), pattern) for index, pattern in enumerate(patterns))
+        yield from (
+            (path, ("roles", "allowed", role, index), pattern)
+            for index, pattern in enumerate(patterns)
+        )
     for part, part_path in _parts(settings, selector, path):
         yield from _patterns_in(settings, part, part_path)
 

@@ -1,4 +1,6 @@
-"""The WSGI app of `sayso web`, `app()` for gunicorn, and the health of this process and of the whole bot."""
+"""The WSGI app of `sayso web`, `app()` for gunicorn,
+and the health of this process and of the whole bot.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,18 @@ log = logging.getLogger(__name__)
 
 #: Characters of what a Redis says when it refuses to write.
 MAX_CHARS = 200
-#: The exit code of a process whose configuration cannot be used. Gunicorn does not restart a worker that ends with it.
+#: The exit code of a process whose configuration cannot be used.
+#: Gunicorn does not restart a worker that ends with it.
 APP_LOAD_ERROR = 4
 
 HealthReport = tuple[dict[str, Any], bool]
 
 
 def app() -> Flask:
-    """Return the app for a WSGI server, from SAYSO_CONFIG and SAYSO_DATA. Ends the process if it cannot run."""
+    """Return the app for a WSGI server, from SAYSO_CONFIG and SAYSO_DATA.
+
+    Ends the process if it cannot run.
+    """
     try:
         set_up_logs()
         settings = load_settings(default_config())
@@ -60,8 +66,8 @@ def app() -> Flask:
 
 
 def build_app(services: Services, endpoint: MetricsEndpoint | None = None) -> Flask:
-    """Return the WSGI app of one wired process. It serves the metrics of an `endpoint` that asks for a token, and the
-    details of health checks to clients with that token.
+    """Return the WSGI app of one wired process. It serves the metrics of an `endpoint` that asks
+    for a token, and the details of health checks to clients with that token.
     """
     pages = list(_pages(services))
     is_operator: Callable[[str], bool] = _is_no_operator
@@ -105,13 +111,16 @@ def _pages(services: Services) -> Iterator[Blueprint]:
 
 
 class UploadCheck:
-    """Decides whether a person may upload a file: admitted persons, as many files a minute as messages.
+    """Decides whether a person may upload a file: admitted persons,
+    as many files a minute as messages.
 
     One per process; counts in memory.
     """
 
     def __init__(self, access: AccessControl, per_minute: int) -> None:
-        self._access, self._per_minute, self._quota = access, per_minute, memory_quota()
+        self._access = access
+        self._per_minute = per_minute
+        self._quota = memory_quota()
 
     def __call__(self, turn: Turn) -> None:
         """Count one file of the turn's person. Raises Forbidden, Overloaded, redis.RedisError."""
@@ -124,13 +133,16 @@ class UploadCheck:
 
 
 def readiness(services: Services) -> HealthReport:
-    """Return whether a webhook that comes now can be kept, and why not. Workers do not matter for that.
+    """Return whether a webhook that comes now can be kept, and why not.
+
+    Workers do not matter for that.
 
     With a spool no Redis is needed.
     """
     trouble, finding = _redis_trouble(services)
     report: dict[str, Any] = {"redis": trouble or "ok"}
-    accepts, findings = not trouble, [finding] if trouble else []
+    accepts = not trouble
+    findings = [finding] if trouble else []
     try:
         if services.spool:
             report["spooled"] = services.spool.count()
@@ -138,14 +150,17 @@ def readiness(services: Services) -> HealthReport:
             services.spool.check_room()
             accepts = True
     except SpoolUnusable as exc:
-        report["spool"], accepts = str(exc), False
+        report["spool"] = str(exc)
+        accepts = False
         findings.append("spool")
     return {"status": "ready" if accepts else "not ready", **report, **_found(findings)}, accepts
 
 
 def _found(findings: list[str]) -> dict[str, list[str]]:
     """Return the findings of a health report under the ids of `sayso doctor`; {} if all is well."""
-    return {"findings": findings} if findings else {}
+    if findings:
+        return {"findings": findings}
+    return {}
 
 
 def health(services: Services) -> HealthReport:
@@ -161,7 +176,10 @@ def health(services: Services) -> HealthReport:
     except OSError as exc:
         disk = type(exc).__name__
     # `sayso deliveries list` has the words of alerts, which may name accounts.
-    since = {alert.channel: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(alert.at)) for alert in alerts}
+    since = {
+        alert.channel: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(alert.at))
+        for alert in alerts
+    }
     report = {
         **web_report,
         "workers": workers,
@@ -177,12 +195,19 @@ def health(services: Services) -> HealthReport:
         "queue-away": is_known and queue != "ok" and not queue.startswith("suspended"),
     }  # fmt: skip
     report |= _found(findings + [name for name, is_so in found.items() if is_so])
-    well = accepts and (web_report["redis"], queue, disk) == ("ok", "ok", "ok") and workers > 0 and not alerts
+    well = (
+        accepts
+        and (web_report["redis"], queue, disk) == ("ok", "ok", "ok")
+        and workers > 0
+        and not alerts
+    )
     return {**report, "status": "ok" if well else "degraded"}, well
 
 
 def why_waiting(services: Services) -> str:
-    """Return why stored messages are not answered now, as a text for users; "" where the reason is unknown."""
+    """Return why stored messages are not answered now, as a text for users;
+    "" where the reason is unknown.
+    """
     if _redis_trouble(services)[0]:
         return "Its storage is away."
     workers, queue = _work(services)
@@ -205,7 +230,9 @@ def _redis_trouble(services: Services) -> tuple[str, str]:
     except NotReplicated as exc:
         return type(exc).__name__, "redis-replication"
     except RedisError as exc:  # the words of a broken connection may hold its address
-        return (guard.trouble, "halt") if guard.trouble else (type(exc).__name__, "redis-away")
+        if guard.trouble:
+            return (guard.trouble, "halt")
+        return (type(exc).__name__, "redis-away")
     return guard.trouble, "halt"
 
 

@@ -36,7 +36,17 @@ from sayso.channels.base import (
 from sayso.channels.http import PooledSessions, network_error, retry_after
 from sayso.channels.markdown.split import split
 from sayso.channels.registry import Platform
-from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Tap, Turn, WebhookRequest
+from sayso.channels.types import (
+    Conversation,
+    Delivery,
+    Media,
+    Receipt,
+    Received,
+    Reply,
+    Tap,
+    Turn,
+    WebhookRequest,
+)
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -82,7 +92,9 @@ class JsonWebhookChannel:
             event = json.loads(hook.body)
         except ValueError:
             raise BadHook("the body is not JSON") from None
-        if not isinstance(event, dict) or not all(_is_text(event.get(key)) for key in ("id", "chat", "user")):
+        if not isinstance(event, dict) or not all(
+            _is_text(event.get(key)) for key in ("id", "chat", "user")
+        ):
             raise BadHook("id, chat and user must be texts that are not empty")
         text, tap = event.get("text", ""), event.get("tap", "")
         if not (_is_text(text) or _is_text(tap)):
@@ -99,7 +111,12 @@ class JsonWebhookChannel:
     def split(self, reply: Reply) -> Sequence[Reply]:
         """Split by length. The first message edits and carries the file, the last one has the buttons."""
         texts = split(reply.text, MAX_CHARS)
-        if not texts and not reply.buttons and not reply.media and not (reply.edits and not reply.optional):
+        if (
+            not texts
+            and not reply.buttons
+            and not reply.media
+            and not (reply.edits and not reply.optional)
+        ):
             return ()
         last = len(texts) - 1 if texts else 0
         return tuple(
@@ -128,9 +145,15 @@ class JsonWebhookChannel:
     async def send(self, delivery: Delivery) -> Receipt:
         """Post one message. An edit of a message that is gone is left out if it is optional, else sent as new."""
         reply = delivery.reply
-        message: dict[str, Any] = {"id": delivery.id, "chat": delivery.conversation.chat, "text": reply.text}
+        message: dict[str, Any] = {
+            "id": delivery.id,
+            "chat": delivery.conversation.chat,
+            "text": reply.text,
+        }
         if reply.buttons:
-            message["buttons"] = [{"label": button.label, "data": button.data} for button in reply.buttons]
+            message["buttons"] = [
+                {"label": button.label, "data": button.data} for button in reply.buttons
+            ]
         if reply.media:
             name, mime_type = reply.media.filename or "file", reply.media.mime_type
             url = self._media.url(reply.media.ref, filename=name, mime_type=mime_type)
@@ -148,8 +171,14 @@ class JsonWebhookChannel:
         body = json.dumps(message).encode()
         headers = {"Content-Type": "application/json", SIGNATURE: sign(self._secret, body)}
         try:
-            async with self._sessions.here().post(self._reply_url, data=body, headers=headers) as answer:
-                status, wait, content = answer.status, retry_after(answer.headers), await answer.read()
+            async with self._sessions.here().post(
+                self._reply_url, data=body, headers=headers
+            ) as answer:
+                status, wait, content = (
+                    answer.status,
+                    retry_after(answer.headers),
+                    await answer.read(),
+                )
         except (ClientError, OSError, TimeoutError) as exc:
             raise network_error("the platform", exc) from None
         if status == 404 and "edits" in message:
@@ -179,4 +208,6 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-PLATFORM = Platform(settings=JsonWebhookSettings, adapter=JsonWebhookChannel, sdk_modules=("aiohttp",))
+PLATFORM = Platform(
+    settings=JsonWebhookSettings, adapter=JsonWebhookChannel, sdk_modules=("aiohttp",)
+)

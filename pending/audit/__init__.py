@@ -1,1 +1,4 @@
-"""Audit: the hash-chained log of all transitions. Collected from Redis, verified, exported, and erased on request."""
+"""Audit: the hash-chained log of all transitions.
+
+Collected from Redis, verified, exported, and erased on request.
+"""

@@ -1,4 +1,6 @@
-"""Verification: check the hash chains of the audit log, and that each action made only allowed transitions."""
+"""Verification: check the hash chains of the audit log,
+and that each action made only allowed transitions.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from sayso.pending.audit.ledger import AuditEntry, ChainHead, EntrySigner, Fault, RecordedEntry, entry_hash
+from sayso.pending.audit.ledger import (
+    AuditEntry,
+    ChainHead,
+    EntrySigner,
+    Fault,
+    RecordedEntry,
+    entry_hash,
+)
 from sayso.pending.limits import NO_HEAD
 
-#: The events that may follow each event; "" is a new action. When a Redis is restored, open actions become unknown.
+#: The events that may follow each event; "" is a new action. When a Redis is restored,
+#: open actions become unknown.
 ALLOWED: Mapping[str, Set[str]] = {
     "": {"armed"},
     "armed": {"shown", "cancelled", "expired", "superseded", "unknown"},
@@ -24,7 +34,8 @@ ALLOWED: Mapping[str, Set[str]] = {
     "expired": set(),
     "superseded": set(),
 }
-#: Events after which an action is settled and its user was told. An unknown or failed one may be corrected later.
+#: Events after which an action is settled and its user was told.
+#: An unknown or failed one may be corrected later.
 FINAL = frozenset({"done", "failed", "unknown", "cancelled", "expired", "superseded"})
 
 
@@ -32,8 +43,9 @@ FINAL = frozenset({"done", "failed", "unknown", "cancelled", "expired", "superse
 class CheckContext:
     """What is known besides the entries.
 
-    `once`: the actions that may be started only once. `whole`: expect every shard from its first entry on.
-    `tips`: where the chains in Redis ended before the entries were read. `newest`: where they ended afterwards.
+    `once`: the actions that may be started only once. `whole`: expect every shard from its first
+    entry on. `tips`: where the chains in Redis ended before the entries were read. `newest`: where
+    they ended afterwards.
     """
 
     signer: EntrySigner | None = None
@@ -53,10 +65,14 @@ class ChainReport:
     notes: tuple[str, ...] = ()
 
 
-def check_chains(sources: Iterable[Sequence[RecordedEntry]], context: CheckContext | None = None) -> ChainReport:
+def check_chains(
+    sources: Iterable[Sequence[RecordedEntry]], context: CheckContext | None = None
+) -> ChainReport:
     """Check the copies of the log that several sources have, each in the order of its source."""
     context = context or CheckContext()
-    shards: dict[int, list[Sequence[RecordedEntry]]] = defaultdict(list, {shard: [] for shard in context.tips})
+    shards: dict[int, list[Sequence[RecordedEntry]]] = defaultdict(
+        list, {shard: [] for shard in context.tips}
+    )
     for source in sources:
         by_shard: dict[int, list[RecordedEntry]] = defaultdict(list)
         for recorded in source:
@@ -83,7 +99,9 @@ class _Link:
 class Chain:
     """The chain of one shard, as several sources have it."""
 
-    def __init__(self, shard: int, sources: Sequence[Sequence[RecordedEntry]], context: CheckContext) -> None:
+    def __init__(
+        self, shard: int, sources: Sequence[Sequence[RecordedEntry]], context: CheckContext
+    ) -> None:
         self._shard = shard
         self._sources = sources
         self._context = context
@@ -101,7 +119,9 @@ class Chain:
 
     @property
     def note(self) -> str:
-        """Return a note when older entries are not here, which is no fault: a ledger may begin late."""
+        """Return a note when older entries are not here, which is no fault:
+        a ledger may begin late.
+        """
         if self._context.whole or not self._numbers or self._numbers[0] == 1:
             return ""
         return f"shard {self._shard} begins with entry {self._numbers[0]}: older ones are not here"
@@ -109,7 +129,14 @@ class Chain:
     def faults(self) -> list[Fault]:
         """Return at most one fault for each number. The rule that says most comes first."""
         faults: dict[int, Fault] = {}
-        for rule in (self._order, self._signatures, self._forks, self._joints, self._holes, self._end):
+        for rule in (
+            self._order,
+            self._signatures,
+            self._forks,
+            self._joints,
+            self._holes,
+            self._end,
+        ):
             for fault in rule():
                 faults.setdefault(fault.n, fault)
         for fault in self._transitions(faults.keys()):
@@ -122,7 +149,9 @@ class Chain:
         entry = recorded.entry
         if entry:
             self._followers[entry.prev].add(entry.n)
-        head, signer, sig = entry_hash(recorded.text), self._context.signer, recorded.sig
+        head = entry_hash(recorded.text)
+        signer = self._context.signer
+        sig = recorded.sig
         is_genuine = recorded.head in (None, head)
         if entry and is_genuine and signer and sig is not None:
             # The signature is over the entry's own number, so a misplaced entry is genuine too.
@@ -132,21 +161,29 @@ class Chain:
             self._spoiled.setdefault(recorded.n, recorded)
             return
         self._genuine[recorded] = entry
-        links, link = self._links.setdefault(entry.n, []), _Link(entry, head)
+        links = self._links.setdefault(entry.n, [])
+        link = _Link(entry, head)
         if all(link.head != other.head for other in links):
             links.append(link)
 
     def _order(self) -> Iterator[Fault]:
-        """Find repeated entries of a source, and the first place where they are not in the order of their numbers."""
+        """Find repeated entries of a source, and the first place where they are
+        not in the order of their numbers.
+        """
         for source in self._sources:
             seen: set[str] = set()
             numbers: set[int] = set()
-            last, in_order = 0, True
+            last = 0
+            in_order = True
             for recorded in source:
                 entry = self._genuine[recorded]
                 if recorded.text in seen:
                     yield Fault(self._shard, recorded.n, "repeated")
-                elif entry and in_order and (entry.n != recorded.n or (entry.n < last and entry.n not in numbers)):
+                elif (
+                    entry
+                    and in_order
+                    and (entry.n != recorded.n or (entry.n < last and entry.n not in numbers))
+                ):
                     in_order = False
                     yield Fault(self._shard, recorded.n, "reordered")
                 elif entry:
@@ -156,8 +193,10 @@ class Chain:
 
     def _signatures(self) -> Iterator[Fault]:
         for n, recorded in self._spoiled.items():
-            entry, head = recorded.entry, entry_hash(recorded.text)
-            before, after = self._heads(n - 1), self._predecessors(n + 1)
+            entry = recorded.entry
+            head = entry_hash(recorded.text)
+            before = self._heads(n - 1)
+            after = self._predecessors(n + 1)
             fits = (  # it meets the entries before and after it
                 entry is not None
                 and entry.n == n
@@ -173,7 +212,10 @@ class Chain:
                 yield Fault(self._shard, n, "forked", f"{len(links)} different entries")
 
     def _joints(self) -> Iterator[Fault]:
-        """Find neighbors that do not meet. The first of them was edited, unless the second does not meet the third."""
+        """Find neighbors that do not meet.
+
+        The first of them was edited, unless the second does not meet the third.
+        """
         for n in self._numbers:
             if self._is_broken(n - 1):
                 yield Fault(self._shard, n if n == 1 or self._is_broken(n) else n - 1, "edited")
@@ -182,21 +224,27 @@ class Chain:
 
     def _is_broken(self, n: int) -> bool:
         """Return whether entry `n` does not meet what is known to come after it."""
-        heads, named = self._heads(n), self._predecessors(n + 1)
+        heads = self._heads(n)
+        named = self._predecessors(n + 1)
         if heads and self._tip and self._tip.n == n > 0 and self._tip.head not in heads:
             return True
         return bool(heads and named) and not heads & named
 
     def _heads(self, n: int) -> set[str]:
         """Return the hashes of entry `n`, which the next entry may name; empty when unknown."""
-        return {link.head for link in self._links.get(n, ())} if n else {NO_HEAD}
+        if n:
+            return {link.head for link in self._links.get(n, ())}
+        return {NO_HEAD}
 
     def _predecessors(self, n: int) -> set[str]:
         """Return the hashes that entry `n` names as its predecessor; empty when unknown."""
         return {link.entry.prev for link in self._links.get(n, ())}
 
     def _holes(self) -> Iterator[Fault]:
-        before = 0 if self._context.whole else (self._numbers or [1])[0] - 1
+        if self._context.whole:
+            before = 0
+        else:
+            before = (self._numbers or [1])[0] - 1
         for left, right in pairwise([before, *self._numbers]):
             if right - left > 1:
                 yield self._hole(left + 1, right - 1)
@@ -204,7 +252,8 @@ class Chain:
     def _hole(self, first: int, last: int) -> Fault:
         """Return the fault of missing entries.
 
-        If an entry under another number names the entry before the hole, that entry's number was edited.
+        If an entry under another number names the entry before the hole,
+        that entry's number was edited.
         """
         if any(self._followers.get(head, set()) - {first} for head in self._heads(first - 1)):
             return Fault(self._shard, first, "edited")
@@ -221,13 +270,18 @@ class Chain:
             yield hole if hole.reason == "edited" else Fault(self._shard, last + 1, "removed", at)
         newest = (self._context.newest or self._context.tips).get(self._shard, self._tip)
         if last > newest.n:
-            yield Fault(self._shard, newest.n + 1, "rolled back", f"Redis is at {newest.n}, the log at {last}")
+            yield Fault(
+                self._shard,
+                newest.n + 1,
+                "rolled back",
+                f"Redis is at {newest.n}, the log at {last}",
+            )
 
     def _transitions(self, faulty: Set[int]) -> Iterator[Fault]:
         """Find transitions that are not allowed.
 
-        After another fault or a hole anything may follow, so that one change is reported once and not for all entries
-        after it.
+        After another fault or a hole anything may follow, so that one change is reported
+        once and not for all entries after it.
         """
         last: dict[str, AuditEntry] = {}
         from_birth = self._numbers[:1] == [1]
@@ -238,18 +292,26 @@ class Chain:
             if n in faulty:
                 continue
             entry = self._links[n][0].entry
-            known, last[entry.pid] = last.get(entry.pid), entry
+            known = last.get(entry.pid)
+            last[entry.pid] = entry
             if entry.event not in ALLOWED:
                 yield Fault(self._shard, n, "impossible", f"{entry.event!r} is no event")
-            elif (known or from_birth) and (problem := _transition_problem(known, entry, self._context.once)):
+            elif (known or from_birth) and (
+                problem := _transition_problem(known, entry, self._context.once)
+            ):
                 yield Fault(self._shard, n, "impossible", problem)
 
 
 def _transition_problem(before: AuditEntry | None, entry: AuditEntry, once: Set[str]) -> str:
-    """Return why an entry cannot follow `before`, the last one of its action, None for a new one. "": it can."""
+    """Return why an entry cannot follow `before`, the last one of its action, None for a new one.
+
+    "": it can.
+    """
     last = before.event if before else ""
     if entry.event not in ALLOWED.get(last, ()):
         return f"{last or 'nothing'} -> {entry.event}"
     if last == entry.event == "started" and entry.pid in once:
         return "started twice"
-    return "another record" if before and before.body != entry.body else ""
+    if before and before.body != entry.body:
+        return "another record"
+    return ""

@@ -1,4 +1,6 @@
-"""AuditCollector: move the entries of the audit log from Redis into the ledger file, and verify all copies."""
+"""AuditCollector: move the entries of the audit log from Redis into the ledger file,
+and verify all copies.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +53,19 @@ _TIP = re.compile(r"([0-9]{1,15}) ([0-9a-f]{40})")
 
 
 class UncollectedEntries:
-    """The entries in Redis that no ledger has yet. Reads all shards at once. Every method raises redis.RedisError."""
+    """The entries in Redis that no ledger has yet.
+
+    Reads all shards at once. Every method raises redis.RedisError.
+    """
 
     def __init__(self, client: Redis, *, prefix: str = PREFIX) -> None:
         self._client = client
         self._prefix = prefix
 
     def read(self, limit: int = BATCH) -> list[list[bytes]]:
-        """Return the oldest entries of each shard, 0 for all, as bytes: an intruder may have written other things."""
+        """Return the oldest entries of each shard, 0 for all, as bytes:
+        an intruder may have written other things.
+        """
         pipe = self._client.pipeline(transaction=False)
         for shard in range(SHARDS):
             self._ask(pipe, "LRANGE", f"{self._key(shard)}:audit", 0, limit - 1)
@@ -66,21 +73,31 @@ class UncollectedEntries:
 
     def entries(self) -> list[RecordedEntry]:
         """Return all entries. They are not signed yet."""
-        return [entry for shard, texts in enumerate(self.read(0)) for entry in parse_entries(shard, texts)]
+        return [
+            entry
+            for shard, texts in enumerate(self.read(0))
+            for entry in parse_entries(shard, texts)
+        ]
 
     def tips(self) -> dict[int, ChainHead]:
         """Return the last entry of each shard, as the scripts remember it."""
         tips = map(_TIP.fullmatch, self._strings("audit:head"))
         return {
-            shard: ChainHead(int(tip[1]), tip[2]) if tip else ChainHead(0, NO_HEAD) for shard, tip in enumerate(tips)
+            shard: ChainHead(int(tip[1]), tip[2]) if tip else ChainHead(0, NO_HEAD)
+            for shard, tip in enumerate(tips)
         }
 
     def drained(self) -> list[int]:
         """Return the number of each shard's last entry that was stored in a ledger, on any machine."""
-        return [int(value) if _NUMBER.fullmatch(value) else 0 for value in self._strings("audit:drained")]
+        return [
+            int(value) if _NUMBER.fullmatch(value) else 0
+            for value in self._strings("audit:drained")
+        ]
 
     def records(self, places: Sequence[tuple[int, str]]) -> list[list[str]]:
-        """Return record, MAC, outcome text and when it was shown of some actions; "" for what is missing."""
+        """Return record, MAC, outcome text and when it was shown of some actions;
+        "" for what is missing.
+        """
         pipe = self._client.pipeline(transaction=False)
         for shard, pid in places:
             key = f"{self._key(shard)}:pending:{pid}"
@@ -101,7 +118,9 @@ class UncollectedEntries:
 
 
 def _answers(pipe: Pipeline) -> list[Any]:
-    """Return the answers, None for a key of another type: such a key in one shard must not hide the other shards."""
+    """Return the answers, None for a key of another type:
+    such a key in one shard must not hide the other shards.
+    """
     answers = pipe.execute(raise_on_error=False)
     for answer in answers:
         is_other_type = isinstance(answer, ResponseError) and str(answer).startswith("WRONGTYPE")
@@ -126,9 +145,12 @@ def _text(raw: bytes) -> str:
 
 
 class AuditCollector:
-    """Moves entries from Redis to the ledger. Runs in every worker; a short lock in Redis lets one work at a time.
+    """Moves entries from Redis to the ledger.
 
-    An entry is written to disk before Redis deletes it. After a crash in between, the next round stores nothing twice.
+    Runs in every worker; a short lock in Redis lets one work at a time.
+
+    An entry is written to disk before Redis deletes it. After a crash in between,
+    the next round stores nothing twice.
     """
 
     def __init__(
@@ -148,7 +170,10 @@ class AuditCollector:
         self._token = random_id()
 
     async def forever(self) -> None:
-        """Run rounds until cancelled. An error of Redis or of the disk is logged, and the next round tries again."""
+        """Run rounds until cancelled.
+
+        An error of Redis or of the disk is logged, and the next round tries again.
+        """
         while True:
             try:
                 await call_in_thread(self.round)
@@ -161,13 +186,19 @@ class AuditCollector:
             await asyncio.sleep(INTERVAL)
 
     def round(self) -> int:
-        """Collect, unless another worker just did. Return how many entries. Raises RedisError and LedgerUnusable."""
+        """Collect, unless another worker just did.
+
+        Return how many entries. Raises RedisError and LedgerUnusable.
+        """
         if not self._client.set(self._lock, self._token, nx=True, px=round(INTERVAL * 900)):
             return 0
         return self.collect()
 
     def collect(self) -> int:
-        """Move a batch of entries. Safe while another worker does the same. Raises RedisError and LedgerUnusable."""
+        """Move a batch of entries.
+
+        Safe while another worker does the same. Raises RedisError and LedgerUnusable.
+        """
         drained = self._uncollected.drained()
         lists = self._uncollected.read()
         if not any(lists):
@@ -175,8 +206,11 @@ class AuditCollector:
         drained_since = self._uncollected.drained()
         found = [parse_entries(shard, texts) for shard, texts in enumerate(lists)]
         collected = [recorded for entries in found for recorded in entries]
-        places = list(dict.fromkeys((each.shard, each.entry.pid) for each in collected if each.entry))
-        at, records = round(self._clock() * 1000), self._uncollected.records(places)
+        places = list(
+            dict.fromkeys((each.shard, each.entry.pid) for each in collected if each.entry)
+        )
+        at = round(self._clock() * 1000)
+        records = self._uncollected.records(places)
         bodies = [  # of all actions that these entries are about, with their outcome so far
             AuditBody.of(pid, record or None, mac, outcome_text, at=at)
             for (_, pid), (record, mac, outcome_text, _) in zip(places, records, strict=True)
@@ -197,15 +231,22 @@ class AuditCollector:
         if not entries:
             return
         numbers = [recorded.n for recorded in entries if recorded.entry] or [0]
-        invalid = [text for recorded, text in zip(entries, texts, strict=True) if not recorded.entry]
-        self._scripts.on_shard("drained", entries[0].shard, {"first": min(numbers), "last": max(numbers)}, *invalid)
+        invalid = [
+            text for recorded, text in zip(entries, texts, strict=True) if not recorded.entry
+        ]
+        self._scripts.on_shard(
+            "drained", entries[0].shard, {"first": min(numbers), "last": max(numbers)}, *invalid
+        )
 
 
 def _log_gaps(shard: int, numbers: Sequence[int], drained: int, drained_since: int) -> None:
-    """Log where entries of a shard are missing: Redis has lost them, or they were deleted. `verify` names them all.
+    """Log where entries of a shard are missing: Redis has lost them, or they were deleted.
 
-    `drained` and `drained_since` are the last entry that a ledger had before these were read, and after it: another
-    worker may have collected some in between. The first one follows an entry of this range.
+    `verify` names them all.
+
+    `drained` and `drained_since` are the last entry that a ledger had before these were read, and
+    after it: another worker may have collected some in between. The first one follows an entry of
+    this range.
     """
     for number in numbers[:1]:
         if not drained < number <= drained_since + 1:
@@ -215,8 +256,12 @@ def _log_gaps(shard: int, numbers: Sequence[int], drained: int, drained_since: i
             log.error("audit.gap", extra={"shard": shard, "after": before, "entry": number})
 
 
-def _count(collected: Sequence[RecordedEntry], actions: Mapping[str, tuple[AuditBody, str]]) -> None:
-    """Count what the entries record, for Prometheus. `actions`: of each its body and when it was shown, "" if unknown.
+def _count(
+    collected: Sequence[RecordedEntry], actions: Mapping[str, tuple[AuditBody, str]]
+) -> None:
+    """Count what the entries record, for Prometheus.
+
+    `actions`: of each its body and when it was shown, "" if unknown.
 
     An entry that is collected again after a crash counts again.
     """
@@ -230,19 +275,31 @@ def _count(collected: Sequence[RecordedEntry], actions: Mapping[str, tuple[Audit
 
 
 def verify(
-    files: Sequence[Path], keys: Sequence[str], *, tail: UncollectedEntries | None = None, whole: bool = False
+    files: Sequence[Path],
+    keys: Sequence[str],
+    *,
+    tail: UncollectedEntries | None = None,
+    whole: bool = False,
 ) -> ChainReport:
-    """Check ledgers and exports together, and the entries that are still in Redis if a `tail` is given.
+    """Check ledgers and exports together, and the entries that are
+    still in Redis if a `tail` is given.
 
     Raises LedgerUnusable and redis.RedisError.
     """
-    signer, action_signer = EntrySigner(keys), ActionSigner(keys)
-    # An entry is in Redis until a ledger has it. So Redis is read before the files, and its heads again after them.
+    signer = EntrySigner(keys)
+    action_signer = ActionSigner(keys)
+    # An entry is in Redis until a ledger has it. So Redis is read before the files,
+    # and its heads again after them.
     tips = tail.tips() if tail else {}
     uncollected = tail.entries() if tail else []
     copies = [_read(file, signer) for file in files]
     newest = tail.tips() if tail else None
-    once = {pid for _, bodies in copies for pid, body in (bodies or {}).items() if body.repeatable is False}
+    once = {
+        pid
+        for _, bodies in copies
+        for pid, body in (bodies or {}).items()
+        if body.repeatable is False
+    }
     context = CheckContext(signer, once, whole, tips, newest)
     report = check_chains([*(entries for entries, _ in copies), uncollected], context)
     faults = set(report.faults)
@@ -252,7 +309,9 @@ def verify(
     return replace(report, faults=tuple(sorted(faults)))
 
 
-def _read(file: Path, signer: EntrySigner) -> tuple[list[RecordedEntry], dict[str, AuditBody] | None]:
+def _read(
+    file: Path, signer: EntrySigner
+) -> tuple[list[RecordedEntry], dict[str, AuditBody] | None]:
     try:
         with file.open("rb") as start:
             is_ledger = start.read(len(_SQLITE)) in (_SQLITE, b"")

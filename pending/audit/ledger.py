@@ -1,7 +1,8 @@
-"""AuditLedger: the audit log in an append-only SQLite file, with the bodies of the actions apart for erasure.
+"""AuditLedger: the audit log in an append-only SQLite file,
+with the bodies of the actions apart for erasure.
 
-An entry records one transition of an action; the body is its signed record. Entries can be exported as JSON lines, with
-their signatures and without personal data.
+An entry records one transition of an action; the body is its signed record. Entries can be exported
+as JSON lines, with their signatures and without personal data.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from sayso.pending.action import PLAN_KIND, ActionSigner, ActionState, derived_k
 
 #: What an entry records: the state that an action changed to.
 Event = ActionState
-#: The exact form in which the scripts write entries. Any other could be read differently by different parsers.
+#: The exact form in which the scripts write entries. Any other could be read
+#: differently by different parsers.
 _ENTRY = re.compile(
     r'\{"n":(?P<n>[1-9][0-9]{0,14}),"at":(?P<at>[0-9]{1,15}),"pid":"(?P<pid>[A-Za-z0-9_-]+)",'
     r'"event":"(?P<event>[a-z]+)","by":(?P<by>"(?:[^"\\\x00-\x1f]|\\.)*"),'
@@ -31,8 +33,8 @@ _ENTRY = re.compile(
 #: The ledger's name in the data folder.
 FILE = "audit.sqlite3"
 
-#: The triggers prevent mistakes. A process that can write to the file can drop them; each row's signature is against
-#: that. `rivals` has entries whose number is taken by another entry.
+#: The triggers prevent mistakes. A process that can write to the file can drop them; each row's
+#: signature is against that. `rivals` has entries whose number is taken by another entry.
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS entries (
@@ -74,7 +76,8 @@ CREATE TRIGGER IF NOT EXISTS rivals_delete BEFORE DELETE ON rivals
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A parsed entry: the transition, who decided it, the MAC of the record, and the hash of the entry before.
+    """A parsed entry: the transition, who decided it, the MAC of the record,
+    and the hash of the entry before.
 
     `at` is in Unix milliseconds.
     """
@@ -97,14 +100,23 @@ class AuditEntry:
             by = str(json.loads(match["by"]))
         except ValueError:
             return None
-        return cls(int(match["n"]), int(match["at"]), match["pid"], match["event"], by, match["body"], match["prev"])
+        return cls(
+            int(match["n"]),
+            int(match["at"]),
+            match["pid"],
+            match["event"],
+            by,
+            match["body"],
+            match["prev"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedEntry:
     """The text of an entry as it was found, and the number it was found under.
 
-    `sig` is None for an entry in Redis, which is not signed yet. `head` is the hash that the source noted, if any.
+    `sig` is None for an entry in Redis, which is not signed yet.
+    `head` is the hash that the source noted, if any.
     """
 
     shard: int
@@ -128,14 +140,18 @@ class ChainHead:
 
 
 def entry_hash(text: str) -> str:
-    """Return the hash by which the next entry names this one. Redis scripts have no hash but SHA-1."""
+    """Return the hash by which the next entry names this one.
+
+    Redis scripts have no hash but SHA-1.
+    """
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 class EntrySigner:
     """Signs with the first key and accepts signatures of all keys.
 
-    The keys differ from those of ActionSigner, so that nothing signed here passes for the record of an action.
+    The keys differ from those of ActionSigner, so that nothing signed here
+    passes for the record of an action.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -147,15 +163,17 @@ class EntrySigner:
 
     def verify(self, sig: str, *parts: str | int | bool | None) -> bool:
         """Return whether `sig` was made over exactly these parts with one of the keys."""
-        return any(hmac.compare_digest(_mac(key, parts).encode(), sig.encode()) for key in self._keys)
+        return any(
+            hmac.compare_digest(_mac(key, parts).encode(), sig.encode()) for key in self._keys
+        )
 
 
 def _mac(key: bytes, parts: Sequence[str | int | bool | None]) -> str:
     return hmac.digest(key, json.dumps(parts).encode(), "sha256").hex()
 
 
-#: What may be wrong with an entry. `forked`: two different entries have one number. `rolled back`: Redis has fewer
-#: entries than the log. The last two are about the body, which is stored apart.
+#: What may be wrong with an entry. `forked`: two different entries have one number. `rolled back`:
+#: Redis has fewer entries than the log. The last two are about the body, which is stored apart.
 FaultReason = Literal[
     "edited", "removed", "reordered", "repeated", "bad signature", "impossible", "forked", "rolled back",
     "body edited", "body removed",
@@ -180,9 +198,9 @@ class Fault:
 class AuditBody:
     """The signed record of an action, and what its user was told in the end.
 
-    `repeatable`: whether the action may be started more than once, None when that is not known. It stays when the body
-    is erased, as the MAC does. Times are in Unix milliseconds. A body that has no record and was not erased lost its
-    record before it was collected.
+    `repeatable`: whether the action may be started more than once, None when that is not known. It
+    stays when the body is erased, as the MAC does. Times are in Unix milliseconds. A body that has
+    no record and was not erased lost its record before it was collected.
     """
 
     pid: str
@@ -197,11 +215,17 @@ class AuditBody:
 
     @classmethod
     def of(cls, pid: str, record: str | None, mac: str, outcome_text: str, *, at: int) -> AuditBody:
-        """Return the body of a record in Redis. A plan has no effect of its own, so it may be started again."""
+        """Return the body of a record in Redis.
+
+        A plan has no effect of its own, so it may be started again.
+        """
         signed = _fields(record)
         may_repeat = bool(signed.get("idempotent")) or signed.get("kind") == PLAN_KIND
-        user = str(signed.get("user_id", "")).encode(errors="replace").decode() or None  # no lone surrogates
-        return cls(pid, record, mac, outcome_text, user, at, may_repeat if "pid" in signed else None)
+        # No lone surrogates.
+        user = str(signed.get("user_id", "")).encode(errors="replace").decode() or None
+        return cls(
+            pid, record, mac, outcome_text, user, at, may_repeat if "pid" in signed else None
+        )
 
     @property
     def channel(self) -> str:
@@ -215,14 +239,18 @@ class AuditBody:
 
     @property
     def changes_of(self) -> str:
-        """Return the id of the earlier proposal that the person has changed to this one, "" for none."""
+        """Return the id of the earlier proposal that the person has changed to this one,
+        "" for none.
+        """
         return str(_fields(self.record).get("changes_of") or "")
 
     @property
     def editable(self) -> dict[str, Any]:
-        """Return the arguments that the person could change before the yes, with the values that they had.
+        """Return the arguments that the person could change before the yes,
+        with the values that they had.
 
-        All others may hold what no preview shows. A plan has those of its steps, after their numbers.
+        All others may hold what no preview shows. A plan has those of its steps,
+        after their numbers.
         """
         entries = _fields(self.record).get("form")
         if not isinstance(entries, list):
@@ -250,7 +278,9 @@ class AuditBody:
         return replace(self, record=None, outcome_text=None, user=None, erased_at=at)
 
     def fault(self, action_signer: ActionSigner, signer: EntrySigner, mac: str) -> str:
-        """Return what is wrong with it as the body of an entry that names this MAC, "" when nothing is."""
+        """Return what is wrong with it as the body of an entry that names this MAC,
+        "" when nothing is.
+        """
         if not signer.verify(self.sig, *self._parts):
             return "bad signature"
         if self.mac and self.mac != mac:
@@ -259,7 +289,9 @@ class AuditBody:
             return ""
         if not action_signer.verify(self.record, self.mac):
             return "not what was signed"
-        return "" if _fields(self.record).get("pid") == self.pid else "another action's"
+        if _fields(self.record).get("pid") == self.pid:
+            return ""
+        return "another action's"
 
     @property
     def _parts(self) -> tuple[str | int | bool | None, ...]:
@@ -275,7 +307,9 @@ def _fields(record: str | None) -> dict[str, Any]:
         fields = json.loads(record or "{}")
     except (ValueError, RecursionError):
         return {}
-    return fields if isinstance(fields, dict) else {}
+    if isinstance(fields, dict):
+        return fields
+    return {}
 
 
 def check_bodies(
@@ -291,24 +325,37 @@ def check_bodies(
             first.setdefault(entry.pid, (recorded.shard, entry))
     for pid, (shard, entry) in first.items():
         body = bodies.get(pid)
-        problem = body.fault(action_signer, signer, entry.body) if body else ""
+        if body:
+            problem = body.fault(action_signer, signer, entry.body)
+        else:
+            problem = ""
         if body is None or problem:
             yield Fault(shard, entry.n, "body edited" if body else "body removed", problem)
 
 
 class LedgerUnusable(Exception):
-    """Raised when a file cannot be read or written as a ledger. The message names it and the cure."""
+    """Raised when a file cannot be read or written as a ledger.
+
+    The message names it and the cure.
+    """
 
 
 class AuditLedger:
-    """One file. Each call opens and closes it, so that the file can be moved or copied between two calls."""
+    """One file.
+
+    Each call opens and closes it, so that the file can be moved or copied between two calls.
+    """
 
     def __init__(self, path: Path, signer: EntrySigner) -> None:
         self.path = path
         self._signer = signer
 
-    def store(self, entries: Sequence[RecordedEntry], bodies: Sequence[AuditBody] = ()) -> list[RecordedEntry]:
-        """Append all new entries and bodies, or nothing. Return the entries stored apart because of a conflict.
+    def store(
+        self, entries: Sequence[RecordedEntry], bodies: Sequence[AuditBody] = ()
+    ) -> list[RecordedEntry]:
+        """Append all new entries and bodies, or nothing.
+
+        Return the entries stored apart because of a conflict.
 
         Safe to repeat. Raises LedgerUnusable.
         """
@@ -319,10 +366,17 @@ class AuditLedger:
             return conflicts
 
     def entries(self) -> list[RecordedEntry]:
-        """Return all entries by number, then those whose number was taken. Raises LedgerUnusable."""
+        """Return all entries by number, then those whose number was taken.
+
+        Raises LedgerUnusable.
+        """
         with self._read() as connection:
-            rows = connection.execute("SELECT shard, n, text, sig, head FROM entries ORDER BY shard, n").fetchall()
-            rows += connection.execute("SELECT shard, n, text, sig, head FROM rivals ORDER BY shard, n, text")
+            rows = connection.execute(
+                "SELECT shard, n, text, sig, head FROM entries ORDER BY shard, n"
+            ).fetchall()
+            rows += connection.execute(
+                "SELECT shard, n, text, sig, head FROM rivals ORDER BY shard, n, text"
+            )
         entries = []
         for shard, n, *texts in rows:
             if not isinstance(shard, int) or not isinstance(n, int):
@@ -332,8 +386,11 @@ class AuditLedger:
             entries.append(RecordedEntry(shard, n, *(str(_legible(text)) for text in texts)))
         return entries
 
-    def find_entries(self, *, having: str = "", shard: int = -1, n: int = -1) -> Iterator[tuple[int, AuditEntry]]:
-        """Yield the shards and entries whose text has a piece, or the one of a number, without reading all into memory.
+    def find_entries(
+        self, *, having: str = "", shard: int = -1, n: int = -1
+    ) -> Iterator[tuple[int, AuditEntry]]:
+        """Yield the shards and entries whose text has a piece, or the one of a number,
+        without reading all into memory.
 
         What Sayso has not written is left out. Raises LedgerUnusable.
         """
@@ -349,15 +406,26 @@ class AuditLedger:
                     yield row_shard, entry
 
     def find_decided(self, is_it: Callable[[str], bool]) -> Iterator[AuditEntry]:
-        """Yield the entries that were made for an event which `is_it` recognizes by its id. Raises LedgerUnusable."""
-        by, is_wanted = None, False
+        """Yield the entries that were made for an event which `is_it` recognizes by its id.
+
+        Raises LedgerUnusable.
+        """
+        by = None
+        is_wanted = False
         with self._read() as connection:
             # Parsed only where it is wanted: millions of entries take seconds so.
-            for (text,) in connection.execute("""SELECT text FROM entries WHERE NOT instr(text, '"by":""')"""):
+            for (text,) in connection.execute(
+                """SELECT text FROM entries WHERE NOT instr(text, '"by":""')"""
+            ):
                 raw = str(_legible(text)).partition('"by":')[2].partition(',"body":')[0]
                 if raw != by:
-                    by, is_wanted = raw, is_it(_loads(raw))
-                if is_wanted and (entry := AuditEntry.parse(str(_legible(text)))) and is_it(entry.by):
+                    by = raw
+                    is_wanted = is_it(_loads(raw))
+                if (
+                    is_wanted
+                    and (entry := AuditEntry.parse(str(_legible(text))))
+                    and is_it(entry.by)
+                ):
                     yield entry
 
     def bodies(self, pid: str = "") -> dict[str, AuditBody]:
@@ -368,45 +436,64 @@ class AuditLedger:
         return {body.pid: body for body in bodies}
 
     def find_told(self, text: str) -> list[str]:
-        """Return the actions whose outcome, as its person read it, contains a text. Raises LedgerUnusable."""
+        """Return the actions whose outcome, as its person read it, contains a text.
+
+        Raises LedgerUnusable.
+        """
         with self._read() as connection:
-            rows = connection.execute("SELECT pid FROM bodies WHERE instr(told, ?)", (text,)).fetchall()
+            rows = connection.execute(
+                "SELECT pid FROM bodies WHERE instr(told, ?)", (text,)
+            ).fetchall()
         return [str(_legible(pid)) for (pid,) in rows]
 
     def erase(self, user: str, *, at: int) -> int:
-        """Remove all personal data of a user's actions from the file. Return how many. Raises LedgerUnusable."""
+        """Remove all personal data of a user's actions from the file.
+
+        Return how many. Raises LedgerUnusable.
+        """
         if not self.path.exists():
             raise LedgerUnusable(_missing(self.path))
         with self._write() as connection:
             rows = connection.execute("SELECT * FROM bodies WHERE user = ?", (user,)).fetchall()
             for row in rows:
                 self._replace(connection, _body(row).erased(at))
-        with self._open() as connection:  # the overwritten data must not remain in the write-ahead log
+        # The overwritten data must not remain in the write-ahead log.
+        with self._open() as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return len(rows)
 
     def cut(self, heads: Mapping[int, int]) -> int:
-        """Remove the entries after the last number of each shard from a copy that belongs to an older Redis.
+        """Remove the entries after the last number of each shard from a
+        copy that belongs to an older Redis.
 
         Return how many. Raises LedgerUnusable.
         """
         with self._write() as connection:
             removed = 0
             for table in ("entries", "rivals"):
-                connection.execute(f"DROP TRIGGER {table}_delete")  # opening the file creates it again
+                # Opening the file creates the trigger again.
+                connection.execute(f"DROP TRIGGER {table}_delete")
                 for shard, last in heads.items():
-                    rows = connection.execute(f"DELETE FROM {table} WHERE shard = ? AND n > ?", (shard, last))  # noqa: S608  # names of our own
+                    rows = connection.execute(
+                        f"DELETE FROM {table} WHERE shard = ? AND n > ?",  # noqa: S608  # names of our own
+                        (shard, last),
+                    )
                     removed += rows.rowcount
         with self._open():
             return removed
 
     def _append(self, connection: sqlite3.Connection, recorded: RecordedEntry) -> bool:
-        """Append an entry. False: it is invalid, or another entry has its number, so it is stored apart."""
+        """Append an entry.
+
+        False: it is invalid, or another entry has its number, so it is stored apart.
+        """
         sig = self._signer.sign("entry", recorded.shard, recorded.n, recorded.text)
         row = (recorded.shard, recorded.n, recorded.text, entry_hash(recorded.text), sig)
         if recorded.entry:
             connection.execute("INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?, ?)", row)
-            stored = connection.execute("SELECT text FROM entries WHERE shard = ? AND n = ?", row[:2]).fetchone()
+            stored = connection.execute(
+                "SELECT text FROM entries WHERE shard = ? AND n = ?", row[:2]
+            ).fetchone()
             if stored[0] == recorded.text:
                 return True
         connection.execute("INSERT OR IGNORE INTO rivals VALUES (?, ?, ?, ?, ?)", row)
@@ -418,21 +505,36 @@ class AuditLedger:
         known = _body(row) if row else None
         if known is None:
             connection.execute(
-                "INSERT INTO bodies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(body.signed(self._signer))
+                "INSERT INTO bodies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                astuple(body.signed(self._signer)),
             )
-        elif known.erased_at is None and body.outcome_text and known.outcome_text != body.outcome_text:
+        elif (
+            known.erased_at is None
+            and body.outcome_text
+            and known.outcome_text != body.outcome_text
+        ):
             self._replace(connection, replace(known, outcome_text=body.outcome_text))
 
     def _replace(self, connection: sqlite3.Connection, body: AuditBody) -> None:
         signed = body.signed(self._signer)
         connection.execute(
             "UPDATE bodies SET record = ?, told = ?, user = ?, erased_at = ?, sig = ? WHERE pid = ?",
-            (signed.record, signed.outcome_text, signed.user, signed.erased_at, signed.sig, signed.pid),
+            (
+                signed.record,
+                signed.outcome_text,
+                signed.user,
+                signed.erased_at,
+                signed.sig,
+                signed.pid,
+            ),
         )
 
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
-        """Open one transaction on a file that only this user can read. It is on disk when the block ends."""
+        """Open one transaction on a file that only this user can read.
+
+        It is on disk when the block ends.
+        """
         with self._open() as connection, transaction(connection):
             yield connection
 
@@ -472,7 +574,9 @@ def _loads(text: str) -> str:
 
 def _legible(value: object) -> object:
     """Return a column's value as text, even if it holds bytes. Its signature will not match."""
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return value
 
 
 def _body(row: Sequence[object]) -> AuditBody:
@@ -483,7 +587,9 @@ def _body(row: Sequence[object]) -> AuditBody:
 def to_lines(entries: Iterable[RecordedEntry]) -> Iterator[str]:
     """Yield one line per entry."""
     for entry in entries:
-        yield json.dumps({"shard": entry.shard, "text": entry.text, "sig": entry.sig}, ensure_ascii=False)
+        yield json.dumps(
+            {"shard": entry.shard, "text": entry.text, "sig": entry.sig}, ensure_ascii=False
+        )
 
 
 def read_export(path: Path) -> list[RecordedEntry]:
@@ -496,17 +602,27 @@ def read_export(path: Path) -> list[RecordedEntry]:
     except (OSError, ValueError) as exc:
         raise LedgerUnusable(f"{path} cannot be read: {exc}") from exc
     # JSON does not escape the other line ends of Unicode.
-    lines = exported.removesuffix("\n").split("\n") if exported else []
+    if exported:
+        lines = exported.removesuffix("\n").split("\n")
+    else:
+        lines = []
     entries: list[RecordedEntry] = []
     last_numbers: dict[int, int] = {}
     for number, line in enumerate(lines, start=1):
         try:
             fields = json.loads(line)
-            shard, text, sig = int(fields["shard"]), str(fields["text"]), str(fields.get("sig") or "")
+            shard = int(fields["shard"])
+            text = str(fields["text"])
+            sig = str(fields.get("sig") or "")
             f"{text}{sig}".encode()  # a lone surrogate cannot be hashed
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-            raise LedgerUnusable(f"{path}:{number}: not a line that `sayso audit export` wrote") from None
+            raise LedgerUnusable(
+                f"{path}:{number}: not a line that `sayso audit export` wrote"
+            ) from None
         entry = AuditEntry.parse(text)
-        last_numbers[shard] = entry.n if entry else last_numbers.get(shard, 0) + 1
+        if entry:
+            last_numbers[shard] = entry.n
+        else:
+            last_numbers[shard] = last_numbers.get(shard, 0) + 1
         entries.append(RecordedEntry(shard, last_numbers[shard], text, sig))
     return entries

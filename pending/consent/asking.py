@@ -68,7 +68,9 @@ def read_asking(parser: ConfirmParser, message: str, action: PendingAction) -> A
 
 
 def is_asking(message: str) -> bool:
-    """Return whether a message is made of phrases that ask about a question or for time, in one shipped language."""
+    """Return whether a message is made of phrases that ask about a question or for time,
+    in one shipped language.
+    """
     return bool(_asking_in_any_language(bare_words(message).split()))
 
 
@@ -84,7 +86,8 @@ def is_misspelled_asking(parser: ConfirmParser, message: str, language: str) -> 
 
 
 def invites_answer(text: str, language: str) -> bool:
-    """Return whether a yes may answer this text: it has a question mark, or the word for yes in this language.
+    """Return whether a yes may answer this text: it has a question mark,
+    or the word for yes in this language.
 
     In Chinese and Japanese that word is part of others, so it counts in quotes or bold only.
     """
@@ -97,7 +100,9 @@ def invites_answer(text: str, language: str) -> bool:
 
 
 def is_plain_answer(parser: ConfirmParser, message: str) -> bool:
-    """Return whether a yes or no says nothing else, unlike "delete it" and "stop", which may be new requests."""
+    """Return whether a yes or no says nothing else, unlike "delete it" and "stop",
+    which may be new requests.
+    """
     if not isinstance(parser, RegexConfirmParser):
         return False
     return parser.is_plain(message) or any(each.is_plain(message) for each in all_languages())
@@ -152,7 +157,9 @@ def _without_effect(words: Sequence[str], action: PendingAction) -> Sequence[str
         if not any(same_stem(kept[-1], each) for each in effect):
             break
         kept.pop()
-    return kept if len(kept) < len(words) else ()
+    if len(kept) < len(words):
+        return kept
+    return ()
 
 
 @lru_cache(maxsize=256)

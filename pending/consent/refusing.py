@@ -59,7 +59,9 @@ def is_yes_with_change(parser: ConfirmParser, message: str, language: str) -> bo
     if not isinstance(parser, RegexConfirmParser) or len(message) > MAX_DECISION_CHARS:
         return False
     text = _loose(message)
-    return any(_asks_for_change(each.change_phrases, text) for each in (parser, parser.only(language)))
+    return any(
+        _asks_for_change(each.change_phrases, text) for each in (parser, parser.only(language))
+    )
 
 
 def _asks_for_change(phrases: ChangePhrases, text: str) -> bool:
@@ -93,7 +95,8 @@ def _denies(parser: RegexConfirmParser, message: str) -> bool:
 
 def _behind_no(parser: RegexConfirmParser, message: str) -> str | None:
     """Return what stands behind the no that a message begins with; None if there is no such no."""
-    for found in _BREAK.finditer(message, 0, MAX_DECISION_CHARS):  # "sorry, no, wrong order" has two
+    # "sorry, no, wrong order" has two.
+    for found in _BREAK.finditer(message, 0, MAX_DECISION_CHARS):
         if parser.is_refusal(plain_words(message[: found.start()])):
             return message[found.end() :]
 

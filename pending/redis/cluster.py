@@ -1,7 +1,7 @@
 """Redis Cluster: its URL, and its clients for threads and for one event loop.
 
-redis-py's clients follow moved slots and new masters. Here their errors become those of a server that does not answer,
-and a patient client waits until a failover is over.
+redis-py's clients follow moved slots and new masters. Here their errors become those of a server
+that does not answer, and a patient client waits until a failover is over.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ NODE_PORT = 6379
 #: Connections to each node that one event loop may open.
 MAX_CONNECTIONS = 256
 _RETRIED = (RedisConnectionError, RedisTimeoutError)
-#: The errors of a node that has the slot no more, or is away. While a slot moves, AskError and TryAgainError say so.
+#: The errors of a node that has the slot no more, or is away. While a slot moves,
+#: AskError and TryAgainError say so.
 _ELSEWHERE = (RedisConnectionError, RedisTimeoutError, MovedError)
 _SCRIPT_COMMANDS = ("EVAL", "EVALSHA")
 
@@ -85,7 +86,9 @@ def is_cluster(url: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ClusterUrl:
-    """The URL of a cluster, parsed: some of its nodes, and the options of the connections to all nodes."""
+    """The URL of a cluster, parsed: some of its nodes,
+    and the options of the connections to all nodes.
+    """
 
     addresses: tuple[Address, ...]
     options: Mapping[str, Any] = field(repr=False)
@@ -105,7 +108,11 @@ class ClusterUrl:
         login, hosts = split_login(netloc)
         at = f"{login}@" if login else ""
         node = RedisUrl.parse(f"{SCHEMES[scheme]}://{at}node/?{query}".rstrip("?"))
-        options = {name: value for name, value in node.options.items() if name not in ("host", "port", "db")}
+        options = {
+            name: value
+            for name, value in node.options.items()
+            if name not in ("host", "port", "db")
+        }
         return cls(addresses_of(hosts, "a node", NODE_PORT), options, SCHEMES[scheme] == "rediss")
 
     @property
@@ -125,10 +132,13 @@ class ClusterUrl:
 
 
 class ClusterClient(RedisCluster):
-    """A client for threads. Each command may be sent twice, so it must be safe to repeat, as ours are.
+    """A client for threads.
 
-    It connects with its first command, as the client of one server does: so a process may start before its cluster is
-    there. Raises redis.RedisError, also where redis-py raises an exception of another kind.
+    Each command may be sent twice, so it must be safe to repeat, as ours are.
+
+    It connects with its first command, as the client of one server does: so a process may start
+    before its cluster is there. Raises redis.RedisError, also where redis-py raises an exception of
+    another kind.
     """
 
     _is_connected = False
@@ -139,16 +149,23 @@ class ClusterClient(RedisCluster):
         self.url = url
         self._patient = patient
         nodes = [ClusterNode(host, port) for host, port in url.addresses]
-        times: dict[str, Any] = {"socket_timeout": answer_seconds, "socket_connect_timeout": min(1.0, answer_seconds)}
+        times: dict[str, Any] = {
+            "socket_timeout": answer_seconds,
+            "socket_connect_timeout": min(1.0, answer_seconds),
+        }
         # redis-py's own `__init__` reads the table of slots, so it runs with the first command.
-        create = partial(super().__init__, startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **times)
+        create = partial(
+            super().__init__, startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **times
+        )
         self._connect = partial(create, **url.client_options)
         self._connecting = threading.Lock()
         self._failures = 0
         self.connections = ClusterConnections(self)
 
     def __getattr__(self, name: str) -> Any:
-        """Connect, and return an attribute that redis-py's `__init__` sets. Python asks only for missing attributes.
+        """Connect, and return an attribute that redis-py's `__init__` sets.
+
+        Python asks only for missing attributes.
 
         Raises redis.RedisError.
         """
@@ -158,9 +175,12 @@ class ClusterClient(RedisCluster):
         return getattr(self, name)
 
     def ensure_connected(self) -> None:
-        """Read the table of slots if that was not done yet. Raises redis.RedisError while no node answers.
+        """Read the table of slots if that was not done yet.
 
-        Threads that wait for another one's attempt share its failure: each node may take a second to time out.
+        Raises redis.RedisError while no node answers.
+
+        Threads that wait for another one's attempt share its failure:
+        each node may take a second to time out.
         """
         if self._is_connected or self._connecting_thread == threading.get_ident():
             return
@@ -199,11 +219,16 @@ class ClusterClient(RedisCluster):
         return self._persist(send)
 
     def pipeline(self, transaction: bool | None = None, shard_hint: Any = None) -> Any:
-        """Return a pipeline. Its errors are not retried here: its user comes again. Raises redis.RedisError."""
+        """Return a pipeline.
+
+        Its errors are not retried here: its user comes again. Raises redis.RedisError.
+        """
         self._persist(self.ensure_connected)  # it copies what redis-py's `__init__` sets
         pipe = super().pipeline(transaction=transaction, shard_hint=shard_hint)  # type: ignore[no-untyped-call]
         execute = pipe.execute
-        pipe.execute = lambda *args, **options: with_redis_errors(partial(execute, *args, **options))
+        pipe.execute = lambda *args, **options: with_redis_errors(
+            partial(execute, *args, **options)
+        )
         return pipe
 
     def close(self) -> None:
@@ -212,14 +237,17 @@ class ClusterClient(RedisCluster):
             super().close()
 
     def ask_durably(self, command: Sequence[Any], replicas: int) -> Any:
-        """Send a command, and return the answer when this many replicas of its node have what it wrote.
+        """Send a command, and return the answer when this many
+        replicas of its node have what it wrote.
 
         Raises NotReplicated, and redis.RedisError.
         """
         return self._persist(partial(self._ask_with_wait, command, replicas))
 
     def _ask_with_wait(self, command: Sequence[Any], replicas: int) -> Any:
-        """Send a command and WAIT over one connection: WAIT is about what its own connection has written."""
+        """Send a command and WAIT over one connection:
+        WAIT is about what its own connection has written.
+        """
         self.ensure_connected()
         key = _key_of(command)
         for attempt in (1, 2):
@@ -235,7 +263,10 @@ class ClusterClient(RedisCluster):
         raise AssertionError("the second attempt returns or raises")
 
     async def ask_all(self, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
-        """Send commands to their nodes, all to one node at once. Return the answers; error replies are among them."""
+        """Send commands to their nodes, all to one node at once.
+
+        Return the answers; error replies are among them.
+        """
         with self.pipeline(transaction=False) as pipe:
             for command in commands:
                 pipe.execute_command(*command)
@@ -246,7 +277,9 @@ class ClusterClient(RedisCluster):
         """Return the numbers of keys by the master that has them. Raises redis.RedisError."""
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for number, key in keys.items():
-            node = with_redis_errors(partial(self.nodes_manager.get_node_from_slot, key_slot(key.encode())))
+            node = with_redis_errors(
+                partial(self.nodes_manager.get_node_from_slot, key_slot(key.encode()))
+            )
             groups[node.name].append(number)
         return list(groups.values())
 
@@ -259,13 +292,19 @@ class ClusterClient(RedisCluster):
         return [self.get_redis_connection(node) for node in self.get_nodes()]  # type: ignore[no-untyped-call]
 
     def _persist(self, send: Callable[[], Any]) -> Any:
-        """Send a command; if this client is patient, send it again while the cluster is away. Return the answer."""
+        """Send a command; if this client is patient, send it again while the cluster is away.
+
+        Return the answer.
+        """
         retries = Retries()
         while True:
             try:
                 return with_redis_errors(send)
             except _RETRIED as exc:
-                pause = retries.pause_after(exc) if self._patient else None
+                if self._patient:
+                    pause = retries.pause_after(exc)
+                else:
+                    pause = None
                 if pause is None:
                     raise
                 time.sleep(pause)
@@ -276,7 +315,10 @@ def _key_of(command: Sequence[Any]) -> str:
 
 
 def with_redis_errors(send: Callable[[], Any]) -> Any:
-    """Send to a cluster, and return the answer. Raises redis.RedisError, also for redis-py's errors of other kinds."""
+    """Send to a cluster, and return the answer.
+
+    Raises redis.RedisError, also for redis-py's errors of other kinds.
+    """
     try:
         return send()
     except Exception as exc:
@@ -285,10 +327,14 @@ def with_redis_errors(send: Callable[[], Any]) -> Any:
 
 
 def _raise_as_away(exc: Exception) -> None:
-    """Raise the error of a server that does not answer, in place of that of a cluster that cannot serve a key now."""
+    """Raise the error of a server that does not answer, in place of that of a
+    cluster that cannot serve a key now.
+    """
     if isinstance(exc, ResponseError) and takes_no_writes(exc):
         raise NotWritable(str(exc)) from exc
-    if isinstance(exc, RedisClusterException | ClusterError | MasterDownError | TryAgainError | AskError):
+    if isinstance(
+        exc, RedisClusterException | ClusterError | MasterDownError | TryAgainError | AskError
+    ):
         raise ClusterAway(f"the cluster cannot serve this key now: {exc}") from exc
 
 
@@ -305,7 +351,9 @@ class ClusterConnections(Connections):
 
     def break_circuit(self, *, slow_seconds: float, pause_seconds: float = 0.0) -> None:
         """From now on calls of threads to a node fail at once while it does not answer."""
-        create = partial(RedisCircuitBreaker, slow_seconds=slow_seconds, pause_seconds=pause_seconds)
+        create = partial(
+            RedisCircuitBreaker, slow_seconds=slow_seconds, pause_seconds=pause_seconds
+        )
         self._breakers = defaultdict(create)
 
     def _packed(self, command: tuple[str | bytes | int | float, ...]) -> Any:
@@ -320,12 +368,15 @@ class ClusterConnections(Connections):
     def _attempt(self, command: tuple[Any, ...]) -> AbstractContextManager[None]:
         if self._breakers is None or command[0] not in _SCRIPT_COMMANDS:
             return contextlib.nullcontext()
-        # Without a known master the whole cluster is one server: one caller at a time asks for its table.
+        # Without a known master the whole cluster is one server:
+        # one caller at a time asks for its table.
         return self._breakers[self._client.node_name(_key_of(command))].attempt()
 
 
 class AsyncCluster:
-    """Sends commands for the event loop that uses it first, until that loop is closed, and waits through a failover."""
+    """Sends commands for the event loop that uses it first, until that loop is closed,
+    and waits through a failover.
+    """
 
     def __init__(self, url: ClusterUrl, *, new_retries: Callable[[], Retries] = Retries) -> None:
         self._url = url
@@ -335,15 +386,19 @@ class AsyncCluster:
         self._client: AsyncRedisCluster | None = None
 
     def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether this loop may use it. The loops of other threads and of forked processes may not."""
+        """Return whether this loop may use it.
+
+        The loops of other threads and of forked processes may not.
+        """
         with self._owner_lock:
             if self._loop is None or self._loop.is_closed():
-                self._loop, self._client = loop, None
+                self._loop = loop
+                self._client = None
             return self._loop is loop
 
     async def execute(self, packed: Any, replicas: int = 0) -> Any:
-        """Send a command to the node that has its key, and return the answer when this many replicas have it, too:
-        it waits for them without a limit.
+        """Send a command to the node that has its key, and return the answer when this many
+        replicas have it, too: it waits for them without a limit.
 
         Raises redis.RedisError.
         """
@@ -373,9 +428,11 @@ class AsyncCluster:
             return await self._client.execute_command(*command)
         except Exception as exc:
             _raise_as_away(exc)
-            if (isinstance(exc, AttributeError) and exc.obj is None) or isinstance(exc, RuntimeError):
-                # After an error redis-py closes idle connections, also one that another task has just taken, and it
-                # changes its table of nodes while another task goes through it.
+            if (isinstance(exc, AttributeError) and exc.obj is None) or isinstance(
+                exc, RuntimeError
+            ):
+                # After an error redis-py closes idle connections, also one that another task has
+                # just taken, and it changes its table of nodes while another task goes through it.
                 raise RedisConnectionError("the connection was closed before it was used") from exc
             raise
 
@@ -386,7 +443,10 @@ class AsyncCluster:
 
 
 async def _ask_with_wait(client: AsyncRedisCluster, command: tuple[Any, ...], replicas: int) -> Any:
-    """Send a command and WAIT over one connection, as the client for threads does. Raises redis.RedisError."""
+    """Send a command and WAIT over one connection, as the client for threads does.
+
+    Raises redis.RedisError.
+    """
     await client.initialize()
     key = _key_of(command)
     node = client.nodes_manager.get_node_from_slot(key_slot(key.encode()))
@@ -398,8 +458,11 @@ async def _ask_with_wait(client: AsyncRedisCluster, command: tuple[Any, ...], re
                 raise each.result
     except _ELSEWHERE as exc:
         await client.execute_command("EXISTS", key)  # redis-py finds the node that has the slot now
-        raise RedisConnectionError(f"the node of this key did not answer, or has it no more: {exc}") from exc
-    answer, confirmed = batch[0].result, cast("int", batch[1].result)
+        raise RedisConnectionError(
+            f"the node of this key did not answer, or has it no more: {exc}"
+        ) from exc
+    answer = batch[0].result
+    confirmed = cast("int", batch[1].result)
     if confirmed < replicas:
         raise NotReplicated(confirmed, replicas)
     return answer

@@ -1,10 +1,12 @@
-"""Connections: sends commands to Redis, from threads and from event loops, behind a circuit breaker.
+"""Connections: sends commands to Redis, from threads and from event loops,
+behind a circuit breaker.
 
-In an event loop the commands that wait travel in one packet (`AutoPipeline`). `redis.asyncio.Redis` opens a connection
-for each command that waits. Measured with 24 chats at once (web, worker and a Redis that syncs each write, rounds
-alternated), a worker then needs 14 % more processor time for a turn and answers 5 % fewer turns a second; with 16
-commands at once each costs 90 microseconds of it instead of 36. `valkey-glide` needs 73 microseconds and cannot check a
-new connection before it is used (`sayso.workers.data_loss.guard`).
+In an event loop the commands that wait travel in one packet (`AutoPipeline`). `redis.asyncio.Redis`
+opens a connection for each command that waits. Measured with 24 chats at once (web, worker and a
+Redis that syncs each write, rounds alternated), a worker then needs 14 % more processor time for a
+turn and answers 5 % fewer turns a second; with 16 commands at once each costs 90 microseconds of it
+instead of 36. `valkey-glide` needs 73 microseconds and cannot check a new connection before it is
+used (`sayso.workers.data_loss.guard`).
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds without an answer after which a connection counts as lost.
 ANSWER_SECONDS = 5.0
-#: Seconds that opening a connection may take, with its checks: a stopped server accepts it and says nothing.
+#: Seconds that opening a connection may take, with its checks:
+#: a stopped server accepts it and says nothing.
 CONNECT_SECONDS = 2.0
 #: Milliseconds that replicas get to confirm a write: less than a web process waits for an answer.
 REPLICA_MS = 1000
@@ -50,17 +53,25 @@ CURE = (
 
 
 class Halted(RedisError):
-    """Raised when a server has lost acknowledged writes and waits for its operator. Nothing was done."""
+    """Raised when a server has lost acknowledged writes and waits for its operator.
+
+    Nothing was done.
+    """
 
     def __init__(self) -> None:
         super().__init__(CURE)
 
 
 class NotReplicated(RedisError):
-    """Raised when a write is on fewer replicas than asked for. It may survive a failover: send it again."""
+    """Raised when a write is on fewer replicas than asked for.
+
+    It may survive a failover: send it again.
+    """
 
     def __init__(self, confirmed: int, needed: int) -> None:
-        super().__init__(f"written, and confirmed by {confirmed} of {needed} replicas within {REPLICA_MS} ms")
+        super().__init__(
+            f"written, and confirmed by {confirmed} of {needed} replicas within {REPLICA_MS} ms"
+        )
 
 
 def log_not_replicated(error: NotReplicated) -> None:
@@ -69,21 +80,30 @@ def log_not_replicated(error: NotReplicated) -> None:
 
 
 class CircuitOpen(RedisTimeoutError):
-    """Raised at once while a server does not answer. Another caller tests whether it answers again."""
+    """Raised at once while a server does not answer.
+
+    Another caller tests whether it answers again.
+    """
 
 
 class RedisCircuitBreaker:
     """A circuit breaker for the calls to one server. Lives as long as the connections to it.
 
-    A failure that took at least `slow_seconds` opens the circuit. A quicker one does not: it delays no caller, and the
-    next call notices at once when the server is back. While the circuit is open, one caller at a time tries,
-    `pause_seconds` after the last. Any answer closes it, including an error reply.
+    A failure that took at least `slow_seconds` opens the circuit. A quicker one does not: it delays
+    no caller, and the next call notices at once when the server is back. While the circuit is open,
+    one caller at a time tries, `pause_seconds` after the last. Any answer closes it, including an
+    error reply.
     """
 
     def __init__(
-        self, *, slow_seconds: float = 0.0, pause_seconds: float = 0.0, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        slow_seconds: float = 0.0,
+        pause_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._slow_seconds, self._pause_seconds = slow_seconds, pause_seconds
+        self._slow_seconds = slow_seconds
+        self._pause_seconds = pause_seconds
         self._clock = clock
         #: None: closed. Infinite while one caller tries.
         self._open_until: float | None = None
@@ -102,7 +122,10 @@ class RedisCircuitBreaker:
             raise
         except RedisError:
             now = self._clock()
-            open_until = now + self._pause_seconds if now - began >= self._slow_seconds else None
+            if now - began >= self._slow_seconds:
+                open_until = now + self._pause_seconds
+            else:
+                open_until = None
             raise
         finally:
             self._open_until = open_until
@@ -122,11 +145,17 @@ class LoopClient(Protocol):
     """Sends commands for one event loop. A command whose answer was lost is sent again."""
 
     def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether this loop may use it. The loops of other threads and of forked processes may not."""
+        """Return whether this loop may use it.
+
+        The loops of other threads and of forked processes may not.
+        """
         ...
 
     async def execute(self, packed: Any, replicas: int = 0) -> Any:
-        """Send a command and return the answer, when this many replicas have it. Raises redis.RedisError."""
+        """Send a command and return the answer, when this many replicas have it.
+
+        Raises redis.RedisError.
+        """
         ...
 
     async def close(self) -> None:
@@ -135,14 +164,17 @@ class LoopClient(Protocol):
 
 
 class Connections:
-    """Sends commands over open connections of one pool, at most half of it. Lives as long as the pool.
+    """Sends commands over open connections of one pool, at most half of it.
 
-    redis-py's client takes a connection from its pool for each command, checks its socket and counts it for metrics,
-    which is about as much work as a script. Here a stale connection shows when it is used. Each command may be sent
-    twice, so it must be safe to repeat, as our scripts are.
+    Lives as long as the pool.
 
-    `ask` blocks. `ask_async` sends over the `pipeline` of the running event loop if there is one; otherwise it waits in
-    a thread.
+    redis-py's client takes a connection from its pool for each command, checks its socket and
+    counts it for metrics, which is about as much work as a script. Here a stale connection shows
+    when it is used. Each command may be sent twice, so it must be safe to repeat, as our scripts
+    are.
+
+    `ask` blocks. `ask_async` sends over the `pipeline` of the running event loop if there is one;
+    otherwise it waits in a thread.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -151,7 +183,8 @@ class Connections:
         self.replicas = 0
         #: Set while the server has lost writes and could not be halted: then no command is sent.
         self.halted = threading.Event()
-        #: The watermarks that this process knows, by shard, for the scripts (`sayso.workers.data_loss.guard`).
+        #: The watermarks that this process knows, by shard, for the scripts
+        #: (`sayso.workers.data_loss.guard`).
         self.watermarks: Mapping[int | str, int] = {}
         #: The circuit breaker for calls of threads; None: they wait as long as it takes.
         self.circuit_breaker: RedisCircuitBreaker | None = None
@@ -162,8 +195,8 @@ class Connections:
 
     @classmethod
     def of(cls, client: Redis) -> Connections:
-        """Return the connections of a client. All callers share them, as they share the client's pool. The client of
-        a cluster brings its own.
+        """Return the connections of a client. All callers share them, as they share the client's
+        pool. The client of a cluster brings its own.
         """
         if isinstance(own := getattr(client, "connections", None), Connections):
             return own
@@ -174,7 +207,8 @@ class Connections:
     def ask(self, *command: str | bytes | int | float, durable: bool = False) -> Any:
         """Send a command and return the answer, with the client's own timeouts and retries.
 
-        With `durable` it is answered when the replicas have it, too. Raises NotReplicated, and redis.RedisError.
+        With `durable` it is answered when the replicas have it, too. Raises NotReplicated,
+        and redis.RedisError.
         """
         if self.halted.is_set():
             raise Halted
@@ -196,10 +230,15 @@ class Connections:
 
     def break_circuit(self, *, slow_seconds: float, pause_seconds: float = 0.0) -> None:
         """From now on calls of threads fail at once while the server does not answer."""
-        self.circuit_breaker = RedisCircuitBreaker(slow_seconds=slow_seconds, pause_seconds=pause_seconds)
+        self.circuit_breaker = RedisCircuitBreaker(
+            slow_seconds=slow_seconds, pause_seconds=pause_seconds
+        )
 
     def _packed(self, command: tuple[str | bytes | int | float, ...]) -> Any:
-        """Return a command as `_ask` and the pipeline take it. Raises DataError for a value of another type."""
+        """Return a command as `_ask` and the pipeline take it.
+
+        Raises DataError for a value of another type.
+        """
         return _packed(command)
 
     def _ask(self, packed: Any, replicas: int) -> Any:
@@ -216,10 +255,11 @@ class Connections:
             self._keep(connection)
             raise
         except BaseException as exc:
-            # Another caller must not read the rest of this answer. A server that lost its replicas may be the primary
-            # no more: the next connection asks which one is.
+            # Another caller must not read the rest of this answer. A server that lost its replicas
+            # may be the primary no more: the next connection asks which one is.
             self._drop(connection)
-            if isinstance(exc, RedisTimeoutError):  # the idle ones may be dead too, and each would cost another
+            # The idle ones may be dead too, and each would cost another.
+            if isinstance(exc, RedisTimeoutError):
                 with contextlib.suppress(IndexError):
                     while True:
                         self._drop(self._idle.pop())
@@ -229,7 +269,8 @@ class Connections:
 
     def _take(self) -> Connection:
         if self._pid != os.getpid():  # in a forked process these belong to the parent
-            self._idle, self._pid = deque(), os.getpid()
+            self._idle = deque()
+            self._pid = os.getpid()
         try:
             return self._idle.pop()
         except IndexError:
@@ -265,7 +306,10 @@ def _asked(connection: Connection, packed: bytes, replicas: int) -> Any:
 
 
 def _exchange(connection: Connection, packed: bytes, replicas: int) -> Any:
-    """Send a command and return the answer. WAIT is about all that its connection has written before."""
+    """Send a command and return the answer.
+
+    WAIT is about all that its connection has written before.
+    """
     if not replicas:
         connection.send_packed_command([packed])
         return connection.read_response()
@@ -273,8 +317,8 @@ def _exchange(connection: Connection, packed: bytes, replicas: int) -> Any:
     try:
         answer = connection.read_response()
     except ResponseError:
-        # The answer to WAIT follows. It may be an error too, such as that of a replica, and the first one says more:
-        # MOVED names the server that has the key now.
+        # The answer to WAIT follows. It may be an error too, such as that of a replica, and the
+        # first one says more: MOVED names the server that has the key now.
         with contextlib.suppress(ResponseError):
             connection.read_response()
         raise
@@ -301,8 +345,8 @@ class _Command:
 class AutoPipeline:
     """Sends commands for one event loop, and connects with the first one.
 
-    It belongs to the loop that uses it first, until that loop is closed. A command whose answer was lost is sent again,
-    so each command must be safe to repeat, as our scripts are.
+    It belongs to the loop that uses it first, until that loop is closed. A command whose answer was
+    lost is sent again, so each command must be safe to repeat, as our scripts are.
     """
 
     def __init__(self, url: str, *, new_retries: Callable[[], Retries] = Retries) -> None:
@@ -315,17 +359,24 @@ class AutoPipeline:
         self._closed = False
 
     def on_connect(self, check: ConnectCallbackT) -> None:
-        """From now on await `check` to set up each new connection. If it raises, the connection is not used."""
+        """From now on await `check` to set up each new connection.
+
+        If it raises, the connection is not used.
+        """
         self._pool.connection_kwargs["redis_connect_func"] = check
 
     def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether this loop may use it. The loops of other threads and of forked processes may not."""
+        """Return whether this loop may use it.
+
+        The loops of other threads and of forked processes may not.
+        """
         if self._loop is loop:
             return True
         with self._owner_lock:
             if self._loop is None or self._loop.is_closed():
                 self._loop = loop
-                #: Commands without an answer, in order: first those that were sent, then those that wait.
+                #: Commands without an answer, in order: first those that were sent,
+                #: then those that wait.
                 self._commands: deque[_Command] = deque()
                 self._connection: AbstractConnection = self._pool.make_connection()
                 self._was_sent = False
@@ -333,7 +384,8 @@ class AutoPipeline:
             return self._loop is loop
 
     async def execute(self, packed: bytes, replicas: int = 0) -> Any:
-        """Send a packed command and return the answer once this many replicas have it, without a limit of time.
+        """Send a packed command and return the answer once this many replicas have it,
+        without a limit of time.
 
         Raises redis.RedisError, and RuntimeError on another loop.
         """
@@ -359,8 +411,8 @@ class AutoPipeline:
         await self._connection.disconnect(nowait=True)
 
     async def _send_all(self) -> None:
-        """Send what waits, one packet after the other, until nothing waits. After a failure send it again, until it is
-        given up: then all callers get an error.
+        """Send what waits, one packet after the other, until nothing waits. After a failure send it
+        again, until it is given up: then all callers get an error.
         """
         retries = self._new_retries()
         while self._commands:
@@ -371,7 +423,9 @@ class AutoPipeline:
                 await self._disconnect(exc)
                 pause = retries.pause_after(exc, was_sent=self._was_sent)
                 if pause is None:
-                    self._fail(f"no answer in {retries.failures} tries: {exc or type(exc).__name__}")
+                    self._fail(
+                        f"no answer in {retries.failures} tries: {exc or type(exc).__name__}"
+                    )
                     retries = self._new_retries()
                 else:
                     await asyncio.sleep(pause)
@@ -380,29 +434,38 @@ class AutoPipeline:
                 await self._connection.disconnect(nowait=True)
 
     async def _send_until_replicated(self) -> None:
-        """Send what waits. A write that too few replicas have is sent again, with what came meanwhile, until enough
-        have it: a caller that got an error would not know whether it survives. Raises RedisError.
+        """Send what waits. A write that too few replicas have is sent again, with what came
+        meanwhile, until enough have it: a caller that got an error would not know whether it
+        survives. Raises RedisError.
         """
         while True:
             try:
                 return await self._send_waiting()
             except NotReplicated as exc:
                 log_not_replicated(exc)
-                await self._connection.disconnect(nowait=True)  # another server may be the primary by now
+                # Another server may be the primary by now.
+                await self._connection.disconnect(nowait=True)
 
     async def _send_waiting(self) -> None:
-        """Send all commands in one packet and read their answers. Raises RedisError when the connection is lost."""
-        connection, loop = self._connection, asyncio.get_running_loop()
+        """Send all commands in one packet and read their answers.
+
+        Raises RedisError when the connection is lost.
+        """
+        connection = self._connection
+        loop = asyncio.get_running_loop()
         self._was_sent = False
         try:
             async with asyncio.timeout(CONNECT_SECONDS) as limit:
                 if connection.is_connected and await connection.can_read():
-                    # It was closed, or there is an answer to no command: the next one would be taken for ours.
+                    # It was closed, or there is an answer to no command:
+                    # the next one would be taken for ours.
                     await connection.disconnect(nowait=True)
                 if not connection.is_connected:
                     await connection.connect()
                 # A command that was not sent yet, and whose caller was cancelled, is never sent.
-                self._commands = deque(command for command in self._commands if not command.answer.done())
+                self._commands = deque(
+                    command for command in self._commands if not command.answer.done()
+                )
                 limit.reschedule(loop.time() + ANSWER_SECONDS)
                 packet = [command.packed for command in self._commands]
                 if not packet:
@@ -444,7 +507,10 @@ class AutoPipeline:
 
 
 async def _read(connection: AbstractConnection) -> Any:
-    """Read an answer; an error reply is returned as an exception. Raises RedisError when the connection is lost."""
+    """Read an answer; an error reply is returned as an exception.
+
+    Raises RedisError when the connection is lost.
+    """
     try:
         return await connection.read_response(disconnect_on_error=False)
     except ResponseError as exc:

@@ -1,4 +1,7 @@
-"""Failures: say in words why a Redis or a Sentinel cannot be used, and what cures it. Passwords are never shown."""
+"""Failures: say in words why a Redis or a Sentinel cannot be used, and what cures it.
+
+Passwords are never shown.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,9 @@ class _Words:
     prefix: str = ""
 
 
-_SERVER = _Words("write user and password into REDIS_URL: redis://user:password@host", "rediss://", "redis://")
+_SERVER = _Words(
+    "write user and password into REDIS_URL: redis://user:password@host", "rediss://", "redis://"
+)
 _SENTINEL = _Words(
     "write ?sentinel_username=...&sentinel_password=... into REDIS_URL: a Sentinel has a login of its own",
     "?sentinel_tls=yes", "no sentinel_tls", "sentinel_",
@@ -65,7 +70,9 @@ def failure_of(exc: BaseException, place: str, *, of_sentinel: bool = False) -> 
     if isinstance(exc, BusyLoadingError):
         return Failure(f"{place} reads its files after a start", "wait until it has", lasts=False)
     if isinstance(exc, InvalidResponse):
-        return Failure(f"{place} does not speak the protocol of Redis", "see which program listens there")
+        return Failure(
+            f"{place} does not speak the protocol of Redis", "see which program listens there"
+        )
     if isinstance(exc, ResponseError):
         return _refusal(exc, place)
     return _silence(exc, causes, place, words)
@@ -74,7 +81,9 @@ def failure_of(exc: BaseException, place: str, *, of_sentinel: bool = False) -> 
 def _tls_failure(exc: ssl.SSLError, place: str, words: _Words) -> Failure:
     if isinstance(exc, ssl.SSLCertVerificationError):
         cure = f"add ?{words.prefix}ssl_ca_certs=FILE with its authority to REDIS_URL, and use the name in it"
-        return Failure(f"{place} has a certificate that fails the check: {exc.verify_message}", cure)
+        return Failure(
+            f"{place} has a certificate that fails the check: {exc.verify_message}", cure
+        )
     if "CERTIFICATE_REQUIRED" in str(exc.reason):
         cure = f"add ?{words.prefix}ssl_certfile=FILE&{words.prefix}ssl_keyfile=FILE to REDIS_URL"
         return Failure(f"{place} asks for a client certificate", cure)
@@ -85,16 +94,24 @@ def _tls_failure(exc: ssl.SSLError, place: str, words: _Words) -> Failure:
 def _refusal(exc: ResponseError, place: str) -> Failure:
     text = str(exc)
     if "DB index" in text:
-        return Failure(f"{place} has no database of this number ({text})", "end REDIS_URL with one that it has, as /0")
+        return Failure(
+            f"{place} has no database of this number ({text})",
+            "end REDIS_URL with one that it has, as /0",
+        )
     if isinstance(exc, OutOfMemoryError):
         return Failure(
-            f"{place} has no memory left", "raise its maxmemory, or move it to a larger machine", lasts=False
+            f"{place} has no memory left",
+            "raise its maxmemory, or move it to a larger machine",
+            lasts=False,
         )
     if text.startswith("MISCONF"):
-        return Failure(f"{place} cannot write its files", "give its disk room, and see its log", lasts=False)
+        return Failure(
+            f"{place} cannot write its files", "give its disk room, and see its log", lasts=False
+        )
     if isinstance(exc, NoPermissionError):
         return Failure(
-            f"{place} forbids this user a command ({text})", f"allow it: {manual('reference/redis.md')} has the list"
+            f"{place} forbids this user a command ({text})",
+            f"allow it: {manual('reference/redis.md')} has the list",
         )
     return Failure(f"{place} refuses: {text}", "see its log and its settings")
 
@@ -102,7 +119,9 @@ def _refusal(exc: ResponseError, place: str) -> Failure:
 def _silence(exc: BaseException, causes: list[BaseException], place: str, words: _Words) -> Failure:
     """Return the failure of a server that gave no answer."""
     if any(isinstance(each, FileNotFoundError) for each in causes):
-        return Failure(f"{place}: no server has a socket there", "start it, or correct REDIS_URL", lasts=False)
+        return Failure(
+            f"{place}: no server has a socket there", "start it, or correct REDIS_URL", lasts=False
+        )
     if any(isinstance(each, PermissionError) for each in causes):
         cure = "let this user open it, or correct REDIS_URL"
         return Failure(f"{place} may not be opened by this user", cure)

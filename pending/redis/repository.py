@@ -1,4 +1,7 @@
-"""RedisActionRepository: pending actions in Redis. Each step is one script, one round trip, on the server's clock."""
+"""RedisActionRepository: pending actions in Redis.
+
+Each step is one script, one round trip, on the server's clock.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ LUA = Path(__file__).parent / "lua"
 
 
 class RedisActionRepository:
-    """Stores actions in Redis, for any number of processes. Every method raises redis.RedisError."""
+    """Stores actions in Redis, for any number of processes.
+
+    Every method raises redis.RedisError.
+    """
 
     def __init__(self, scripts: LuaScripts, effects: EffectNotes | None = None) -> None:
         self._scripts = scripts
@@ -36,11 +42,19 @@ class RedisActionRepository:
 
     async def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
         """Return actions by id."""
-        return [StoredAction.from_row(row) for row in await self._scripts.arun("read", conversation, {"pids": pids})]
+        return [
+            StoredAction.from_row(row)
+            for row in await self._scripts.arun("read", conversation, {"pids": pids})
+        ]
 
     async def open_form(self, conversation: str, pid: str) -> StoredAction | None:
-        """Return an action whose person begins to change it. An open question stays open for FORM_MS at least."""
-        return StoredAction.from_row(await self._scripts.arun("open_form", conversation, {"pid": pid}))
+        """Return an action whose person begins to change it.
+
+        An open question stays open for FORM_MS at least.
+        """
+        return StoredAction.from_row(
+            await self._scripts.arun("open_form", conversation, {"pid": pid})
+        )
 
     async def recent(self, conversation: str, user: str) -> list[StoredAction]:
         """Return the actions that were started lately, the last one first."""
@@ -58,16 +72,27 @@ class RedisActionRepository:
     async def stash(self, conversation: str, new_action: NewAction) -> float | None:
         """Store an action as shown, without a lease."""
         answer = await self._scripts.arun("stash", conversation, {"action": new_action.to_dict()})
-        return None if answer == "exists" else int(answer) / 1000
+        if answer == "exists":
+            return None
+        return int(answer) / 1000
 
-    async def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
+    async def change(
+        self, conversation: str, change: TurnChange
+    ) -> tuple[str, StoredAction | None]:
         """Make a transition or store new actions, without a lease."""
         answer, row = await self._scripts.arun("change", conversation, {"change": change.to_dict()})
         return str(answer), StoredAction.from_row(row)
 
-    async def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
+    async def claim(
+        self, claim: Claim, stored: StoredAction
+    ) -> tuple[ClaimStatus, ActionState | Literal[""]]:
         """Claim a shown action, once."""
-        args = {**_lease_args(claim), "pid": claim.pending_action_id, "by": claim.by, "kind": claim.kind}
+        args = {
+            **_lease_args(claim),
+            "pid": claim.pending_action_id,
+            "by": claim.by,
+            "kind": claim.kind,
+        }
         args |= {"mac": stored.mac, "seq": claim.seq}
         status, state = await self._scripts.arun("claim", claim.conversation, args, stored.record)
         return status, state
@@ -90,8 +115,15 @@ class RedisActionRepository:
 
     async def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
         """Take the last step before the effect."""
-        args = {**_lease_args(claim), "pid": claim.pending_action_id, "attempt": attempt, "mac": stored.mac}
-        verdict: StartVerdict = await self._scripts.arun("start", claim.conversation, args, stored.record)
+        args = {
+            **_lease_args(claim),
+            "pid": claim.pending_action_id,
+            "attempt": attempt,
+            "mac": stored.mac,
+        }
+        verdict: StartVerdict = await self._scripts.arun(
+            "start", claim.conversation, args, stored.record
+        )
         if self._effects and verdict == "go":
             self._effects.note_start(claim, stored.action)
         return verdict
@@ -100,11 +132,18 @@ class RedisActionRepository:
         """Record how an effect ended."""
         if self._effects:
             self._effects.note_end(claim, result)
-        args = {"pid": claim.pending_action_id, "attempt": attempt, "state": result.state, "seq": claim.seq}
+        args = {
+            "pid": claim.pending_action_id,
+            "attempt": attempt,
+            "state": result.state,
+            "seq": claim.seq,
+        }
         args |= {"told": result.outcome_text, "result": result.result, "output": result.output}
         args |= {"correction": result.correction}
         await self._scripts.arun("finish", claim.conversation, args)
 
 
 def _lease_args(claim: Claim) -> dict[str, Any]:
-    return claim.lease.args if claim.lease else {}
+    if claim.lease:
+        return claim.lease.args
+    return {}

@@ -14,9 +14,10 @@ from redis.retry import Retry
 from sayso.channels.http import backoff_seconds
 from sayso.pending.redis.url import NotWritable
 
-#: How long a command of a worker is sent again while no server answers, in seconds. A failover is usually over by then.
-#: It is the time for which a turn keeps its lease without renewing it (`sayso.workers.lease`): a turn that waits longer
-#: has lost its lease, and its worker leaves it to the next one.
+#: How long a command of a worker is sent again while no server answers, in seconds. A failover is
+#: usually over by then. It is the time for which a turn keeps its lease without renewing it
+#: (`sayso.workers.lease`): a turn that waits longer has lost its lease, and its worker leaves it to
+#: the next one.
 PATIENT_SECONDS = 9.0
 #: How often a command is sent whose connection breaks each time. The command may be the cause, and
 #: other commands wait behind it.
@@ -37,7 +38,10 @@ def pause_seconds(failures: int) -> float:
 
 
 class Retries:
-    """The failures of one command, or of several that are sent together. Lives until they are answered or given up."""
+    """The failures of one command, or of several that are sent together.
+
+    Lives until they are answered or given up.
+    """
 
     def __init__(
         self,
@@ -52,9 +56,11 @@ class Retries:
         self.failures = 0
 
     def pause_after(self, error: Exception, *, was_sent: bool = False) -> float | None:
-        """Return the seconds to wait before the next try, None when the commands are to be given up.
+        """Return the seconds to wait before the next try,
+        None when the commands are to be given up.
 
-        `was_sent`: whether a connection was there and took the commands, and broke before it answered all of them.
+        `was_sent`: whether a connection was there and took the commands,
+        and broke before it answered all of them.
         """
         now = self._clock()
         if self._began is None:

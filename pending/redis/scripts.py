@@ -25,18 +25,25 @@ from sayso.pending.redis.cluster import ClusterClient
 from sayso.pending.redis.connections import Connections, Halted
 from sayso.pending.repository import OPEN_STATES
 
-#: Keys of conversations are spread over this many hash tags, `{0}` to `{63}`. The number is part of the key layout.
+#: Keys of conversations are spread over this many hash tags, `{0}` to `{63}`.
+#: The number is part of the key layout.
 SHARDS = 64
-#: The version of the key layout. Version 2 has a watermark for each shard in place of one for the server.
+#: The version of the key layout. Version 2 has a watermark for each shard
+#: in place of one for the server.
 LAYOUT = 2
 
 
-#: What a script gets beside its named arguments, as it is: texts and bytes that Redis stores or compares.
+#: What a script gets beside its named arguments, as it is:
+#: texts and bytes that Redis stores or compares.
 Payload = str | bytes | int | float
 
 
 class WakeUpJob(NamedTuple):
-    """The RQ job that wakes a worker: its named arguments (`queue.lua`), and its hash field by field. Empty: no job."""
+    """The RQ job that wakes a worker: its named arguments (`queue.lua`),
+    and its hash field by field.
+
+    Empty: no job.
+    """
 
     names: Mapping[str, str] = {}
     fields: Sequence[Payload] = ()
@@ -45,7 +52,8 @@ class WakeUpJob(NamedTuple):
 #: Returns the job that wakes a worker for a conversation.
 WakeUp = Callable[[str], WakeUpJob]
 NO_JOB = WakeUpJob()
-#: Wakes a worker for a conversation, urgently or not, where the queue has a server of its own. It raises nothing.
+#: Wakes a worker for a conversation, urgently or not, where the queue has a server of its own.
+#: It raises nothing.
 WakeStep = Callable[[str, bool], Awaitable[None]]
 
 
@@ -56,7 +64,8 @@ def no_wake_up(_: str) -> WakeUpJob:
 
 #: A shard, or what else has a hash tag of its own on a cluster.
 Tag = int | str
-#: The named arguments of a script. Numbers above 10^14 are passed as text, since Lua writes them with 14 digits.
+#: The named arguments of a script. Numbers above 10^14 are passed as text,
+#: since Lua writes them with 14 digits.
 Arguments = Mapping[str, Any]
 NO_ARGUMENTS: Arguments = {}
 
@@ -66,8 +75,9 @@ LOOKS = frozenset({
     "trace",
     "turn_status", "undelivered", "paid_messages", "waits_for_answer",
 })  # fmt: skip
-#: Scripts whose writes must survive a failover before something is acknowledged, sent or run because of them. WAIT is
-#: about all that was written before, too: a worker with a lease sends no reply that only the primary has.
+#: Scripts whose writes must survive a failover before something is acknowledged, sent or run
+#: because of them. WAIT is about all that was written before, too: a worker with a lease sends no
+#: reply that only the primary has.
 DURABLE = frozenset({
     "accept", "accept_from", "change", "claim", "commit", "decide", "delivered", "finish", "forward", "identify",
     "journal", "lease", "notify", "stash", "start",
@@ -89,10 +99,12 @@ _OTHER_VERSION = re.compile(r"OTHER_VERSION (\d+)")
 RESUMED = "RESUMED"
 
 #: What follows the header of each script: do nothing in a halted shard.
-_HALT = "if redis.call('EXISTS', shard .. ':halted') == 1 then return redis.error_reply('HALTED') end\n"
+_HALT = (
+    "if redis.call('EXISTS', shard .. ':halted') == 1 then return redis.error_reply('HALTED') end\n"
+)
 _ONLY_HALTED = "if redis.call('EXISTS', shard .. ':halted') == 0 then return redis.error_reply('RESUMED') end\n"
-#: A shard that knows less than the caller has lost writes, and does nothing: a replica may be promoted without a new
-#: connection. Scripts that only read compare, all others count.
+#: A shard that knows less than the caller has lost writes, and does nothing: a replica may be
+#: promoted without a new connection. Scripts that only read compare, all others count.
 _COMPARE = """\
 if tonumber(redis.call('GET', shard .. ':tide') or '0') < (args.watermark or 0) then
   return redis.error_reply('HALTED')
@@ -104,11 +116,12 @@ if redis.call('INCR', shard .. ':tide') <= (args.watermark or 0) then
   return redis.error_reply('HALTED')
 end
 """
-#: The last lines of a script that may wake a worker, where the queue has a server of its own: its result, and whether
-#: a worker is to be woken.
+#: The last lines of a script that may wake a worker, where the queue has a server of its own: its
+#: result, and whether a worker is to be woken.
 _IN_TWO_STEPS = "local result = script()\nreturn {result or false, wake}"
 _URGENT = 2
-#: The parts that scripts share. The first line of a script or part names those that it uses: `-- needs: actions, keys`.
+#: The parts that scripts share. The first line of a script or part names those that it uses:
+#: `-- needs: actions, keys`.
 _SHARED = Path(__file__).parent / "lua" / "shared"
 _NEEDS = re.compile(r"-- needs: (.*)")
 _LIMITS = {name: value for name, value in vars(limits).items() if name.isupper()}
@@ -138,23 +151,28 @@ class LuaScript:
 
 
 class LuaScripts:
-    """Runs the Lua scripts of one folder by their hashes; where the server does not know one, its text is sent.
+    """Runs the Lua scripts of one folder by their hashes; where the server does not know one,
+    its text is sent.
 
     A script is sent again when its reply was lost, so each one gives the same answer the second
     time. On a halted server all raise Halted. One that meets a record of a newer release raises
     OtherVersion, and changes nothing of it. Raises ValueError for a client that does not decode its
     answers.
 
-    Scripts that wake a worker store its job themselves. With `wake`, the queue has a server of its own: then they
-    report that a worker is to be woken, and `wake` does it.
+    Scripts that wake a worker store its job themselves. With `wake`, the queue has a server of its
+    own: then they report that a worker is to be woken, and `wake` does it.
     """
 
-    def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX, wake: WakeStep | None = None) -> None:
+    def __init__(
+        self, client: Redis, folder: Path, *, prefix: str = PREFIX, wake: WakeStep | None = None
+    ) -> None:
         in_cluster = isinstance(client, ClusterClient)
         #: Whether a script sees only the shard that it runs for.
         self.in_cluster = in_cluster
         if not in_cluster and not client.connection_pool.connection_kwargs.get("decode_responses"):
-            raise ValueError("this Redis client answers in bytes: create it with decode_responses=True")
+            raise ValueError(
+                "this Redis client answers in bytes: create it with decode_responses=True"
+            )
         self._prefix = prefix
         self._connections = Connections.of(client)
         self._wake = wake
@@ -163,19 +181,28 @@ class LuaScripts:
         self._scripts = {name: LuaScript.of(text) for name, text in texts.items()}
         self._waking = {name for name, text in texts.items() if wake and _IN_TWO_STEPS in text}
 
-    def run(self, name: str, conversation: str, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
+    def run(
+        self, name: str, conversation: str, args: Arguments = NO_ARGUMENTS, *payloads: Payload
+    ) -> Any:
         """Run a script for one conversation and block. Raises redis.RedisError."""
         return run_without_loop(self.arun(name, conversation, args, *payloads))
 
-    async def arun(self, name: str, conversation: str, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
-        """Run a script for one conversation without blocking the event loop. Raises redis.RedisError."""
+    async def arun(
+        self, name: str, conversation: str, args: Arguments = NO_ARGUMENTS, *payloads: Payload
+    ) -> Any:
+        """Run a script for one conversation without blocking the event loop.
+
+        Raises redis.RedisError.
+        """
         return await self._run(name, shard_of(conversation), conversation, args, payloads)
 
     async def arun_for_channel(self, name: str, conversation: str, args: Arguments) -> Any:
-        """Run a script about the rate of a conversation's channel, on the node of the channel: a cluster has it apart
-        from the shards. Raises redis.RedisError.
+        """Run a script about the rate of a conversation's channel, on the node of the channel: a
+        cluster has it apart from the shards. Raises redis.RedisError.
         """
-        return await self._run(name, f"pace:{conversation.partition(':')[0]}", conversation, args, ())
+        return await self._run(
+            name, f"pace:{conversation.partition(':')[0]}", conversation, args, ()
+        )
 
     def run_for_people(self, name: str, channel: str, args: Arguments) -> Any:
         """Run a script about the ids of a channel's people and block.
@@ -193,27 +220,41 @@ class LuaScripts:
         """Return the key with the numbers and marks of a conversation, its `lane` in the scripts."""
         return f"{self._prefix}{{{shard_of(conversation)}}}:lane:{conversation}"
 
-    def on_shard(self, name: str, shard: int, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
+    def on_shard(
+        self, name: str, shard: int, args: Arguments = NO_ARGUMENTS, *payloads: Payload
+    ) -> Any:
         """Run a script for a shard as a whole and block. Raises redis.RedisError."""
         return run_without_loop(self._run(name, shard, "-", args, payloads))
 
     def on_every_shard(self, name: str, args: Arguments) -> list[Any]:
-        """Run a script once per shard, in order, and return all answers. Raises redis.RedisError."""
+        """Run a script once per shard, in order, and return all answers.
+
+        Raises redis.RedisError.
+        """
         return [self.on_shard(name, shard, args) for shard in range(SHARDS)]
 
     def call(
         self, name: str, shard: Tag, conversation: str, args: Arguments, payloads: Sequence[Payload]
     ) -> tuple[LuaScript, tuple[Payload, ...]]:
-        """Return a script, and what EVAL gets after it: two keys, the named arguments as JSON, and the payloads.
+        """Return a script, and what EVAL gets after it: two keys, the named arguments as JSON,
+        and the payloads.
 
-        No key has the first name. So while a cluster moves the slot, no node has both keys, and none runs the script
-        on the part of the data that it has: it answers TRYAGAIN.
+        No key has the first name. So while a cluster moves the slot, no node has both keys, and
+        none runs the script on the part of the data that it has: it answers TRYAGAIN.
         """
-        named = to_json({"conversation": conversation, "watermark": self._connections.watermarks.get(shard, 0), **args})
+        named = to_json(
+            {
+                "conversation": conversation,
+                "watermark": self._connections.watermarks.get(shard, 0),
+                **args,
+            }
+        )
         key = f"{self._prefix}{{{shard}}}"
         return self._scripts[name], (2, key, f"{key}:tide", named, *payloads)
 
-    async def _run(self, name: str, shard: Tag, conversation: str, args: Arguments, payloads: Sequence[Payload]) -> Any:
+    async def _run(
+        self, name: str, shard: Tag, conversation: str, args: Arguments, payloads: Sequence[Payload]
+    ) -> Any:
         answer = await self._ask(name, shard, conversation, args, payloads)
         if self._wake and name in self._waking:
             answer, wake = answer
@@ -221,14 +262,21 @@ class LuaScripts:
                 await self._wake(conversation, wake == _URGENT)
         return answer
 
-    async def _ask(self, name: str, shard: Tag, conversation: str, args: Arguments, payloads: Sequence[Payload]) -> Any:
+    async def _ask(
+        self, name: str, shard: Tag, conversation: str, args: Arguments, payloads: Sequence[Payload]
+    ) -> Any:
         script, rest = self.call(name, shard, conversation, args, payloads)
-        began, durable = time.perf_counter(), name in DURABLE
+        began = time.perf_counter()
+        durable = name in DURABLE
         try:
             try:
-                answer = await self._connections.ask_async("EVALSHA", script.sha, *rest, durable=durable)
+                answer = await self._connections.ask_async(
+                    "EVALSHA", script.sha, *rest, durable=durable
+                )
             except NoScriptError:
-                answer = await self._connections.ask_async("EVAL", script.text, *rest, durable=durable)
+                answer = await self._connections.ask_async(
+                    "EVAL", script.text, *rest, durable=durable
+                )
         except RedisError as exc:
             REDIS_ERRORS.labels(type(exc).__name__).inc()
             if isinstance(exc, ResponseError) and str(exc).startswith(_HALTED):
@@ -242,9 +290,11 @@ class LuaScripts:
 
 
 def _script_text(path: Path, *, split: bool = False, in_cluster: bool = False) -> str:
-    """Return a script with all that it needs before it: the header, the halt check, the constants, the shared parts.
+    """Return a script with all that it needs before it: the header, the halt check, the constants,
+    the shared parts.
 
-    Redis runs the whole text on every call. A part that a script does not need would cost as much as another command.
+    Redis runs the whole text on every call. A part that a script does not need
+    would cost as much as another command.
     """
     check = _HALT + (_COMPARE if path.stem in LOOKS else _RISE)
     if path.stem.startswith(RESUME):
@@ -254,16 +304,23 @@ def _script_text(path: Path, *, split: bool = False, in_cluster: bool = False) -
     texts = {"header": (_SHARED / "header.lua").read_text() + check}
     _add_parts(path, texts)
     if "queue" in texts:
-        texts["queue"] = f"local wake, queue_is_elsewhere = 0, {str(split).lower()}\n{texts['queue']}"
+        texts["queue"] = (
+            f"local wake, queue_is_elsewhere = 0, {str(split).lower()}\n{texts['queue']}"
+        )
         if split:
             texts["script"] = f"local function script()\n{texts['script']}\nend\n{_IN_TWO_STEPS}"
     if "channel" in texts:
-        texts["channel"] = f"local channel_is_elsewhere = {str(in_cluster).lower()}\n{texts['channel']}"
+        texts["channel"] = (
+            f"local channel_is_elsewhere = {str(in_cluster).lower()}\n{texts['channel']}"
+        )
     return "\n".join([lua_constants(), *texts.values()])
 
 
 def _add_parts(path: Path, texts: dict[str, str]) -> None:
-    """Add a script to the texts, after the parts that it needs. Raises ValueError for an unknown part."""
+    """Add a script to the texts, after the parts that it needs.
+
+    Raises ValueError for an unknown part.
+    """
     text = path.read_text()
     needs = _NEEDS.match(text)
     for name in needs[1].split(", ") if needs else ():

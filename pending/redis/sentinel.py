@@ -23,16 +23,24 @@ Address = tuple[str, int]
 
 
 class NoPrimary(RedisConnectionError):
-    """Raised when no Sentinel names a primary that can be reached. The message says why, and the cure."""
+    """Raised when no Sentinel names a primary that can be reached.
+
+    The message says why, and the cure.
+    """
 
 
 class PrimarySilent(RedisTimeoutError):
-    """Raised when the primary that Sentinels name takes no connection in time. The message has the cure."""
+    """Raised when the primary that Sentinels name takes no connection in time.
+
+    The message has the cure.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentinelService:
-    """A service: a primary and its replicas, which Sentinels watch. Lives as long as the connections to it.
+    """A service: a primary and its replicas, which Sentinels watch.
+
+    Lives as long as the connections to it.
 
     `options` are those of a connection to a Sentinel, with its login.
     """
@@ -50,7 +58,10 @@ class SentinelService:
         return f"{self.name}@{','.join(f'{host}:{port}' for host, port in sorted(self.addresses))}"
 
     def primary(self) -> Address:
-        """Return the address of the primary from the first Sentinel that knows it. Raises NoPrimary."""
+        """Return the address of the primary from the first Sentinel that knows it.
+
+        Raises NoPrimary.
+        """
         problems = []
         for address in list(self._order):
             try:
@@ -69,7 +80,9 @@ class SentinelService:
         for host, port in list(self._order):
             try:
                 async with AsyncRedis(host=host, port=port, **self._client_options) as sentinel:
-                    found = self._address_in(_by_name(await sentinel.sentinel_masters()), (host, port))
+                    found = self._address_in(
+                        _by_name(await sentinel.sentinel_masters()), (host, port)
+                    )
             except RedisError as exc:
                 problems.append(_Problem.of(exc, (host, port)))
             else:
@@ -78,14 +91,21 @@ class SentinelService:
         raise NoPrimary(max(problems).text)
 
     def unreachable(self, address: Address, exc: OSError) -> RedisError:
-        """Return the error for a primary that does not answer at the address that the Sentinels name."""
+        """Return the error for a primary that does not answer at
+        the address that the Sentinels name.
+        """
         cure = "start it or, if it is alive, set replica-announce-ip and replica-announce-port to what is reached here"
         says = f"the Sentinels name {_text(address)} as the primary of {self.name!r}, which does not answer from here"
         text = f"{says} ({type(exc).__name__}): {cure}"
-        return PrimarySilent(text) if isinstance(exc, TimeoutError) else NoPrimary(text)
+        if isinstance(exc, TimeoutError):
+            return PrimarySilent(text)
+        return NoPrimary(text)
 
     def risks(self) -> list[str]:
-        """Return the reasons why a failover may not happen. Raises NoPrimary, and redis.RedisError."""
+        """Return the reasons why a failover may not happen.
+
+        Raises NoPrimary, and redis.RedisError.
+        """
         self.primary()
         with self.client(self._order[0]) as sentinel:
             state = _by_name(sentinel.sentinel_masters())[self.name]
@@ -99,13 +119,21 @@ class SentinelService:
         risks = []
         if quorum:
             needed = f"{count} Sentinels know {self.name!r}, its quorum is {state['quorum']}"
-            risks.append(f"no failover can happen now ({needed}; {quorum}): start the Sentinels that are missing")
+            risks.append(
+                f"no failover can happen now ({needed}; {quorum}): start the Sentinels that are missing"
+            )
         elif count < 3:
-            risks.append(f"only {count} Sentinels watch {self.name!r}: run three, on three machines")
+            risks.append(
+                f"only {count} Sentinels watch {self.name!r}: run three, on three machines"
+            )
         if not int(state["num-slaves"]):
-            risks.append(f"{self.name!r} has no replica that could take over: start one on another machine")
+            risks.append(
+                f"{self.name!r} has no replica that could take over: start one on another machine"
+            )
         if len(self.addresses) < min(count, 2):
-            risks.append(f"the URL names one of {count} Sentinels, and nothing works without that one: name them all")
+            risks.append(
+                f"the URL names one of {count} Sentinels, and nothing works without that one: name them all"
+            )
         return risks
 
     def client(self, address: Address) -> Redis:
@@ -134,11 +162,15 @@ class SentinelService:
         address = str(state["ip"]), int(state["port"])
         if state["is_sdown"] or state["is_odown"]:
             says = f"the primary of {self.name!r}, {_text(address)}, is down, and no replica is promoted yet"
-            raise _NotUsable(4, f"{says}: see the log of the Sentinel at {_text(sentinel)} if this lasts")
+            raise _NotUsable(
+                4, f"{says}: see the log of the Sentinel at {_text(sentinel)} if this lasts"
+            )
         return address
 
     def ask_others(self) -> None:
-        """Ask the other Sentinels first from now on: the last one named a server that is no primary any more."""
+        """Ask the other Sentinels first from now on: the last one named a
+        server that is no primary any more.
+        """
         first, *others = self._order
         self._order[:] = [*others, first]  # in one step: other threads read it
 
@@ -149,7 +181,10 @@ class SentinelService:
 
 
 class _NotUsable(RedisError):
-    """Raised when a Sentinel answered and its answer names no primary. `rank` is higher the more it explains."""
+    """Raised when a Sentinel answered and its answer names no primary.
+
+    `rank` is higher the more it explains.
+    """
 
     def __init__(self, rank: int, text: str) -> None:
         super().__init__(text)
@@ -168,7 +203,9 @@ class _Problem:
         place = _text(sentinel)
         if isinstance(exc, _NotUsable):
             return cls(exc.rank, str(exc))
-        if isinstance(exc, ResponseError) and not isinstance(exc, AuthenticationError | NoPermissionError):
+        if isinstance(exc, ResponseError) and not isinstance(
+            exc, AuthenticationError | NoPermissionError
+        ):
             cure = "write the address of a Sentinel, usually port 26379, or a URL that begins with redis://"
             return cls(2, f"the server at {place} is no Sentinel ({exc}): {cure}")
         if isinstance(exc, NoPermissionError):
@@ -176,12 +213,19 @@ class _Problem:
         failure = failure_of(exc, f"the Sentinel at {place}", of_sentinel=True)
         if failure.lasts or "closes" in failure.says or "handshake" in failure.says:
             return cls(1, str(failure))
-        return cls(0, f"no Sentinel answers, last asked {place} ({type(exc).__name__}): start them, or see REDIS_URL")
+        return cls(
+            0,
+            f"no Sentinel answers, last asked {place} ({type(exc).__name__}): start them, or see REDIS_URL",
+        )
 
 
 def _by_name(services: Any) -> dict[str, Mapping[str, Any]]:
-    """Return the services of a Sentinel by their names, in whichever of its forms redis-py returns them."""
-    return dict(services) if isinstance(services, Mapping) else {each["name"]: each for each in services}
+    """Return the services of a Sentinel by their names,
+    in whichever of its forms redis-py returns them.
+    """
+    if isinstance(services, Mapping):
+        return dict(services)
+    return {each["name"]: each for each in services}
 
 
 def _text(address: Address) -> str:

@@ -11,22 +11,40 @@ from sayso.config.cli.command import Options, SaysoCommand, fail, pass_options
 
 @click.command(
     cls=SaysoCommand,
-    examples=["sayso bench", "sayso bench --workers 4 --webs 2 --seconds 120", "sayso bench -c sayso.yaml --json"],
+    examples=[
+        "sayso bench",
+        "sayso bench --workers 4 --webs 2 --seconds 120",
+        "sayso bench -c sayso.yaml --json",
+    ],
 )
 @click.option(
-    "--seconds", type=click.FloatRange(min=6, max=3600), default=60.0, show_default=True, help="How long to measure."
+    "--seconds",
+    type=click.FloatRange(min=6, max=3600),
+    default=60.0,
+    show_default=True,
+    help="How long to measure.",
 )
-@click.option("--webs", type=click.IntRange(1, 8), default=1, show_default=True, help="Web processes.")
-@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Worker processes.")
-@click.option("--redis", "redis_url", default="", help="The URL of a Redis to measure.  [default: one of its own]")
+@click.option(
+    "--webs", type=click.IntRange(1, 8), default=1, show_default=True, help="Web processes."
+)
+@click.option(
+    "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Worker processes."
+)
+@click.option(
+    "--redis",
+    "redis_url",
+    default="",
+    help="The URL of a Redis to measure.  [default: one of its own]",
+)
 @pass_options
 def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: str) -> None:
     """Measure how many webhooks and turns a second this machine takes, and name what limits it.
 
-    It starts Redis, web and worker processes of its own, and sends them messages from a Slack of its own; the model is
-    a script. Nothing of a bot is touched: with --config it only takes `workers` and `spool` from the file. On a Redis
-    that is given with --redis it writes keys of its own, and removes them. --data names the folder whose disk is
-    measured; without it the folder is temporary.
+    It starts Redis, web and worker processes of its own, and sends them messages from a Slack of
+    its own; the model is a script. Nothing of a bot is touched: with --config it only takes
+    `workers` and `spool` from the file. On a Redis that is given with --redis it writes keys of its
+    own, and removes them. --data names the folder whose disk is measured; without it the folder is
+    temporary.
     """
     from redis.exceptions import RedisError
 
@@ -36,11 +54,18 @@ def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: 
     from sayso.testing.bench.run import Bench, BenchPlan
     from sayso.testing.simulation.processes import MachineError
 
-    settings = options.load(running=False, without_secrets=True) if options.config else None
+    if options.config:
+        settings = options.load(running=False, without_secrets=True)
+    else:
+        settings = None
     folder = options.new_folder("sayso-bench-")
-    options.say(f"measuring for {seconds:g} s with {webs} web and {workers} worker processes; data in {folder}")
+    options.say(
+        f"measuring for {seconds:g} s with {webs} web and {workers} worker processes; data in {folder}"
+    )
     try:
-        result = Bench(BenchPlan(seconds, webs, workers, settings, redis_url), folder, options.say).run()
+        result = Bench(
+            BenchPlan(seconds, webs, workers, settings, redis_url), folder, options.say
+        ).run()
     except (MachineError, EmbeddedRedisError) as exc:
         fail(str(exc))  # its folder has the log
     except ValueError as exc:  # of a URL

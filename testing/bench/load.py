@@ -1,4 +1,6 @@
-"""SlackLoad: people who write signed Slack messages, and a Slack that gets the answers, timed on one event loop."""
+"""SlackLoad: people who write signed Slack messages, and a Slack that gets the answers,
+timed on one event loop.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,18 @@ from sayso.testing.platforms.webhooks import slack_text
 PATIENCE = 60.0
 
 _SENT = json.dumps({"ok": True, "ts": "1795300000.000001"}).encode()
-_RESPONSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(_SENT)
+_RESPONSE_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(_SENT)
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One message: the status of its webhook, and the seconds until it was accepted and until the answer was sent.
+    """One message: the status of its webhook, and the seconds until it was
+    accepted and until the answer was sent.
 
-    The status is 0 where the connection broke. `reply_seconds` is 0 for a message that was not accepted.
+    The status is 0 where the connection broke.
+    `reply_seconds` is 0 for a message that was not accepted.
     """
 
     status: int
@@ -36,10 +42,12 @@ class Exchange:
 
 @dataclass(slots=True)
 class SlackLoad:
-    """Sends and receives messages inside `async with`, on the loop that runs it. `url` is the bot's URL of Slack.
+    """Sends and receives messages inside `async with`, on the loop that runs it.
 
-    Chats are direct messages: the name of a chat begins with D. The strict fakes of `sayso.testing.platforms` would
-    cost more than what is measured.
+    `url` is the bot's URL of Slack.
+
+    Chats are direct messages: the name of a chat begins with D. The strict fakes of
+    `sayso.testing.platforms` would cost more than what is measured.
     """
 
     url: str = ""
@@ -52,7 +60,9 @@ class SlackLoad:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Platform(self._take), "127.0.0.1", 0, backlog=1024)
+        self._server = await loop.create_server(
+            lambda: _Platform(self._take), "127.0.0.1", 0, backlog=1024
+        )
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
@@ -65,15 +75,19 @@ class SlackLoad:
     async def say(self, port: int, text: str, *, line: int = 0) -> float:
         """Send a message to the web at a port and wait for the answer. Return the seconds between.
 
-        Each message is from another chat, because a chat's rate limit is too low. `line` is the kept-alive connection
-        to send on, for people who write at once. Raises AssertionError unless the message was accepted.
+        Each message is from another chat, because a chat's rate limit is too low. `line` is the
+        kept-alive connection to send on, for people who write at once. Raises AssertionError unless
+        the message was accepted.
         """
         exchange = await self.exchange(port, text, line=line)
         assert exchange.status == 200, exchange.status  # noqa: S101  # nothing else is expected here
         return exchange.reply_seconds
 
     async def exchange(self, port: int, text: str, *, line: int = 0) -> Exchange:
-        """Send a message as `say` does, and return all times. Raises TimeoutError after PATIENCE seconds."""
+        """Send a message as `say` does, and return all times.
+
+        Raises TimeoutError after PATIENCE seconds.
+        """
         number = next(self._numbers)
         chat = f"D{number:07}"
         waiting = self._waiting[chat] = asyncio.get_running_loop().create_future()
@@ -104,7 +118,8 @@ class SlackLoad:
 
     async def _post(self, port: int, chat: str, text: str, number: int, line: int) -> int:
         connection = self._connections.get((port, line))
-        if connection is None or connection.reader.at_eof():  # a web closes a connection that was idle for long
+        # A web closes a connection that was idle for long.
+        if connection is None or connection.reader.at_eof():
             connection = Connection(*await asyncio.open_connection("127.0.0.1", port))
             self._connections[port, line] = connection
         try:
@@ -157,12 +172,16 @@ class _Platform(asyncio.Protocol):
         self._read += data
         head, found, rest = self._read.partition(b"\r\n\r\n")
         lowered = head.lower()
-        if not found or len(rest) < (length := int(lowered.partition(b"content-length:")[2].partition(b"\r\n")[0])):
+        if not found or len(rest) < (
+            length := int(lowered.partition(b"content-length:")[2].partition(b"\r\n")[0])
+        ):
             return
         self._read = rest[length:]
         message = json.loads(rest[:length])
         closing = b"connection: close" in lowered
-        self._transport.write(_RESPONSE_HEAD + (b"Connection: close\r\n\r\n" if closing else b"\r\n") + _SENT)
+        self._transport.write(
+            _RESPONSE_HEAD + (b"Connection: close\r\n\r\n" if closing else b"\r\n") + _SENT
+        )
         if closing:
             self._transport.close()
         if "text" in message:  # "is thinking…" has none

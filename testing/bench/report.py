@@ -24,11 +24,15 @@ def lines_of(result: BenchResult) -> Iterator[str]:
     yield "webhooks, with no worker running"
     yield from _table("connections", result.webhooks, has_replies=False)
     yield ""
-    turns, webhooks = best(result.turns), best(result.webhooks)
+    turns = best(result.turns)
+    webhooks = best(result.webhooks)
     limit = result.limit(result.turns)
     yield f"{turns.per_second:,.0f} turns a second. The limit: {limit.name}. {_sentence(limit.advice)}"
     limit = result.limit(result.webhooks)
-    refused = "up to the first 503" if result.webhooks[-1].refused else "and none was answered 503"
+    if result.webhooks[-1].refused:
+        refused = "up to the first 503"
+    else:
+        refused = "and none was answered 503"
     yield f"{webhooks.per_second:,.0f} webhooks a second, {refused}. The limit: {limit.name}. {_sentence(limit.advice)}"
     if result.half:
         times = _times(result.half, has_replies=True)
@@ -69,28 +73,50 @@ def _step(step: Step) -> dict[str, Any]:
         "per_second": round(step.per_second, 1),
         "refused": step.refused,
         "accept_ms": _percentiles([each.accept_seconds for each in step.exchanges]),
-        "reply_ms": _percentiles([each.reply_seconds for each in step.exchanges if each.reply_seconds]),
+        "reply_ms": _percentiles(
+            [each.reply_seconds for each in step.exchanges if each.reply_seconds]
+        ),
         "cpu": {name: round(share, 3) for name, share in usage.cpu.items()},
-        "waiting": usage.waiting and {name: round(share, 3) for name, share in usage.waiting.items()},
+        "waiting": usage.waiting
+        and {name: round(share, 3) for name, share in usage.waiting.items()},
         "machine": usage.machine and round(usage.machine, 3),
         "redis_disk_wait": usage.disk_wait and round(usage.disk_wait, 3),
     }
 
 
 def _percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    return {name: round(percentile(seconds, share) * 1000, 2) for name, share in _SHARES.items()} if seconds else {}
+    if seconds:
+        return {
+            name: round(percentile(seconds, share) * 1000, 2) for name, share in _SHARES.items()
+        }
+    return {}
 
 
 def _table(name: str, steps: Sequence[Step], *, has_replies: bool) -> Iterator[str]:
-    heads = [name, "a second", "accepted", *(["answered"] if has_replies else []), "CPU of one processor"]
+    heads = [
+        name,
+        "a second",
+        "accepted",
+        *(["answered"] if has_replies else []),
+        "CPU of one processor",
+    ]
     rows = [heads]
     for step in steps:
-        cpu = ", ".join(f"{part} {share:.0%}" for part, share in step.usage.cpu.items() if share >= 0.005)
-        figures = [str(step.at_once), f"{step.per_second:,.0f}", *_times(step, has_replies=has_replies), cpu]
+        cpu = ", ".join(
+            f"{part} {share:.0%}" for part, share in step.usage.cpu.items() if share >= 0.005
+        )
+        figures = [
+            str(step.at_once),
+            f"{step.per_second:,.0f}",
+            *_times(step, has_replies=has_replies),
+            cpu,
+        ]
         rows.append(figures)
     widths = [max(len(row[at]) for row in rows) for at in range(len(heads) - 1)]
     for row in rows:
-        yield "  ".join([*(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]])
+        yield "  ".join(
+            [*(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]
+        )
 
 
 def _times(step: Step, *, has_replies: bool) -> list[str]:
@@ -108,7 +134,9 @@ def _ms(seconds: float) -> str:
 
 
 def _figure(seconds: float) -> str:
-    return f"{seconds * 1000:.3g}" if seconds < 1 else f"{seconds * 1000:,.0f}"
+    if seconds < 1:
+        return f"{seconds * 1000:.3g}"
+    return f"{seconds * 1000:,.0f}"
 
 
 def _sentence(text: str) -> str:

@@ -48,9 +48,11 @@ FIRST_MESSAGES = 20
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """What to measure: for how many seconds, with how many processes, and on which Redis ("" for one of its own).
+    """What to measure: for how many seconds, with how many processes,
+    and on which Redis ("" for one of its own).
 
-    Of the bot's `settings` it takes what its processes do at once. All else would reach models, platforms or data.
+    Of the bot's `settings` it takes what its processes do at once. All else would reach models,
+    platforms or data.
     """
 
     seconds: float = 60.0
@@ -79,15 +81,26 @@ class BenchResult:
     def limit(self, steps: Sequence[Step]) -> Limit:
         """Return what limited the best step."""
         if steps[-1].refused:
-            return Limit("limits.conversations", "the web answered 503: no more conversations may have work at once")
-        step, alone, is_turns = best(steps), steps[0].exchanges, steps is self.turns
-        seconds = [each.reply_seconds if is_turns else each.accept_seconds for each in alone if each.status == 200]
+            return Limit(
+                "limits.conversations",
+                "the web answered 503: no more conversations may have work at once",
+            )
+        step = best(steps)
+        alone = steps[0].exchanges
+        is_turns = steps is self.turns
+        seconds = [
+            each.reply_seconds if is_turns else each.accept_seconds
+            for each in alone
+            if each.status == 200
+        ]
         name, count = (
             ("workers.concurrency", self.plan.workers * self.plan.concurrency)
             if is_turns
             else ("`sayso web --threads`", self.plan.webs * WEB_THREADS)
         )
-        return limit_of(step.usage, Places(name, count, step.per_second * percentile(seconds, 0.5)), self.redis)
+        return limit_of(
+            step.usage, Places(name, count, step.per_second * percentile(seconds, 0.5)), self.redis
+        )
 
 
 def best(steps: Sequence[Step]) -> Step:
@@ -113,16 +126,22 @@ class Bench:
     async def _run(self) -> BenchResult:
         async with SlackLoad() as load:
             profile = Profile(workers=self.plan.workers, webs=self.plan.webs)
-            machine = Machine(profile, self.data, lambda url: self._settings(load, url), self.plan.redis_url)
+            machine = Machine(
+                profile, self.data, lambda url: self._settings(load, url), self.plan.redis_url
+            )
             with self._keys_removed(), machine:
                 try:
                     return await self._measure(load, machine)
                 except (TimeoutError, ExceptionGroup) as exc:
-                    raise MachineError(f"a message was not answered: see the log in {self.data}") from exc
+                    raise MachineError(
+                        f"a message was not answered: see the log in {self.data}"
+                    ) from exc
 
     async def _measure(self, load: SlackLoad, machine: Machine) -> BenchResult:
         with connect(machine.redis_url) as client:
-            result = BenchResult(self.plan, redis_times(client, f"{self.name}:probe"), fsync_seconds(self.data))
+            result = BenchResult(
+                self.plan, redis_times(client, f"{self.name}:probe"), fsync_seconds(self.data)
+            )
             meter = Meter(lambda: _pids(machine), client, machine.redis.pid or redis_pid(client))
             ports = [int(address.rpartition(":")[2]) for address in machine.addresses]
             steps = Steps(load, ports, meter, self.plan.seconds / STEPS)
@@ -130,7 +149,9 @@ class Bench:
                 await steps.talk(ports[0], 0)
             for people in PEOPLE:
                 result.turns.append(await steps.at_once(people, steps.talk))
-                self.say(f"{people:4} people at once: {result.turns[-1].per_second:,.0f} turns a second")
+                self.say(
+                    f"{people:4} people at once: {result.turns[-1].per_second:,.0f} turns a second"
+                )
             rate = max(1.0, best(result.turns).per_second / 2)
             result.half = await steps.a_second(rate, 2 * self.plan.seconds / STEPS)
             self.say(f"at half of that, {rate:,.0f} turns a second: measured")
@@ -138,14 +159,19 @@ class Bench:
                 await asyncio.to_thread(parent.stop)
             for connections in PEOPLE:
                 result.webhooks.append(await steps.at_once(connections, steps.deliver))
-                self.say(f"{connections:4} connections: {result.webhooks[-1].per_second:,.0f} webhooks a second")
+                self.say(
+                    f"{connections:4} connections: {result.webhooks[-1].per_second:,.0f} webhooks a second"
+                )
                 if result.webhooks[-1].refused:
                     break
         return result
 
     @contextmanager
     def _keys_removed(self) -> Iterator[None]:
-        """Remove all keys of this run from a Redis that is not its own. Raises redis.RedisError and ValueError."""
+        """Remove all keys of this run from a Redis that is not its own.
+
+        Raises redis.RedisError and ValueError.
+        """
         if not self.plan.redis_url:
             yield
             return
@@ -166,7 +192,11 @@ class Bench:
                     for key in part:
                         pipeline.hget(key, field_name)
                     names = pipeline.execute()
-                keys += [key for key, name in zip(part, names, strict=True) if name in (queue, queue.encode())]
+                keys += [
+                    key
+                    for key, name in zip(part, names, strict=True)
+                    if name in (queue, queue.encode())
+                ]
         for part in batched(keys):
             client.unlink(*part)
         client.srem("rq:queues", f"rq:queue:{queue}")
@@ -174,7 +204,10 @@ class Bench:
     def _settings(self, load: SlackLoad, url: str) -> dict[str, Any]:
         """Return the configuration: one channel on our Slack, a model that costs nothing, no tools."""
         bot = self.plan.settings
-        given = {"spool": bot.spool, "allow_open_redis": bot.allow_open_redis} if bot else {}
+        if bot:
+            given = {"spool": bot.spool, "allow_open_redis": bot.allow_open_redis}
+        else:
+            given = {}
         workers = bot.workers.model_dump() if bot else {}
         return {
             **given,
@@ -184,13 +217,22 @@ class Bench:
             "agent": {"model": "offline"},
             "workers": {**workers, "still_after": 0},
             "limits": HIGH_LIMITS,
-            "channels": {"desk": {"platform": "slack", "messages_per_second": 0, **fake_channel("slack", load.url)}},
+            "channels": {
+                "desk": {
+                    "platform": "slack",
+                    "messages_per_second": 0,
+                    **fake_channel("slack", load.url),
+                }
+            },
         }
 
 
 def _pids(machine: Machine) -> Mapping[str, Sequence[int]]:
     parts = {WEB: machine.webs, WORKER: machine.workers.parents}
-    return {name: [each.process.pid for each in children if each.process] for name, children in parts.items()}
+    return {
+        name: [each.process.pid for each in children if each.process]
+        for name, children in parts.items()
+    }
 
 
 def batched(keys: Iterable[Any]) -> Iterator[list[Any]]:

@@ -18,7 +18,9 @@ TEXT = "hello there"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: the number of people or messages, what happened to each message, how long it took, and its usage."""
+    """One step: the number of people or messages, what happened to each message, how long it took,
+    and its usage.
+    """
 
     at_once: int
     seconds: float
@@ -55,7 +57,10 @@ class Steps:
         self._exchanges.append(await self.load.deliver(port, TEXT, line=line))
 
     async def at_once(self, count: int, send: Callable[[int, int], Awaitable[None]]) -> Step:
-        """Have this many people send one message after the other. The step ends early after a 503."""
+        """Have this many people send one message after the other.
+
+        The step ends early after a 503.
+        """
         stopped = asyncio.Event()
 
         async def person(line: int) -> None:
@@ -72,7 +77,9 @@ class Steps:
 
     async def a_second(self, rate: float, seconds: float) -> Step:
         """Send this many messages a second, whether or not earlier ones are answered."""
-        free, lines, began = list[int](), itertools.count(1000), time.perf_counter()
+        free = list[int]()
+        lines = itertools.count(1000)
+        began = time.perf_counter()
         stopped = asyncio.Event()
 
         async def one() -> None:
@@ -99,14 +106,16 @@ class Steps:
         await asyncio.sleep(seconds * WARM_UP)
         self.load.answers.clear()
         self._exchanges = []
-        exchanges, started = self._exchanges, time.perf_counter()
+        exchanges = self._exchanges
+        started = time.perf_counter()
         self.meter.start()
         while time.perf_counter() < started + seconds * (1 - WARM_UP):
             await asyncio.sleep(LOOK_SECONDS)
             self.meter.look()
             if exchanges and exchanges[-1].status == 503:
                 break
-        elapsed, usage = time.perf_counter() - started, self.meter.stop()
+        elapsed = time.perf_counter() - started
+        usage = self.meter.stop()
         self._exchanges = []
         return Step(count, elapsed, exchanges, usage)
 

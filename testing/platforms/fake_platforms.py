@@ -1,18 +1,19 @@
-"""Fakes of Twilio, Telegram and Slack on one port. They refuse what the platforms refuse, and record what they accept.
+"""Fakes of Twilio, Telegram and Slack on one port.
+
+They refuse what the platforms refuse, and record what they accept.
 
 In Python: `with FakePlatforms() as platforms: ...`. As a process:
 `python -m sayso.testing.platforms.fake_platforms --port 0`.
 
 The platforms answer below /twilio/..., /telegram/... and /slack/... Tests use:
 
-GET /ledger          the accepted messages, in order, normalized
-GET /calls           all other calls
-GET /busiest         the most messages that each platform accepted within a second
-GET /blobs/<sha256>  a file that arrived
-POST /script         {"platform", "error", "times", "seconds"}: how the next messages fail
-POST /rate           {"platform", "per_second"}: faster messages get the platform's 429
-POST /close          {"platform": "twilio", "address"}: close the 24-hour window of an address; POST /open opens it
-POST /fail           {"platform": "twilio", "address", "code"}: accept messages to it and report them as failed with
+GET /ledger          the accepted messages, in order, normalized GET /calls           all other
+calls GET /busiest         the most messages that each platform accepted within a second GET
+/blobs/<sha256>  a file that arrived POST /script         {"platform", "error", "times", "seconds"}:
+how the next messages fail POST /rate           {"platform", "per_second"}: faster messages get the
+platform's 429 POST /close          {"platform": "twilio", "address"}: close the 24-hour window of
+an address; POST /open opens it POST /fail           {"platform": "twilio", "address", "code"}:
+accept messages to it and report them as failed with
                      this code; without a code no more
 POST /arrive         {"platform": "twilio", "address", "body", "ago"}: a message without a webhook
 POST /update         {"update"}: an update for a Telegram bot that calls getUpdates
@@ -44,7 +45,8 @@ from sayso.testing.platforms.slack import FakeSlack
 from sayso.testing.platforms.telegram import FakeTelegram
 from sayso.testing.platforms.twilio import FakeTwilio
 
-#: Credentials that the fakes accept, and secrets that sign their webhooks. They are not valid on real platforms.
+#: Credentials that the fakes accept, and secrets that sign their webhooks.
+#: They are not valid on real platforms.
 TWILIO_ACCOUNT_SID = "AC0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"
 TWILIO_AUTH_TOKEN = "test-auth-token-0123456789abcdef"
 TELEGRAM_TOKEN = "7000000001:AAtest-telegram-token-0123456789"
@@ -69,8 +71,8 @@ FailureSource = Callable[[str, str], ScriptedFailure | None]
 class FakePlatforms:
     """All three platforms on one local port, from `with` to its end.
 
-    `fakes` has the fake of each platform by the name that its path begins with. `failures` is called for every message
-    without a scripted failure.
+    `fakes` has the fake of each platform by the name that its path begins with. `failures` is
+    called for every message without a scripted failure.
     """
 
     def __init__(self, port: int = 0, *, failures: FailureSource | None = None) -> None:
@@ -84,9 +86,13 @@ class FakePlatforms:
         )
         self.telegram = FakeTelegram(self.ledger, TELEGRAM_TOKEN)
         self.fakes: dict[str, Fake] = {
-            "twilio": FakeTwilio(self.ledger, TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, self.twilio_url),
+            "twilio": FakeTwilio(
+                self.ledger, TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, self.twilio_url
+            ),
             "telegram": self.telegram,
-            "slack": FakeSlack(self.ledger, SLACK_BOT_TOKEN, self.slack_url, config_token=SLACK_CONFIG_TOKEN),
+            "slack": FakeSlack(
+                self.ledger, SLACK_BOT_TOKEN, self.slack_url, config_token=SLACK_CONFIG_TOKEN
+            ),
         }
 
     def __enter__(self) -> Self:
@@ -114,8 +120,9 @@ class FakePlatforms:
     def script(self, platform: str, error: str, times: int = 1, seconds: float = 0.0) -> None:
         """Fail the next `times` messages of a platform.
 
-        `error`: "429", "500", "502", "503"; "drop" hangs up before accepting, "lost" after; "slow" answers after
-        `seconds`; anything else is the platform's own error (Slack's code, Twilio's number, Telegram's description).
+        `error`: "429", "500", "502", "503"; "drop" hangs up before accepting, "lost" after; "slow"
+        answers after `seconds`; anything else is the platform's own error (Slack's code, Twilio's
+        number, Telegram's description).
         """
         self._fake(platform)
         self.ledger.script(platform, error, times, seconds)
@@ -126,7 +133,10 @@ class FakePlatforms:
         self.ledger.limit(platform, per_second)
 
     def close(self, platform: str, address: str, *, closed: bool = True) -> None:
-        """Close or open the 24-hour window of an address. Raises ValueError for a platform without windows."""
+        """Close or open the 24-hour window of an address.
+
+        Raises ValueError for a platform without windows.
+        """
         fake = self.fakes.get(platform)
         if not isinstance(fake, FakeTwilio):
             raise ValueError(f"{platform!r} has no windows: only twilio has")
@@ -142,15 +152,23 @@ class FakePlatforms:
             raise ValueError(f"{platform!r} reports no failures later: only twilio does")
         fake.failing[address] = code
 
-    def arrive(self, platform: str, address: str, body: str = "", ago: float = 0.0, sid: str = "") -> None:
-        """Add a message of this many seconds ago without a webhook. Raises ValueError for a platform without a list."""
+    def arrive(
+        self, platform: str, address: str, body: str = "", ago: float = 0.0, sid: str = ""
+    ) -> None:
+        """Add a message of this many seconds ago without a webhook.
+
+        Raises ValueError for a platform without a list.
+        """
         fake = self.fakes.get(platform)
         if not isinstance(fake, FakeTwilio):
             raise ValueError(f"{platform!r} has no list of messages: only twilio has")
         fake.inbound.arrive(address, body, ago=ago, sid=sid)
 
     def host(self, platform: str, data: bytes) -> str:
-        """Store a file that a person sends. Return its name in webhooks: a URL (Twilio, Slack) or a file_id."""
+        """Store a file that a person sends.
+
+        Return its name in webhooks: a URL (Twilio, Slack) or a file_id.
+        """
         return self._fake(platform).host(data)
 
     def update(self, update: dict[str, Any]) -> None:
@@ -173,7 +191,9 @@ class FakePlatforms:
         if prefix == "busiest":
             return json_response(self.ledger.busiest())
         if prefix == "blobs" and rest in self.ledger.blobs:
-            return FakeResponse(200, self.ledger.blobs[rest], {"Content-Type": "application/octet-stream"})
+            return FakeResponse(
+                200, self.ledger.blobs[rest], {"Content-Type": "application/octet-stream"}
+            )
         return self._command(prefix, call)
 
     def _fake(self, name: str) -> Fake:
@@ -201,10 +221,15 @@ class FakePlatforms:
         if failure.error == "lost":
             fake.answer(call)
             return None
-        return None if failure.error == "drop" else fake.failure(failure.error)
+        if failure.error == "drop":
+            return None
+        return fake.failure(failure.error)
 
     def _command(self, name: str, call: RecordedRequest) -> FakeResponse:
-        """Run a command of a test. An unknown one is an error, so that a typo does not pass unnoticed."""
+        """Run a command of a test.
+
+        An unknown one is an error, so that a typo does not pass unnoticed.
+        """
         commands: dict[str, Callable[..., None]] = {
             "script": self.script,
             "rate": self.rate,
@@ -242,7 +267,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        answer = self.server.platforms.answer(RecordedRequest(self.command, self.path, headers, body))
+        answer = self.server.platforms.answer(
+            RecordedRequest(self.command, self.path, headers, body)
+        )
         if answer is None:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,6 @@
-"""What all fake platforms share: requests, responses, scripted failures, and the ledger of accepted messages."""
+"""What all fake platforms share: requests, responses, scripted failures,
+and the ledger of accepted messages.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ class RecordedRequest:
         if "json" in kind:
             return {**fields, **json.loads(self.body or b"{}")}
         if "multipart" in kind:
-            return {**fields, **{part.name: part.body.decode() for part in self.parts if not part.filename}}
+            return {
+                **fields,
+                **{part.name: part.body.decode() for part in self.parts if not part.filename},
+            }
         return fields
 
     @property
@@ -81,7 +86,8 @@ def _part(chunk: bytes) -> FormPart:
     header = head.decode()
     return FormPart(
         name=_field(header, r'name="([^"]*)"'),
-        filename=_field(header, r'filename="([^";]*)'),  # as Telegram reads it: not decoded, and ended by ;
+        # As Telegram reads it: not decoded, and ended by ;.
+        filename=_field(header, r'filename="([^";]*)'),
         mime=_field(header, r"(?i)content-type: (\S+)"),
         body=body.removesuffix(b"\r\n"),
     )
@@ -104,7 +110,9 @@ class FakeResponse:
 def json_response(value: Any, status: int = 200, **headers: str) -> FakeResponse:
     """Return a JSON response."""
     names = {name.replace("_", "-"): content for name, content in headers.items()}
-    return FakeResponse(status, json.dumps(value).encode(), {"Content-Type": "application/json", **names})
+    return FakeResponse(
+        status, json.dumps(value).encode(), {"Content-Type": "application/json", **names}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,8 @@ class ScriptedFailure:
 class RequestLog:
     """Records what arrives at all platforms, in order. Safe to use from threads.
 
-    `state` is what a platform stores besides, such as the URL of a webhook. `clock` returns monotonic seconds.
+    `state` is what a platform stores besides, such as the URL of a webhook.
+    `clock` returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -168,7 +177,9 @@ class RequestLog:
         """Edit a message. Its previous content is appended to its `edits`."""
         with self._lock:
             entry = self.sent[number - 1]
-            entry.setdefault("edits", []).append({name: entry[name] for name in ("text", "buttons", "raw")})
+            entry.setdefault("edits", []).append(
+                {name: entry[name] for name in ("text", "buttons", "raw")}
+            )
             entry.update(text=text, buttons=buttons, raw=raw)
 
     def busiest(self) -> dict[str, int]:
@@ -196,13 +207,17 @@ class RequestLog:
     def script(self, platform: str, error: str, times: int, seconds: float) -> None:
         """Let the next `times` messages of a platform fail."""
         with self._lock:
-            self._failures.setdefault(platform, deque()).extend([ScriptedFailure(error, seconds)] * times)
+            self._failures.setdefault(platform, deque()).extend(
+                [ScriptedFailure(error, seconds)] * times
+            )
 
     def next_failure(self, platform: str) -> ScriptedFailure | None:
         """Return the failure of the next message, if one is scripted."""
         with self._lock:
             waiting = self._failures.get(platform)
-            return waiting.popleft() if waiting else None
+            if waiting:
+                return waiting.popleft()
+            return None
 
     def limit(self, platform: str, per_second: float) -> None:
         """Limit the messages per second of a platform; 0.1 is one in ten seconds."""
@@ -212,12 +227,17 @@ class RequestLog:
             self._rates[platform], self._taken[platform] = per_second, deque()
 
     def admits(self, platform: str) -> bool:
-        """Return whether a message is within the platform's limit. Refused messages do not count."""
+        """Return whether a message is within the platform's limit.
+
+        Refused messages do not count.
+        """
         with self._lock:
             rate = self._rates.get(platform)
             if rate is None:
                 return True
-            now, taken, most = self._clock(), self._taken[platform], max(1, int(rate))
+            now = self._clock()
+            taken = self._taken[platform]
+            most = max(1, int(rate))
             while taken and now - taken[0] >= most / rate:
                 taken.popleft()
             if len(taken) >= most:

@@ -16,7 +16,13 @@ from typing import Any
 from slack_sdk.errors import SlackObjectFormationError
 from slack_sdk.models.blocks import Block
 
-from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedRequest, RequestLog, json_response
+from sayso.testing.platforms.server import (
+    ACCEPTED,
+    FakeResponse,
+    RecordedRequest,
+    RequestLog,
+    json_response,
+)
 from sayso.testing.platforms.slack_manifests import CREDENTIALS, METHOD_PARAMETERS, SlackManifests
 from sayso.testing.platforms.slack_oauth import FakeGrant, FakeInstallations
 from sayso.testing.platforms.slack_views import FakeViews
@@ -25,18 +31,36 @@ SlackPayload = dict[str, Any]
 #: The scopes of an app with all features of our bots.
 SCOPES = frozenset(
     {
-        *("app_mentions:read", "assistant:write", "channels:history", "channels:read", "chat:write", "commands"),
-        *("files:read", "files:write", "groups:history", "groups:read", "im:history", "im:write", "mpim:history"),
+        *(
+            "app_mentions:read",
+            "assistant:write",
+            "channels:history",
+            "channels:read",
+            "chat:write",
+            "commands",
+        ),
+        *(
+            "files:read",
+            "files:write",
+            "groups:history",
+            "groups:read",
+            "im:history",
+            "im:write",
+            "mpim:history",
+        ),
     }
 )
 _FILES = "/files-pri/"
-_LOGIN = b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"
+_LOGIN = (
+    b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"
+)
 _FORM_JSON = ("blocks", "files", "channels", "loading_messages", "view")
 #: The time of all messages of the bot; people write in the seconds after it.
 _SECOND = 1795204700
 _TS = re.compile(rf"{_SECOND}\.(\d{{6,}})")
 _MESSAGE_FIELDS = ("channel", "text", "blocks", "parse", "link_names", "markdown_text")
-#: The parameters of each method. Slack ignores unknown ones; the fake refuses them, to find our mistakes.
+#: The parameters of each method. Slack ignores unknown ones; the fake refuses them,
+#: to find our mistakes.
 _TAKES = {
     "chat.postMessage": (*_MESSAGE_FIELDS, "thread_ts", "unfurl_links", "unfurl_media"),
     "chat.postEphemeral": (*_MESSAGE_FIELDS, "thread_ts", "user"),
@@ -66,7 +90,8 @@ _NEEDS = {
 #: Prefix of the methods that need an app configuration token instead of a bot token.
 _MANIFEST_METHODS = "apps.manifest."
 #: The most characters of one message: of its text, and of all its blocks together.
-_TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
+_TEXT_LIMIT = 4000
+_BLOCKS_LIMIT = 13_200
 
 
 class FakeSlack:
@@ -89,13 +114,18 @@ class FakeSlack:
         clock: Callable[[], float] = time.monotonic,
         config_token: str = "",
     ) -> None:
-        self.scopes, self.manifests, self.upload_status = SCOPES, SlackManifests(), 200
+        self.scopes = SCOPES
+        self.manifests = SlackManifests()
+        self.upload_status = 200
         self.status_error = ""
         self.session_error = ""
         #: With which code a title is refused, "" to take each.
         self.title_error = ""
         self.has_stop_button = True
-        self._ledger, self._token, self._url, self._clock = ledger, token, url, clock
+        self._ledger = ledger
+        self._token = token
+        self._url = url
+        self._clock = clock
         self._config_token = config_token
         self._uploads: dict[str, dict[str, Any]] = {}
         self._posted: dict[str, list[float]] = defaultdict(list)
@@ -118,7 +148,9 @@ class FakeSlack:
     @property
     def session_titles(self) -> dict[tuple[str, str], str]:
         """The title that each session got when it was created, "" without one, by chat and thread."""
-        titles: dict[tuple[str, str], str] = self._ledger.state.setdefault("slack session titles", {})
+        titles: dict[tuple[str, str], str] = self._ledger.state.setdefault(
+            "slack session titles", {}
+        )
         return titles
 
     @property
@@ -128,7 +160,10 @@ class FakeSlack:
         return states
 
     def sends(self, call: RecordedRequest) -> bool:
-        """Return whether this call sends or edits a message. The last of its three calls sends a file."""
+        """Return whether this call sends or edits a message.
+
+        The last of its three calls sends a file.
+        """
         return call.route.removeprefix("/api/") in _TAKES
 
     def answer(self, call: RecordedRequest) -> FakeResponse:
@@ -137,7 +172,8 @@ class FakeSlack:
             return self._receive_upload(call)
         if call.route.startswith(_FILES):
             return self._download(call)
-        method, params = call.route.removeprefix("/api/"), _params(call)
+        method = call.route.removeprefix("/api/")
+        params = _params(call)
         authorization = call.headers.get("authorization", "")
         if method == "oauth.v2.access":
             return json_response(self.oauth.access(authorization, params))
@@ -155,7 +191,9 @@ class FakeSlack:
         needed = _NEEDS.get(method)
         if needed and needed not in self.scopes:
             provided = ",".join(sorted(self.scopes))
-            return json_response({"ok": False, "error": "missing_scope", "needed": needed, "provided": provided})
+            return json_response(
+                {"ok": False, "error": "missing_scope", "needed": needed, "provided": provided}
+            )
         steps = {
             "chat.postMessage": self._post,
             "chat.postEphemeral": self._post_ephemeral,
@@ -164,10 +202,15 @@ class FakeSlack:
             "files.getUploadURLExternal": self._begin_upload,
             "files.completeUploadExternal": self._complete_upload,
         }
-        return steps[method](params) if method in steps else self._other_method(method, params)
+        if method in steps:
+            return steps[method](params)
+        return self._other_method(method, params)
 
     def _refuses(self, token: str, method: str) -> str:
-        """Return why a token may not call a method. Bot and configuration tokens have different methods."""
+        """Return why a token may not call a method.
+
+        Bot and configuration tokens have different methods.
+        """
         tokens = {self._token: False, **({self._config_token: True} if self._config_token else {})}
         if token not in tokens:
             if method.startswith(_MANIFEST_METHODS):
@@ -175,7 +218,9 @@ class FakeSlack:
             return self.oauth.refusal(token)
         if method.startswith(_MANIFEST_METHODS) and method not in METHOD_PARAMETERS:
             return "unknown_method"
-        return "" if tokens[token] is method.startswith(_MANIFEST_METHODS) else "not_allowed_token_type"
+        if tokens[token] is method.startswith(_MANIFEST_METHODS):
+            return ""
+        return "not_allowed_token_type"
 
     def _grant_method(self, method: str, grant: FakeGrant) -> FakeResponse:
         """Answer about a token of one workspace among many."""
@@ -215,18 +260,25 @@ class FakeSlack:
             return json_response(self.views.open(params, team))
         if method == "views.update":
             return json_response(self.views.update(params))
-        return steps[method](params) if method in steps else self.failure("unknown_method")
+        if method in steps:
+            return steps[method](params)
+        return self.failure("unknown_method")
 
     def failure(self, error: str) -> FakeResponse:
         """Return a scripted error: an HTTP status, or one of Slack's codes with status 200."""
         if error == "429":
             return json_response({"ok": False, "error": "ratelimited"}, 429, Retry_After="7")
         if error.isdecimal():
-            return FakeResponse(int(error), b"<html>upstream error</html>", {"Content-Type": "text/html"})
+            return FakeResponse(
+                int(error), b"<html>upstream error</html>", {"Content-Type": "text/html"}
+            )
         return json_response({"ok": False, "error": error})
 
     def host(self, data: bytes, team: str = "T0ACME") -> str:
-        """Store a file that a person sent. Return its url_private_download; its last part goes to `file_id`."""
+        """Store a file that a person sent.
+
+        Return its url_private_download; its last part goes to `file_id`.
+        """
         digest = self._ledger.host(data)
         self._ledger.state.setdefault("slack files", {})[digest] = team
         return f"https://files.slack.com{_FILES}{team}-F0FILE/download/{digest}"
@@ -239,7 +291,9 @@ class FakeSlack:
     def busiest(self, channel: str, seconds: float = 1.0) -> int:
         """Return the most messages posted in one channel within this many seconds."""
         times = self._posted[channel]
-        return max((sum(start <= at < start + seconds for at in times) for start in times), default=0)
+        return max(
+            (sum(start <= at < start + seconds for at in times) for start in times), default=0
+        )
 
     def _download(self, call: RecordedRequest) -> FakeResponse:
         """Return the file; with a wrong token a login page and no error, as Slack does."""
@@ -248,11 +302,9 @@ class FakeSlack:
         if token != self._token and not self._is_team_file(token, call.route):
             return FakeResponse(200, _LOGIN, {"Content-Type": "text/html; charset=utf-8"})
         data = self._ledger.blobs.get(call.route.rpartition("/")[2])
-        return (
-            FakeResponse(404, b"")
-            if data is None
-            else FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
-        )
+        if data is None:
+            return FakeResponse(404, b"")
+        return FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
 
     def _is_team_file(self, token: str, route: str) -> bool:
         """Return whether a token is that of the file's workspace, or of its organization."""
@@ -262,7 +314,9 @@ class FakeSlack:
         return grant.is_organization or route.startswith(f"{_FILES}{grant.id}-")
 
     def _file_info(self, params: dict[str, Any]) -> FakeResponse:
-        digests = [digest for digest in self._ledger.blobs if self.file_id(digest) == params.get("file")]
+        digests = [
+            digest for digest in self._ledger.blobs if self.file_id(digest) == params.get("file")
+        ]
         team = ""
         if digests:
             team = self._ledger.state["slack files"][digests[0]]
@@ -270,7 +324,9 @@ class FakeSlack:
             return self.failure("file_not_found")
         url = f"https://files.slack.com{_FILES}{team}-F0FILE/download/{digests[0]}"
         size = len(self._ledger.blobs[digests[0]])
-        return json_response({"ok": True, "file": {"id": params["file"], "size": size, "url_private_download": url}})
+        return json_response(
+            {"ok": True, "file": {"id": params["file"], "size": size, "url_private_download": url}}
+        )
 
     def _open_conversation(self, params: dict[str, Any]) -> FakeResponse:
         """Return the direct message with one person, always the same."""
@@ -334,7 +390,10 @@ class FakeSlack:
         return bool(self._ledger.sent[number - 1]["thread"])
 
     def _end_status(self, params: dict[str, Any]) -> None:
-        """Remove the status of the thread that a message or file was posted in. An edit removes none."""
+        """Remove the status of the thread that a message or file was posted in.
+
+        An edit removes none.
+        """
         chat = params.get("channel") or params.get("channel_id")
         self.statuses.pop((str(chat), str(params.get("thread_ts"))), None)
 
@@ -352,7 +411,9 @@ class FakeSlack:
             buttons=_buttons(blocks),
             raw=params,
         )
-        return json_response({"ok": True, "channel": params["channel"], "ts": f"{_SECOND}.{number:06d}"})
+        return json_response(
+            {"ok": True, "channel": params["channel"], "ts": f"{_SECOND}.{number:06d}"}
+        )
 
     def _post_ephemeral(self, params: dict[str, Any]) -> FakeResponse:
         """Post a message that only one member of a channel sees."""
@@ -369,7 +430,10 @@ class FakeSlack:
         return json_response({"ok": True, "message_ts": f"{_SECOND}.{number:06d}"})
 
     def _update(self, params: dict[str, Any]) -> FakeResponse:
-        """Edit one of our own messages in its channel. `blocks` is required: without it Slack keeps the old ones."""
+        """Edit one of our own messages in its channel.
+
+        `blocks` is required: without it Slack keeps the old ones.
+        """
         blocks = params.get("blocks")
         error = _message_error("chat.update", params, blocks or [])
         number, entry = self._own_message(params)
@@ -377,10 +441,17 @@ class FakeSlack:
             return self.failure(error or "message_not_found")
         if blocks is None:
             blocks = entry["raw"].get("blocks") or []
-        self._ledger.edit(number, text=_shown_text(params, blocks), buttons=_buttons(blocks), raw=params)
+        self._ledger.edit(
+            number, text=_shown_text(params, blocks), buttons=_buttons(blocks), raw=params
+        )
         edited = {"user": "B0ACME", "ts": f"{_SECOND}.999999"}
         message = {"type": "message", "text": params["text"], "edited": edited}
-        event = {"channel": params["channel"], "ts": params["ts"], "text": params["text"], "message": message}
+        event = {
+            "channel": params["channel"],
+            "ts": params["ts"],
+            "text": params["text"],
+            "message": message,
+        }
         return json_response({"ok": True, **event})
 
     def _own_message(self, params: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -412,7 +483,9 @@ class FakeSlack:
             return self.failure("invalid_arguments")
         file_id = f"F{len(self._uploads):06d}"
         self._uploads[file_id] = {"filename": params["filename"], "length": int(params["length"])}
-        return json_response({"ok": True, "file_id": file_id, "upload_url": f"{self._url}/upload/{file_id}"})
+        return json_response(
+            {"ok": True, "file_id": file_id, "upload_url": f"{self._url}/upload/{file_id}"}
+        )
 
     def _receive_upload(self, call: RecordedRequest) -> FakeResponse:
         if self.upload_status != 200:
@@ -440,12 +513,23 @@ class FakeSlack:
                 media=self._uploads[file["id"]]["media"],
                 raw=params,
             )
-        return json_response({"ok": True, "files": [{"id": file["id"], "title": file.get("title")} for file in files]})
+        return json_response(
+            {
+                "ok": True,
+                "files": [{"id": file["id"], "title": file.get("title")} for file in files],
+            }
+        )
 
 
 def auth_test(scopes: Collection[str]) -> FakeResponse:
     """Return the answer to auth.test, with the scopes in a header."""
-    who = {"user": "acme", "user_id": "U0BOT", "bot_id": "B0BOT", "team": "Acme", "team_id": "T0ACME"}
+    who = {
+        "user": "acme",
+        "user_id": "U0BOT",
+        "bot_id": "B0BOT",
+        "team": "Acme",
+        "team_id": "T0ACME",
+    }
     return json_response({"ok": True, **who}, X_OAuth_Scopes=",".join(sorted(scopes)))
 
 
@@ -458,7 +542,10 @@ def _params(call: RecordedRequest) -> dict[str, Any]:
 
 
 def _message_error(method: str, params: dict[str, Any], blocks: list[dict[str, Any]]) -> str:
-    """Return the error of a message. A user id is not a channel: the direct message must have been opened."""
+    """Return the error of a message.
+
+    A user id is not a channel: the direct message must have been opened.
+    """
     if not set(params) <= set(_TAKES[method]):
         return "invalid_arg_name"
     if not str(params.get("channel", "")).startswith(("C", "D", "G")):
@@ -471,18 +558,29 @@ def _message_error(method: str, params: dict[str, Any], blocks: list[dict[str, A
         return "msg_too_long"
     if not _valid(blocks):
         return "invalid_blocks"
-    return "msg_blocks_too_long" if sum(len(_text(block)) for block in blocks) > _BLOCKS_LIMIT else ""
+    if sum(len(_text(block)) for block in blocks) > _BLOCKS_LIMIT:
+        return "msg_blocks_too_long"
+    return ""
 
 
 def _valid(blocks: list[dict[str, Any]]) -> bool:
     """Return whether Slack's own models accept every field of the blocks, and no id appears twice."""
     try:
         are_known = [block.to_dict() for block in Block.parse_all(blocks)] == blocks
-    except (SlackObjectFormationError, AttributeError, TypeError):  # out of bounds; of no kind; no block at all
+    except (
+        SlackObjectFormationError,
+        AttributeError,
+        TypeError,
+    ):  # out of bounds; of no kind; no block at all
         return False
     if not are_known or len(blocks) > 50:
         return False
-    keys = [key["action_id"] for block in blocks for key in block.get("elements", ()) if "action_id" in key]
+    keys = [
+        key["action_id"]
+        for block in blocks
+        for key in block.get("elements", ())
+        if "action_id" in key
+    ]
     rows = [block["block_id"] for block in blocks if "block_id" in block]
     unique = all(len(set(ids)) == len(ids) for ids in (keys, rows))
     return unique and all(isinstance(row, str) and len(row) <= 255 for row in rows)

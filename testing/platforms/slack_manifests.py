@@ -179,9 +179,19 @@ def _json_schema(shape: Any) -> SlackPayload:
         case dict():
             properties = {name.rstrip("!"): _json_schema(part) for name, part in shape.items()}
             required = [name[:-1] for name in shape if name.endswith("!")]
-            return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+            return {
+                "type": "object",
+                "properties": properties,
+                "required": required,
+                "additionalProperties": False,
+            }
         case list():
-            return {"type": "array", "items": _json_schema(shape[0]), "minItems": 1, "uniqueItems": True}
+            return {
+                "type": "array",
+                "items": _json_schema(shape[0]),
+                "minItems": 1,
+                "uniqueItems": True,
+            }
         case str():
             return {"type": "string", "pattern": shape}
         case int():

@@ -54,8 +54,8 @@ class FakeInstallations:
     before_refresh: Callable[[], None] = lambda: None
     #: Of how many renewals the answer is lost: Slack has made a new token, and its answer has none.
     lost_answers: int = 0
-    #: For how many seconds a refresh token works again after its first use. Slack documents "a short
-    #: grace period"; without one, each second use is noticed.
+    #: For how many seconds a refresh token works again after its first use. Slack documents "a
+    #: short grace period"; without one, each second use is noticed.
     grace_seconds: float = 0.0
     _grants: dict[str, FakeGrant] = field(default_factory=dict)
     _codes: dict[str, FakeGrant] = field(default_factory=dict)

@@ -132,7 +132,10 @@ class FakeViews:
         """
         if status != 200:
             raise ValueError(f"Slack shows that it could not connect: status {status}")
-        answer = json.loads(body) if body else {"response_action": "clear"}
+        if body:
+            answer = json.loads(body)
+        else:
+            answer = {"response_action": "clear"}
         match answer:
             case {"response_action": "clear"}:
                 self.opened.remove(view)
@@ -261,7 +264,10 @@ def _state_of(element: SlackView, given: str | None) -> SlackView:
         case "checkboxes":
             options = element.get("initial_options") or []
             if given is not None:
-                options = element["options"] if given == "true" else []
+                if given == "true":
+                    options = element["options"]
+                else:
+                    options = []
             return {"type": kind, "selected_options": options}
         case "datepicker" | "timepicker":
             name = kind.removesuffix("picker")

@@ -1,4 +1,6 @@
-"""A fake of Telegram's Bot API: messages, webhooks, updates, commands, files, and Telegram's own rules."""
+"""A fake of Telegram's Bot API: messages, webhooks, updates, commands, files,
+and Telegram's own rules.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from sayso.testing.platforms.telegram_text import (
 
 _LOCAL = ("127.0.0.1", "localhost")
 #: The largest photo, and the largest other file, in bytes.
-_PHOTO_LIMIT, _UPLOAD_LIMIT = 10 * 1024 * 1024, 50 * 1024 * 1024
+_PHOTO_LIMIT = 10 * 1024 * 1024
+_UPLOAD_LIMIT = 50 * 1024 * 1024
 #: Media types that Telegram plays or shows; it sends others as documents.
 _PLAYED = {
     "audio": ("audio/mpeg", "audio/mp4", "audio/x-m4a", "audio/m4a"),
@@ -37,12 +40,21 @@ _PLAYED = {
 }
 #: The kinds of update that a webhook may ask for: those that the library knows, and two newer ones.
 UPDATES = frozenset((*Update.ALL_TYPES, "stopped_message_generation", "subscription"))
-#: The stored state of a bot: its webhook as getWebhookInfo shows it (tests may add to it), its commands by language,
-#: and the updates that wait for getUpdates.
-WEBHOOK, COMMANDS, WAITING = "telegram webhook", "telegram commands", "telegram updates"
+#: The stored state of a bot: its webhook as getWebhookInfo shows it (tests may add to it), its
+#: commands by language, and the updates that wait for getUpdates.
+WEBHOOK = "telegram webhook"
+COMMANDS = "telegram commands"
+WAITING = "telegram updates"
 #: The commands of a bot in groups, by language.
 GROUP_COMMANDS = "telegram group commands"
-METHODS = ("getMe", "setWebhook", "deleteWebhook", "getWebhookInfo", "setMyCommands", "getMyCommands")
+METHODS = (
+    "getMe",
+    "setWebhook",
+    "deleteWebhook",
+    "getWebhookInfo",
+    "setMyCommands",
+    "getMyCommands",
+)
 _BOT = {
     "is_bot": True,
     "first_name": "Acme",
@@ -56,8 +68,8 @@ _NO_WEBHOOK = {"url": "", "has_custom_certificate": False, "pending_update_count
 _ALLOWED = "telegram allowed updates"
 #: The default kinds of update.
 _USUAL = UPDATES - {"chat_member", "message_reaction", "message_reaction_count"}
-#: The numbers of getUpdates: name, default, smallest and largest. Telegram silently takes the nearest one in range; no
-#: caller means that.
+#: The numbers of getUpdates: name, default, smallest and largest. Telegram silently takes the
+#: nearest one in range; no caller means that.
 _NUMBERS = (("offset", 0, -100, 2**31 - 1), ("limit", 100, 1, 100), ("timeout", 0, 0, 50))
 #: Groups that became supergroups, old id to new: stored in the ledger, for tests to add to.
 MOVED = "telegram moved"
@@ -154,7 +166,8 @@ class FakeTelegram:
     chat_fields = ("chat_id",)
 
     def __init__(self, ledger: RequestLog, token: str) -> None:
-        self._ledger, self._token = ledger, token
+        self._ledger = ledger
+        self._token = token
         self.updates = UpdateQueue(ledger)
 
     @property
@@ -176,7 +189,9 @@ class FakeTelegram:
         try:
             if self._version < _SINCE.get(method, (0, 0)):
                 return _error(404, "Not Found: method not found")
-            return self._message(method, call) if method in _TAKES else self._other_method(method, call.params)
+            if method in _TAKES:
+                return self._message(method, call)
+            return self._other_method(method, call.params)
         except TelegramRefusal as exc:
             return _error(400, f"Bad Request: {exc}")
         except ConflictError as exc:
@@ -198,9 +213,14 @@ class FakeTelegram:
         return self._ledger.host(data)
 
     def rate(self, chat: str, seconds: float) -> int:
-        """Return the most messages in one chat within this many seconds. Edits count, as at Telegram."""
+        """Return the most messages in one chat within this many seconds.
+
+        Edits count, as at Telegram.
+        """
         times = self._ledger.state.get(_TIMES, {}).get(chat, [])
-        return max((sum(start <= later < start + seconds for later in times) for start in times), default=0)
+        return max(
+            (sum(start <= later < start + seconds for later in times) for start in times), default=0
+        )
 
     def _other_method(self, method: str, params: dict[str, Any]) -> FakeResponse:
         self._ledger.note("telegram", method, params)
@@ -214,7 +234,9 @@ class FakeTelegram:
             return _result(answer)
         if method == "answerCallbackQuery":
             if not params.get("callback_query_id"):
-                raise TelegramRefusal("query is too old and response timeout expired or query ID is invalid")
+                raise TelegramRefusal(
+                    "query is too old and response timeout expired or query ID is invalid"
+                )
             if len(str(params.get("text", ""))) > 200:
                 raise TelegramRefusal("MESSAGE_TOO_LONG")
             return _result(True)
@@ -260,7 +282,8 @@ class FakeTelegram:
         return self._send(method, chat, call)
 
     def _send(self, method: str, chat: str, call: RecordedRequest) -> FakeResponse:
-        params, media = call.params, None
+        params = call.params
+        media = None
         self._check_ephemeral(chat, params)
         text = _checked_text(params, "caption" if method in _UPLOADS else "text")
         keys = buttons(params.get("reply_markup"))
@@ -270,8 +293,11 @@ class FakeTelegram:
                 raise TelegramRefusal("there is no file in the request")
             check_upload(_UPLOADS[method], upload.mime, upload.body)
             media = self._ledger.keep(upload.filename, upload.mime, upload.body)
-        thread, raw = str(params.get("message_thread_id", "")), {"method": method, **params}
-        number = self._ledger.record("telegram", chat, thread=thread, text=text, buttons=keys, media=media, raw=raw)
+        thread = str(params.get("message_thread_id", ""))
+        raw = {"method": method, **params}
+        number = self._ledger.record(
+            "telegram", chat, thread=thread, text=text, buttons=keys, media=media, raw=raw
+        )
         if not params.get("ephemeral_message_parameters"):
             return _result(_message_resource(number, chat))
         return _result({**_message_resource(0, chat), "ephemeral_message_id": number})
@@ -332,7 +358,10 @@ class FakeTelegram:
         if self._version < (10, 2):
             params.pop("rich_message", None)  # an older server passes over what it does not know
         field = _EDITED_FIELDS.get(method, "")
-        text = _checked_text(params, field) if field else entry["text"]
+        if field:
+            text = _checked_text(params, field)
+        else:
+            text = entry["text"]
         markup = params.get("reply_markup")
         keys = buttons(markup)
         before = (
@@ -362,7 +391,10 @@ class FakeTelegram:
 
 
 class UpdateQueue:
-    """The updates of one bot, stored in the ledger. Only the newest caller of getUpdates waits for them."""
+    """The updates of one bot, stored in the ledger.
+
+    Only the newest caller of getUpdates waits for them.
+    """
 
     def __init__(self, ledger: RequestLog) -> None:
         self._ledger = ledger
@@ -380,15 +412,23 @@ class UpdateQueue:
         """Return the waiting updates, or wait for one. Raises TelegramRefusal, ConflictError."""
         offset, limit, seconds = (_number(params, *each) for each in _NUMBERS)
         with self._changed:
-            self._refuse_beside_a_webhook("can't use getUpdates method while webhook is active; use deleteWebhook")
+            self._refuse_beside_a_webhook(
+                "can't use getUpdates method while webhook is active; use deleteWebhook"
+            )
             if "allowed_updates" in params:
                 self._ledger.state[_ALLOWED] = update_kinds(params)
-            waiting = self._waiting()  # without those before the offset; a negative one counts from the end
-            waiting[:] = waiting[offset:] if offset < 0 else [each for each in waiting if each["update_id"] >= offset]
+            # Without those before the offset; a negative one counts from the end.
+            waiting = self._waiting()
+            if offset < 0:
+                waiting[:] = waiting[offset:]
+            else:
+                waiting[:] = [each for each in waiting if each["update_id"] >= offset]
             self._asked += 1
             mine = self._asked
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._waiting() or self._asked != mine or self._has_webhook(), seconds)
+            self._changed.wait_for(
+                lambda: self._waiting() or self._asked != mine or self._has_webhook(), seconds
+            )
             if self._asked != mine:
                 raise ConflictError(
                     "terminated by other getUpdates request; make sure that only one bot instance is running"
@@ -428,12 +468,17 @@ def check_chat_action(params: dict[str, Any]) -> None:
 
 
 def check_webhook(url: str, secret_token: str, max_connections: str) -> None:
-    """Raise TelegramRefusal for a webhook that Telegram would not call. Local addresses are allowed."""
+    """Raise TelegramRefusal for a webhook that Telegram would not call.
+
+    Local addresses are allowed.
+    """
     address = urlsplit(url)
     if address.scheme != "https" and not (address.scheme == "http" and address.hostname in _LOCAL):
         raise TelegramRefusal("bad webhook: An HTTPS URL must be provided for webhook")
     if address.hostname not in _LOCAL and (address.port or 443) not in SUPPORTED_WEBHOOK_PORTS:
-        raise TelegramRefusal("bad webhook: Webhook can be set up only on ports 80, 88, 443 or 8443")
+        raise TelegramRefusal(
+            "bad webhook: Webhook can be set up only on ports 80, 88, 443 or 8443"
+        )
     if address.hostname not in _LOCAL and _reserved(address.hostname or ""):
         raise TelegramRefusal(f"bad webhook: IP address {address.hostname} is reserved")
     if not re.fullmatch(r"[A-Za-z0-9_-]{0,256}", secret_token):
@@ -464,7 +509,9 @@ def check_commands(commands: list[Any]) -> None:
 
 
 def check_upload(kind: str, mime: str, data: bytes) -> None:
-    """Raise TelegramRefusal for a file that is empty, too large, or not of a type that the method shows or plays."""
+    """Raise TelegramRefusal for a file that is empty, too large,
+    or not of a type that the method shows or plays.
+    """
     if not data:
         raise TelegramRefusal("file must be non-empty")
     if len(data) > (_PHOTO_LIMIT if kind == "photo" else _UPLOAD_LIMIT):
@@ -483,7 +530,11 @@ def answer_setup(ledger: RequestLog, bot_id: int, method: str, params: dict[str,
         return _delete(ledger, params)
     if method == "getWebhookInfo":
         webhook = ledger.state.get(WEBHOOK, _NO_WEBHOOK)
-        return {**webhook, "pending_update_count": webhook["pending_update_count"] + len(ledger.state.get(WAITING, ()))}
+        return {
+            **webhook,
+            "pending_update_count": webhook["pending_update_count"]
+            + len(ledger.state.get(WAITING, ())),
+        }
     if method == "setMyCommands":
         commands = json_list(params.get("commands"), "commands")
         check_commands(commands)
@@ -523,10 +574,19 @@ def _set(ledger: RequestLog, params: dict[str, Any]) -> bool:
     check_webhook(url, str(params.get("secret_token", "")), connections)
     before = ledger.state.get(WEBHOOK, _NO_WEBHOOK)
     webhook = {**_NO_WEBHOOK, "url": url, "max_connections": int(connections)}
-    webhook["pending_update_count"] = 0 if _is_true(params, "drop_pending_updates") else before["pending_update_count"]
+    if _is_true(params, "drop_pending_updates"):
+        webhook["pending_update_count"] = 0
+    else:
+        webhook["pending_update_count"] = before["pending_update_count"]
     # Without the parameter those asked for before; an empty list stands for the default ones.
-    updates = update_kinds(params) if "allowed_updates" in params else list(before.get("allowed_updates", []))
-    ledger.state[WEBHOOK] = {**webhook, "allowed_updates": updates} if updates else webhook
+    if "allowed_updates" in params:
+        updates = update_kinds(params)
+    else:
+        updates = list(before.get("allowed_updates", []))
+    if updates:
+        ledger.state[WEBHOOK] = {**webhook, "allowed_updates": updates}
+    else:
+        ledger.state[WEBHOOK] = webhook
     return True
 
 
@@ -539,8 +599,12 @@ def update_kinds(params: dict[str, Any]) -> list[str]:
 
 
 def _delete(ledger: RequestLog, params: dict[str, Any]) -> bool:
-    before, dropped = ledger.state.pop(WEBHOOK, _NO_WEBHOOK), _is_true(params, "drop_pending_updates")
-    waiting = 0 if dropped else before["pending_update_count"]
+    before = ledger.state.pop(WEBHOOK, _NO_WEBHOOK)
+    dropped = _is_true(params, "drop_pending_updates")
+    if dropped:
+        waiting = 0
+    else:
+        waiting = before["pending_update_count"]
     if dropped:
         ledger.state.pop(WAITING, None)
     ledger.state[WEBHOOK] = {**_NO_WEBHOOK, "pending_update_count": waiting}

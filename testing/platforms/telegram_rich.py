@@ -76,7 +76,10 @@ def _check_block(block: Any) -> int:
     count = 1 + _check_blocks(block.get("blocks", []))
     for item in block.get("items", ()):
         _check_fields(item, _ITEM)
-        item["label"] = f"{item['value']}." if "value" in item else "•"
+        if "value" in item:
+            item["label"] = f"{item['value']}."
+        else:
+            item["label"] = "•"
         count += 1 + _check_blocks(item["blocks"])
     for row in block.get("cells", ()):
         count += 1

@@ -9,13 +9,35 @@ from itertools import chain
 from typing import Any
 
 _TAGS = frozenset(
-    ("b", "strong", "i", "em", "u", "ins", "s", "strike", "del", "a", "code", "pre", "blockquote", "span")
+    (
+        "b",
+        "strong",
+        "i",
+        "em",
+        "u",
+        "ins",
+        "s",
+        "strike",
+        "del",
+        "a",
+        "code",
+        "pre",
+        "blockquote",
+        "span",
+    )
 )
 _TAG = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s+[\w-]+(?:=\"[^\"<>]*\")?)*)\s*>")
 #: The actions that a button of an inline keyboard may have.
 _ACTIONS = frozenset(
     (
-        *("url", "callback_data", "web_app", "login_url", "switch_inline_query", "switch_inline_query_current_chat"),
+        *(
+            "url",
+            "callback_data",
+            "web_app",
+            "login_url",
+            "switch_inline_query",
+            "switch_inline_query_current_chat",
+        ),
         *("switch_inline_query_chosen_chat", "copy_text", "callback_game", "pay", "disabled"),
     )
 )
@@ -26,7 +48,10 @@ class TelegramRefusal(Exception):
 
 
 def plain_text(text: str, parse_mode: str | None) -> str:
-    """Return the text that people see. Raises TelegramRefusal for HTML that Telegram cannot parse."""
+    """Return the text that people see.
+
+    Raises TelegramRefusal for HTML that Telegram cannot parse.
+    """
     if parse_mode is None:
         return text
     if parse_mode != "HTML":
@@ -50,7 +75,8 @@ def _check_tag(open_tags: list[str], closing: bool, name: str) -> None:
     if not closing:
         if name == "blockquote" and "blockquote" in open_tags:
             raise TelegramRefusal("can't parse entities: blockquotes can't be nested")
-        if name == "a" and "a" in open_tags:  # Telegram keeps one of the addresses: a caller does not mean that
+        # Telegram keeps one of the addresses: a caller does not mean that.
+        if name == "a" and "a" in open_tags:
             raise TelegramRefusal("can't parse entities: links can't be nested")
         open_tags.append(name)
     elif not open_tags or open_tags.pop() != name:
@@ -60,7 +86,9 @@ def _check_tag(open_tags: list[str], closing: bool, name: str) -> None:
 def check_length(text: str, limit: int, field: str) -> None:
     """Raise TelegramRefusal for an empty message, or more UTF-16 code units than the limit."""
     if len(text.encode("utf-16-le")) // 2 > limit:
-        raise TelegramRefusal("message is too long" if field == "text" else "message caption is too long")
+        raise TelegramRefusal(
+            "message is too long" if field == "text" else "message caption is too long"
+        )
     if field == "text" and not text.strip():
         raise TelegramRefusal("message text is empty")
 
@@ -70,7 +98,10 @@ def buttons(markup: Any) -> list[dict[str, str]]:
 
     It has at most 100, each with text and one action. Data has 1 to 64 bytes.
     """
-    keyboard = json_list(markup, "inline keyboard", "inline_keyboard") if markup else []
+    if markup:
+        keyboard = json_list(markup, "inline keyboard", "inline_keyboard")
+    else:
+        keyboard = []
     if not all(isinstance(row, list) for row in keyboard):
         raise TelegramRefusal("can't parse inline keyboard: rows must be arrays")
     keys = [key for row in keyboard for key in row]
@@ -96,9 +127,13 @@ def _check_key(key: Any) -> None:
         raise TelegramRefusal("inline keyboard button text must be non-empty")
     actions = _ACTIONS & key.keys()
     if not actions:
-        raise TelegramRefusal("can't parse inline keyboard button: Text buttons are unallowed in the inline keyboard")
+        raise TelegramRefusal(
+            "can't parse inline keyboard button: Text buttons are unallowed in the inline keyboard"
+        )
     if len(actions) > 1:  # Telegram does one of them: a caller does not mean that
-        raise TelegramRefusal(f"can't parse inline keyboard button: one action, not {sorted(actions)}")
+        raise TelegramRefusal(
+            f"can't parse inline keyboard button: one action, not {sorted(actions)}"
+        )
     if "callback_data" in key and not 1 <= len(str(key["callback_data"]).encode()) <= 64:
         raise TelegramRefusal("BUTTON_DATA_INVALID")
     if key.get("disabled", {}) != {}:
@@ -111,10 +146,14 @@ def _check_key(key: Any) -> None:
 def json_list(value: Any, what: str, key: str = "") -> list[Any]:
     """Return a list, or the list under a key. Forms carry it as JSON."""
     try:
-        items = json.loads(value) if isinstance(value, str) else value
+        if isinstance(value, str):
+            items = json.loads(value)
+        else:
+            items = value
     except ValueError:
         items = None
-    items = items.get(key) if key and isinstance(items, dict) else items
+    if key and isinstance(items, dict):
+        items = items.get(key)
     if not isinstance(items, list):
         raise TelegramRefusal(f"can't parse {what} JSON object")
     return items

@@ -1,4 +1,6 @@
-"""A fake of Twilio's REST API: messages and their list, Contents, media, templates, senders, messaging services."""
+"""A fake of Twilio's REST API: messages and their list, Contents, media, templates, senders,
+messaging services.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,18 @@ from urllib.parse import urldefrag, urlencode, urlsplit
 from sayso.channels.markdown import utf16_len
 from sayso.channels.types import random_id
 from sayso.channels.whatsapp.incoming import whatsapp_hook
-from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedRequest, RequestLog, json_response
+from sayso.testing.platforms.server import (
+    ACCEPTED,
+    FakeResponse,
+    RecordedRequest,
+    RequestLog,
+    json_response,
+)
 
-#: A sender and a messaging service that every fake account has. The number of the Sandbox is not a sender.
-SENDER, SENDER_SID = "whatsapp:+4930123456", f"XE{1:032x}"
+#: A sender and a messaging service that every fake account has.
+#: The number of the Sandbox is not a sender.
+SENDER = "whatsapp:+4930123456"
+SENDER_SID = f"XE{1:032x}"
 SERVICE_SID = f"MG{1:032x}"
 #: The parameters of a messaging service, and the names of the same values in its answers.
 _SERVICE_FIELDS = {
@@ -34,31 +44,56 @@ _SERVICE_FIELDS = {
     "UseInboundWebhookOnNumber": "use_inbound_webhook_on_number",
 }
 _WEBHOOK_FIELDS = frozenset(
-    f"{kind}_{field}" for kind in ("callback", "fallback", "status_callback") for field in ("url", "method")
+    f"{kind}_{field}"
+    for kind in ("callback", "fallback", "status_callback")
+    for field in ("url", "method")
 )
 _MESSAGES = "twilio messages"
 #: The default and the largest number of messages in a page.
-PAGE, MOST = 50, 1000
+PAGE = 50
+MOST = 1000
 _DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(T\d{2}:\d{2}:\d{2}Z)?")
 _ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
 _MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
 _VARIABLE = re.compile(r"\{\{(\d+)\}\}")
-#: Approved templates: one with the text {{1}}, one that asks {{1}} with buttons whose ids are {{2}} and {{3}}.
-TEMPLATE, CONFIRM_TEMPLATE = f"HX{'a' * 32}", f"HX{'b' * 32}"
+#: Approved templates: one with the text {{1}}, one that asks {{1}} with
+#: buttons whose ids are {{2}} and {{3}}.
+TEMPLATE = f"HX{'a' * 32}"
+CONFIRM_TEMPLATE = f"HX{'b' * 32}"
 _CLOSED = "twilio closed"
 _FAILING = "twilio failing"
 _ACTIONS = [{"title": "Yes", "id": "{{2}}"}, {"title": "No", "id": "{{3}}"}]
 _TEMPLATES: dict[str, dict[str, Any]] = {
     TEMPLATE: {"types": {"twilio/text": {"body": "News for you: {{1}} Write to us to go on."}}},
     CONFIRM_TEMPLATE: {
-        "types": {"twilio/quick-reply": {"body": "A question: {{1}} What do you say?", "actions": _ACTIONS}}
+        "types": {
+            "twilio/quick-reply": {
+                "body": "A question: {{1}} What do you say?",
+                "actions": _ACTIONS,
+            }
+        }
     },
 }
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 #: Media types that WhatsApp shows besides JPEG and PNG.
 _FILES = (
-    *("audio/ogg", "audio/opus", "audio/amr", "audio/3gpp", "audio/aac", "audio/mpeg", "video/mp4", "application/pdf"),
-    *("application/msword", "application/vnd.ms-powerpoint", "application/vnd.ms-excel", "text/vcard", "text/x-vcard"),
+    *(
+        "audio/ogg",
+        "audio/opus",
+        "audio/amr",
+        "audio/3gpp",
+        "audio/aac",
+        "audio/mpeg",
+        "video/mp4",
+        "application/pdf",
+    ),
+    *(
+        "application/msword",
+        "application/vnd.ms-powerpoint",
+        "application/vnd.ms-excel",
+        "text/vcard",
+        "text/x-vcard",
+    ),
     *(f"{_OFFICE}.{kind}" for kind in ("wordprocessingml.document", "presentationml.presentation")),
     f"{_OFFICE}.spreadsheetml.sheet",
 )
@@ -75,12 +110,17 @@ class TwilioRefusal(Exception):
 
 
 class FakeTwilio:
-    """The REST API of one account. Media URLs begin with `url`; `redirect` makes them redirect elsewhere."""
+    """The REST API of one account.
+
+    Media URLs begin with `url`; `redirect` makes them redirect elsewhere.
+    """
 
     chat_fields = ("To",)
 
     def __init__(self, ledger: RequestLog, account_sid: str, auth_token: str, url: str) -> None:
-        self._ledger, self._account_sid, self._auth_token = ledger, account_sid, auth_token
+        self._ledger = ledger
+        self._account_sid = account_sid
+        self._auth_token = auth_token
         self._messages = f"/2010-04-01/Accounts/{account_sid}/Messages/"
         self._url = url
         self.redirect = ""
@@ -154,29 +194,35 @@ class FakeTwilio:
             return None
         entry = self._ledger.sent[number - 1]
         sent = {"sid": call.route[-39:-5], "body": entry["text"], "to": entry["chat"]}
-        return json_response({**sent, "from": entry["raw"].get("From", "")}) if entry["platform"] == "twilio" else None
+        if entry["platform"] == "twilio":
+            return json_response({**sent, "from": entry["raw"].get("From", "")})
+        return None
 
     def _media(self, call: RecordedRequest) -> FakeResponse:
         """Redirect to the file, as Twilio does."""
         self._ledger.note("twilio", "media", call.route)
-        parts = re.fullmatch(r"MM(\w{32})/Media/ME(\w{32})", call.route.removeprefix(self._messages))
+        parts = re.fullmatch(
+            r"MM(\w{32})/Media/ME(\w{32})", call.route.removeprefix(self._messages)
+        )
         if parts is None or "".join(parts.groups()) not in self._ledger.blobs:
             return _error(404, 20404, "The requested resource was not found")
-        return FakeResponse(302, b"", {"Location": self.redirect or f"{self._url}/cdn/{''.join(parts.groups())}"})
+        return FakeResponse(
+            302, b"", {"Location": self.redirect or f"{self._url}/cdn/{''.join(parts.groups())}"}
+        )
 
     def _cdn(self, call: RecordedRequest) -> FakeResponse:
         """Return the file. A signed link and credentials exclude each other, as at S3."""
         self._ledger.note("twilio", "cdn", dict(call.headers))
         if "authorization" in call.headers:
             return FakeResponse(
-                400, b"<Error><Code>InvalidArgument</Code></Error>", {"Content-Type": "application/xml"}
+                400,
+                b"<Error><Code>InvalidArgument</Code></Error>",
+                {"Content-Type": "application/xml"},
             )
         data = self._ledger.blobs.get(call.route.removeprefix("/cdn/"))
-        return (
-            FakeResponse(404, b"")
-            if data is None
-            else FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
-        )
+        if data is None:
+            return FakeResponse(404, b"")
+        return FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
 
     def _message(self, form: dict[str, list[str]]) -> FakeResponse:
         fields = {name: values[0] for name, values in form.items()}
@@ -195,11 +241,15 @@ class FakeTwilio:
             fields["To"],
             text=text,
             buttons=buttons,
-            media=_check_file(self._fetched(fields["MediaUrl"]), text) if "MediaUrl" in fields else None,
+            media=_check_file(self._fetched(fields["MediaUrl"]), text)
+            if "MediaUrl" in fields
+            else None,
             raw=fields,
         )
         sid = f"{'MM' if 'MediaUrl' in fields else 'SM'}{number:032x}"
-        return json_response({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
+        return json_response(
+            {"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201
+        )
 
     def _fail_later(self, fields: dict[str, str], code: str) -> FakeResponse:
         """Accept the message, and report it as failed a moment later."""
@@ -213,8 +263,12 @@ class FakeTwilio:
                 "To": fields["To"],
             }
             form = {**status, "AccountSid": self._account_sid}
-            threading.Thread(target=self._report, args=(fields["StatusCallback"], form), daemon=True).start()
-        return json_response({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
+            threading.Thread(
+                target=self._report, args=(fields["StatusCallback"], form), daemon=True
+            ).start()
+        return json_response(
+            {"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201
+        )
 
     def _report(self, callback: str, form: dict[str, str]) -> None:
         """Call the status callback once; Twilio does not promise more."""
@@ -225,7 +279,9 @@ class FakeTwilio:
             pass
 
     def _typing(self, params: dict[str, Any]) -> FakeResponse:
-        if params.get("channel") != "whatsapp" or not _MESSAGE_SID.fullmatch(str(params.get("messageId"))):
+        if params.get("channel") != "whatsapp" or not _MESSAGE_SID.fullmatch(
+            str(params.get("messageId"))
+        ):
             raise TwilioRefusal(20001, "The channel or the messageId is not valid")
         self._ledger.note("twilio", "typing", params)
         return json_response(ACCEPTED, 201)
@@ -248,19 +304,28 @@ class FakeTwilio:
         while True:
             try:
                 with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310  # our own web's link
-                    data, headers = response.read(), response.headers
-                return self._ledger.keep(headers.get_filename() or "", headers.get_content_type(), data)
+                    data = response.read()
+                    headers = response.headers
+                return self._ledger.keep(
+                    headers.get_filename() or "", headers.get_content_type(), data
+                )
             except (OSError, ValueError) as exc:
-                reason = exc.reason if isinstance(exc, urllib.error.URLError) else exc
-                is_restarting = isinstance(
-                    reason, ConnectionError
-                )  # nothing listened, or it was killed while answering
+                if isinstance(exc, urllib.error.URLError):
+                    reason = exc.reason
+                else:
+                    reason = exc
+                # Nothing listened, or it was killed while answering.
+                is_restarting = isinstance(reason, ConnectionError)
                 if not is_restarting or time.monotonic() > deadline:
                     raise TwilioRefusal(21620, "The media URL cannot be fetched") from exc
             time.sleep(0.1)
 
     def _create_content(self, content: dict[str, Any]) -> FakeResponse:
-        if not content.get("friendly_name") or not content.get("language") or len(content["types"]) != 1:
+        if (
+            not content.get("friendly_name")
+            or not content.get("language")
+            or len(content["types"]) != 1
+        ):
             raise TwilioRefusal(60200, "Invalid parameter")
         ((kind, shape),) = content["types"].items()
         _check_shape(kind, shape)
@@ -277,12 +342,18 @@ class FakeTwilioSetup:
 
     def __init__(self, account_sid: str) -> None:
         self._account_sid = account_sid
-        self.account = {"sid": account_sid, "friendly_name": "Acme", "status": "active", "type": "Full"}
+        self.account = {
+            "sid": account_sid,
+            "friendly_name": "Acme",
+            "status": "active",
+            "type": "Full",
+        }
         self.sender: dict[str, Any] = {
             "sid": SENDER_SID, "sender_id": SENDER, "status": "ONLINE", "webhook": {}, "offline_reasons": None
         }  # fmt: skip
         self.service: dict[str, Any] = {"sid": SERVICE_SID, "use_inbound_webhook_on_number": True}
-        #: Templates by their sid: a name, and what Meta said of it ("" for one that was never submitted).
+        #: Templates by their sid: a name, and what Meta said of it (""
+        #: for one that was never submitted).
         self.templates: dict[str, tuple[str, str]] = {}
 
     def answer(self, call: RecordedRequest) -> FakeResponse | None:
@@ -291,16 +362,26 @@ class FakeTwilioSetup:
             return json_response(self.account)
         if call.route == "/v2/Channels/Senders":
             wanted = call.form.get("Channel", [""])[0] == "whatsapp"
-            return json_response({"senders": [self.sender] if wanted else [], "meta": {"key": "senders"}})
+            return json_response(
+                {"senders": [self.sender] if wanted else [], "meta": {"key": "senders"}}
+            )
         if call.route == f"/v2/Channels/Senders/{SENDER_SID}":
-            return self._change_sender(call) if call.method == "POST" else json_response(self.sender)
+            if call.method == "POST":
+                return self._change_sender(call)
+            return json_response(self.sender)
         if call.route == f"/v1/Services/{SERVICE_SID}":
-            return self._change_service(call) if call.method == "POST" else json_response(self.service)
+            if call.method == "POST":
+                return self._change_service(call)
+            return json_response(self.service)
         return self._template(call)
 
     def _change_sender(self, call: RecordedRequest) -> FakeResponse:
         webhook = json.loads(call.body).get("webhook") or {}
-        urls = [urlsplit(str(value)) for name, value in webhook.items() if name.endswith("_url") and value]
+        urls = [
+            urlsplit(str(value))
+            for name, value in webhook.items()
+            if name.endswith("_url") and value
+        ]
         are_addresses = all(url.scheme in ("http", "https") and url.hostname for url in urls)
         if set(webhook) - _WEBHOOK_FIELDS or not are_addresses:
             return json_response({"code": 63104, "message": "Invalid webhook", "status": 400}, 400)
@@ -310,10 +391,16 @@ class FakeTwilioSetup:
     def _change_service(self, call: RecordedRequest) -> FakeResponse:
         fields = {name: values[0] for name, values in call.form.items()}
         if set(fields) - set(_SERVICE_FIELDS):
-            return json_response({"code": 20001, "message": "Unknown parameter", "status": 400}, 400)
-        changed: dict[str, Any] = {_SERVICE_FIELDS[name]: value or None for name, value in fields.items()}
+            return json_response(
+                {"code": 20001, "message": "Unknown parameter", "status": 400}, 400
+            )
+        changed: dict[str, Any] = {
+            _SERVICE_FIELDS[name]: value or None for name, value in fields.items()
+        }
         if "use_inbound_webhook_on_number" in changed:
-            changed["use_inbound_webhook_on_number"] = fields["UseInboundWebhookOnNumber"].lower() == "true"
+            changed["use_inbound_webhook_on_number"] = (
+                fields["UseInboundWebhookOnNumber"].lower() == "true"
+            )
         self.service |= changed
         return json_response(self.service)
 
@@ -324,14 +411,33 @@ class FakeTwilioSetup:
         name, status = self.templates[match[1]]
         if not match[2]:
             return json_response(
-                {"sid": match[1], "friendly_name": name, "language": "en", "variables": {}, "types": {}}
+                {
+                    "sid": match[1],
+                    "friendly_name": name,
+                    "language": "en",
+                    "variables": {},
+                    "types": {},
+                }
             )
-        whatsapp = {"name": name, "status": status, "rejection_reason": "", "category": "UTILITY"} if status else None
-        return json_response({"sid": match[1], "account_sid": self._account_sid, "whatsapp": whatsapp})
+        if status:
+            whatsapp = {
+                "name": name,
+                "status": status,
+                "rejection_reason": "",
+                "category": "UTILITY",
+            }
+        else:
+            whatsapp = None
+        return json_response(
+            {"sid": match[1], "account_sid": self._account_sid, "whatsapp": whatsapp}
+        )
 
 
 class TwilioMessages:
-    """The messages that people sent, with or without a webhook. The next `busy` calls are answered with 429."""
+    """The messages that people sent, with or without a webhook.
+
+    The next `busy` calls are answered with 429.
+    """
 
     def __init__(self, ledger: RequestLog, account_sid: str) -> None:
         self._ledger = ledger
@@ -349,11 +455,20 @@ class TwilioMessages:
         self, address: str, body: str = "", *, ago: float = 0.0, sid: str = "", to: str = SENDER, service: str = "",
         files: tuple[tuple[str, str], ...] = (),
     ) -> str:  # fmt: skip
-        """Add a message written this many seconds ago. `files` holds id and type of each. Return its sid."""
+        """Add a message written this many seconds ago.
+
+        `files` holds id and type of each. Return its sid.
+        """
         sid = sid or f"{'MM' if files else 'SM'}{random_id()}"
         listed = {"sid": sid, "from": address, "to": to, "body": body, "at": int(time.time() - ago)}
-        more = {"direction": "inbound", "messaging_service_sid": service or None, "files": dict(files)}
-        self._ledger.state.setdefault(_MESSAGES, []).append({**listed, **more, "num_media": str(len(files))})
+        more = {
+            "direction": "inbound",
+            "messaging_service_sid": service or None,
+            "files": dict(files),
+        }
+        self._ledger.state.setdefault(_MESSAGES, []).append(
+            {**listed, **more, "num_media": str(len(files))}
+        )
         return sid
 
     def answer(self, call: RecordedRequest) -> FakeResponse | None:
@@ -365,36 +480,50 @@ class TwilioMessages:
             self.busy -= 1
             error = {"code": 20429, "message": "Too Many Requests", "status": 429}
             return json_response(error, 429, Retry_After="7")
-        return self._files(call, one[1], one[2]) if one else self._list(call)
+        if one:
+            return self._files(call, one[1], one[2])
+        return self._list(call)
 
     def _list(self, call: RecordedRequest) -> FakeResponse:
         fields = {name: values[0] for name, values in call.form.items()}
         try:
             matching = list(self._matching(fields))
-            size, page = min(int(fields.get("PageSize", PAGE)), MOST), int(fields.get("Page", 0))
+            size = min(int(fields.get("PageSize", PAGE)), MOST)
+            page = int(fields.get("Page", 0))
         except ValueError as exc:
             return json_response({"code": 20001, "message": str(exc), "status": 400}, 400)
-        page_messages, more = matching[page * size : (page + 1) * size], len(matching) > (page + 1) * size
+        page_messages = matching[page * size : (page + 1) * size]
+        more = len(matching) > (page + 1) * size
         onward = {**fields, "Page": str(page + 1), "PageToken": f"PA{page + 1}"}
         self._ledger.note("twilio", "list", fields)
         uri = f"{self._account}/Messages.json?{urlencode(onward)}"
         resources = [self._resource(each) for each in page_messages]
-        return json_response({"messages": resources, "page": page, "next_page_uri": uri if more else None})
+        return json_response(
+            {"messages": resources, "page": page, "next_page_uri": uri if more else None}
+        )
 
     def _matching(self, fields: dict[str, str]) -> Iterator[dict[str, Any]]:
-        """Yield the messages that a query asks for, newest first. Only the day of a time counts, as at Twilio.
+        """Yield the messages that a query asks for, newest first.
+
+        Only the day of a time counts, as at Twilio.
 
         Raises ValueError.
         """
-        since, until = _day(fields.get("DateSent>", "")), _day(fields.get("DateSent<", ""))
+        since = _day(fields.get("DateSent>", ""))
+        until = _day(fields.get("DateSent<", ""))
         for each in sorted(self.messages, key=lambda each: each["at"])[::-1]:
             day = time.strftime("%Y-%m-%d", time.gmtime(each["at"]))
-            if fields.get("To", each["to"]) == each["to"] and (since or day) <= day <= (until or day):
+            if fields.get("To", each["to"]) == each["to"] and (since or day) <= day <= (
+                until or day
+            ):
                 yield each
 
     def _resource(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a message as the API shows it: without taps, locations, names and business-scoped ids."""
-        sent, sid = formatdate(message["at"]), message["sid"]
+        """Return a message as the API shows it: without taps, locations,
+        names and business-scoped ids.
+        """
+        sent = formatdate(message["at"])
+        sid = message["sid"]
         fields = {name: value for name, value in message.items() if name not in ("at", "files")}
         fixed = {
             "account_sid": self._account_sid,
@@ -403,19 +532,33 @@ class TwilioMessages:
             "api_version": "2010-04-01",
         }
         media = {"media": f"{self._account}/Messages/{sid}/Media.json"}
-        return {**fields, **fixed, "date_sent": sent, "date_created": sent, "subresource_uris": media}
+        return {
+            **fields,
+            **fixed,
+            "date_sent": sent,
+            "date_created": sent,
+            "subresource_uris": media,
+        }
 
     def _files(self, call: RecordedRequest, sid: str, file: str | None) -> FakeResponse:
         message = next((each for each in self.messages if each["sid"] == sid), None)
         if message is None or (file and file not in message["files"]):
-            return json_response({"code": 20404, "message": "The requested resource was not found", "status": 404}, 404)
+            return json_response(
+                {"code": 20404, "message": "The requested resource was not found", "status": 404},
+                404,
+            )
         if file and call.method == "DELETE":
             del message["files"][file]  # what the message says of their number stays
             self._ledger.note("twilio", "delete", file)
             return FakeResponse(204, b"")
         if file or call.method != "GET":
-            return json_response({"code": 20004, "message": "Method not allowed", "status": 405}, 405)
-        listed = [{"sid": name, "parent_sid": sid, "content_type": kind} for name, kind in message["files"].items()]
+            return json_response(
+                {"code": 20004, "message": "Method not allowed", "status": 405}, 405
+            )
+        listed = [
+            {"sid": name, "parent_sid": sid, "content_type": kind}
+            for name, kind in message["files"].items()
+        ]
         return json_response({"media_list": listed, "page": 0, "next_page_uri": None})
 
 
@@ -427,15 +570,26 @@ def _day(text: str) -> str:
 
 
 def _check_shape(kind: str, shape: dict[str, Any]) -> None:
-    """Raise TwilioRefusal for a Content that needs approval, or has buttons that WhatsApp does not show."""
-    actions, items = shape.get("actions", []), shape.get("items", [])
+    """Raise TwilioRefusal for a Content that needs approval,
+    or has buttons that WhatsApp does not show.
+    """
+    actions = shape.get("actions", [])
+    items = shape.get("items", [])
     if kind == "twilio/quick-reply":
         good = set(shape) == {"body", "actions"} and 1 <= len(actions) <= 3
     elif kind == "twilio/list-picker":
-        good = set(shape) == {"body", "button", "items"} and 1 <= len(items) <= 10 and 1 <= len(shape["button"]) <= 20
+        good = (
+            set(shape) == {"body", "button", "items"}
+            and 1 <= len(items) <= 10
+            and 1 <= len(shape["button"]) <= 20
+        )
     else:
         good = False
-    if not good or any({"title", "id"} != set(action) for action in actions) or not all(map(_is_item, items)):
+    if (
+        not good
+        or any({"title", "id"} != set(action) for action in actions)
+        or not all(map(_is_item, items))
+    ):
         raise TwilioRefusal(60200, "Invalid actions or items")
     if any(not 1 <= utf16_len(action["title"]) <= 20 for action in actions):
         raise TwilioRefusal(60200, "A title must have 1 to 20 characters")
@@ -446,7 +600,10 @@ def _is_item(item: dict[str, str]) -> bool:
 
 
 def _buttons(kind: str, shape: dict[str, Any]) -> list[dict[str, str]]:
-    """Return the buttons or list items, with variables filled in. Raises TwilioRefusal for texts over the limits."""
+    """Return the buttons or list items, with variables filled in.
+
+    Raises TwilioRefusal for texts over the limits.
+    """
     if kind == "twilio/text":
         return []
     is_list = kind == "twilio/list-picker"
@@ -461,7 +618,10 @@ def _buttons(kind: str, shape: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _check_file(file: dict[str, Any], caption: str) -> dict[str, Any]:
-    """Return the file. Raises TwilioRefusal for a type or size that WhatsApp refuses, or a caption of no picture."""
+    """Return the file.
+
+    Raises TwilioRefusal for a type or size that WhatsApp refuses, or a caption of no picture.
+    """
     is_picture = file["mime"] in ("image/jpeg", "image/png")
     if not is_picture and file["mime"] not in _FILES:
         raise TwilioRefusal(63005, f"Files of type {file['mime']} are not accepted")
@@ -489,7 +649,9 @@ def _check(fields: dict[str, str], form: dict[str, list[str]]) -> None:
         raise TwilioRefusal(21623, "Only one MediaUrl is sent on WhatsApp")
 
 
-def _variables(fields: dict[str, str], content: dict[str, Any], *, approved: bool) -> dict[str, str]:
+def _variables(
+    fields: dict[str, str], content: dict[str, Any], *, approved: bool
+) -> dict[str, str]:
     try:
         values = json.loads(fields.get("ContentVariables", "{}"))
     except ValueError as exc:
@@ -499,7 +661,9 @@ def _variables(fields: dict[str, str], content: dict[str, Any], *, approved: boo
     if not set(_VARIABLE.findall(json.dumps(content["types"]))) <= values.keys():
         raise TwilioRefusal(63028, "The number of parameters does not match")
     if approved and any(re.search(r"[\n\t]| {5}", value) or not value for value in values.values()):
-        raise TwilioRefusal(21656, "A template's variable is empty, or has a line end, a tab or a wide gap")
+        raise TwilioRefusal(
+            21656, "A template's variable is empty, or has a line end, a tab or a wide gap"
+        )
     return values
 
 
@@ -510,4 +674,6 @@ def _fill(template: str, values: dict[str, str]) -> str:
 
 def _error(status: int, code: int, message: str) -> FakeResponse:
     more = f"https://www.twilio.com/docs/errors/{code}"
-    return json_response({"code": code, "message": message, "more_info": more, "status": status}, status)
+    return json_response(
+        {"code": code, "message": message, "more_info": more, "status": status}, status
+    )

@@ -1,1 +1,3 @@
-"""Simulation: people on all platforms at a real Sayso that is broken on purpose, judged from outside."""
+"""Simulation: people on all platforms at a real Sayso that is broken on purpose,
+judged from outside.
+"""

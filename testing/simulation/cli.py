@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sayso.config.cli.command import FINDING, Options, SaysoCommand, clear_errors, fail, pass_options
+from sayso.config.cli.command import (
+    FINDING,
+    Options,
+    SaysoCommand,
+    clear_errors,
+    fail,
+    pass_options,
+)
 
 if TYPE_CHECKING:  # commands load only what they need
     from sayso.testing.simulation.profile import Profile
@@ -25,23 +32,43 @@ if TYPE_CHECKING:  # commands load only what they need
     ],
 )
 @click.argument("profile")
-@click.option("--seconds", type=click.FloatRange(min=1), help="Begin nothing new after so long.  [default: all turns]")
-@click.option("--seed", type=int, help="Repeat the choices of a run, though not its timing.  [default: a new one]")
-@click.option("--full-size", is_flag=True, help="As large as the documentation on reliability promises: up to an hour.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1),
+    help="Begin nothing new after so long.  [default: all turns]",
+)
+@click.option(
+    "--seed",
+    type=int,
+    help="Repeat the choices of a run, though not its timing.  [default: a new one]",
+)
+@click.option(
+    "--full-size",
+    is_flag=True,
+    help="As large as the documentation on reliability promises: up to an hour.",
+)
 @click.option("--markdown", is_flag=True, help="Print the table in Markdown.")
 @pass_options
 def simulate(
-    options: Options, profile: str, seconds: float | None, seed: int | None, *, full_size: bool, markdown: bool
+    options: Options,
+    profile: str,
+    seconds: float | None,
+    seed: int | None,
+    *,
+    full_size: bool,
+    markdown: bool,
 ) -> None:
-    """Break a real Sayso on purpose: users on fake platforms, judged by what they did and heard, and what took effect.
+    """Break a real Sayso on purpose: users on fake platforms, judged by what they did and heard,
+    and what took effect.
 
-    PROFILE says how many users there are and what breaks. It is a YAML file, `matrix` for all rows of the page
-    "Test a bot" of the documentation, or one of: quick, nothing, load, idle, workers, redis, storage, apart, machines,
-    web, outage, spool, memory, disk, ahead, behind, pauses, replies, restarts, platforms, repeats, deliveries, yes,
-    requests, strangers, everything.
+    PROFILE says how many users there are and what breaks. It is a YAML file, `matrix` for all rows
+    of the page "Test a bot" of the documentation, or one of: quick, nothing, load, idle, workers,
+    redis, storage, apart, machines, web, outage, spool, memory, disk, ahead, behind, pauses,
+    replies, restarts, platforms, repeats, deliveries, yes, requests, strangers, everything.
 
-    With --config it runs your bot, with its platforms replaced. --data names a folder to keep; without it the folder is
-    temporary. Exits with 1 when a promise was broken, and keeps the folder; also when faults cost more than they may.
+    With --config it runs your bot, with its platforms replaced. --data names a folder to keep;
+    without it the folder is temporary. Exits with 1 when a promise was broken, and keeps the
+    folder; also when faults cost more than they may.
     """
     from sayso.testing.simulation.profile import InvalidProfile, load_profiles
     from sayso.testing.simulation.report import table
@@ -53,19 +80,29 @@ def simulate(
     except InvalidProfile as exc:
         raise click.UsageError(str(exc)) from None
     reports = [_run(each, options) for each in profiles]
-    lines = ["", table(reports, markdown=markdown), "", *(line for report in reports for line in report.details())]
+    lines = [
+        "",
+        table(reports, markdown=markdown),
+        "",
+        *(line for report in reports for line in report.details()),
+    ]
     options.print([report.as_json() for report in reports], lines)
     sys.exit(FINDING if any(report.broken or report.exceeded for report in reports) else 0)
 
 
 def _run(profile: Profile, options: Options) -> SimulationReport:
-    """Run one simulation in a folder of its own, which is kept if a promise was broken or if --data named its place."""
+    """Run one simulation in a folder of its own, which is kept if a promise was
+    broken or if --data named its place.
+    """
     from sayso.testing.simulation.processes import MachineError
     from sayso.testing.simulation.profile import InvalidStories
     from sayso.testing.simulation.run import Simulation
 
     folder = options.new_folder("sayso-simulation-")
-    seed = secrets.randbelow(1_000_000) if profile.seed is None else profile.seed
+    if profile.seed is None:
+        seed = secrets.randbelow(1_000_000)
+    else:
+        seed = profile.seed
     profile = profile.model_copy(update={"seed": seed})
     options.say(f"faults: {profile.description()}; seed {seed}; data in {folder}")
     try:
@@ -73,7 +110,10 @@ def _run(profile: Profile, options: Options) -> SimulationReport:
             report = Simulation(profile, folder, options.say).run()
     except (MachineError, InvalidStories) as exc:
         fail(str(exc))
-    for label, lines in (("BROKEN", [*report.broken, *report.evidence()]), ("ABOVE ITS BOUND", report.exceeded)):
+    for label, lines in (
+        ("BROKEN", [*report.broken, *report.evidence()]),
+        ("ABOVE ITS BOUND", report.exceeded),
+    ):
         for line in lines:
             options.say(f"{label}  {line}")
     if options.data_option is None and not report.broken:

@@ -2,8 +2,8 @@
 
     python -m sayso.testing.simulation.clock SECONDS MODULE [ARGUMENT ...]
 
-`time` and `datetime` are replaced before anything else is imported. Monotonic clocks are not changed, as a wrong wall
-clock does not change them.
+`time` and `datetime` are replaced before anything else is imported. Monotonic clocks are not
+changed, as a wrong wall clock does not change them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any
 
 
 class _RealInstances(type):
-    """Makes instances of the real class instances of its replacement: C code creates only real ones."""
+    """Makes instances of the real class instances of its replacement:
+    C code creates only real ones.
+    """
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls.__mro__[1])
@@ -28,8 +30,10 @@ class _RealInstances(type):
 
 def shift(seconds: float) -> None:
     """Put the wall clock of this process ahead by this many seconds, or back if negative."""
-    wrong_time, delta = _shift_time(seconds), datetime.timedelta(seconds=seconds)
-    date, moment = datetime.date, datetime.datetime
+    wrong_time = _shift_time(seconds)
+    delta = datetime.timedelta(seconds=seconds)
+    date = datetime.date
+    moment = datetime.datetime
 
     class WrongDate(datetime.date, metaclass=_RealInstances):
         @classmethod
@@ -54,7 +58,11 @@ def shift(seconds: float) -> None:
 
 def _shift_time(seconds: float) -> Callable[[], float]:
     """Replace the functions of `time` that read the wall clock. Return the new `time.time`."""
-    real, real_ns, gmtime, localtime, strftime = time.time, time.time_ns, time.gmtime, time.localtime, time.strftime
+    real = time.time
+    real_ns = time.time_ns
+    gmtime = time.gmtime
+    localtime = time.localtime
+    strftime = time.strftime
 
     def wrong() -> float:
         return real() + seconds

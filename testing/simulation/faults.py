@@ -21,14 +21,17 @@ from sayso.testing.simulation.processes import Machine, RedisServer, pick, spool
 from sayso.testing.simulation.profile import Profile, StorageKind
 from sayso.workers.lease import LEASE_MS
 
-#: The chance of each failure. "drop" and "lost" stand for timeouts before and after the message was accepted.
+#: The chance of each failure. "drop" and "lost" stand for timeouts before and
+#: after the message was accepted.
 CHANCES = {"drop": 0.15, "lost": 0.15, "429": 0.10, "503": 0.05}
 #: Seconds that the fakes of Telegram and Slack ask to wait.
 RETRY_AFTER = 7.0
-#: The most failures in a row in one chat. Pauses between tries double, and after ten tries a reply is given up.
+#: The most failures in a row in one chat. Pauses between tries double,
+#: and after ten tries a reply is given up.
 MAX_IN_A_ROW = 4
 #: Seconds without memory or disk, and between two tries to start a Redis that ended itself.
-FULL_SECONDS, RETRY_SECONDS = 5.0, 1.0
+FULL_SECONDS = 5.0
+RETRY_SECONDS = 1.0
 #: Seconds until the outage begins: by then every user is active.
 BEGIN_SECONDS = 5.0
 #: Pause between two checks of the spool, in seconds.
@@ -48,7 +51,16 @@ _COUNTED = {
     "restart": "workers restarted",
 }
 #: Faults that may interrupt the work of a worker.
-_HITS = ("workers killed", "pauses", "redis killed", "outages", "memory full", "disk full", "redis ended", "ended")
+_HITS = (
+    "workers killed",
+    "pauses",
+    "redis killed",
+    "outages",
+    "memory full",
+    "disk full",
+    "redis ended",
+    "ended",
+)
 #: The share of kills that also kill a parent, and with it half of the workers.
 PARENTS = 0.05
 #: The fewest workers that stay running while others are paused.
@@ -56,12 +68,16 @@ LEAST_AWAKE = 2
 
 
 class FlakyPlatforms:
-    """Decides which messages a platform fails. `impatient` counts early retries. Safe to use from threads."""
+    """Decides which messages a platform fails.
+
+    `impatient` counts early retries. Safe to use from threads.
+    """
 
     def __init__(self, chance: Random, clock: Callable[[], float] = time.monotonic) -> None:
         self.failures: Counter[str] = Counter()
         self.impatient = 0
-        self._chance, self._clock = chance, clock
+        self._chance = chance
+        self._clock = clock
         self._lock = threading.Lock()
         self._in_a_row: Counter[str] = Counter()
         self._closed_until: dict[str, float] = {}
@@ -70,7 +86,10 @@ class FlakyPlatforms:
         """Return the failure of the next message in a chat, if any."""
         with self._lock:
             self.impatient += self._clock() < self._closed_until.pop(chat, 0.0)
-            error = self._error() if self._in_a_row[chat] < MAX_IN_A_ROW else ""
+            if self._in_a_row[chat] < MAX_IN_A_ROW:
+                error = self._error()
+            else:
+                error = ""
             self._in_a_row[chat] = self._in_a_row[chat] + 1 if error else 0
             if error == "429" and platform != "twilio":
                 self._closed_until[chat] = self._clock() + RETRY_AFTER
@@ -89,7 +108,10 @@ class FlakyPlatforms:
 
 
 class FullStorage:
-    """Fills the memory or disk of Redis. With a full disk Redis ends itself, and is restarted as by `sayso up`."""
+    """Fills the memory or disk of Redis.
+
+    With a full disk Redis ends itself, and is restarted as by `sayso up`.
+    """
 
     def __init__(self, server: RedisServer) -> None:
         self.deaths = 0
@@ -106,7 +128,8 @@ class FullStorage:
         """Fill the memory or disk. Return False if Redis is away."""
         with contextlib.suppress(RedisError, OSError):
             self._limit(storage)
-            self._storage, self._until = storage, now + FULL_SECONDS
+            self._storage = storage
+            self._until = now + FULL_SECONDS
             return True
         return False
 
@@ -134,7 +157,10 @@ class FullStorage:
 
 @dataclass(slots=True)
 class OutageRecord:
-    """What is known of one outage. Times are of the monotonic clock; `statuses` counts the responses to webhooks."""
+    """What is known of one outage.
+
+    Times are of the monotonic clock; `statuses` counts the responses to webhooks.
+    """
 
     began: float = 0.0
     back: float = 0.0
@@ -148,12 +174,22 @@ class OutageRecord:
 
 
 class Outage:
-    """Takes Redis away once. Used in the thread of its machine. `record` holds what is known so far."""
+    """Takes Redis away once.
 
-    def __init__(self, server: RedisServer, addresses: Sequence[str], seconds: float, now: float) -> None:
+    Used in the thread of its machine. `record` holds what is known so far.
+    """
+
+    def __init__(
+        self, server: RedisServer, addresses: Sequence[str], seconds: float, now: float
+    ) -> None:
         self.record = OutageRecord()
-        self._server, self._addresses, self._seconds = server, addresses, seconds
-        self._due = now + BEGIN_SECONDS if seconds else float("inf")
+        self._server = server
+        self._addresses = addresses
+        self._seconds = seconds
+        if seconds:
+            self._due = now + BEGIN_SECONDS
+        else:
+            self._due = float("inf")
         self._next_poll = 0.0
 
     @property
@@ -182,24 +218,32 @@ class Outage:
 
 
 class Faults:
-    """Injects the faults of a profile, in the thread of its machine. `counts` says what was done, `killed_at` when."""
+    """Injects the faults of a profile, in the thread of its machine.
+
+    `counts` says what was done, `killed_at` when.
+    """
 
     def __init__(self, machine: Machine, profile: Profile, chance: Random, now: float) -> None:
         self.counts: Counter[str] = Counter()
         self.killed_at: dict[str, list[float]] = {}
-        self._machine, self._chance = machine, chance
+        self._machine = machine
+        self._chance = chance
         self._paused: dict[int, float] = {}
-        #: Whether a pause waits until enough workers are at work. Workers are not killed meanwhile: where they start
-        #: slowly, there would never be enough.
+        #: Whether a pause waits until enough workers are at work. Workers are not killed meanwhile:
+        #: where they start slowly, there would never be enough.
         self._pause_waits = False
         self._to_restart: list[int] = []
         self.outage = Outage(machine.redis, machine.addresses, profile.outage_seconds, now)
         self._full = FullStorage(machine.redis)
         machine.workers.at_work()  # notes the workers that are there from the beginning
-        self._rates: dict[str, float] = {f"kill {part}": seconds for part, seconds in profile.kill_every.items()}
+        self._rates: dict[str, float] = {
+            f"kill {part}": seconds for part, seconds in profile.kill_every.items()
+        }
         self._rates |= {"pause": profile.pause_every} if profile.pause_every else {}
         self._rates |= {"restart": profile.restart_every} if profile.restart_every else {}
-        self._rates |= {f"full {storage}": seconds for storage, seconds in profile.full_every.items()}
+        self._rates |= {
+            f"full {storage}": seconds for storage, seconds in profile.full_every.items()
+        }
         self._due = {name: now + seconds * chance.random() for name, seconds in self._rates.items()}
         self._acts: dict[str, Callable[[float], None]] = {
             "kill worker": self._kill_worker,
@@ -246,7 +290,10 @@ class Faults:
         self._wake(now)
 
     def end(self, now: float) -> None:
-        """Inject no more faults and continue what is paused. What ends by itself is still restarted."""
+        """Inject no more faults and continue what is paused.
+
+        What ends by itself is still restarted.
+        """
         self.update(now)
         self._due.clear()
         self._to_restart.clear()

@@ -1,4 +1,6 @@
-"""Hold what happened in a simulation against what Sayso promises: lost, doubled, unwanted, out of order and so on."""
+"""Hold what happened in a simulation against what Sayso promises: lost, doubled, unwanted,
+out of order and so on.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,14 @@ from sayso.testing.simulation.outcomes import (
     steps_told,
 )
 from sayso.testing.simulation.tools import EffectEntry
-from sayso.testing.simulation.users import ASKED_INSTEAD, PATIENCE, Act, ChatMessage, SimulatedUser, by_bill
+from sayso.testing.simulation.users import (
+    ASKED_INSTEAD,
+    PATIENCE,
+    Act,
+    ChatMessage,
+    SimulatedUser,
+    by_bill,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +46,13 @@ class BrokenPromise:
 class SimulationResult:
     """The counts and findings of one simulation.
 
-    `answered` holds, for each first answer, when the act was sent and when the answer came. `picked_up` holds the
-    seconds from a webhook's 200 to the first sign of life, for acts that did not wait for another one. `undone` counts
-    actions that were agreed to in time and not done. `requests` counts requests of several steps that went on after an
-    outcome. `marked` counts replies that say that they may be repeats, whether
-    or not they are, and files that are asked about instead of being sent again. `dropped` counts taps of strangers that
-    got no answer and were beyond the limit for taps on others' buttons.
+    `answered` holds, for each first answer, when the act was sent and when the answer came.
+    `picked_up` holds the seconds from a webhook's 200 to the first sign of life, for acts that did
+    not wait for another one. `undone` counts actions that were agreed to in time and not done.
+    `requests` counts requests of several steps that went on after an outcome. `marked` counts
+    replies that say that they may be repeats, whether or not they are, and files that are asked
+    about instead of being sent again. `dropped` counts taps of strangers that got no answer and
+    were beyond the limit for taps on others' buttons.
     """
 
     turns: int = 0
@@ -74,15 +84,20 @@ class SimulationResult:
 
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the value below which this share of the values lies; 0 if there are none."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
+    if values:
+        return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+    return 0.0
 
 
-def judge_simulation(people: Iterable[SimulatedUser], entries: Iterable[EffectEntry]) -> SimulationResult:
+def judge_simulation(
+    people: Iterable[SimulatedUser], entries: Iterable[EffectEntry]
+) -> SimulationResult:
     """Return the result of all conversations."""
     effects: dict[str, list[EffectEntry]] = defaultdict(list)
     for entry in entries:
         effects[entry.bill].append(entry)
-    result, asked_bills = SimulationResult(), set()
+    result = SimulationResult()
+    asked_bills = set()
     for person in people:
         messages = check_first_tries(person.inbox.messages, person.acts)
         droppable = droppable_taps(person.acts, person.delivery.longest_delay)
@@ -98,7 +113,9 @@ def judge_simulation(people: Iterable[SimulatedUser], entries: Iterable[EffectEn
         asked_bills |= {act.bill for act in person.acts if act.asks}
     for bill in sorted(set(effects) - asked_bills):
         if any(entry.step == "effect" for entry in effects[bill]):
-            result.findings.append(BrokenPromise("unwanted", "", 0, f"{bill} took effect, and nobody had asked for it"))
+            result.findings.append(
+                BrokenPromise("unwanted", "", 0, f"{bill} took effect, and nobody had asked for it")
+            )
     return result
 
 
@@ -143,32 +160,45 @@ class _ConversationJudge:
         """Answers arrive in the order of their acts, and not before them."""
         for act, message in first_answers:
             if message.at < act.sent_at:
-                self._fault("stray", act.number, f"heard {message.text!r} before there was anything to answer")
+                self._fault(
+                    "stray",
+                    act.number,
+                    f"heard {message.text!r} before there was anything to answer",
+                )
         places = {id(message): place for place, message in enumerate(self.messages)}
         latest = 0
-        for act, message in sorted(first_answers, key=lambda pair: (places[id(pair[1])], pair[0].number)):
+        for act, message in sorted(
+            first_answers, key=lambda pair: (places[id(pair[1])], pair[0].number)
+        ):
             if act.number < latest:
                 self._fault(
-                    "out of order", act.number, f"{act.verb} was answered after turn {latest}: {message.text!r}"
+                    "out of order",
+                    act.number,
+                    f"{act.verb} was answered after turn {latest}: {message.text!r}",
                 )
                 return
             latest = act.number
 
     def _check_strays(self) -> None:
         """Every message is about something that was done in this conversation."""
-        numbers, bills = {act.number for act in self.acts}, {act.bill for act in self.acts}
+        numbers = {act.number for act in self.acts}
+        bills = {act.bill for act in self.acts}
         for message in self.messages:
             about_bill = message.speaks_of_bill and message.bill in bills
             if not about_bill and numbers.isdisjoint(message.turns | message.files):
                 self._fault("stray", 0, f"heard {message.text!r}, which answers nothing")
 
     def _judge_turns(self) -> Iterator[tuple[Act, ChatMessage]]:
-        """Return the acts whose answers name their turn, each with its first text and its first file."""
-        texts, files = by_number(self.messages, "turns"), by_number(self.messages, "files")
+        """Return the acts whose answers name their turn,
+        each with its first text and its first file.
+        """
+        texts = by_number(self.messages, "turns")
+        files = by_number(self.messages, "files")
         for act in self.acts:
             if not act.is_answered_by_turn:
                 continue
-            by_text, by_file = texts[act.number], files[act.number]
+            by_text = texts[act.number]
+            by_file = files[act.number]
             self._count_repeats(act.number, by_text)
             self._count_repeats(act.number, by_file)
             if not (by_file if act.verb == "want" else by_text):
@@ -177,7 +207,8 @@ class _ConversationJudge:
 
     def _judge_bills(self) -> Iterator[tuple[Act, ChatMessage]]:
         """Return questions and decisions, each with its first answer."""
-        messages, decisions = by_bill(self.messages), decisions_by_bill(self.acts)
+        messages = by_bill(self.messages)
+        decisions = decisions_by_bill(self.acts)
         for act in self.acts:
             if act.asks:
                 yield from self._judge_bill(act, decisions[act.bill], messages.get(act.bill, []))
@@ -188,7 +219,8 @@ class _ConversationJudge:
         self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]
     ) -> Iterator[tuple[Act, ChatMessage]]:
         questions = _of_kind(messages, "question")
-        if ask.verb == "ask":  # whether a further step must be asked about depends on the one before
+        # Whether a further step must be asked about depends on the one before.
+        if ask.verb == "ask":
             if not questions:
                 self._fault("lost", ask.number, f"the question about {ask.bill} was never asked")
             yield from ((ask, message) for message in questions[:1])
@@ -205,8 +237,11 @@ class _ConversationJudge:
         self._check_small_talk(ask, decisions, answers)
         yield from pair_answers(decisions, answers)
 
-    def _judge_request(self, steps: Sequence[Act], messages: Mapping[str, Sequence[ChatMessage]]) -> None:
-        """Check a request of several steps: each outcome is followed by the next question, or by the rest.
+    def _judge_request(
+        self, steps: Sequence[Act], messages: Mapping[str, Sequence[ChatMessage]]
+    ) -> None:
+        """Check a request of several steps: each outcome is followed by the next question,
+        or by the rest.
 
         The rest is the line that names all steps, or one that says why it is missing.
         """
@@ -224,22 +259,41 @@ class _ConversationJudge:
             if following:
                 asked = _of_kind(messages.get(following.bill, []), "question")
             if asked and ended_at > asked[0].at:
-                self._fault("out of order", step.number, f"{asked[0].bill} was asked about before {step.bill} ended")
+                self._fault(
+                    "out of order",
+                    step.number,
+                    f"{asked[0].bill} was asked about before {step.bill} ended",
+                )
             if ended_at < inf and not any(each.at >= ended_at for each in (*asked, *rests)):
-                self._fault("untold", step.number, f"{step.bill} ended, and nothing tells the rest of the request")
+                self._fault(
+                    "untold",
+                    step.number,
+                    f"{step.bill} ended, and nothing tells the rest of the request",
+                )
 
     def _check_rest(self, steps: Sequence[Act], rest: ChatMessage) -> None:
         """The line that ends a request names all steps, and says of each what is true."""
         told = steps_told(rest.statement.text)
         if told and list(told) != [step.bill for step in steps]:
-            self._fault("untrue", steps[0].number, f"{rest.statement.text!r} does not name the steps of the request")
+            self._fault(
+                "untrue",
+                steps[0].number,
+                f"{rest.statement.text!r} does not name the steps of the request",
+            )
         for bill, outcome in told.items():
-            is_done = any(entry.step == "effect" and entry.at <= rest.at for entry in self.effects.get(bill, ()))
+            is_done = any(
+                entry.step == "effect" and entry.at <= rest.at
+                for entry in self.effects.get(bill, ())
+            )
             if outcome != "unknown" and is_done != (outcome == "done"):
                 self._fault("untrue", steps[0].number, f"{bill} was told to be {outcome}")
 
-    def _without_dropped_taps(self, decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> Sequence[Act]:
-        """Return the decisions without the taps of strangers that got no answer and were beyond their limit."""
+    def _without_dropped_taps(
+        self, decisions: Sequence[Act], answers: Sequence[ChatMessage]
+    ) -> Sequence[Act]:
+        """Return the decisions without the taps of strangers that got no
+        answer and were beyond their limit.
+        """
         taps = [act.number for act in decisions if act.tapped and act.stranger]
         unanswered = len(taps) - len(_of_kind(without_repeats(answers), "foreign"))
         dropped = [number for number in taps if number in self.droppable][: max(0, unanswered)]
@@ -255,17 +309,29 @@ class _ConversationJudge:
             if not message.statement.marked and number not in _asked_about_instead(message)
         ]
         if len(unmarked) > 1:
-            self._fault("unmarked", number, f"heard {unmarked[-1]!r} {len(unmarked)} times without a mark")
+            self._fault(
+                "unmarked", number, f"heard {unmarked[-1]!r} {len(unmarked)} times without a mark"
+            )
 
-    def _check_small_talk(self, ask: Act, decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> None:
+    def _check_small_talk(
+        self, ask: Act, decisions: Sequence[Act], answers: Sequence[ChatMessage]
+    ) -> None:
         """A yes or no may be taken for small talk only after another one has decided."""
-        kinds = [message.statement.kind for message in answers if not message.statement.first_try_for]
+        kinds = [
+            message.statement.kind for message in answers if not message.statement.first_try_for
+        ]
         outcomes = [kind for kind in kinds if kind not in NO_OUTCOME]
         strangers = any(act.stranger for act in decisions)
         if outcomes and "aside" in kinds[: kinds.index(outcomes[0])] and not strangers:
-            self._fault("out of order", ask.number, f"{ask.bill}: its outcome was told after what followed it")
+            self._fault(
+                "out of order",
+                ask.number,
+                f"{ask.bill}: its outcome was told after what followed it",
+            )
 
-    def _check_bill(self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]) -> None:
+    def _check_bill(
+        self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]
+    ) -> None:
         entries = self.effects.get(ask.bill, ())
         statements = [message.statement for message in messages]
         # Decisions may be answered, and turns whose answer mentions the bill.
@@ -283,7 +349,9 @@ class _ConversationJudge:
             self._check_expiry(ask, own, messages)
             self._check_ending(ask, own, messages, bill_result)
 
-    def _check_agreement(self, ask: Act, decisions: Sequence[Act], entries: Sequence[EffectEntry]) -> None:
+    def _check_agreement(
+        self, ask: Act, decisions: Sequence[Act], entries: Sequence[EffectEntry]
+    ) -> None:
         """Nothing takes effect before the person who was asked has agreed."""
         effects = [entry.at or inf for entry in entries if entry.step == "effect"]
         agreed_at = min((act.sent_at for act in decisions if act.agrees), default=inf)
@@ -291,34 +359,54 @@ class _ConversationJudge:
             self._fault("unwanted", ask.number, f"{ask.bill} took effect, and nobody had agreed")
 
     def _check_truth(
-        self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage], entries: Sequence[EffectEntry]
+        self,
+        ask: Act,
+        decisions: Sequence[Act],
+        messages: Sequence[ChatMessage],
+        entries: Sequence[EffectEntry],
     ) -> None:
         """No outcome is told without the decision that leads to it, or before it is true."""
         if not any(act.agrees for act in decisions) and _of_kind(messages, "failed", "unknown"):
-            self._fault("untrue", ask.number, f"{ask.bill} was told to have begun, and nobody had agreed")
+            self._fault(
+                "untrue", ask.number, f"{ask.bill} was told to have begun, and nobody had agreed"
+            )
         refused = any(act.verb == "refuse" for act in decisions)
         if not refused and any(says_cancelled(message.statement.text) for message in messages):
-            self._fault("untrue", ask.number, f"{ask.bill} was told to be cancelled, and nobody had refused")
+            self._fault(
+                "untrue", ask.number, f"{ask.bill} was told to be cancelled, and nobody had refused"
+            )
         took_effect_at = min((entry.at for entry in entries if entry.step == "effect"), default=0.0)
         if any(message.at < took_effect_at for message in _of_kind(messages, "done", "correction")):
             self._fault("untrue", ask.number, f"{ask.bill} was told to be done before it was")
 
-    def _check_strangers(self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]) -> None:
-        """Each tap of a stranger within the limit, and nothing else, is answered with "that button is not yours"."""
+    def _check_strangers(
+        self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]
+    ) -> None:
+        """Each tap of a stranger within the limit, and nothing else,
+        is answered with "that button is not yours".
+        """
         taps = sum(act.tapped and act.stranger > 0 for act in decisions)
         answers = without_repeats(answers_to_decisions(messages))
         refused = len(_of_kind(answers, "foreign"))
         if len(answers) >= len(decisions) and refused != taps:
-            text = f"{taps} strangers tapped on {ask.bill}, and {refused} heard that it is not theirs"
+            text = (
+                f"{taps} strangers tapped on {ask.bill}, and {refused} heard that it is not theirs"
+            )
             self._fault("unwanted", ask.number, text)
 
-    def _check_outcome_count(self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]) -> None:
+    def _check_outcome_count(
+        self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]
+    ) -> None:
         """Each tap is told the outcome, and of all typed answers only the one that decided."""
         taps = sum(act.tapped for act in decisions)
         deciding = min(len(decisions), taps + 1)  # later typed answers are small talk
         outcomes = count_unmarked_outcomes(messages)
         if outcomes > deciding:
-            self._fault("unmarked", ask.number, f"{ask.bill}: its outcome was told {outcomes} times to {deciding} acts")
+            self._fault(
+                "unmarked",
+                ask.number,
+                f"{ask.bill}: its outcome was told {outcomes} times to {deciding} acts",
+            )
 
     def _check_expiry(self, ask: Act, own: Sequence[Act], messages: Sequence[ChatMessage]) -> None:
         """A person who agreed while the question was open, by its own text, is not told to be late."""
@@ -330,12 +418,17 @@ class _ConversationJudge:
     def _check_ending(
         self, ask: Act, own: Sequence[Act], messages: Sequence[ChatMessage], bill_result: BillResult
     ) -> None:
-        """Each person who decided hears the outcome. Being asked again counts only if it came after their patience."""
+        """Each person who decided hears the outcome.
+
+        Being asked again counts only if it came after their patience.
+        """
         ending = bill_result.ending
         self.result.confirmed += any(act.agrees for act in own)
         self.result.endings[ending] += 1
         waited_until = max(act.taken_at or act.sent_at for act in own) + PATIENCE
-        asked_in_time = ending == "asked again" and _of_kind(messages, "early")[0].at <= waited_until
+        asked_in_time = (
+            ending == "asked again" and _of_kind(messages, "early")[0].at <= waited_until
+        )
         if ending == "untold" or asked_in_time:
             self._fault("untold", ask.number, f"{ask.bill} was decided and no outcome told")
         undone = ending in ("not started", "asked again") and all(act.agrees for act in own)
@@ -361,11 +454,13 @@ def requests_of(acts: Iterable[Act]) -> list[list[Act]]:
 
 
 def droppable_taps(acts: Iterable[Act], longest_delay: float) -> set[int]:
-    """Return the numbers of the taps of strangers that the limit for taps on others' buttons may drop.
+    """Return the numbers of the taps of strangers that the limit
+    for taps on others' buttons may drop.
 
-    When exactly a tap was counted is not known: between its sending and its acceptance, or a repeat up to
-    `longest_delay` seconds later. So a tap may be dropped if, counted as late as possible, those before it had used up
-    the limit. The first few within the time in which the limit is free again are never dropped.
+    When exactly a tap was counted is not known: between its sending and its acceptance, or a repeat
+    up to `longest_delay` seconds later. So a tap may be dropped if, counted as late as possible,
+    those before it had used up the limit. The first few within the time in which the limit is free
+    again are never dropped.
     """
     interval = 60.0 / FOREIGN_TAPS_PER_MINUTE
     free_again = interval * FOREIGN_TAPS_IN_ONE_GO
@@ -387,7 +482,9 @@ def droppable_taps(acts: Iterable[Act], longest_delay: float) -> set[int]:
 
 
 def by_number(messages: Iterable[ChatMessage], kind: str) -> dict[int, list[ChatMessage]]:
-    """Return the messages by the number of the turn that they name, in their text (`turns`) or as a file (`files`)."""
+    """Return the messages by the number of the turn that they name,
+    in their text (`turns`) or as a file (`files`).
+    """
     numbered: dict[int, list[ChatMessage]] = defaultdict(list)
     for message in messages:
         for number in message.turns if kind == "turns" else message.files:
@@ -396,7 +493,9 @@ def by_number(messages: Iterable[ChatMessage], kind: str) -> dict[int, list[Chat
 
 
 def answers_to_decisions(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
-    """Return the messages that answer decisions: neither questions, nor part of the answer to something else."""
+    """Return the messages that answer decisions: neither questions,
+    nor part of the answer to something else.
+    """
     return [
         message
         for message in messages
@@ -406,7 +505,10 @@ def answers_to_decisions(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
 
 
 def check_first_tries(messages: Sequence[ChatMessage], acts: Sequence[Act]) -> list[ChatMessage]:
-    """Return the messages. One stays a late first try only while an act of that time has no other answer."""
+    """Return the messages.
+
+    One stays a late first try only while an act of that time has no other answer.
+    """
     messages_by_bill = by_bill(messages)
     unanswered = {
         bill: len(decisions) - _count_unmarked(answers_to_decisions(messages_by_bill.get(bill, ())))
@@ -438,8 +540,13 @@ def _repeated_decisions(decisions: Sequence[Act], answers: Sequence[ChatMessage]
     return len(own) - len(set(own))
 
 
-def pair_answers(decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> Iterator[tuple[Act, ChatMessage]]:
-    """Return the person's own decisions with their answers, in order. Strangers may be answered before or after."""
+def pair_answers(
+    decisions: Sequence[Act], answers: Sequence[ChatMessage]
+) -> Iterator[tuple[Act, ChatMessage]]:
+    """Return the person's own decisions with their answers, in order.
+
+    Strangers may be answered before or after.
+    """
     own = [act for act in decisions if not act.stranger]
     to_own = [message for message in answers if message.statement.kind not in ("foreign", "aside")]
     return zip(own, _first_answers(answers if own == decisions else to_own, len(own)), strict=False)
@@ -448,14 +555,22 @@ def pair_answers(decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> It
 def _first_answers(answers: Sequence[ChatMessage], acts: int) -> list[ChatMessage]:
     """Return the answers to this many acts, as they arrived first.
 
-    A surplus answer is the late first try of something older, or it repeats the one before it and either is marked: a
-    first try may arrive after its repeat.
+    A surplus answer is the late first try of something older, or it repeats the one before it and
+    either is marked: a first try may arrive after its repeat.
     """
     certain = [message for message in answers if not message.statement.first_try_for]
-    firsts = certain if len(certain) >= acts else list(answers)
+    if len(certain) >= acts:
+        firsts = certain
+    else:
+        firsts = list(answers)
     for place in range(len(firsts) - 1, 0, -1):
-        before, statement = firsts[place - 1].statement, firsts[place].statement
-        if len(firsts) > acts and before.text == statement.text and (before.marked or statement.marked):
+        before = firsts[place - 1].statement
+        statement = firsts[place].statement
+        if (
+            len(firsts) > acts
+            and before.text == statement.text
+            and (before.marked or statement.marked)
+        ):
             del firsts[place]
     return firsts
 
@@ -464,14 +579,20 @@ def without_repeats(answers: Iterable[ChatMessage]) -> list[ChatMessage]:
     """Return the answers without those that say themselves that they repeat the one before."""
     distinct: list[ChatMessage] = []
     for message in answers:
-        if not (distinct and message.statement.marked and message.statement.text == distinct[-1].statement.text):
+        if not (
+            distinct
+            and message.statement.marked
+            and message.statement.text == distinct[-1].statement.text
+        ):
             distinct.append(message)
     return distinct
 
 
 def count_unmarked_outcomes(messages: Iterable[ChatMessage]) -> int:
     """Return how often a message says, without a mark, that an action is done or failed."""
-    return _count_unmarked(message for message in messages if message.statement.kind in ("done", "failed"))
+    return _count_unmarked(
+        message for message in messages if message.statement.kind in ("done", "failed")
+    )
 
 
 def _promise_of_fault(fault: str) -> str:
@@ -482,14 +603,18 @@ def _promise_of_fault(fault: str) -> str:
 
 
 def _ended_at(messages: Iterable[ChatMessage]) -> float:
-    """Return when the outcome was told with which a request goes on or ends; infinity if it was not."""
+    """Return when the outcome was told with which a request goes on or ends;
+    infinity if it was not.
+    """
     return min((message.at for message in messages if _ends_step(message)), default=inf)
 
 
 def _ends_step(message: ChatMessage) -> bool:
     statement = message.statement
     is_ended = says_cancelled(statement.text) or says_expired(statement.text)
-    return statement.kind in ("done", "failed", "unknown") or (statement.kind == "nothing" and is_ended)
+    return statement.kind in ("done", "failed", "unknown") or (
+        statement.kind == "nothing" and is_ended
+    )
 
 
 def _of_kind(messages: Iterable[ChatMessage], *kinds: MessageKind) -> list[ChatMessage]:
@@ -497,11 +622,15 @@ def _of_kind(messages: Iterable[ChatMessage], *kinds: MessageKind) -> list[ChatM
 
 
 def _spare_seconds(own: Sequence[Act], messages: Sequence[ChatMessage]) -> float:
-    """Return how long before the question's end, by its own text, the last yes was accepted; 0 if unknown."""
+    """Return how long before the question's end, by its own text, the last yes was accepted;
+    0 if unknown.
+    """
     questions = _of_kind(messages, "question")
     closes = min((message.at + open_seconds(message.text) for message in questions), default=0.0)
     accepted_at = [act.taken_at for act in own if act.agrees]
-    return closes - max(accepted_at) if accepted_at and min(accepted_at) > 0 else 0.0
+    if accepted_at and min(accepted_at) > 0:
+        return closes - max(accepted_at)
+    return 0.0
 
 
 def _is_marked(message: ChatMessage) -> bool:
@@ -513,4 +642,6 @@ def _is_marked(message: ChatMessage) -> bool:
 
 def _asked_about_instead(message: ChatMessage) -> frozenset[int]:
     """Return the files that this message asks about instead of sending them again."""
-    return message.files if ASKED_INSTEAD.search(message.text) else frozenset()
+    if ASKED_INSTEAD.search(message.text):
+        return message.files
+    return frozenset()

@@ -1,4 +1,5 @@
-"""Run a module with RequestModel in place of the offline model: a request of several steps is carried through.
+"""Run a module with RequestModel in place of the offline model:
+a request of several steps is carried through.
 
 python -m sayso.testing.simulation.model MODULE [ARGUMENT ...]
 """
@@ -19,7 +20,8 @@ from sayso.agent.providers.testing import check_history, latest_result
 
 #: A request of several steps: the tool, and the bill of each step.
 _REQUEST = re.compile(r"/each (\w+) (b\d+(?:, b\d+)*)$")
-#: The line that ends a request: the bill of its first step, and what became of each step. `open`: it was not proposed.
+#: The line that ends a request: the bill of its first step, and what became of each step. `open`:
+#: it was not proposed.
 REST = r"Request (b\d+): (b\d+ [a-z]+(?:, b\d+ [a-z]+)*)\."
 _REST = re.compile(REST)
 #: A message about something else names its turn. A yes or a no does not.
@@ -27,7 +29,8 @@ _SAYS_SOMETHING = re.compile(r"\bt\d+\b")
 
 
 class RequestModel(OfflineProvider):
-    """Works through a request such as `/each settle b5, b6, b7`, and is the offline model for all else.
+    """Works through a request such as `/each settle b5, b6, b7`,
+    and is the offline model for all else.
 
     It proposes one step after the other, and believes the results in its history and nothing else.
     A step that was not done ends the request, and so does a message about something else. In the
@@ -37,7 +40,10 @@ class RequestModel(OfflineProvider):
     """
 
     async def acomplete(self, **kwargs: Any) -> Completion:
-        """Return the next call, the line that ends the request, or the offline model's answer. Raise InvalidHistory."""
+        """Return the next call, the line that ends the request, or the offline model's answer.
+
+        Raise InvalidHistory.
+        """
         answer, usage = await super().acomplete(**kwargs)
         messages: Sequence[Message] = kwargs["messages"]
         check_history(messages)
@@ -45,12 +51,16 @@ class RequestModel(OfflineProvider):
         if not calls:
             return answer, usage
 
-        outcomes = {call.parameters["bill"]: latest_result(call, since)[0] or "open" for call in calls}
+        outcomes = {
+            call.parameters["bill"]: latest_result(call, since)[0] or "open" for call in calls
+        }
         last = messages[-1]
         if last.role is Role.USER and _SAYS_SOMETHING.search(without_notes(last.content)):
             return Message(Role.ASSISTANT, f"{answer.content}\n\n{_rest_line(outcomes)}"), usage
 
-        following = next((call for call in calls if outcomes[call.parameters["bill"]] != "done"), None)
+        following = next(
+            (call for call in calls if outcomes[call.parameters["bill"]] != "done"), None
+        )
         if following is None or outcomes[following.parameters["bill"]] != "open":
             return Message(Role.ASSISTANT, _rest_line(outcomes)), usage
         call = replace(following, id=f"call_{len(messages)}")
@@ -58,7 +68,9 @@ class RequestModel(OfflineProvider):
 
 
 def _open_request(messages: Sequence[Message]) -> tuple[list[ToolCall], Sequence[Message]]:
-    """Return the calls of the latest request and the messages from it on; none if a line has ended it."""
+    """Return the calls of the latest request and the messages from it on;
+    none if a line has ended it.
+    """
     for at in reversed(range(len(messages))):
         message = messages[at]
         if message.role is Role.ASSISTANT and _REST.search(message.content):

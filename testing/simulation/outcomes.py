@@ -15,30 +15,46 @@ from sayso.channels.markdown.outcome_signs import without_own_sign
 from sayso.testing.simulation.model import REST
 from sayso.testing.simulation.tools import EffectEntry
 
-#: What one message says about a bill. `foreign`: the button belongs to another person; `nothing`: nothing was done;
-#: `aside`: a yes or no without an open question; `rest`: what became of a request of several steps, or that its rest is
-#: missing; `odd`: nothing that we know.
+#: What one message says about a bill. `foreign`: the button belongs to another person; `nothing`:
+#: nothing was done; `aside`: a yes or no without an open question; `rest`: what became of a request
+#: of several steps, or that its rest is missing; `odd`: nothing that we know.
 MessageKind = Literal[
-    "question", "early", "done", "failed", "unknown", "correction", "foreign", "nothing", "aside", "rest", "odd"
+    "question",
+    "early",
+    "done",
+    "failed",
+    "unknown",
+    "correction",
+    "foreign",
+    "nothing",
+    "aside",
+    "rest",
+    "odd",
 ]
 #: Messages that do not say how the matter stands.
 NO_OUTCOME: tuple[MessageKind, ...] = ("question", "early", "foreign", "aside", "rest")
-#: What a person knows in the end. `asked again`: the decision was too early, and the person did not decide again.
-BillOutcome = Literal["done", "failed", "unknown", "corrected", "not started", "asked again", "untold"]
+#: What a person knows in the end. `asked again`: the decision was too early,
+#: and the person did not decide again.
+BillOutcome = Literal[
+    "done", "failed", "unknown", "corrected", "not started", "asked again", "untold"
+]
 
 _ENGLISH = texts_for("en")
 
 
 def text_pattern(key: str, **values: str) -> str:
-    r"""Return a regular expression for a text of the English catalogue, with `values` for its placeholders.
+    r"""Return a regular expression for a text of the English catalogue,
+    with `values` for its placeholders.
 
-    Asterisks are left out: each platform writes bold differently. So is a preview at the beginning, which may be a
-    message of its own if it is long. A placeholder without a value may be anything.
+    Asterisks are left out: each platform writes bold differently. So is a preview at the beginning,
+    which may be a message of its own if it is long. A placeholder without a value may be anything.
     """
     text = catalogue("en")[key].replace("*", "").removeprefix("{preview}").strip()
     parts = re.split(r"\{(\w+)\}", text)
     values = {"yes": _ENGLISH.yes, "no": _ENGLISH.no, **values}
-    return "".join(values.get(part, r"[^\0]*") if at % 2 else re.escape(part) for at, part in enumerate(parts))
+    return "".join(
+        values.get(part, r"[^\0]*") if at % 2 else re.escape(part) for at, part in enumerate(parts)
+    )
 
 
 def _beginning(*keys: str) -> re.Pattern[str]:
@@ -48,17 +64,28 @@ def _beginning(*keys: str) -> re.Pattern[str]:
 
 #: How people read the messages; the first match counts.
 _PATTERNS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
-    ("question", re.compile(f"{text_pattern('question')}|{text_pattern('unclear')}|{text_pattern('explained')}")),
+    (
+        "question",
+        re.compile(
+            f"{text_pattern('question')}|{text_pattern('unclear')}|{text_pattern('explained')}"
+        ),
+    ),
     ("early", _beginning("early", "asked_before")),
     ("correction", _beginning("correction")),
     ("unknown", _beginning("unknown")),
     ("failed", _beginning("failed", "not_done")),
     ("done", _beginning("done", "already_done", "undone")),
     ("foreign", _beginning("not_yours")),
-    ("nothing", _beginning("cancelled", "dropped", "expired", "expired_unanswered", "unsafe", "tampered")),
+    (
+        "nothing",
+        _beginning("cancelled", "dropped", "expired", "expired_unanswered", "unsafe", "tampered"),
+    ),
     ("nothing", _beginning("tool_changed", "overtaken")),
     ("nothing", _beginning("stale", "another_quoted", "asked_elsewhere", "broken")),
-    ("nothing", _beginning("model_away", "model_busy", "model_refused", "model_too_long", "model_cut_off")),
+    (
+        "nothing",
+        _beginning("model_away", "model_busy", "model_refused", "model_too_long", "model_cut_off"),
+    ),
     ("aside", re.compile(rf"^You said: ({_ENGLISH.yes}|{_ENGLISH.no})(\n|$)")),
 )
 _NEVER = re.compile(r"(?!)")
@@ -72,7 +99,9 @@ _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 _BILL = re.compile(r"\bb\d{1,6}\b")
 #: An older question that was dropped, at the beginning of a message about something else.
 _DROPPED = re.compile(
-    "(" + text_pattern("dropped", preview=text_pattern("quote", text=r".*?\bb\d+\b")) + r")\n\n(?=[^\0]*\bb\d+\b)"
+    "("
+    + text_pattern("dropped", preview=text_pattern("quote", text=r".*?\bb\d+\b"))
+    + r")\n\n(?=[^\0]*\bb\d+\b)"
 )
 _REST_LINE = re.compile(REST)
 #: Texts that say why the rest of a request is missing.
@@ -85,7 +114,8 @@ _REASONS = (
     "interrupted_before",
     "too_long",
 )
-#: The end of a message that tells the rest of a request, perhaps below an outcome or the answer to something else.
+#: The end of a message that tells the rest of a request,
+#: perhaps below an outcome or the answer to something else.
 _REST = re.compile(rf"(?:^|\n\n)({REST}|{'|'.join(map(text_pattern, _REASONS))})\Z")
 _MARK = re.compile(rf"^{re.escape(_ENGLISH.repeated('').strip())}\s*")
 
@@ -94,8 +124,9 @@ _MARK = re.compile(rf"^{re.escape(_ENGLISH.repeated('').strip())}\s*")
 class BillStatement:
     """What one message says about a bill. A `marked` message says that it may be a repeat.
 
-    `in_passing`: it is the beginning of a message about something else, and answers nothing. `first_try_for`: the bill
-    about which the same text came with a mark before. This may be its late first try, so it counts as marked.
+    `in_passing`: it is the beginning of a message about something else, and answers nothing.
+    `first_try_for`: the bill about which the same text came with a mark before. This may be its
+    late first try, so it counts as marked.
     """
 
     kind: MessageKind
@@ -107,7 +138,9 @@ class BillStatement:
 
 @dataclass(frozen=True, slots=True)
 class BillResult:
-    """What one person knows about a bill in the end, how often it took effect, and every broken promise."""
+    """What one person knows about a bill in the end, how often it took effect,
+    and every broken promise.
+    """
 
     ending: BillOutcome
     effects: int
@@ -125,8 +158,8 @@ class ChatReader:
         self._asked = ""
         #: Bills whose question came. If it is repeated, however late, it is not a new question.
         self._questioned: set[str] = set()
-        #: Marked texts without a bill, and the bill they were about. Their first try may still arrive after the next
-        #: question, where it looks like an answer to that.
+        #: Marked texts without a bill, and the bill they were about. Their first try may still
+        #: arrive after the next question, where it looks like an answer to that.
         self._marked_texts: dict[str, str] = {}
         self._done = re.compile(done.replace("{bill}", r"\bb\d+\b"))
 
@@ -156,7 +189,10 @@ class ChatReader:
             return [self._read_part(part) for part in _outcome_and_question(text)]
         mark = dropped.string[: dropped.start()]
         bill, aside = self._read_part(mark + dropped[1])
-        return [(bill, replace(aside, in_passing=True)), self._read_part(mark + dropped.string[dropped.end() :])]
+        return [
+            (bill, replace(aside, in_passing=True)),
+            self._read_part(mark + dropped.string[dropped.end() :]),
+        ]
 
     def _read_part(self, text: str) -> tuple[str, BillStatement]:
         statement = read_statement(text, self._done)
@@ -166,7 +202,9 @@ class ChatReader:
         elif not named and statement.marked:
             self._marked_texts[statement.text] = self._asked
         elif not named and statement.text in self._marked_texts:
-            statement = replace(statement, marked=True, first_try_for=self._marked_texts.pop(statement.text))
+            statement = replace(
+                statement, marked=True, first_try_for=self._marked_texts.pop(statement.text)
+            )
         bill = named[0] if named else self._asked
         if statement.kind == "question" and bill not in self._questioned:
             self._asked = bill
@@ -175,7 +213,9 @@ class ChatReader:
 
 
 def _outcome_and_question(text: str) -> list[str]:
-    """Return the parts of a message: an outcome and the question about the next step, or the text as one part."""
+    """Return the parts of a message: an outcome and the question about the next step,
+    or the text as one part.
+    """
     plain = text.replace("*", "")
     paragraphs = _MARK.sub("", plain).split("\n\n")
     named = [set(_BILL.findall(paragraph)) for paragraph in paragraphs]
@@ -190,7 +230,9 @@ def _outcome_and_question(text: str) -> list[str]:
 
 
 def steps_told(text: str) -> dict[str, str]:
-    """Return what the line that ends a request says of each step; nothing for a line that says why it is missing."""
+    """Return what the line that ends a request says of each step;
+    nothing for a line that says why it is missing.
+    """
     line = _REST_LINE.search(text)
     if line is None:
         return {}
@@ -200,7 +242,9 @@ def steps_told(text: str) -> dict[str, str]:
 def open_seconds(question: str) -> float:
     """Return for how many seconds a question says that it is open; 0 if it does not say."""
     match = _OPEN_FOR.search(question.replace("*", ""))
-    return int(match[1]) * _SECONDS[match[2]] if match else 0.0
+    if match:
+        return int(match[1]) * _SECONDS[match[2]]
+    return 0.0
 
 
 def says_expired(text: str) -> bool:
@@ -231,8 +275,13 @@ def least_answers(statements: Iterable[BillStatement]) -> int:
     return sum(max(1, count) for count in unmarked.values())
 
 
-def judge_bill(statements: Sequence[BillStatement], entries: Sequence[EffectEntry], acts: int) -> BillResult:
-    """Return the result of one bill. `acts` is the number of taps and messages that may be answered about it."""
+def judge_bill(
+    statements: Sequence[BillStatement], entries: Sequence[EffectEntry], acts: int
+) -> BillResult:
+    """Return the result of one bill.
+
+    `acts` is the number of taps and messages that may be answered about it.
+    """
     answers = [statement for statement in statements if statement.kind != "question"]
     kinds = [statement.kind for statement in answers if statement.kind not in NO_OUTCOME]
     effects = sum(entry.step == "effect" for entry in entries)
@@ -242,7 +291,9 @@ def judge_bill(statements: Sequence[BillStatement], entries: Sequence[EffectEntr
         *_contradictions(kinds),
         *(f"told {statement.text!r}" for statement in answers if statement.kind == "odd"),
     ]
-    fresh = least_answers(statement for statement in answers if statement.kind not in ("correction", "rest"))
+    fresh = least_answers(
+        statement for statement in answers if statement.kind not in ("correction", "rest")
+    )
     if fresh > acts:
         faults.append(f"answered {fresh} times to {acts} acts")
     asked_again = not kinds and not effects and bool(answers) and answers[-1].kind == "early"
@@ -250,7 +301,9 @@ def judge_bill(statements: Sequence[BillStatement], entries: Sequence[EffectEntr
 
 
 def read_statement(text: str, done: re.Pattern[str] = _NEVER) -> BillStatement:
-    """Return what a text says. The sign of an outcome and asterisks are removed: each platform writes bold differently.
+    """Return what a text says.
+
+    The sign of an outcome and asterisks are removed: each platform writes bold differently.
 
     `done` matches what tools say when they are done; without it no text is taken for that.
     """
@@ -274,7 +327,12 @@ def _ending(kinds: Sequence[MessageKind]) -> BillOutcome:
 
 def _wrong_effects(entries: Sequence[EffectEntry], effects: int) -> list[str]:
     begun = sum(entry.step == "begin" and not entry.key for entry in entries)
-    faults = [f"{effects} effects"] if effects > 1 else [f"begun {begun} times"] if begun > 1 else []
+    if effects > 1:
+        faults = [f"{effects} effects"]
+    elif begun > 1:
+        faults = [f"begun {begun} times"]
+    else:
+        faults = []
     if len({entry.key for entry in entries}) > 1:
         faults.append("its idempotency key changed")
     return faults
@@ -297,8 +355,15 @@ def _contradictions(kinds: Sequence[MessageKind]) -> list[str]:
     """A person hears one outcome; or unknown or failed, and the correction last."""
     distinct = list(dict.fromkeys(kinds))
     if "correction" not in distinct:
-        return [f"told {' and '.join(distinct)}"] if len(distinct) > 1 else []
-    before, after = kinds[: kinds.index("correction")], kinds[kinds.index("correction") :]
-    if not before or not set(before) <= {"unknown", "failed"} or not set(after) <= {"correction", "done"}:
+        if len(distinct) > 1:
+            return [f"told {' and '.join(distinct)}"]
+        return []
+    before = kinds[: kinds.index("correction")]
+    after = kinds[kinds.index("correction") :]
+    if (
+        not before
+        or not set(before) <= {"unknown", "failed"}
+        or not set(after) <= {"correction", "done"}
+    ):
         return [f"told {' and '.join(kinds)}"]
     return []

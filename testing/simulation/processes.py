@@ -54,7 +54,8 @@ READY_SECONDS = 60.0
 class WorkerProcesses:
     """All worker processes and the parents that forked them.
 
-    `registered` returns the process ids of the workers that RQ knows; one that is still starting is not among them.
+    `registered` returns the process ids of the workers that RQ knows;
+    one that is still starting is not among them.
     """
 
     def __init__(self, parents: Sequence[Child], registered: Callable[[], set[int]]) -> None:
@@ -108,7 +109,10 @@ class WorkerProcesses:
         self._stopping.add(pid)
 
     def restart_ended(self) -> int:
-        """Start again the parents that ended. Return how many, plus workers that ended without being told to."""
+        """Start again the parents that ended.
+
+        Return how many, plus workers that ended without being told to.
+        """
         ended = [parent for parent in self.parents if not parent.is_alive()]
         for parent in ended:
             parent.start()
@@ -119,7 +123,9 @@ class WorkerProcesses:
 
 def pick(pids: set[int], chance: Random) -> int:
     """Return one of the process ids, 0 if there is none."""
-    return chance.choice(sorted(pids)) if pids else 0
+    if pids:
+        return chance.choice(sorted(pids))
+    return 0
 
 
 def children_of(pid: int) -> list[int]:
@@ -143,14 +149,21 @@ def _signal(pid: int, number: int) -> None:
 def spooled(address: str) -> int | None:
     """Return how many messages wait in the spool of this web; None if it does not say."""
     count = full_health(address).get("spooled")
-    return None if count is None else int(count)
+    if count is None:
+        return None
+    return int(count)
 
 
 class RedisServer(EmbeddedRedis):
-    """A Redis that can be killed and run out of memory or disk. Start and end it in one thread that outlives it."""
+    """A Redis that can be killed and run out of memory or disk.
+
+    Start and end it in one thread that outlives it.
+    """
 
     def prepare(self) -> None:
-        """End with the parent; and get an error, as on a full disk, not a signal, when a file may not grow."""
+        """End with the parent; and get an error, as on a full disk, not a signal,
+        when a file may not grow.
+        """
         super().prepare()
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
@@ -165,7 +178,9 @@ class RedisServer(EmbeddedRedis):
         """Return the process ids of the workers that RQ knows; none while Redis is away."""
         try:
             with self._client() as client:
-                return {int(client.hget(name, "pid") or 0) for name in client.smembers("rq:workers")}
+                return {
+                    int(client.hget(name, "pid") or 0) for name in client.smembers("rq:workers")
+                }
         except RedisError:
             return set()
 
@@ -181,7 +196,9 @@ class RedisServer(EmbeddedRedis):
             client.config_set("maxmemory", limit)
 
     def limit_disk(self) -> None:
-        """Let its file not grow, as on a full disk. It ends itself, because it cannot store what it acknowledges.
+        """Let its file not grow, as on a full disk.
+
+        It ends itself, because it cannot store what it acknowledges.
 
         Raises OSError if it has ended already.
         """
@@ -208,14 +225,22 @@ class MachineError(Exception):
 
 
 def simulated_settings(profile: Profile, platforms: FakePlatforms, url: str) -> dict[str, Any]:
-    """Return the profile's configuration with fake platforms, without channels for which there is no fake.
+    """Return the profile's configuration with fake platforms,
+    without channels for which there is no fake.
 
     Raises MachineError if no channel is left.
     """
     config = profile.config
-    settings = DEFAULT if config is None else yaml.safe_load(config.read_text(encoding="utf-8"))
+    if config is None:
+        settings = DEFAULT
+    else:
+        settings = yaml.safe_load(config.read_text(encoding="utf-8"))
     channels = {
-        name: {**channel, **fake_channel(channel["platform"], platforms.url), **_channel_overrides(profile)}
+        name: {
+            **channel,
+            **fake_channel(channel["platform"], platforms.url),
+            **_channel_overrides(profile),
+        }
         for name, channel in settings["channels"].items()
         if channel["platform"] in SIMULATED
     }
@@ -237,7 +262,10 @@ def simulated_settings(profile: Profile, platforms: FakePlatforms, url: str) -> 
 
 
 def fake_channel(platform: str, url: str) -> dict[str, str]:
-    """Return the settings with which a channel uses the fake of its platform. All fakes have the same `url`."""
+    """Return the settings with which a channel uses the fake of its platform.
+
+    All fakes have the same `url`.
+    """
     simulated = SIMULATED[platform]
     secrets = {key: f"${{{_variable(platform, key)}}}" for key in simulated.secrets}
     return {**simulated.settings, **secrets, "api_url": f"{url}/{simulated.fake}"}
@@ -249,36 +277,49 @@ def _variable(platform: str, key: str) -> str:
 
 
 def _channel_overrides(profile: Profile) -> dict[str, Any]:
-    """Return what a profile changes in every channel. Groups are not slowed down to their platform's rate."""
+    """Return what a profile changes in every channel.
+
+    Groups are not slowed down to their platform's rate.
+    """
     overrides: dict[str, Any] = {"messages_per_second": 0} if profile.strangers else {}
-    return {**overrides, "confirm_ttl": profile.question_seconds} if profile.question_seconds else overrides
+    if profile.question_seconds:
+        return {**overrides, "confirm_ttl": profile.question_seconds}
+    return overrides
 
 
 def _absolute(tool: str, config: Path | None) -> str:
     """Return a tool file with the folder of the configuration; modules stay as they are."""
-    return str((config.parent / tool).resolve()) if config and tool.endswith(".py") else tool
+    if config and tool.endswith(".py"):
+        return str((config.parent / tool).resolve())
+    return tool
 
 
 class Machine:
-    """All processes, from `with` to its end. Use it in one thread that outlives it: they die with that thread.
+    """All processes, from `with` to its end.
 
-    `make_settings` returns the configuration for the web's URL. With a `redis_url` no Redis is started.
+    Use it in one thread that outlives it: they die with that thread.
+
+    `make_settings` returns the configuration for the web's URL.
+    With a `redis_url` no Redis is started.
     """
 
     def __init__(
-        self, profile: Profile, data: Path, make_settings: Callable[[str], dict[str, Any]], redis_url: str = ""
+        self,
+        profile: Profile,
+        data: Path,
+        make_settings: Callable[[str], dict[str, Any]],
+        redis_url: str = "",
     ) -> None:
         self.redis = RedisServer(data)
         self.redis_url = redis_url or self.redis.url
-        self._ports = [ReservedPort() for _ in range(profile.webs)]  # a web is restarted on its port
+        # A web is restarted on its port.
+        self._ports = [ReservedPort() for _ in range(profile.webs)]
         self.addresses = [f"127.0.0.1:{port.number}" for port in self._ports]
         self.hooks: list[tuple[str, str]] = []
-        self._profile, self._data, self._make_settings, self._has_own_redis = (
-            profile,
-            data,
-            make_settings,
-            not redis_url,
-        )
+        self._profile = profile
+        self._data = data
+        self._make_settings = make_settings
+        self._has_own_redis = not redis_url
         self._log: IO[bytes] | None = None
         self._stack = ExitStack()
         self.webs: list[Child] = []
@@ -311,8 +352,12 @@ class Machine:
         web.start()
 
     def replace_machine(self, parent: Child) -> int:
-        """Kill a machine of workers and start an empty one in its place. Return how many workers it had."""
-        killed, at = self.workers.kill_family(parent), self.workers.parents.index(parent)
+        """Kill a machine of workers and start an empty one in its place.
+
+        Return how many workers it had.
+        """
+        killed = self.workers.kill_family(parent)
+        at = self.workers.parents.index(parent)
         self.workers.parents[at] = self._parent(at)
         self.workers.parents[at].start()
         return killed
@@ -327,20 +372,27 @@ class Machine:
     def lost_replies(self) -> int:
         """Return how many replies of Redis the proxy lost; known after the machine has stopped."""
         counts = self._data / "proxy.json"
-        return int(json.loads(counts.read_text()).get("lost replies", 0)) if counts.exists() else 0
+        if counts.exists():
+            return int(json.loads(counts.read_text()).get("lost replies", 0))
+        return 0
 
     def _configure(self) -> None:
         url = f"http://{self.addresses[0]}"
         settings = self._make_settings(url)
         (self._data / "sayso.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-        self.hooks = [(channel["platform"], f"{url}/hooks/{name}") for name, channel in settings["channels"].items()]
+        self.hooks = [
+            (channel["platform"], f"{url}/hooks/{name}")
+            for name, channel in settings["channels"].items()
+        ]
 
     def _start(self) -> None:
         if self._profile.through_proxy:
             self._proxy = self._child("proxy")
             self._proxy.start()
             _wait_until(self._proxy_socket.exists, "the proxy does not listen")
-        self.webs = [self._child("web", address, skew=self._profile.clock_skew) for address in self.addresses]
+        self.webs = [
+            self._child("web", address, skew=self._profile.clock_skew) for address in self.addresses
+        ]
         for web in self.webs:
             web.start()
         self.workers = WorkerProcesses(self._parents(), self.redis.workers)
@@ -355,21 +407,34 @@ class Machine:
         return [self._parent(at) for at in range(len(self._shares))]
 
     def _parent(self, at: int) -> Child:
-        """Return a parent of workers. If clocks are wrong, every second parent is ahead and the others are behind."""
-        skew = self._profile.clock_skew if at % 2 else -self._profile.clock_skew
+        """Return a parent of workers.
+
+        If clocks are wrong, every second parent is ahead and the others are behind.
+        """
+        if at % 2:
+            skew = self._profile.clock_skew
+        else:
+            skew = -self._profile.clock_skew
         return self._child("worker", count=self._shares[at], skew=skew, folder=self._folder())
 
     @property
     def _shares(self) -> list[int]:
-        """The number of workers of each parent. One machine has two parents if it has at least two workers."""
-        workers, parents = self._profile.workers, max(2, self._profile.machines)
+        """The number of workers of each parent.
+
+        One machine has two parents if it has at least two workers.
+        """
+        workers = self._profile.workers
+        parents = max(2, self._profile.machines)
         return [len(range(at, workers, parents)) for at in range(min(workers, parents))]
 
     def _folder(self) -> Path:
-        """Return the data folder of a machine of workers: ours, or a new one that shares only the media files."""
+        """Return the data folder of a machine of workers: ours,
+        or a new one that shares only the media files.
+        """
         if self._profile.machines == 1:
             return self._data
-        folder, files = self._data / f"machine-{next(self._folders)}", self._data / "media"
+        folder = self._data / f"machine-{next(self._folders)}"
+        files = self._data / "media"
         folder.mkdir()
         files.mkdir(exist_ok=True)
         (folder / "media").symlink_to(files.resolve(), target_is_directory=True)
@@ -393,9 +458,19 @@ class Machine:
         return socket_path(self._data).with_name("front.sock")
 
     def _child(
-        self, name: str, address: str = "", count: int = 1, skew: float = 0.0, folder: Path | None = None
+        self,
+        name: str,
+        address: str = "",
+        count: int = 1,
+        skew: float = 0.0,
+        folder: Path | None = None,
     ) -> Child:
-        python = [sys.executable, "-P", "-m", *(["sayso.testing.simulation.clock", str(skew)] if skew else [])]
+        python = [
+            sys.executable,
+            "-P",
+            "-m",
+            *(["sayso.testing.simulation.clock", str(skew)] if skew else []),
+        ]
         common = ["--config", str(self._data / "sayso.yaml"), "--data", str(folder or self._data)]
         commands = {
             "web": [*python, "sayso", "web", *common, "--port", address.rpartition(":")[2]],
@@ -413,7 +488,8 @@ class Machine:
         return Child(name, commands[name], self._environ(), log=self._log)
 
     def _proxy_arguments(self) -> list[str]:
-        profile, target = self._profile, socket_path(self._data)
+        profile = self._profile
+        target = socket_path(self._data)
         numbers = [str(profile.lost_replies), str(profile.redis_delay_ms), str(profile.seed)]
         return [str(self._proxy_socket), str(target), *numbers, str(self._data / "proxy.json")]
 
@@ -421,11 +497,17 @@ class Machine:
         low, high = self._profile.model_ms
         return {
             **os.environ,
-            **{_variable(name, key): secret for name, row in SIMULATED.items() for key, secret in row.secrets.items()},
+            **{
+                _variable(name, key): secret
+                for name, row in SIMULATED.items()
+                for key, secret in row.secrets.items()
+            },
             KEYS_VARIABLE: ",".join(secret_keys(self._data)),
             MODEL_MS: f"{low:g}-{high:g}",
             "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),
-            "REDIS_URL": f"unix://{self._proxy_socket}" if self._profile.through_proxy else self.redis_url,
+            "REDIS_URL": f"unix://{self._proxy_socket}"
+            if self._profile.through_proxy
+            else self.redis_url,
             "SAYSO_DATA": str(self._data.resolve()),
         }
 

@@ -1,4 +1,5 @@
-"""The profile of a simulation: its size, its faults, what is measured, and the stories that its users play.
+"""The profile of a simulation: its size, its faults, what is measured,
+and the stories that its users play.
 
 profiles.yaml and stories.yaml have the ready ones.
 """
@@ -23,16 +24,19 @@ FaultTarget = Literal["worker", "machine", "web", "redis"]
 #: What can run full.
 StorageKind = Literal["memory", "disk"]
 #: The profiles and stories that ship.
-PROFILES, STORIES = Path(__file__).parent / "profiles.yaml", Path(__file__).parent / "stories.yaml"
+PROFILES = Path(__file__).parent / "profiles.yaml"
+STORIES = Path(__file__).parent / "stories.yaml"
 #: Ready profiles that are no rows of the matrix, and the name that stands for all rows.
-NOT_IN_MATRIX, MATRIX = ("quick",), "matrix"
+NOT_IN_MATRIX = ("quick",)
+MATRIX = "matrix"
 #: The full size of every profile that does not say otherwise.
 FULL_SIZE: Mapping[str, Any] = {"turns": 20_000, "conversations": 500, "workers": 4}
 #: The kinds of a step; stories.yaml explains each.
 Verb = Literal["say", "send", "want", "ask", "next", "agree", "refuse"]
 #: The text of a decision that is tapped instead of typed.
 BUTTON = "button"
-#: What a story may wait for after a step of a request: the question about the next one, or the line that ends it.
+#: What a story may wait for after a step of a request: the question about the next one,
+#: or the line that ends it.
 QUESTION = "question"
 REST = "rest"
 #: The places of bills in the text of a request: one for each step.
@@ -62,7 +66,8 @@ class Profile(Section):
     seconds: Seconds = 0.0
     #: Turns a second at most. 0: as fast as users are answered.
     turns_per_second: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    #: Number of worker processes, of machines that they are on (each has a data folder), and of web processes.
+    #: Number of worker processes, of machines that they are on (each has a data folder),
+    #: and of web processes.
     workers: int = Field(default=3, ge=1, le=64)
     machines: int = Field(default=1, ge=1, le=8)
     webs: int = Field(default=1, ge=1, le=8)
@@ -83,9 +88,11 @@ class Profile(Section):
     outage_seconds: Seconds = 0.0
     #: Whether the webs keep on their own disk what Redis cannot take.
     spool: bool = False
-    #: Seconds between two times of 5 s in which Redis has no memory or disk left, by what runs full.
+    #: Seconds between two times of 5 s in which Redis has no memory or disk left,
+    #: by what runs full.
     full_every: dict[StorageKind, Interval] = Field(default_factory=dict)
-    #: Seconds by which the clocks of the webs are ahead; those of workers are wrong by as much either way.
+    #: Seconds by which the clocks of the webs are ahead;
+    #: those of workers are wrong by as much either way.
     clock_skew: float = Field(default=0.0, allow_inf_nan=False)
     #: Seconds for which questions stay open. 0: as the configuration says.
     question_seconds: Seconds = 0.0
@@ -93,7 +100,8 @@ class Profile(Section):
     lost_replies: Share = 0.0
     #: Replies of Redis are up to this many milliseconds late.
     redis_delay_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    #: Share of the webhooks that are delivered 2 to 5 times; the share of these repeats that are late, and how late.
+    #: Share of the webhooks that are delivered 2 to 5 times;
+    #: the share of these repeats that are late, and how late.
     repeated_webhooks: Share = 0.0
     late_repeats: Share = 0.0
     late_seconds: Seconds = 20.0
@@ -119,31 +127,52 @@ class Profile(Section):
 
     @property
     def statuses(self) -> set[int]:
-        """The allowed responses to webhooks: 200; 503 if Redis may be away; 0 (none) if webs are killed."""
-        without_redis = "redis" in self.kill_every or self.outage_seconds or self.full_every or self.lost_replies
+        """The allowed responses to webhooks: 200; 503 if Redis may be away;
+        0 (none) if webs are killed.
+        """
+        without_redis = (
+            "redis" in self.kill_every
+            or self.outage_seconds
+            or self.full_every
+            or self.lost_replies
+        )
         without_web = "web" in self.kill_every or self.restart_every
         return {200, *([503] if without_redis else []), *([0] if without_web else [])}
 
     def description(self) -> str:
         """Return the faults in words; "none" if there are none."""
         faults = [f"kill {part} every {seconds:g} s" for part, seconds in self.kill_every.items()]
-        faults += [f"no {storage} left every {seconds:g} s" for storage, seconds in self.full_every.items()]
+        faults += [
+            f"no {storage} left every {seconds:g} s" for storage, seconds in self.full_every.items()
+        ]
         spool = "with a spool" if self.spool else "without a spool"
-        share_late = "" if self.late_repeats == 1 else f"{self.late_repeats:.0%} of it "
-        late = f", {share_late}up to {self.late_seconds:g} s late" if self.late_repeats else ""
+        if self.late_repeats == 1:
+            share_late = ""
+        else:
+            share_late = f"{self.late_repeats:.0%} of it "
+        if self.late_repeats:
+            late = f", {share_late}up to {self.late_seconds:g} s late"
+        else:
+            late = ""
         is_sized = self.measures in _SIZED
         for is_planned, text in (
             (self.pause_every, f"pause a worker every {self.pause_every:g} s"),
             (self.restart_every, f"rolling restart every {self.restart_every:g} s"),
             (self.outage_seconds, f"Redis away for {self.outage_seconds:g} s, {spool}"),
-            (self.clock_skew, f"webs' clocks wrong by {self.clock_skew:+g} s, workers' by that either way"),
+            (
+                self.clock_skew,
+                f"webs' clocks wrong by {self.clock_skew:+g} s, workers' by that either way",
+            ),
             (self.question_seconds, f"questions open for {self.question_seconds:g} s"),
             (self.lost_replies, f"{self.lost_replies:.1%} of Redis's replies lost"),
             (self.redis_delay_ms, f"Redis up to {self.redis_delay_ms:g} ms late"),
             (self.repeated_webhooks, f"{self.repeated_webhooks:.0%} delivered 2-5 times{late}"),
             (self.machines > 1, f"{self.machines} machines of workers"),
             (self.webs > 1, f"{self.webs} webs"),
-            (is_sized, f"{self.turns_per_second:g} turns a second, {self.conversations:,} conversations"),
+            (
+                is_sized,
+                f"{self.turns_per_second:g} turns a second, {self.conversations:,} conversations",
+            ),
             (self.strangers, f"{self.strangers} strangers answer, too"),
             (self.failing_platforms, "platforms fail 45 % of sends"),
         ):
@@ -159,19 +188,24 @@ def ready_names() -> list[str]:
 def load_profiles(name: str, *, full_size: bool = False, **changes: Any) -> list[Profile]:
     """Return the profile of a name or of a YAML file; all rows of the matrix for "matrix".
 
-    With `full_size` each is as large as is promised. `changes` replace keys of all. Raises InvalidProfile.
+    With `full_size` each is as large as is promised. `changes` replace keys of all.
+    Raises InvalidProfile.
     """
-    file, sections = PROFILES, _read_sections(PROFILES)
+    file = PROFILES
+    sections = _read_sections(PROFILES)
     if name == MATRIX:
         names = [each for each in sections if each not in NOT_IN_MATRIX]
     elif name in sections:
         names = [name]
     elif name.endswith((".yaml", ".yml")):
-        file, names = Path(name), [""]
+        file = Path(name)
+        names = [""]
         sections = {"": _read_sections(file)}
     else:
         hint = did_you_mean(name, [*sections, MATRIX], "{} ")
-        raise InvalidProfile(f"no profile {name!r}: {hint}name a YAML file, or one of {', '.join([*sections, MATRIX])}")
+        raise InvalidProfile(
+            f"no profile {name!r}: {hint}name a YAML file, or one of {', '.join([*sections, MATRIX])}"
+        )
     return [_profile(file, each, sections[each], changes, full_size=full_size) for each in names]
 
 
@@ -190,17 +224,33 @@ def _read_sections(file: Path) -> dict[str, Any]:
 
 
 def _profile(
-    file: Path, name: str, section: Mapping[str, Any], changes: Mapping[str, Any], *, full_size: bool
+    file: Path,
+    name: str,
+    section: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    *,
+    full_size: bool,
 ) -> Profile:
     place = f"{file}: {name}: " if name else f"{file}: "
     try:
         base = Profile.model_validate(section)
-        size = {**FULL_SIZE, **base.full_size} if full_size else {}
+        if full_size:
+            size = {**FULL_SIZE, **base.full_size}
+        else:
+            size = {}
         profile = Profile.model_validate({**section, **size, **changes})
     except ValidationError as exc:
-        raise InvalidProfile("\n".join(f"{place}{_problem(dict(error))}" for error in exc.errors())) from None
-    paths = {key: file.parent / path for key in ("config", "stories") if key in section and (path := section[key])}
-    return profile.model_copy(update={key: path for key, path in paths.items() if key not in changes})
+        raise InvalidProfile(
+            "\n".join(f"{place}{_problem(dict(error))}" for error in exc.errors())
+        ) from None
+    paths = {
+        key: file.parent / path
+        for key in ("config", "stories")
+        if key in section and (path := section[key])
+    }
+    return profile.model_copy(
+        update={key: path for key, path in paths.items() if key not in changes}
+    )
 
 
 def _problem(error: Mapping[str, Any]) -> str:
@@ -217,7 +267,10 @@ class InvalidStories(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoryStep:
-    """One act of a person, done `times` times at once. A `late` decision comes after the question has closed."""
+    """One act of a person, done `times` times at once.
+
+    A `late` decision comes after the question has closed.
+    """
 
     verb: Verb
     text: str
@@ -242,9 +295,12 @@ class StoryStep:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What one person does from beginning to end. `weight` is how often it is chosen, relative to the others.
+    """What one person does from beginning to end.
 
-    A story of weight 0 is played only where a profile names it in `only_stories`; each mention counts as a weight of 1.
+    `weight` is how often it is chosen, relative to the others.
+
+    A story of weight 0 is played only where a profile names it in `only_stories`;
+    each mention counts as a weight of 1.
     """
 
     name: str
@@ -263,15 +319,22 @@ class Repertoire:
 def load_stories(file: Path, only: tuple[str, ...] = ()) -> Repertoire:
     """Return the stories of a file, all or only those named. Raises InvalidStories."""
     content = _read(file, InvalidStories)
-    definitions = content.get("stories") if isinstance(content, dict) else None
+    if isinstance(content, dict):
+        definitions = content.get("stories")
+    else:
+        definitions = None
     if not isinstance(definitions, dict) or not definitions:
         raise InvalidStories(f"{file}: no stories: begin with `stories:` and a name below it")
     unknown = sorted(set(only) - set(definitions))
     if unknown:
         raise InvalidStories(f"{file}: no story {unknown[0]!r}; known: {sorted(definitions)}")
-    stories = [_story(file, name, definitions[name]) for name in definitions if not only or name in only]
+    stories = [
+        _story(file, name, definitions[name]) for name in definitions if not only or name in only
+    ]
     played = tuple(
-        replace(story, weight=story.weight or only.count(story.name)) for story in stories if story.weight or only
+        replace(story, weight=story.weight or only.count(story.name))
+        for story in stories
+        if story.weight or only
     )
     if not played:
         raise InvalidStories(f"{file}: no story has a weight above 0: nobody would do anything")
@@ -280,7 +343,9 @@ def load_stories(file: Path, only: tuple[str, ...] = ()) -> Repertoire:
 
 def _done(file: Path, done: Any) -> str:
     if not isinstance(done, str) or "{bill}" not in done:
-        raise InvalidStories(f"{file}: done is {done!r}: write what your tools say, with {{bill}} in it")
+        raise InvalidStories(
+            f"{file}: done is {done!r}: write what your tools say, with {{bill}} in it"
+        )
     try:
         re.compile(done.replace("{bill}", "b1"))
     except re.error as exc:
@@ -290,15 +355,25 @@ def _done(file: Path, done: Any) -> str:
 
 def _story(file: Path, name: str, definition: Any) -> Story:
     place = f"{file}: story {name!r}"
-    if not isinstance(definition, dict) or not isinstance(definition.get("steps"), list) or not definition["steps"]:
+    if (
+        not isinstance(definition, dict)
+        or not isinstance(definition.get("steps"), list)
+        or not definition["steps"]
+    ):
         raise InvalidStories(f"{place}: has no steps: add `steps:` and a list")
     weight = definition.get("weight", 1)
     if not isinstance(weight, int | float) or weight < 0:
-        raise InvalidStories(f"{place}: weight is {weight!r}: write a number, 0 for never by itself")
+        raise InvalidStories(
+            f"{place}: weight is {weight!r}: write a number, 0 for never by itself"
+        )
     steps = tuple(_step(place, step) for step in definition["steps"])
     for number, step in enumerate(steps):
-        if (step.decides or step.verb == "next") and not any(before.verb == "ask" for before in steps[:number]):
-            raise InvalidStories(f"{place}: {step.verb!r} comes before any `ask`: nothing was asked yet")
+        if (step.decides or step.verb == "next") and not any(
+            before.verb == "ask" for before in steps[:number]
+        ):
+            raise InvalidStories(
+                f"{place}: {step.verb!r} comes before any `ask`: nothing was asked yet"
+            )
     _check_further_steps(place, steps)
     return Story(str(name), weight, steps)
 
@@ -312,18 +387,27 @@ def _check_further_steps(place: str, steps: Sequence[StoryStep]) -> None:
         if step.verb == "next" and step.text == QUESTION:
             left -= 1
         if left < 0:
-            raise InvalidStories(f"{place}: the request has no further step: name {{bill2}} in its `ask`")
+            raise InvalidStories(
+                f"{place}: the request has no further step: name {{bill2}} in its `ask`"
+            )
 
 
 def _step(place: str, definition: Any) -> StoryStep:
-    verb = next((verb for verb in _VERBS if isinstance(definition, dict) and verb in definition), None)
+    verb = next(
+        (verb for verb in _VERBS if isinstance(definition, dict) and verb in definition), None
+    )
     if verb is None:
-        raise InvalidStories(f"{place}: {definition!r} is not a step; a step has one of {', '.join(_VERBS)}")
-    text, times = definition[verb], definition.get("times", 1)
+        raise InvalidStories(
+            f"{place}: {definition!r} is not a step; a step has one of {', '.join(_VERBS)}"
+        )
+    text = definition[verb]
+    times = definition.get("times", 1)
     if not isinstance(text, str):
         raise InvalidStories(f"{place}: {verb} is {text!r}: put the text in quotes")
     if _NEEDS.get(verb, "") not in text:
-        raise InvalidStories(f"{place}: {verb} {text!r} must hold {_NEEDS[verb]}, or its answer cannot be told apart")
+        raise InvalidStories(
+            f"{place}: {verb} {text!r} must hold {_NEEDS[verb]}, or its answer cannot be told apart"
+        )
     if verb == "next" and text not in (QUESTION, REST):
         raise InvalidStories(f"{place}: next is {text!r}: write {QUESTION} or {REST}")
     if not isinstance(times, int) or not 1 <= times <= 10:

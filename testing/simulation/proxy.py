@@ -1,8 +1,10 @@
-"""A proxy between the processes and Redis that loses replies with their connections and delays them.
+"""A proxy between the processes and Redis that loses replies with
+their connections and delays them.
 
     python -m sayso.testing.simulation.proxy LISTEN TARGET CUT SLOW_MS SEED COUNTS
 
-`LISTEN` and `TARGET` are Unix sockets. On SIGTERM it writes its counts to the file `COUNTS`, as JSON.
+`LISTEN` and `TARGET` are Unix sockets. On SIGTERM it writes its counts to the file `COUNTS`,
+as JSON.
 """
 
 from __future__ import annotations
@@ -26,14 +28,20 @@ _CHUNK = 65_536
 
 
 class Proxy:
-    """Forwards commands and replies. `cut` is the chance that a command reaches Redis and its reply is lost.
+    """Forwards commands and replies.
 
-    Uses sockets, not streams: what a client sent before it died must reach Redis, as it would without a proxy.
+    `cut` is the chance that a command reaches Redis and its reply is lost.
+
+    Uses sockets, not streams: what a client sent before it died must reach Redis,
+    as it would without a proxy.
     """
 
     def __init__(self, target: str, *, cut: float, slow_ms: float, chance: Random) -> None:
         self.counts: Counter[str] = Counter()
-        self._target, self._cut, self._slow_ms, self._chance = target, cut, slow_ms, chance
+        self._target = target
+        self._cut = cut
+        self._slow_ms = slow_ms
+        self._chance = chance
         self._connections: set[asyncio.Task[None]] = set()
 
     def listen(self, path: str) -> socket:

@@ -1,4 +1,6 @@
-"""The report of a simulation: its counts, the broken promises, the memory used, and the table that is printed."""
+"""The report of a simulation: its counts, the broken promises, the memory used,
+and the table that is printed.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,24 @@ from sayso.testing.simulation.profile import Profile
 
 #: What must never happen, as judge.py names it and as the table heads it.
 PROMISES = ("lost", "doubled", "unwanted", "out of order", "untold", "untrue", "unmarked", "stray")
-#: From this number of replies on, at most this share may be repeated; with fewer, at most one for each hit.
-MANY_REPLIES, REPEATED_SHARE = 10_000, 0.001
+#: From this number of replies on, at most this share may be repeated; with fewer,
+#: at most one for each hit.
+MANY_REPLIES = 10_000
+REPEATED_SHARE = 0.001
 #: How long the spool may take to empty after an outage, in seconds.
 DRAINED_SECONDS = 60.0
-#: Promises of speed: milliseconds within which 99 % of webhooks are answered and then picked up; MB by which a process
-#: may grow; the share of the rate that must be reached.
-WEBHOOK_MS, PICK_UP_MS, GROWN_MB, KEPT_RATE = 100.0, 500.0, 50.0, 0.9
+#: Promises of speed: milliseconds within which 99 % of webhooks are answered and then picked up; MB
+#: by which a process may grow; the share of the rate that must be reached.
+WEBHOOK_MS = 100.0
+PICK_UP_MS = 500.0
+GROWN_MB = 50.0
+KEPT_RATE = 0.9
 #: Promise of size: bytes of Redis for each conversation.
 CONVERSATION_BYTES = 3072.0
 #: Promise of recovery: seconds after a kill until everything that waited is answered.
 RECOVERY_SECONDS = {"redis": 10.0, "machine": 15.0}
-#: Seconds after which processes have imported everything they need: memory is compared from there on.
+#: Seconds after which processes have imported everything they need:
+#: memory is compared from there on.
 WARM_SECONDS = 15.0
 #: Findings that are printed; the data folder has all of them.
 PRINTED_FINDINGS = 20
@@ -38,7 +46,10 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The measured memory. `processes` holds name, MB when warm and MB at the end, of those that lived so long."""
+    """The measured memory.
+
+    `processes` holds name, MB when warm and MB at the end, of those that lived so long.
+    """
 
     processes: Sequence[tuple[str, float, float]] = ()
     redis_bytes_each: float = 0.0
@@ -70,7 +81,9 @@ class MemoryMeter:
         """Return the measurement. Raises RedisError."""
         lived = [(name, pid) for name, pid in self._processes() if pid in self.warm]
         processes = [(name, self.warm[pid], _resident_mb(pid)) for name, pid in lived]
-        return Memory(processes, (self.machine.redis.used_bytes() - self.redis_bytes) / conversations)
+        return Memory(
+            processes, (self.machine.redis.used_bytes() - self.redis_bytes) / conversations
+        )
 
     def _processes(self) -> list[tuple[str, int]]:
         webs = [("web", web.process.pid) for web in self.machine.webs if web.process]
@@ -83,14 +96,19 @@ def _resident_mb(pid: int) -> float:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0.0
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024 if "VmRSS:" in status else 0.0
+    if "VmRSS:" in status:
+        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """The counts of one simulation. `hits` is how often the work of a worker may have been interrupted.
+    """The counts of one simulation.
 
-    `killed_at` holds the times of kills, by part, after which everything must continue within seconds.
+    `hits` is how often the work of a worker may have been interrupted.
+
+    `killed_at` holds the times of kills, by part, after which
+    everything must continue within seconds.
     """
 
     profile: Profile
@@ -123,15 +141,23 @@ class SimulationReport:
     @property
     def _interrupted(self) -> int:
         """The number of acts that waited for an answer when Redis or a machine went away."""
-        moments = [*([self.outage.began] if self.outage.began else []), *self.killed_at.get("machine", ())]
-        return sum(sent_at < at < answered_at for at in moments for sent_at, answered_at in self.result.answered)
+        moments = [
+            *([self.outage.began] if self.outage.began else []),
+            *self.killed_at.get("machine", ()),
+        ]
+        return sum(
+            sent_at < at < answered_at
+            for at in moments
+            for sent_at, answered_at in self.result.answered
+        )
 
     @property
     def _met_outage(self) -> int:
         """The number of acts during an outage of Redis; their question may have closed meanwhile."""
         outage = self.outage
         return sum(
-            sent_at < outage.back and answered_at > outage.began for sent_at, answered_at in self.result.answered
+            sent_at < outage.back and answered_at > outage.began
+            for sent_at, answered_at in self.result.answered
         )
 
     @property
@@ -143,21 +169,40 @@ class SimulationReport:
     def broken(self) -> list[str]:
         """The broken promises, one line each."""
         lines = [f"{name}: {count}" for name in PROMISES if (count := self.result.count(name))]
-        lines += [f"sent again before the platform allowed it: {self.impatient}"] if self.impatient else []
-        odd = {status: count for status, count in self.http.items() if status not in self.profile.statuses}
+        lines += (
+            [f"sent again before the platform allowed it: {self.impatient}"]
+            if self.impatient
+            else []
+        )
+        odd = {
+            status: count
+            for status, count in self.http.items()
+            if status not in self.profile.statuses
+        }
         lines += [f"webhooks: {_http(Counter(odd))}"] if odd else []
-        lines += [f"HTTP 503 without Retry-After: {self.without_retry_after}"] if self.without_retry_after else []
+        lines += (
+            [f"HTTP 503 without Retry-After: {self.without_retry_after}"]
+            if self.without_retry_after
+            else []
+        )
         if self.faults["ended"] and (self.profile.full_every or self.profile.outage_seconds):
             lines.append(f"processes that ended for want of Redis: {self.faults['ended']}")
         due = 200 if self.profile.spool else 503
         strange = {status: count for status, count in self.outage.statuses.items() if status != due}
-        return [*lines, *(f"HTTP {status} while Redis was away: {count}" for status, count in strange.items())]
+        return [
+            *lines,
+            *(f"HTTP {status} while Redis was away: {count}" for status, count in strange.items()),
+        ]
 
     @property
     def exceeded(self) -> list[str]:
         """The exceeded limits on what faults may cost, one line each."""
-        repeated, replies = self.result.repeated, self.result.replies
-        lines = [f"{fault}: never happened, so nothing was shown; run for longer" for fault in self._missing]
+        repeated = self.result.repeated
+        replies = self.result.replies
+        lines = [
+            f"{fault}: never happened, so nothing was shown; run for longer"
+            for fault in self._missing
+        ]
         amounts = self._amounts()
         lines += [
             f"{name}: {amounts[name]:,}, too few: {least:,} were asked for"
@@ -167,12 +212,15 @@ class SimulationReport:
         if self.unknown > self.hits + self._interrupted:
             lines.append(f"unknown: {self.unknown}, and only {self.hits + self._interrupted} hits")
         if self.result.undone > self.hits + self._met_outage:
-            lines.append(f"undone: {self.result.undone}, and only {self.hits + self._met_outage} hits")
+            lines.append(
+                f"undone: {self.result.undone}, and only {self.hits + self._met_outage} hits"
+            )
         if self.result.marked and not self._is_broken:
             lines.append(f"marked: {self.result.marked}, and there was no fault")
         if repeated > self.hits + self._interrupted + self.lost_replies + self._cut_sends:
             lines.append(f"repeated: {repeated}, more than there were faults")
-        certain = not self._cut_sends and self.profile.machines == 1  # the next worker can know what has arrived
+        # The next worker can know what has arrived.
+        certain = not self._cut_sends and self.profile.machines == 1
         if replies >= MANY_REPLIES and certain and repeated > REPEATED_SHARE * replies:
             lines.append(f"repeated: {repeated} of {replies} replies, above {REPEATED_SHARE:.1%}")
         if self.outage.drained_seconds > DRAINED_SECONDS:
@@ -188,7 +236,9 @@ class SimulationReport:
 
     def _amounts(self) -> Counter[str]:
         """Return the counts that a profile can require: the faults and four more."""
-        confirmed, accepted, during = self.result.confirmed, self.http[200], len(self._during_outage)
+        confirmed = self.result.confirmed
+        accepted = self.http[200]
+        during = len(self._during_outage)
         return self.faults + Counter(
             confirmed=confirmed,
             deliveries=accepted,
@@ -199,7 +249,11 @@ class SimulationReport:
     def _during_outage(self) -> list[float]:
         """The times of the answers to acts that were done while Redis was away."""
         outage = self.outage
-        return [answered_at for sent_at, answered_at in self.result.answered if outage.began <= sent_at < outage.back]
+        return [
+            answered_at
+            for sent_at, answered_at in self.result.answered
+            if outage.began <= sent_at < outage.back
+        ]
 
     @property
     def _missing(self) -> list[str]:
@@ -211,27 +265,47 @@ class SimulationReport:
             "failing platforms": (self.profile.failing_platforms, self.failed_sends.total()),
         }
         if self.profile.measures == "recovery":
-            done |= {f"waiting when {part} is killed": (1, self._recovery(part)) for part in self.killed_at}
-        return [*self.never_done, *(fault for fault, (planned, count) in done.items() if planned and not count)]
+            done |= {
+                f"waiting when {part} is killed": (1, self._recovery(part))
+                for part in self.killed_at
+            }
+        return [
+            *self.never_done,
+            *(fault for fault, (planned, count) in done.items() if planned and not count),
+        ]
 
     def _figures(self) -> list[tuple[str, float, float]]:
         """Return the measurements that the profile promises: name, value, and limit."""
         slow = self.profile.turns_per_second * KEPT_RATE - self._per_second
-        each = ("bytes of Redis for each conversation", self.memory.redis_bytes_each, CONVERSATION_BYTES)
+        each = (
+            "bytes of Redis for each conversation",
+            self.memory.redis_bytes_each,
+            CONVERSATION_BYTES,
+        )
         speed = [
-            ("milliseconds in which 99 % of webhooks were answered", self._webhook_ms(0.99), WEBHOOK_MS),
+            (
+                "milliseconds in which 99 % of webhooks were answered",
+                self._webhook_ms(0.99),
+                WEBHOOK_MS,
+            ),
             ("milliseconds to the first sign of life for 99 %", self._pick_up_ms(0.99), PICK_UP_MS),
             ("MB by which a process grew", self.memory.grown_mb, GROWN_MB),
             ("turns a second below the rate", slow, 0.0),
         ]
         recovery = [
-            (f"seconds to answer all that waited when {part} was killed", self._recovery(part), RECOVERY_SECONDS[part])
+            (
+                f"seconds to answer all that waited when {part} was killed",
+                self._recovery(part),
+                RECOVERY_SECONDS[part],
+            )
             for part in self.killed_at
         ]
         return {"": [], "size": [each], "speed": speed, "recovery": recovery}[self.profile.measures]
 
     def _recovery(self, part: str) -> float:
-        """Return the longest time from the kill of a part to the answer of something sent before, in seconds."""
+        """Return the longest time from the kill of a part to the answer of something sent before,
+        in seconds.
+        """
         waits = [
             answered_at - killed_at
             for killed_at in self.killed_at[part]
@@ -282,7 +356,10 @@ class SimulationReport:
     def details(self) -> list[str]:
         """Return what does not fit into the table, as lines."""
         result = self.result
-        done = ", ".join(f"{name} {count}" for name, count in self.faults.items() if count) or "nothing"
+        done = (
+            ", ".join(f"{name} {count}" for name, count in self.faults.items() if count)
+            or "nothing"
+        )
         endings = ", ".join(f"{name} {count}" for name, count in result.endings.most_common())
         lines = [
             f"{self.seconds:.0f} s, {self._per_second:.0f} turns a second; seed {self.profile.seed}",
@@ -303,8 +380,12 @@ class SimulationReport:
         """Return the speed, and the memory when warm and at the end."""
         webhooks = " / ".join(f"{self._webhook_ms(share):.0f}" for share in (0.5, 0.99))
         pick_up = " / ".join(f"{self._pick_up_ms(share):.0f}" for share in (0.5, 0.99))
-        lines = [f"p50 / p99: webhooks answered in {webhooks} ms, first sign of life {pick_up} ms later"]
-        grown = ", ".join(f"{name} {warm:.0f} to {end:.0f}" for name, warm, end in self.memory.processes)
+        lines = [
+            f"p50 / p99: webhooks answered in {webhooks} ms, first sign of life {pick_up} ms later"
+        ]
+        grown = ", ".join(
+            f"{name} {warm:.0f} to {end:.0f}" for name, warm, end in self.memory.processes
+        )
         lines += [f"MB: {grown}"] if grown else []
         lines += [f"Redis: {self.memory.redis_bytes_each:,.0f} bytes for each conversation"]
         return lines + [
@@ -314,11 +395,14 @@ class SimulationReport:
 
     def _away(self) -> list[str]:
         """Return what happened in an outage, if there was one."""
-        began, back = self.outage.began, self.outage.back
+        began = self.outage.began
+        back = self.outage.back
         if not began:
             return []
         during = self._during_outage
-        http, drained, last = _http(self.outage.statuses), self.outage.drained_seconds, max([back, *during]) - back
+        http = _http(self.outage.statuses)
+        drained = self.outage.drained_seconds
+        last = max([back, *during]) - back
         return [
             f"Redis away for {back - began:.0f} s: {len(during)} acts, webhooks {http}; "
             f"then the spool was empty after {drained:.1f} s and everything answered after {last:.1f} s"
@@ -333,11 +417,16 @@ class SimulationReport:
 
 
 def _http(statuses: Counter[int]) -> str:
-    return ", ".join(f"{status or 'no answer'} {count}" for status, count in sorted(statuses.items()))
+    return ", ".join(
+        f"{status or 'no answer'} {count}" for status, count in sorted(statuses.items())
+    )
 
 
 def table(reports: Sequence[SimulationReport], *, markdown: bool = False) -> str:
-    """Return one line for each simulation. In plain text, columns are padded and the faults come last."""
+    """Return one line for each simulation.
+
+    In plain text, columns are padded and the faults come last.
+    """
     rows = [list(COLUMNS), *(report.row() for report in reports)]
     if markdown:
         rows.insert(1, ["---"] * len(COLUMNS))
@@ -345,5 +434,6 @@ def table(reports: Sequence[SimulationReport], *, markdown: bool = False) -> str
     reordered = [[*row[1:], row[0]] for row in rows]
     widths = [max(len(row[column]) for row in reordered) for column in range(len(COLUMNS))]
     return "\n".join(
-        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in reordered
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+        for row in reordered
     )

@@ -21,9 +21,11 @@ from sayso.testing.simulation.tools import Effects
 from sayso.testing.simulation.users import SimulatedUsers
 
 #: Pause between two steps, and between two lines of progress, in seconds.
-STEP_SECONDS, PROGRESS_SECONDS = 0.02, 5.0
+STEP_SECONDS = 0.02
+PROGRESS_SECONDS = 5.0
 #: Seconds without a new reply after which no more is expected, and the longest wait for that.
-QUIET_SECONDS, MAX_SETTLE_SECONDS = 4.0, 90.0
+QUIET_SECONDS = 4.0
+MAX_SETTLE_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +37,22 @@ class Simulation:
     say: Callable[[str], None]
 
     def run(self) -> SimulationReport:
-        """Run the profile and return its report. Raises InvalidStories, MachineError, EmbeddedRedisError."""
+        """Run the profile and return its report.
+
+        Raises InvalidStories, MachineError, EmbeddedRedisError.
+        """
         profile = self.profile
         stories = load_stories(profile.stories, profile.only_stories)
         flaky = FlakyPlatforms(Random(f"{profile.seed} flaky"))
         with ExitStack() as stack:
-            platforms = FakePlatforms(failures=flaky) if profile.failing_platforms else FakePlatforms()
+            if profile.failing_platforms:
+                platforms = FakePlatforms(failures=flaky)
+            else:
+                platforms = FakePlatforms()
             stack.enter_context(platforms)
-            machine = stack.enter_context(Machine(profile, self.data, partial(simulated_settings, profile, platforms)))
+            machine = stack.enter_context(
+                Machine(profile, self.data, partial(simulated_settings, profile, platforms))
+            )
             users = stack.enter_context(SimulatedUsers(profile, platforms, machine, stories))
             began = time.monotonic()
             memory_meter = MemoryMeter(machine, began)
@@ -71,7 +81,9 @@ class Simulation:
             memory=memory,
         )
 
-    def _inject_faults(self, users: SimulatedUsers, faults: Faults, memory_meter: MemoryMeter, began: float) -> None:
+    def _inject_faults(
+        self, users: SimulatedUsers, faults: Faults, memory_meter: MemoryMeter, began: float
+    ) -> None:
         """Inject faults while users begin new stories; then wait until all users are done."""
         last_progress = began
         while not users.is_done or faults.is_broken:
@@ -79,22 +91,33 @@ class Simulation:
                 faults.inject_due(time.monotonic())
             else:
                 faults.end(time.monotonic())
-            users.delivery.during = faults.outage.record.statuses if faults.outage.is_on else None
+            if faults.outage.is_on:
+                users.delivery.during = faults.outage.record.statuses
+            else:
+                users.delivery.during = None
             memory_meter.update(time.monotonic())
             time.sleep(STEP_SECONDS)
             if time.monotonic() - last_progress > PROGRESS_SECONDS:
                 last_progress = time.monotonic()
-                done = ", ".join(f"{name} {count}" for name, count in faults.counts.items() if count)
+                done = ", ".join(
+                    f"{name} {count}" for name, count in faults.counts.items() if count
+                )
                 progress = f"{users.budget.taken:,} of {self.profile.turns:,} turns, {users.message_count:,} replies"
                 self.say(f"{last_progress - began:5.0f} s  {progress}{f'; {done}' if done else ''}")
         faults.end(time.monotonic())
 
     def _settle(self, users: SimulatedUsers) -> SimulationResult:
-        """Wait until no reply is missing and no more arrive, at most MAX_SETTLE_SECONDS. Return the result."""
-        deadline, count, quiet = time.monotonic() + MAX_SETTLE_SECONDS, -1, time.monotonic()
+        """Wait until no reply is missing and no more arrive, at most MAX_SETTLE_SECONDS.
+
+        Return the result.
+        """
+        deadline = time.monotonic() + MAX_SETTLE_SECONDS
+        count = -1
+        quiet = time.monotonic()
         while True:
             if users.message_count != count:
-                count, quiet = users.message_count, time.monotonic()
+                count = users.message_count
+                quiet = time.monotonic()
             elif time.monotonic() - quiet > QUIET_SECONDS:
                 result = judge_simulation(users.people, Effects(self.data).read())
                 if not result.count("lost") + result.count("untold") or time.monotonic() > deadline:
@@ -102,17 +125,33 @@ class Simulation:
             time.sleep(0.2)
 
     def _write_evidence(self, users: SimulatedUsers, result: SimulationResult) -> None:
-        """Write the acts of the users, the messages they got, and the findings, as files in the data folder."""
+        """Write the acts of the users, the messages they got, and the findings,
+        as files in the data folder.
+        """
         for name, lines in (
-            ("acts", [{"chat": person.client.chat, **asdict(act)} for person in users.people for act in person.acts]),
+            (
+                "acts",
+                [
+                    {"chat": person.client.chat, **asdict(act)}
+                    for person in users.people
+                    for act in person.acts
+                ],
+            ),
             (
                 "messages",
                 [
-                    {"chat": person.client.chat, "at": message.at, "text": message.text, "files": sorted(message.files)}
+                    {
+                        "chat": person.client.chat,
+                        "at": message.at,
+                        "text": message.text,
+                        "files": sorted(message.files),
+                    }
                     for person in users.people
                     for message in person.inbox.messages
                 ],
             ),
             ("findings", [asdict(finding) for finding in result.findings]),
         ):
-            (self.data / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+            (self.data / f"{name}.jsonl").write_text(
+                "".join(f"{json.dumps(line)}\n" for line in lines)
+            )

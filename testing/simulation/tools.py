@@ -14,11 +14,12 @@ from typing import Literal
 from sayso.agent import emit_artifact, tool
 from sayso.pending import PendingAction, idempotency_key
 
-#: The steps of a payment. Only `effect` moves money; `repeat` is an effect under an idempotency key used before. What
-#: comes before `begin` may happen again: `prepare`.
+#: The steps of a payment. Only `effect` moves money; `repeat` is an effect under an idempotency key
+#: used before. What comes before `begin` may happen again: `prepare`.
 EffectStep = Literal["prepare", "begin", "effect", "repeat", "refused"]
 #: The longest time from the beginning to the effect, and from the effect to the result, in seconds.
-BEFORE_SECONDS, AFTER_SECONDS = 0.06, 0.03
+BEFORE_SECONDS = 0.06
+AFTER_SECONDS = 0.03
 #: Environment variable with the milliseconds that a model takes, such as 20-200.
 MODEL_MS = "SAYSO_SIMULATION_MODEL_MS"
 
@@ -27,7 +28,8 @@ MODEL_MS = "SAYSO_SIMULATION_MODEL_MS"
 class EffectEntry:
     """One step of one payment. `key` is the idempotency key, "" for a payment without one.
 
-    `at` is the time just before, on the monotonic clock that all processes of a machine share; 0 if unknown.
+    `at` is the time just before, on the monotonic clock that all processes of a machine share;
+    0 if unknown.
     """
 
     bill: str
@@ -38,14 +40,19 @@ class EffectEntry:
 
 
 class Effects:
-    """A file in a data folder. Each step is one write: it is there completely or not at all, without a lock."""
+    """A file in a data folder.
+
+    Each step is one write: it is there completely or not at all, without a lock.
+    """
 
     def __init__(self, data: Path) -> None:
         self.file = data / "effects.jsonl"
 
     def write(self, bill: str, step: EffectStep, key: str = "") -> None:
         """Add a step. It is on disk when this returns."""
-        line = json.dumps(asdict(EffectEntry(bill, step, key, os.getpid(), time.monotonic()))) + "\n"
+        line = (
+            json.dumps(asdict(EffectEntry(bill, step, key, os.getpid(), time.monotonic()))) + "\n"
+        )
         file = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             os.write(file, line.encode())
@@ -54,8 +61,12 @@ class Effects:
             os.close(file)
 
     def read(self) -> list[EffectEntry]:
-        """Return all steps in order. Of the effects under one key only the first counts, as at a payment service."""
-        entries, used_keys = [], set[str]()
+        """Return all steps in order.
+
+        Of the effects under one key only the first counts, as at a payment service.
+        """
+        entries = []
+        used_keys = set[str]()
         for entry in self.tail(0)[0]:
             is_repeated = entry.step == "effect" and entry.key in used_keys
             entries.append(replace(entry, step="repeat") if is_repeated else entry)
@@ -120,7 +131,9 @@ def settle(bill: str) -> str:
 
 def is_refunded(record: PendingAction) -> bool:
     """Return whether an interrupted refund took effect."""
-    return any(entry.step == "effect" and entry.bill == record.args["bill"] for entry in effects().read())
+    return any(
+        entry.step == "effect" and entry.bill == record.args["bill"] for entry in effects().read()
+    )
 
 
 @tool(requires_approval=True, preview="Refund {bill}", reconcile=is_refunded)
@@ -141,5 +154,7 @@ async def think(about: str) -> str:
 @tool(idempotent=True)
 def draw(title: str) -> str:
     """Make a small PDF of this name, which every platform can show."""
-    emit_artifact(f"%PDF-1.4\n% {title}\n".encode(), mime_type="application/pdf", filename=f"{title}.pdf")
+    emit_artifact(
+        f"%PDF-1.4\n% {title}\n".encode(), mime_type="application/pdf", filename=f"{title}.pdf"
+    )
     return f"Here is {title}."

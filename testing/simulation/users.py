@@ -25,8 +25,21 @@ from sayso.testing.simulation.outcomes import (
     text_pattern,
 )
 from sayso.testing.simulation.processes import Machine
-from sayso.testing.simulation.profile import BUTTON, REST, Profile, Repertoire, Story, StoryStep, Verb
-from sayso.testing.simulation.webhooks import SignWebhook, WebhookClient, WebhookDelivery, webhook_clients
+from sayso.testing.simulation.profile import (
+    BUTTON,
+    REST,
+    Profile,
+    Repertoire,
+    Story,
+    StoryStep,
+    Verb,
+)
+from sayso.testing.simulation.webhooks import (
+    SignWebhook,
+    WebhookClient,
+    WebhookDelivery,
+    webhook_clients,
+)
 
 #: Pause between two polls of the platforms, in seconds.
 POLL_SECONDS = 0.01
@@ -43,7 +56,8 @@ _TURN_NUMBER = re.compile(r"\bt(\d+)\b")
 ASKED_INSTEAD = re.compile(text_pattern("maybe_missing", name=r"t(\d+)\.[^\0]*"))
 #: Seconds after which a person stops waiting and goes on. Later answers still count.
 PATIENCE = 90.0
-#: How long after a question's end a late person answers, in seconds. Its time begins when the platform has it.
+#: How long after a question's end a late person answers, in seconds.
+#: Its time begins when the platform has it.
 LATE_SECONDS = 3.0
 #: How often a person decides again who was told that it was too early.
 MAX_DECISIONS = 6
@@ -51,7 +65,9 @@ MAX_DECISIONS = 6
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message as a person reads it: the turns it answers in text and by file, and what it says of a bill."""
+    """One message as a person reads it: the turns it answers in text and by file,
+    and what it says of a bill.
+    """
 
     at: float
     text: str
@@ -70,7 +86,8 @@ class ChatMessage:
 class ChatInbox:
     """The messages of one chat. Used on the event loop of the users only.
 
-    `signs` are the times of "typing". `tapped` holds the bill of each tap, by the number of its act.
+    `signs` are the times of "typing". `tapped` holds the bill of each tap,
+    by the number of its act.
     """
 
     def __init__(self, done: str = DONE) -> None:
@@ -84,7 +101,9 @@ class ChatInbox:
         """Add one message as the platform received it."""
         *others, (bill, statement) = self._reader.read(sent["text"])
         for other, aside in others:  # what it also says of an older question
-            self.messages.append(ChatMessage(at, aside.text, (), frozenset(), frozenset(), other, aside))
+            self.messages.append(
+                ChatMessage(at, aside.text, (), frozenset(), frozenset(), other, aside)
+            )
         instead = _numbers(ASKED_INSTEAD, statement.text)
         named = (sent["media"] or {}).get("filename", "")
         self.messages.append(
@@ -103,11 +122,16 @@ class ChatInbox:
     def add_tap_answer(self, number: int, text: str, at: float) -> None:
         """Add what a platform shows to the person who tapped, and to no one else."""
         statement = read_statement(text)
-        self.messages.append(ChatMessage(at, text, (), frozenset(), frozenset(), self.tapped[number], statement))
+        self.messages.append(
+            ChatMessage(at, text, (), frozenset(), frozenset(), self.tapped[number], statement)
+        )
         self._new.set()
 
     async def until(self, seen: Callable[[Sequence[ChatMessage]], bool], seconds: float) -> bool:
-        """Wait until `seen` is true of the messages. Return whether it was within this many seconds."""
+        """Wait until `seen` is true of the messages.
+
+        Return whether it was within this many seconds.
+        """
         deadline = time.monotonic() + seconds
         while not seen(self.messages):
             self._new.clear()
@@ -119,7 +143,9 @@ class ChatInbox:
         return True
 
 
-async def follow(sent: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]) -> None:
+async def follow(
+    sent: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]
+) -> None:
     """Put every message that the platforms receive into its inbox, until cancelled."""
     async for message in _each_new(sent):
         if message["chat"] in inboxes:
@@ -141,7 +167,9 @@ async def follow_typing_signs(
 async def follow_tap_answers(
     calls: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]
 ) -> None:
-    """Put every text that Telegram shows in answer to a tap into the inbox of its chat, until cancelled."""
+    """Put every text that Telegram shows in answer to a tap into the inbox of its chat,
+    until cancelled.
+    """
     async for call in _each_new(calls):
         if call["method"] != "answerCallbackQuery" or not call["params"].get("text"):
             continue
@@ -185,10 +213,11 @@ def _numbers(pattern: re.Pattern[str], text: str) -> frozenset[int]:
 class Act:
     """One act of a person: its number, what it was, and the bill of a decision.
 
-    A `next` is no act: it stands for a further step of a request, which is asked about by itself. `request` is the bill
-    of the first step.
+    A `next` is no act: it stands for a further step of a request, which is asked about by itself.
+    `request` is the bill of the first step.
 
-    `stranger` is the number of the other group member who did it, 0 for the conversation's own person.
+    `stranger` is the number of the other group member who did it,
+    0 for the conversation's own person.
     """
 
     number: int
@@ -222,7 +251,9 @@ class TurnBudget:
 
     def __init__(self, turns: int, *, until: float = float("inf"), rate: float = 0.0) -> None:
         self.taken = 0
-        self._turns, self._until, self._rate = turns, until, rate
+        self._turns = turns
+        self._until = until
+        self._rate = rate
         self._numbers: Iterator[int] = itertools.count(1)
         self._next = time.monotonic()
 
@@ -245,8 +276,8 @@ class TurnBudget:
 class SimulatedUser:
     """One conversation. Each act waits until the web has accepted the one before.
 
-    Decisions are the exception: several on one question are made at once, and the `strangers` in the chat answer each
-    question at the same time.
+    Decisions are the exception: several on one question are made at once, and the `strangers` in
+    the chat answer each question at the same time.
     """
 
     client: WebhookClient
@@ -266,11 +297,13 @@ class SimulatedUser:
 
     async def play(self, story: Story) -> None:
         """Play one story. It ends early if a question does not come."""
-        bill, waiting = "", []
+        bill = ""
+        waiting = []
         further: list[str] = []
         for before, step in zip((None, *story.steps), story.steps, strict=False):
             async with asyncio.TaskGroup() as at_once:
-                # Answers to strangers name no bill: after the next question the judge would take them for its answers.
+                # Answers to strangers name no bill: after the next question the judge
+                # would take them for its answers.
                 if before and before.verb == "ask" and not further:
                     at_once.create_task(self._strangers_answer(bill))
                 if step.decides:
@@ -289,7 +322,10 @@ class SimulatedUser:
                     waiting += [await self._act(step) for _ in range(step.times)]
         wanted = {act.number for act in waiting}
         await self._waits_for(
-            lambda messages: wanted <= {turn for message in messages for turn in (*message.turns, *message.files)}
+            lambda messages: (
+                wanted
+                <= {turn for message in messages for turn in (*message.turns, *message.files)}
+            )
         )
 
     async def _ask(self, step: StoryStep) -> list[str]:
@@ -305,25 +341,40 @@ class SimulatedUser:
         return [act.bill for act in self.acts if act.asks and act.request == request]
 
     async def _is_asked_next(self, bill: str) -> bool:
-        """Wait for the question about a further step. Return False if the request ended before it."""
+        """Wait for the question about a further step.
+
+        Return False if the request ended before it.
+        """
         request = self._request_of(bill)
-        await self._waits_for(lambda messages: _has_message_about(bill, messages) or _has_rest(request, messages))
+        await self._waits_for(
+            lambda messages: _has_message_about(bill, messages) or _has_rest(request, messages)
+        )
         return _has_message_about(bill, self.inbox.messages)
 
     async def _decide(self, step: StoryStep, bill: str) -> None:
         """Decide; decide again if the answer is that it was too early."""
-        if step.late:  # after the question has closed, by its own text; one that does not say closes at once
-            questions = [each for each in about(self.inbox.messages, bill) if each.statement.kind == "question"]
-            closes_at = max((question.at + open_seconds(question.text) for question in questions), default=0.0)
+        # After the question has closed, by its own text; one that does not say closes at once.
+        if step.late:
+            questions = [
+                each
+                for each in about(self.inbox.messages, bill)
+                if each.statement.kind == "question"
+            ]
+            closes_at = max(
+                (question.at + open_seconds(question.text) for question in questions), default=0.0
+            )
             await asyncio.sleep(closes_at + LATE_SECONDS - time.monotonic())
         for decided in range(1, MAX_DECISIONS + 1):
             await asyncio.gather(*(self._act(step, bill) for _ in range(step.times)))
             acts = decided * step.times
             await self._waits_for(partial(_is_answered, bill, acts))
             answers = about(self.inbox.messages, bill)
-            if _has_outcome(answers) or not any(answer.statement.kind == "early" for answer in answers):
+            if _has_outcome(answers) or not any(
+                answer.statement.kind == "early" for answer in answers
+            ):
                 return
-            if len(self._request_of(bill)) > 1:  # another typed yes might meet the question about the next step
+            # Another typed yes might meet the question about the next step.
+            if len(self._request_of(bill)) > 1:
                 step = replace(step, text=BUTTON)
 
     async def _strangers_answer(self, bill: str) -> None:
@@ -337,9 +388,12 @@ class SimulatedUser:
     async def _waits_for(self, seen: Callable[[Sequence[ChatMessage]], bool]) -> bool:
         return await self.inbox.until(seen, PATIENCE)
 
-    async def _act(self, step: StoryStep, bill: str = "", stranger: int = 0, further: Sequence[str] = ()) -> Act:
+    async def _act(
+        self, step: StoryStep, bill: str = "", stranger: int = 0, further: Sequence[str] = ()
+    ) -> Act:
         """Do one act. `further` are the bills of a request behind its first one."""
-        number, button = await self.budget.take(), self._button(step, bill)
+        number = await self.budget.take()
+        button = self._button(step, bill)
         request = ""
         if step.verb == "ask":
             bill = f"b{number}"
@@ -359,27 +413,46 @@ class SimulatedUser:
             self.acts.append(Act(int(each[1:]), "next", each, act.sent_at, request=request))
         if button:
             self.inbox.tapped[number] = bill
-        client = self.strangers[stranger - 1] if stranger else self.client
-        act.taken_at = await self.delivery.deliver(self.url, _signed_webhook(client, step, act, button, further))
+        if stranger:
+            client = self.strangers[stranger - 1]
+        else:
+            client = self.client
+        act.taken_at = await self.delivery.deliver(
+            self.url, _signed_webhook(client, step, act, button, further)
+        )
         return act
 
     def _button(self, step: StoryStep, bill: str) -> str:
-        """Return the data of the tapped button; "" if nothing is tapped or the platform refused the buttons."""
+        """Return the data of the tapped button; "" if nothing is tapped
+        or the platform refused the buttons.
+        """
         if not step.tapped:
             return ""
-        buttons = [message.buttons for message in about(self.inbox.messages, bill) if len(message.buttons) > 1]
-        return buttons[-1][0 if step.verb == "agree" else 1] if buttons else ""
+        buttons = [
+            message.buttons
+            for message in about(self.inbox.messages, bill)
+            if len(message.buttons) > 1
+        ]
+        if buttons:
+            return buttons[-1][0 if step.verb == "agree" else 1]
+        return ""
 
 
 def _signed_webhook(
     client: WebhookClient, step: StoryStep, act: Act, button: str, further: Sequence[str] = ()
 ) -> SignWebhook:
-    """Return the function that signs the webhook of an act. Its content is fixed here: a repeat says the same."""
+    """Return the function that signs the webhook of an act.
+
+    Its content is fixed here: a repeat says the same.
+    """
     number = act.number
     if button:
         return lambda: client.tap(number, button)
     # Without a button, the question asks for a typed answer.
-    typed = {"agree": "yes", "refuse": "no"}[step.verb] if step.tapped else step.text
+    if step.tapped:
+        typed = {"agree": "yes", "refuse": "no"}[step.verb]
+    else:
+        typed = step.text
     more_bills = {f"bill{place}": bill for place, bill in enumerate(further, 2)}
     text = typed.format(turn=f"t{number}", bill=act.bill, **more_bills)
     if step.verb == "send":
@@ -408,13 +481,23 @@ def _is_answered(bill: str, acts: int, messages: Sequence[ChatMessage]) -> bool:
 
 
 class SimulatedUsers:
-    """All simulated users, in a thread of their own from `with` to its end. Read `people` only once `is_done`."""
+    """All simulated users, in a thread of their own from `with` to its end.
 
-    def __init__(self, profile: Profile, platforms: FakePlatforms, machine: Machine, repertoire: Repertoire) -> None:
-        until = time.monotonic() + profile.seconds if profile.seconds else float("inf")
+    Read `people` only once `is_done`.
+    """
+
+    def __init__(
+        self, profile: Profile, platforms: FakePlatforms, machine: Machine, repertoire: Repertoire
+    ) -> None:
+        if profile.seconds:
+            until = time.monotonic() + profile.seconds
+        else:
+            until = float("inf")
         self.budget = TurnBudget(profile.turns, until=until, rate=profile.turns_per_second)
         self.people: list[SimulatedUser] = []
-        self._profile, self._platforms, self._stories = profile, platforms, repertoire.stories
+        self._profile = profile
+        self._platforms = platforms
+        self._stories = repertoire.stories
         self.delivery = WebhookDelivery(
             repeated=profile.repeated_webhooks,
             late=profile.late_repeats,
@@ -426,13 +509,21 @@ class SimulatedUsers:
             webhook_clients(platforms, machine.hooks, profile.conversations, profile.clock_skew)
         ):
             chance = Random(f"{profile.seed} {name}")
-            inbox, others = (
-                ChatInbox(repertoire.done),
-                client.add_strangers(profile.strangers) if profile.strangers else (),
+            inbox = ChatInbox(repertoire.done)
+            if profile.strangers:
+                others = client.add_strangers(profile.strangers)
+            else:
+                others = ()
+            self.people.append(
+                SimulatedUser(
+                    client, url, self.delivery, self.budget, chance, inbox, strangers=others
+                )
             )
-            self.people.append(SimulatedUser(client, url, self.delivery, self.budget, chance, inbox, strangers=others))
-        self._done, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="simulated users", daemon=True)
+        self._done = threading.Event()
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._live()), name="simulated users", daemon=True
+        )
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._playing: asyncio.Task[None] | None = None
@@ -450,7 +541,10 @@ class SimulatedUsers:
 
     @property
     def is_done(self) -> bool:
-        """Whether all users have done everything and heard the answers. Raises their error if one failed."""
+        """Whether all users have done everything and heard the answers.
+
+        Raises their error if one failed.
+        """
         if self._error is not None:
             raise self._error
         return self._done.is_set()
@@ -469,7 +563,10 @@ class SimulatedUsers:
         ]
         self._loop, self._playing = asyncio.get_running_loop(), asyncio.create_task(self._play())
         await asyncio.wait({self._playing})
-        self._error = None if self._playing.cancelled() else self._playing.exception()
+        if self._playing.cancelled():
+            self._error = None
+        else:
+            self._error = self._playing.exception()
         self._done.set()
         await asyncio.to_thread(self._over.wait)
         for task in following:

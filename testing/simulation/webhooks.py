@@ -1,4 +1,6 @@
-"""The webhooks of simulated users: signed as each platform does, and delivered with repeats and retries."""
+"""The webhooks of simulated users: signed as each platform does,
+and delivered with repeats and retries.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ from sayso.testing.platforms.slack_views import new_trigger
 MAX_CONCURRENT = 24
 #: Timeout of one delivery, in seconds.
 TIMEOUT = 15.0
-#: The pause before a retry in seconds, the number of tries after which it doubles, and its maximum as a multiple.
-#: Real platforms wait longer.
-RETRY_SECONDS, CONSTANT_RETRIES, MAX_FACTOR = 1.0, 5, 10.0
+#: The pause before a retry in seconds, the number of tries after which it doubles, and its maximum
+#: as a multiple. Real platforms wait longer.
+RETRY_SECONDS = 1.0
+CONSTANT_RETRIES = 5
+MAX_FACTOR = 10.0
 #: Seconds within which a repeat that is sent at the same moment has arrived, too.
 AT_ONCE_SECONDS = 1.0
 #: The most deliveries of one webhook.
@@ -40,7 +44,9 @@ STRANGER_OFFSET = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResponse:
-    """The response to one delivery. Status 0 is no response; `retry_after` is the header, "" if there is none.
+    """The response to one delivery.
+
+    Status 0 is no response; `retry_after` is the header, "" if there is none.
 
     Times are of the monotonic clock.
     """
@@ -57,15 +63,17 @@ class DeliveryResponse:
 
 
 class WebhookDelivery:
-    """Delivers webhooks until they are accepted, and some of them several times. Lives as long as its event loop.
+    """Delivers webhooks until they are accepted, and some of them several times.
 
-    `answers` counts the responses by status; 0 is no response. `without_retry_after` counts 503s that did not say when
-    to retry. `repeated` is the share of webhooks that are delivered again, `late` the share of these repeats that come
-    late, by at most `late_seconds`.
+    Lives as long as its event loop.
 
-    Each delivery goes to one of the `addresses` (host:port of a web process); without any, to the host of its URL.
-    While `during` is a counter, deliveries that begin and end meanwhile are counted there too. `seconds` are the
-    durations of accepted deliveries.
+    `answers` counts the responses by status; 0 is no response. `without_retry_after` counts 503s
+    that did not say when to retry. `repeated` is the share of webhooks that are delivered again,
+    `late` the share of these repeats that come late, by at most `late_seconds`.
+
+    Each delivery goes to one of the `addresses` (host:port of a web process); without any, to the
+    host of its URL. While `during` is a counter, deliveries that begin and end meanwhile are
+    counted there too. `seconds` are the durations of accepted deliveries.
     """
 
     def __init__(
@@ -81,8 +89,11 @@ class WebhookDelivery:
         self.repeated = self.without_retry_after = 0
         self.during: Counter[int] | None = None
         self.seconds: list[float] = []
-        self._repeated, self._late, self._late_seconds = repeated, late, late_seconds
-        self._chance, self._addresses = chance, addresses
+        self._repeated = repeated
+        self._late = late
+        self._late_seconds = late_seconds
+        self._chance = chance
+        self._addresses = addresses
         self._executor = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="courier")
         self._local = threading.local()
         self._later: set[asyncio.Task[None]] = set()
@@ -94,7 +105,10 @@ class WebhookDelivery:
         """
         if self._chance.random() < self._repeated:
             for _ in range(self._chance.randint(1, MAX_DELIVERIES - 1)):
-                delay = self._chance.random() * self._late_seconds if self._chance.random() < self._late else 0.0
+                if self._chance.random() < self._late:
+                    delay = self._chance.random() * self._late_seconds
+                else:
+                    delay = 0.0
                 task = asyncio.create_task(self._repeat(url, hook, delay))
                 self._later.add(task)
                 task.add_done_callback(self._later.discard)
@@ -129,10 +143,16 @@ class WebhookDelivery:
         await self._post(url, hook)
 
     async def _post(self, url: str, hook: SignWebhook) -> DeliveryResponse:
-        place, during = urlsplit(url), self.during
-        address = self._chance.choice(self._addresses) if self._addresses else place.netloc
+        place = urlsplit(url)
+        during = self.during
+        if self._addresses:
+            address = self._chance.choice(self._addresses)
+        else:
+            address = place.netloc
         loop = asyncio.get_running_loop()
-        answer = await loop.run_in_executor(self._executor, self._post_in_thread, address, place.path, hook)
+        answer = await loop.run_in_executor(
+            self._executor, self._post_in_thread, address, place.path, hook
+        )
         self.answers[answer.status] += 1
         self.without_retry_after += answer.lacks_retry_after
         if during is not None and during is self.during:
@@ -142,19 +162,24 @@ class WebhookDelivery:
         return answer
 
     def _post_in_thread(self, address: str, path: str, hook: SignWebhook) -> DeliveryResponse:
-        connections, began = vars(self._local), time.monotonic()  # each thread keeps its own open
+        # each thread keeps its own open
+        connections = vars(self._local)
+        began = time.monotonic()
         if address not in connections:
             connections[address] = http.client.HTTPConnection(address, timeout=TIMEOUT)
         connection: http.client.HTTPConnection = connections[address]
         reused = connection.sock is not None
         status, retry_after = _send(connection, path, hook)
-        if reused and not status:  # the web may have closed an idle connection: not a failed delivery
+        # The web may have closed an idle connection: not a failed delivery.
+        if reused and not status:
             status, retry_after = _send(connection, path, hook)
         return DeliveryResponse(status, retry_after, began, time.monotonic())
 
 
 def _send(connection: http.client.HTTPConnection, path: str, hook: SignWebhook) -> tuple[int, str]:
-    """Return the status and Retry-After; status 0 if there was no response because the web was killed."""
+    """Return the status and Retry-After; status 0 if there was no
+    response because the web was killed.
+    """
     headers, body = hook()
     try:
         connection.request("POST", path, body, headers)
@@ -167,7 +192,10 @@ def _send(connection: http.client.HTTPConnection, path: str, hook: SignWebhook) 
 
 
 class WebhookClient(Protocol):
-    """Signs the webhooks of one person on one platform. The same number is the same event, signed again."""
+    """Signs the webhooks of one person on one platform.
+
+    The same number is the same event, signed again.
+    """
 
     @property
     def chat(self) -> str:
@@ -183,11 +211,16 @@ class WebhookClient(Protocol):
         """Return the webhook of a photo with a caption."""
 
     def add_strangers(self, count: int) -> Sequence[WebhookClient]:
-        """Make this chat a group and return the clients of this many others; none if the platform has no groups."""
+        """Make this chat a group and return the clients of this many others;
+        none if the platform has no groups.
+        """
 
 
 class WhatsAppClient:
-    """A person on WhatsApp through Twilio. `url` is the webhook URL, which is part of the signature."""
+    """A person on WhatsApp through Twilio.
+
+    `url` is the webhook URL, which is part of the signature.
+    """
 
     def __init__(self, platforms: FakePlatforms, name: int, url: str) -> None:
         self._photo = platforms.host("twilio", signing.JPEG)
@@ -204,7 +237,9 @@ class WhatsAppClient:
 
     def photo(self, number: int, caption: str) -> signing.SignedWebhook:
         """Return the webhook of a photo with a caption."""
-        return self._signed(signing.whatsapp_photo(self._sid(number), self._photo, caption, **self._sender()))
+        return self._signed(
+            signing.whatsapp_photo(self._sid(number), self._photo, caption, **self._sender())
+        )
 
     def add_strangers(self, _: int) -> Sequence[WebhookClient]:
         """Return no clients: WhatsApp at Twilio has no groups."""
@@ -221,11 +256,15 @@ class WhatsAppClient:
 
 
 class TelegramClient:
-    """A person on Telegram, in a private chat. In a group, requests reply to the bot; single words do not."""
+    """A person on Telegram, in a private chat.
+
+    In a group, requests reply to the bot; single words do not.
+    """
 
     def __init__(self, platforms: FakePlatforms, name: int, _: str, chat: int = 0) -> None:
         self._photo = platforms.host("telegram", signing.JPEG)
-        self._platforms, self._name = platforms, name
+        self._platforms = platforms
+        self._name = name
         self._user = 5_000_000_000 + name
         self._chat = chat or self._user
 
@@ -236,7 +275,9 @@ class TelegramClient:
 
     def text(self, number: int, text: str) -> signing.SignedWebhook:
         """Return the webhook of a typed message."""
-        return self._signed(signing.telegram_text(number, text, **self._chat_fields(addressed=" " in text)))
+        return self._signed(
+            signing.telegram_text(number, text, **self._chat_fields(addressed=" " in text))
+        )
 
     def tap(self, number: int, data: str) -> signing.SignedWebhook:
         """Return the webhook of a tapped button."""
@@ -244,7 +285,9 @@ class TelegramClient:
 
     def photo(self, number: int, caption: str) -> signing.SignedWebhook:
         """Return the webhook of a photo with a caption."""
-        return self._signed(signing.telegram_photo(number, self._photo, caption, **self._chat_fields()))
+        return self._signed(
+            signing.telegram_photo(number, self._photo, caption, **self._chat_fields())
+        )
 
     def add_strangers(self, count: int) -> Sequence[WebhookClient]:
         """Make this chat a group and return the clients of this many others in it."""
@@ -253,8 +296,14 @@ class TelegramClient:
         return [TelegramClient(self._platforms, name, "", self._chat) for name in names]
 
     def _chat_fields(self, *, addressed: bool = True) -> dict[str, Any]:
-        bot = {"message_id": 1, "from": {"id": int(fakes.TELEGRAM_TOKEN.partition(":")[0]), "is_bot": True}}
-        reply = {"reply_to_message": bot} if addressed and self._chat < 0 else {}
+        bot = {
+            "message_id": 1,
+            "from": {"id": int(fakes.TELEGRAM_TOKEN.partition(":")[0]), "is_bot": True},
+        }
+        if addressed and self._chat < 0:
+            reply = {"reply_to_message": bot}
+        else:
+            reply = {}
         return {"user": self._user, "chat": self._chat, **reply}
 
     def _signed(self, update: dict[str, Any]) -> signing.SignedWebhook:
@@ -264,15 +313,22 @@ class TelegramClient:
 class SlackClient:
     """A person on Slack in one thread. In a channel every message mentions the bot.
 
-    Webhooks are signed at delivery, as Slack does for repeats too, with the time of `clock`. A web whose clock is more
-    than five minutes off refuses them all.
+    Webhooks are signed at delivery, as Slack does for repeats too, with the time of `clock`. A web
+    whose clock is more than five minutes off refuses them all.
     """
 
     def __init__(
-        self, platforms: FakePlatforms, name: int, _: str, chat: str = "", clock: Callable[[], float] = time.time
+        self,
+        platforms: FakePlatforms,
+        name: int,
+        _: str,
+        chat: str = "",
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._photo = platforms.host("slack", signing.JPEG)
-        self._platforms, self._name, self._clock = platforms, name, clock
+        self._platforms = platforms
+        self._name = name
+        self._clock = clock
         self._user = f"U{name}"
         self.chat = chat or f"D{name:08}"
         #: The trigger of each tap: a repeated webhook has the same.
@@ -280,7 +336,9 @@ class SlackClient:
 
     def text(self, number: int, text: str) -> signing.SignedWebhook:
         """Return the webhook of a typed message."""
-        return self._signed(signing.slack_text(self._ts(number), self._with_mention(text), **self._chat_fields()))
+        return self._signed(
+            signing.slack_text(self._ts(number), self._with_mention(text), **self._chat_fields())
+        )
 
     def tap(self, number: int, data: str) -> signing.SignedWebhook:
         """Return the webhook of a tapped button."""
@@ -290,7 +348,9 @@ class SlackClient:
     def photo(self, number: int, caption: str) -> signing.SignedWebhook:
         """Return the webhook of a photo with a caption."""
         return self._signed(
-            signing.slack_photo(self._ts(number), self._photo, self._with_mention(caption), **self._chat_fields())
+            signing.slack_photo(
+                self._ts(number), self._photo, self._with_mention(caption), **self._chat_fields()
+            )
         )
 
     def add_strangers(self, count: int) -> Sequence[WebhookClient]:
@@ -307,7 +367,9 @@ class SlackClient:
         return {"user": self._user, "channel": self.chat, "thread_ts": self._ts(0)}
 
     def _with_mention(self, text: str) -> str:
-        return text if self._is_direct else f"<@U0BOT> {text}"
+        if self._is_direct:
+            return text
+        return f"<@U0BOT> {text}"
 
     def _ts(self, number: int) -> str:
         return f"1795204800.{number:06}"
@@ -318,7 +380,10 @@ class SlackClient:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPlatform:
-    """A platform with a fake, by its name there. `settings` are keys of its channels; `secrets` those of ${NAME}."""
+    """A platform with a fake, by its name there.
+
+    `settings` are keys of its channels; `secrets` those of ${NAME}.
+    """
 
     client: Callable[..., WebhookClient]
     fake: str
@@ -335,10 +400,14 @@ SIMULATED: Mapping[str, SimulatedPlatform] = {
         {"account_sid": fakes.TWILIO_ACCOUNT_SID, "from": "whatsapp:+14155238886"},
     ),
     "telegram": SimulatedPlatform(
-        TelegramClient, "telegram", {"token": fakes.TELEGRAM_TOKEN, "secret_token": fakes.TELEGRAM_SECRET}
+        TelegramClient,
+        "telegram",
+        {"token": fakes.TELEGRAM_TOKEN, "secret_token": fakes.TELEGRAM_SECRET},
     ),
     "slack": SimulatedPlatform(
-        SlackClient, "slack", {"bot_token": fakes.SLACK_BOT_TOKEN, "signing_secret": fakes.SLACK_SIGNING_SECRET}
+        SlackClient,
+        "slack",
+        {"bot_token": fakes.SLACK_BOT_TOKEN, "signing_secret": fakes.SLACK_SIGNING_SECRET},
     ),
 }
 
@@ -348,7 +417,8 @@ def webhook_clients(
 ) -> list[tuple[WebhookClient, str]]:
     """Return this many people, spread over the channels: each one's client and webhook URL.
 
-    `hooks` are a platform and a webhook URL for each channel. `skew` is how many seconds Slack's clock is ahead.
+    `hooks` are a platform and a webhook URL for each channel.
+    `skew` is how many seconds Slack's clock is ahead.
     """
     clients_of = {platform: row.client for platform, row in SIMULATED.items()}
     clients_of["slack"] = partial(SlackClient, clock=lambda: time.time() + skew)

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from sayso.agent import Agent, AgentObserver, AgentResult, AsyncAgentObserver, Message, Role, ToolCall, UsageStats, tool
+from sayso.agent import (
+    Agent,
+    AgentObserver,
+    AgentResult,
+    AsyncAgentObserver,
+    Message,
+    Role,
+    ToolCall,
+    UsageStats,
+    tool,
+)
 from sayso.agent.observability.observer import EVENTS
 
 

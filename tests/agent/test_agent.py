@@ -71,7 +71,11 @@ class Block(Guardrail):
 
     def check(self, content):
         """Trip with the text in capitals as its rewriting."""
-        return self.tripped(content.upper(), "the word") if self.word in content else self.passed(content)
+        return (
+            self.tripped(content.upper(), "the word")
+            if self.word in content
+            else self.passed(content)
+        )
 
 
 class Ear(AgentObserver):
@@ -130,7 +134,10 @@ def test_cancelled_run_answers_every_call():
 
     agent = agent_with([ToolCall("stop"), ECHO], tools=(stop, echo), parallel_tool_execution=False)
     result = agent.run("go", cancellation_token=token)
-    assert (result.stop_reason, shape(result)) == ("cancelled", "user assistant tool tool assistant")
+    assert (result.stop_reason, shape(result)) == (
+        "cancelled",
+        "user assistant tool tool assistant",
+    )
     assert json.loads(result.messages[2].content)["outcome"] == "unknown"
     assert result.messages[3].content == NOT_RUN
 
@@ -196,7 +203,9 @@ def test_session_that_cannot_be_saved_does_not_lose_the_answer(caplog):
     agent = agent_with("answer", session_store=Full(), session_id="s", observers=[ear])
     result = agent.run("go")
     assert (result.content, ear.heard) == ("answer", ["run_end"])
-    assert [step.error for step in result.trace.filter(type="error")] == ["session not saved: SessionStoreUnavailable"]
+    assert [step.error for step in result.trace.filter(type="error")] == [
+        "session not saved: SessionStoreUnavailable"
+    ]
     assert "session.not_saved" in caplog.text
 
 
@@ -265,7 +274,9 @@ def test_invalid_provider_answer_is_a_provider_error(answer):
     assert (result.stop_reason, shape(result)) == ("provider_error", "user assistant")
 
 
-@pytest.mark.parametrize("given", ["[1", [1], {1: 2}, {"text": {1}}, {"text": float("nan")}, {"text": 10**5000}])
+@pytest.mark.parametrize(
+    "given", ["[1", [1], {1: 2}, {"text": {1}}, {"text": float("nan")}, {"text": 10**5000}]
+)
 def test_model_reads_that_its_arguments_are_no_json(given):
     """The call stays in the transcript in a form that can be stored and sent."""
     agent = agent_with(ToolCall("echo", given), "sorry")
@@ -316,7 +327,9 @@ def test_confirm_action_that_raises_system_exit_is_a_no():
 def test_blocked_message_is_not_in_the_transcript():
     """It is not in the memory either, where the next question would send it to the model."""
     memory = ConversationMemory()
-    result = agent_with("never", memory=memory, guardrails=GuardrailsPipeline([Block()])).run("secret words")
+    result = agent_with("never", memory=memory, guardrails=GuardrailsPipeline([Block()])).run(
+        "secret words"
+    )
     assert (result.stop_reason, shape(result)) == ("guardrail", "user assistant")
     assert memory.get_history()[0].content == WITHHELD
 
@@ -334,13 +347,21 @@ def test_rewritten_message_is_sent_to_the_model():
     """The memory stores the rewritten message too."""
     guardrails = GuardrailsPipeline([Block("loud", GuardrailAction.REWRITE)])
     agent = agent_with("ok", guardrails=guardrails)
-    assert agent.run("loud").messages[0].content == agent.provider.requests[0].messages[0].content == "LOUD"
+    assert (
+        agent.run("loud").messages[0].content
+        == agent.provider.requests[0].messages[0].content
+        == "LOUD"
+    )
 
 
 def test_repeating_run_is_warned_and_then_ended():
     """The third equal round adds a note, and the fourth ends the run."""
     result = agent_with(*[ECHO] * 9, max_iterations=9).run("go")
-    told = ["Note of the platform" in message.content for message in result.messages if message.role is Role.TOOL]
+    told = [
+        "Note of the platform" in message.content
+        for message in result.messages
+        if message.role is Role.TOOL
+    ]
     assert (result.stop_reason, told) == ("loop", [False, False, True, False])
 
 
@@ -378,7 +399,9 @@ def test_answer_that_never_fits_the_format_is_reported():
 
 def test_cost_warning_is_logged_once(caplog):
     """The warning is logged when the agent's total cost passes the threshold."""
-    agent = agent_with("a", "b", "c", cost_warning_threshold=0.000001, prices={"m": (1.0, 1.0)}, model="m")
+    agent = agent_with(
+        "a", "b", "c", cost_warning_threshold=0.000001, prices={"m": (1.0, 1.0)}, model="m"
+    )
     for _ in range(3):
         agent.run("go")
     assert [record.message for record in caplog.records] == ["agent.cost_warning"]
@@ -412,14 +435,20 @@ def test_stream_yields_the_text_and_last_the_result():
         return [piece async for piece in agent_with(ECHO, "hello").astream("go")]
 
     *pieces, result = asyncio.run(listened())
-    assert (pieces, isinstance(result, AgentResult), result.content) == ([StreamChunk("hello")], True, "hello")
+    assert (pieces, isinstance(result, AgentResult), result.content) == (
+        [StreamChunk("hello")],
+        True,
+        "hello",
+    )
 
 
 def test_batch_keeps_the_order_of_its_prompts():
     """`on_progress` counts the finished prompts."""
     steps = []
     agent = agent_with("one", "two", "three")
-    results = agent.batch(["a", "b", "c"], max_concurrency=1, on_progress=lambda *step: steps.append(step))
+    results = agent.batch(
+        ["a", "b", "c"], max_concurrency=1, on_progress=lambda *step: steps.append(step)
+    )
     assert [result.content for result in results] == ["one", "two", "three"]
     assert steps == [(1, 3), (2, 3), (3, 3)]
 
@@ -462,7 +491,11 @@ def test_empty_list_is_refused_and_empty_text_is_sent(messages):
 def test_routing_runs_no_tool():
     """The selected tool is the result."""
     result = agent_with(ECHO, routing_only=True).run("go")
-    assert (result.stop_reason, result.tool_name, result.tool_args) == ("routing", "echo", {"text": "hi"})
+    assert (result.stop_reason, result.tool_name, result.tool_args) == (
+        "routing",
+        "echo",
+        {"text": "hi"},
+    )
 
 
 def test_cancelled_routing_has_no_choice():
@@ -483,9 +516,15 @@ def test_cancelled_routing_has_no_choice():
 
 def test_stop_condition_ends_the_run_with_the_result():
     """It receives the tool's name and result."""
-    agent = agent_with(ECHO, "never", stop_condition=lambda name, result: (name, result) == ("echo", "hi"))
+    agent = agent_with(
+        ECHO, "never", stop_condition=lambda name, result: (name, result) == ("echo", "hi")
+    )
     result = agent.run("go")
-    assert (result.stop_reason, result.content, len(agent.provider.requests)) == ("terminal", "hi", 1)
+    assert (result.stop_reason, result.content, len(agent.provider.requests)) == (
+        "terminal",
+        "hi",
+        1,
+    )
 
 
 @pytest.mark.parametrize(("ends", "reason"), [(True, "terminal"), (False, "answer")])
@@ -495,13 +534,17 @@ def test_stop_condition_may_be_async(ends: bool, reason: str):
     async def stops(name: str, result: str) -> bool:
         return ends
 
-    assert agent_with(ECHO, "the model's answer", stop_condition=stops).run("go").stop_reason == reason
+    assert (
+        agent_with(ECHO, "the model's answer", stop_condition=stops).run("go").stop_reason == reason
+    )
 
 
 def test_selector_chooses_the_model_of_each_step():
     """Observers receive the switch."""
     ear = Ear()
-    agent = agent_with(ECHO, "hi", observers=[ear], model_selector=lambda step, calls, usage: f"m{len(calls)}")
+    agent = agent_with(
+        ECHO, "hi", observers=[ear], model_selector=lambda step, calls, usage: f"m{len(calls)}"
+    )
     agent.run("go")
     assert [request.model for request in agent.provider.requests] == ["m0", "m1"]
     assert ear.heard == [("m0", "m1"), "run_end"]
@@ -670,9 +713,17 @@ def test_concurrent_changes_of_the_memory_are_kept():
         def on_session_save(self, run_id, session_id, message_count):
             memory.summary = "of the other run"
 
-    config = {"session_store": InMemorySessionStore(), "session_id": "s", "observers": [Meanwhile()]}
+    config = {
+        "session_store": InMemorySessionStore(),
+        "session_id": "s",
+        "observers": [Meanwhile()],
+    }
     agent_with("hi", memory=memory, **config).run("go")
-    assert (memory.summary, memory.notes, len(memory.get_history())) == ("of the other run", {"seen": True}, 2)
+    assert (memory.summary, memory.notes, len(memory.get_history())) == (
+        "of the other run",
+        {"seen": True},
+        2,
+    )
 
 
 def test_every_started_iteration_reports_its_end():
@@ -688,7 +739,9 @@ def test_every_started_iteration_reports_its_end():
 
     heard = {"observers": [Steps()]}
     agent_with(ECHO, "never", max_total_tokens=2, **heard).run("go")
-    agent_with("a bad word", guardrails=GuardrailsPipeline(output=[Block("bad")]), **heard).run("go")
+    agent_with("a bad word", guardrails=GuardrailsPipeline(output=[Block("bad")]), **heard).run(
+        "go"
+    )
     agent_with(ValueError("away"), max_retries=0, **heard).run("go")
     ends = [("end", 1, ""), ("end", 2, ""), ("end", 1, ""), ("end", 1, "")]
     assert [each for each in told if each[0] == "end"] == ends

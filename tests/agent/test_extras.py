@@ -17,7 +17,9 @@ METADATA = [
 ]
 
 
-@pytest.mark.parametrize("extra", ["llm", "anthropic", "google", "mcp", "otel", "toolbox", "examples"])
+@pytest.mark.parametrize(
+    "extra", ["llm", "anthropic", "google", "mcp", "otel", "toolbox", "examples"]
+)
 def test_install_command_names_libraries_and_never_sayso(extra: str):
     """Sayso may have been installed from a file or a checkout."""
     command = install_command(extra)
@@ -64,7 +66,9 @@ def test_broken_library_is_reported_with_its_own_error(
 ):
     """It is installed already, so only a new installation mends it."""
     said = failure(tmp_path, monkeypatch, source)
-    assert said.startswith(f"a library of the extra 'mcp' is installed and cannot be imported ({error}")
+    assert said.startswith(
+        f"a library of the extra 'mcp' is installed and cannot be imported ({error}"
+    )
     assert said.endswith("install it again: pip install --force-reinstall 'mcp>=2.3'")
 
 
@@ -85,4 +89,7 @@ def test_missing_module_of_a_library_is_named(
 ):
     """The extra brings it, also where another library needs it."""
     said = failure(tmp_path, monkeypatch, source)
-    assert said == f"the module '{missing}' is missing, which the extra 'mcp' brings: pip install 'mcp>=2.3'"
+    assert (
+        said
+        == f"the module '{missing}' is missing, which the extra 'mcp' brings: pip install 'mcp>=2.3'"
+    )

@@ -41,8 +41,16 @@ class No(Guardrail):
 
 def learner(provider, **config):
     """Return an agent with all features that call a model after a run."""
-    config = {"entity_memory": EntityMemory(provider), "knowledge_graph": KnowledgeGraphMemory(provider), **config}
-    return Agent(provider=provider, config=AgentConfig(summarize_on_trim=True, **config), memory=ConversationMemory(2))
+    config = {
+        "entity_memory": EntityMemory(provider),
+        "knowledge_graph": KnowledgeGraphMemory(provider),
+        **config,
+    }
+    return Agent(
+        provider=provider,
+        config=AgentConfig(summarize_on_trim=True, **config),
+        memory=ConversationMemory(2),
+    )
 
 
 @pytest.mark.parametrize("limit", [2, 1000])
@@ -81,7 +89,10 @@ def test_failed_run_asks_no_side_question(says, config, asked):
 def test_other_provider_is_asked_for_its_own_model():
     """Another provider rarely offers the agent's model."""
     other = Counting(default_model="small")
-    config = {"entity_memory": EntityMemory(other), "knowledge_graph": KnowledgeGraphMemory(other, "graphs")}
+    config = {
+        "entity_memory": EntityMemory(other),
+        "knowledge_graph": KnowledgeGraphMemory(other, "graphs"),
+    }
     agent = learner(Counting("ok"), model="big", summarize_provider=other, **config)
     for words in ("one", "two"):
         agent.run(words)
@@ -109,7 +120,9 @@ def test_concurrent_summaries_keep_what_both_runs_trimmed():
             if "earlier_summary" not in text:
                 await self.both.wait()
             names = [name for name in ("Ana", "Ben") if name in text]
-            return Message(Role.ASSISTANT, f"There were {' and '.join(names)}."), UsageStats(1, 1, 2)
+            return Message(Role.ASSISTANT, f"There were {' and '.join(names)}."), UsageStats(
+                1, 1, 2
+            )
 
     async def forget_at_once():
         memory, model = ConversationMemory(max_messages=1), Together()
@@ -117,11 +130,17 @@ def test_concurrent_summaries_keep_what_both_runs_trimmed():
         runs = [RunMemory(model, config, RunEvents(()), own=True, scope="") for _ in range(2)]
 
         async def end(run, name):
-            draft = MemoryDraft(memory, [Message(Role.USER, f"I am {name}"), Message(Role.USER, "Hi")], summarizes=True)
+            draft = MemoryDraft(
+                memory,
+                [Message(Role.USER, f"I am {name}"), Message(Role.USER, "Hi")],
+                summarizes=True,
+            )
             await run.record_trim(draft, may_summarize=True)
             draft.commit()
 
-        await asyncio.gather(*(end(run, name) for run, name in zip(runs, ("Ana", "Ben"), strict=True)))
+        await asyncio.gather(
+            *(end(run, name) for run, name in zip(runs, ("Ana", "Ben"), strict=True))
+        )
         return memory.summary
 
     assert asyncio.run(forget_at_once()) == "There were Ana and Ben."
@@ -154,7 +173,9 @@ def test_summary_includes_one_that_was_written_meanwhile():
     memory = ConversationMemory(max_messages=4)
     for name in ("Ana", "Dora"):
         memory.add_many([Message(Role.USER, f"I am {name}"), Message(Role.ASSISTANT, "hello")])
-    asyncio.run(both(Agent(provider=Summing(), config=AgentConfig(summarize_on_trim=True), memory=memory)))
+    asyncio.run(
+        both(Agent(provider=Summing(), config=AgentConfig(summarize_on_trim=True), memory=memory))
+    )
     assert memory.summary == "There were Ana, Dora."
 
 
@@ -167,4 +188,9 @@ def test_blocked_message_is_replaced_in_the_history():
         provider=model, config=AgentConfig(guardrails=GuardrailsPipeline(input=[No()])), memory=agent.memory
     ).run("my card number")  # fmt: skip
     assert blocked.stop_reason == "guardrail"
-    assert [message.content for message in agent.memory.get_history()] == ["hello", "hi", WITHHELD, blocked.content]
+    assert [message.content for message in agent.memory.get_history()] == [
+        "hello",
+        "hi",
+        WITHHELD,
+        blocked.content,
+    ]

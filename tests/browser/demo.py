@@ -27,7 +27,12 @@ FLAGS = (
 def chromium() -> str | None:
     """Return the browser's path, or None when this machine has none."""
     named = os.environ.get("CHROMIUM")
-    return named or shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+    return (
+        named
+        or shutil.which("chromium")
+        or shutil.which("google-chrome")
+        or shutil.which("chromium-browser")
+    )
 
 
 @contextmanager
@@ -37,7 +42,9 @@ def running_demo(data: Path, config: Path = DEMO, *, workers: int = 2) -> Iterat
     `workers` is the number of worker processes.
     """
     port = free_port()
-    environ = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_DATA")}
+    environ = {
+        name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_DATA")
+    }
     command = ["up", "--config", str(config), "--data", str(data), "--port", str(port)]
     command += ["--workers", str(workers)]
     with subprocess.Popen(
@@ -57,7 +64,9 @@ def browsing(address: str, size: tuple[int, int]) -> Iterator[Page]:
     """Open the demo's page in a browser and yield it once it is connected."""
     with sync_playwright() as session:
         browser = session.chromium.launch(executable_path=chromium(), args=list(FLAGS))
-        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, device_scale_factor=2)
+        page = browser.new_page(
+            viewport={"width": size[0], "height": size[1]}, device_scale_factor=2
+        )
         page.goto(f"{address}/console")
         page.wait_for_selector("#state[data-state=live]")
         yield page
@@ -69,4 +78,6 @@ def say(page: Page, text: str) -> None:
     answers = page.locator("#log .bot").count()
     page.fill("#text", text)
     page.keyboard.press("Enter")
-    page.wait_for_function("count => document.querySelectorAll('#log .bot').length > count", arg=answers)
+    page.wait_for_function(
+        "count => document.querySelectorAll('#log .bot').length > count", arg=answers
+    )

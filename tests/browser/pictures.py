@@ -32,16 +32,27 @@ WIDE = """| Invoice | Customer | Due | Amount | Status |
 |---|---|---|--:|---|
 | INV-42 | Ada Lovelace Ltd | 2026-11-30 | 1,200.00 EUR | open |
 | INV-43 | Hopper & Sons | 2026-12-04 | 890.50 EUR | overdue |"""
-LONG = "\n\n".join(f"Paragraph {number} of a report that is **too long** for one message." for number in range(1, 100))
+LONG = "\n\n".join(
+    f"Paragraph {number} of a report that is **too long** for one message."
+    for number in range(1, 100)
+)
 #: The replies in each picture, by title.
 SAMPLES: dict[str, Reply] = {
-    "Table": Reply("Two are open:\n\n| Invoice | Amount |\n|---|--:|\n| INV-42 | 1,200.00 |\n| INV-7 | 89.50 |"),
+    "Table": Reply(
+        "Two are open:\n\n| Invoice | Amount |\n|---|--:|\n| INV-42 | 1,200.00 |\n| INV-7 | 89.50 |"
+    ),
     "Wide table": Reply(WIDE),
-    "Nested list": Reply("# To do\n1. Call *Ada*\n   - about INV-42\n     - and its **discount**\n2. ~~Pay Hopper~~"),
+    "Nested list": Reply(
+        "# To do\n1. Call *Ada*\n   - about INV-42\n     - and its **discount**\n2. ~~Pay Hopper~~"
+    ),
     "Code": Reply(f"Set `total_net` like this:\n\n{CODE}"),
-    "Links": Reply("See [the docs](https://e.org/wiki/Ada_(disambiguation)) and https://e.org/a_b_c?x=1&y=_2_b."),
+    "Links": Reply(
+        "See [the docs](https://e.org/wiki/Ada_(disambiguation)) and https://e.org/a_b_c?x=1&y=_2_b."
+    ),
     "Emoji": Reply("Done 👍🏽 👨‍👩‍👧 🇩🇪 ✅ — *three* left"),
-    "Right to left": Reply("שלום **עדה**, החשבונית INV-42 מוכנה:\n\n- סכום: 1,200 EUR\n- [פרטים](https://e.org/inv)"),
+    "Right to left": Reply(
+        "שלום **עדה**, החשבונית INV-42 מוכנה:\n\n- סכום: 1,200 EUR\n- [פרטים](https://e.org/inv)"
+    ),
     "Quote": Reply("> The invoice is **late**.\n> Please pay.\n\nShall I answer?"),
     "Broken markup": Reply(
         "**bold without end, `code too, [a link](https://e.org and 2*3*4 = 24, <b>snake_case_name</b>"
@@ -52,7 +63,9 @@ SAMPLES: dict[str, Reply] = {
         (Button("Yes", "c", "danger", "Delete **INV-42**"), Button("No", "x")),
     ),
     "Decided": Reply("Invoice INV-42 is deleted."),
-    "File": Reply("Here is your invoice.", media=Media("pdf", "application/pdf", "INV-42.pdf", stored=True)),
+    "File": Reply(
+        "Here is your invoice.", media=Media("pdf", "application/pdf", "INV-42.pdf", stored=True)
+    ),
 }
 RENDERERS: Mapping[str, Callable[[str], str]] = {
     "whatsapp": screens.whatsapp,
@@ -71,7 +84,9 @@ def main() -> None:
         browser = session.chromium.launch(executable_path=chromium(), args=list(FLAGS))
         pages = {platform.name: page_of(platform, media, platforms) for platform in EVERY}
         for name, content in {**pages, "terminal": terminal_page(media)}.items():
-            page = browser.new_page(viewport={"width": WIDTHS.get(name, 390), "height": 400}, device_scale_factor=1.5)
+            page = browser.new_page(
+                viewport={"width": WIDTHS.get(name, 390), "height": 400}, device_scale_factor=1.5
+            )
             page.set_content(content)
             page.screenshot(path=IMAGES / f"reply-styles-{name}.png", full_page=True)
         browser.close()
@@ -91,7 +106,9 @@ def terminal_page(media: MemoryMedia) -> str:
     def shown(reply: Reply) -> Sequence[Mapping[str, Any]]:
         printed: list[str] = []
         with tempfile.TemporaryDirectory() as folder:
-            Terminal(folder=Path(folder), read_file=media.read, print_text=printed.append, styled=True).show(reply)
+            Terminal(
+                folder=Path(folder), read_file=media.read, print_text=printed.append, styled=True
+            ).show(reply)
         texts = [re.sub(r"saved \S*/", "saved .sayso/chat/", text.rstrip("\n")) for text in printed]
         return [{"text": text, "buttons": [], "media": None} for text in texts]
 
@@ -100,10 +117,13 @@ def terminal_page(media: MemoryMedia) -> str:
 
 def _page(name: str, css: str, messages_of: Callable[[Reply], Sequence[Mapping[str, Any]]]) -> str:
     body = "".join(
-        f"<h6>{title}</h6>{''.join(_shown(name, messages_of(reply), reply))}" for title, reply in SAMPLES.items()
+        f"<h6>{title}</h6>{''.join(_shown(name, messages_of(reply), reply))}"
+        for title, reply in SAMPLES.items()
     )
     style = css + (HERE / "screens.css").read_text()
-    return f'<meta charset="utf-8"><style>{style}</style><body class="skin {name}"><main>{body}</main>'
+    return (
+        f'<meta charset="utf-8"><style>{style}</style><body class="skin {name}"><main>{body}</main>'
+    )
 
 
 def _shown(name: str, sent: Sequence[Mapping[str, Any]], reply: Reply) -> Iterator[str]:
@@ -117,14 +137,19 @@ def _shown(name: str, sent: Sequence[Mapping[str, Any]], reply: Reply) -> Iterat
             yield f"<h6>… {len(messages) - 2} more …</h6>"
 
 
-def _sent(platform: Platform, channel: Any, platforms: FakePlatforms, reply: Reply) -> Sequence[Mapping[str, Any]]:
+def _sent(
+    platform: Platform, channel: Any, platforms: FakePlatforms, reply: Reply
+) -> Sequence[Mapping[str, Any]]:
     """Return the messages of a reply as the platform received them, with its own markup."""
     before = len(platform.seen(channel, platforms))
     if reply is SAMPLES["Decided"]:
         _decide(channel, platform)
     for piece in channel.split(reply):
         _send(channel, platform, piece)
-    return [{**message, "text": _raw(platform, message)} for message in platform.seen(channel, platforms)[before:]]
+    return [
+        {**message, "text": _raw(platform, message)}
+        for message in platform.seen(channel, platforms)[before:]
+    ]
 
 
 def _decide(channel: Channel, platform: Platform) -> None:
@@ -138,22 +163,33 @@ def _decide(channel: Channel, platform: Platform) -> None:
 def _send(channel: Channel, platform: Platform, piece: Reply) -> Receipt:
     """Send one piece, in a separate thread because Playwright occupies this thread's event loop."""
     with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(asyncio.run, channel.send(Delivery("d", platform.conversation, piece))).result()
+        return pool.submit(
+            asyncio.run, channel.send(Delivery("d", platform.conversation, piece))
+        ).result()
 
 
 def _raw(platform: Platform, message: Mapping[str, Any]) -> str:
     raw = message.get("raw") or {}
-    return str((raw.get("text") or raw.get("caption") or "") if platform.name == "telegram" else message["text"])
+    return str(
+        (raw.get("text") or raw.get("caption") or "")
+        if platform.name == "telegram"
+        else message["text"]
+    )
 
 
 def _bubble(name: str, message: Mapping[str, Any]) -> str:
     """Return the HTML of one message in this platform's style."""
-    words = f'<div class="text" dir="auto">{RENDERERS[name](message["text"])}</div>' if message["text"] else ""
+    words = (
+        f'<div class="text" dir="auto">{RENDERERS[name](message["text"])}</div>'
+        if message["text"]
+        else ""
+    )
     filename = html.escape(message["media"]["filename"]) if message["media"] else ""
     file = f'<div class="attached"><b>PDF</b><span>{filename}</span></div>' if filename else ""
     styles = {button.data: button.style for button in SAMPLES["Question"].buttons}
     buttons = "".join(
-        f'<button class="{styles[each["data"]]}">{html.escape(each["label"])}</button>' for each in message["buttons"]
+        f'<button class="{styles[each["data"]]}">{html.escape(each["label"])}</button>'
+        for each in message["buttons"]
     )
     row = f'<div class="buttons">{buttons}</div>' if buttons else ""
     return f'<div class="message bot"><div class="bubble">{file}{words}</div>{row}</div>'

@@ -28,7 +28,9 @@ def slack(text: str) -> str:
 
 def whatsapp(text: str) -> str:
     """Return the HTML of a WhatsApp text; WhatsApp finds links by itself."""
-    return _marked(html.escape(text, quote=False), _BARE_LINK, lambda link: _anchor(link[0], link[0]))
+    return _marked(
+        html.escape(text, quote=False), _BARE_LINK, lambda link: _anchor(link[0], link[0])
+    )
 
 
 def terminal(text: str) -> str:
@@ -52,8 +54,12 @@ def _marked(text: str, link: re.Pattern[str], anchor: Callable[[re.Match[str]], 
     text = link.sub(lambda found: keep(anchor(found)), text)
     for mark, tag in _MARKS.items():
         sign = re.escape(mark)
-        text = re.sub(rf"(?<!\w){sign}(?=\S)([^{sign}\n]*?\S){sign}(?!\w)", rf"<{tag}>\1</{tag}>", text)
-    text = re.sub(r"(?:^(?:>|&gt;) .*(?:\n|$))+", lambda lines: _quote(lines[0]), text, flags=re.MULTILINE)
+        text = re.sub(
+            rf"(?<!\w){sign}(?=\S)([^{sign}\n]*?\S){sign}(?!\w)", rf"<{tag}>\1</{tag}>", text
+        )
+    text = re.sub(
+        r"(?:^(?:>|&gt;) .*(?:\n|$))+", lambda lines: _quote(lines[0]), text, flags=re.MULTILINE
+    )
     while "\x00" in text:  # a link may hold code
         text = re.sub("\x00(\\d+)\x00", lambda place: kept[int(place[1])], text)
     return text

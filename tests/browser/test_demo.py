@@ -26,7 +26,8 @@ LARGE_ANSWERS = (
     "https://example.org/" + "a" * 400,
     "|a|b|c|\n|-|-|-|\n|" + "wide " * 30 + "|" + "wide " * 30 + "|3|",
     "```py\n" + "code = 1  # long " * 30 + "\n```",
-    "2024. a year\n2025. another\n\n5) five\n6) six\n\n123456789. many\n\n> a quote\n\n# A heading " + "y" * 90,
+    "2024. a year\n2025. another\n\n5) five\n6) six\n\n123456789. many\n\n> a quote\n\n# A heading "
+    + "y" * 90,
 )
 #: Sizes of windows: phones upright, with an open keyboard, and on their side; a tablet; desktops; four times enlarged.
 WINDOWS = (
@@ -68,20 +69,26 @@ def travel() -> str:
 STORY = " ".join(f"word{number}" for number in range(24))
 
 pytestmark = pytest.mark.skipif(
-    chromium() is None and not os.environ.get("CI"), reason="no Chromium here: install it, or set CHROMIUM to its path"
+    chromium() is None and not os.environ.get("CI"),
+    reason="no Chromium here: install it, or set CHROMIUM to its path",
 )
 
 
 def test_visitor_can_chat_see_a_chart_and_delete_an_invoice_by_tapping_confirm() -> None:
     """One page shows a chat, a picture, a question, a tap and one effect, and keeps them after a reload."""
-    with tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder, running_demo(Path(folder)) as address:
+    with (
+        tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder,
+        running_demo(Path(folder)) as address,
+    ):
         with browsing(address, PHONE) as page:
             say(page, "hello")
             expect(page.locator("#log .bot").last).to_contain_text("You said: hello")
             say(page, "sales chart")
             picture = page.locator("figure img")
             expect(picture).to_be_visible()
-            expect(page.locator(".steps summary")).to_have_text(re.compile(r"sales_chart done [\d.]+ s"))
+            expect(page.locator(".steps summary")).to_have_text(
+                re.compile(r"sales_chart done [\d.]+ s")
+            )
             assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 500
             say(page, "delete invoice INV-42")
             expect(page.locator("#log .bot").last).to_contain_text("Delete invoice INV-42")
@@ -112,8 +119,13 @@ def test_question_shows_its_outcome_and_answer_is_shown_while_it_streams(process
     with tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder:
         config = Path(folder) / "streaming.yaml"
         text = DEMO.read_text().replace("model: offline", MODEL.format(url=process.url))
-        config.write_text(text.replace("platform: console", "platform: console\n    streaming: true"))
-        with running_demo(Path(folder), config, workers=1) as address, browsing(address, PHONE) as page:
+        config.write_text(
+            text.replace("platform: console", "platform: console\n    streaming: true")
+        )
+        with (
+            running_demo(Path(folder), config, workers=1) as address,
+            browsing(address, PHONE) as page,
+        ):
             said = page.locator("#log .bot")
             say(page, "hello")
             expect(said).to_have_count(1)
@@ -124,7 +136,9 @@ def test_question_shows_its_outcome_and_answer_is_shown_while_it_streams(process
             expect(said.last).to_contain_text("Anything else?")
             question = said.nth(1)
             for _ in range(2):
-                expect(question).to_contain_text("✅ Yes")  # the outcome is a message of its own, below
+                expect(question).to_contain_text(
+                    "✅ Yes"
+                )  # the outcome is a message of its own, below
                 expect(question).not_to_contain_text("is deleted")
                 expect(question.locator(".buttons")).to_have_count(0)
                 page.reload()
@@ -157,8 +171,13 @@ def test_buttons_with_long_words_fit_every_window() -> None:
     with tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder:
         Path(folder, "long.py").write_text(LONG_LABELS)
         config = Path(folder, "long.yaml")
-        config.write_text("agent: {model: offline}\ntools: [./long.py]\nchannels: {web: {platform: console}}\n")
-        with running_demo(Path(folder), config, workers=1) as address, browsing(address, PHONE) as page:
+        config.write_text(
+            "agent: {model: offline}\ntools: [./long.py]\nchannels: {web: {platform: console}}\n"
+        )
+        with (
+            running_demo(Path(folder), config, workers=1) as address,
+            browsing(address, PHONE) as page,
+        ):
             for command in ("/choose", "/travel"):
                 say(page, command)
                 page.locator("#log .buttons button").last.wait_for()

@@ -34,7 +34,13 @@ def check_samples(page: str) -> None:
     """Check that a page shows each sample without its markup."""
     words = html.unescape(re.sub(r"<style>.*?</style>|<[^>]*>", "", page, flags=re.DOTALL))
     assert [title for title in SAMPLES if title not in words] == []
-    for shown in ("To do", "return invoice.total_net - invoice.paid", "2*3*4 = 24", "Delete INV-42", "INV-42.pdf"):
+    for shown in (
+        "To do",
+        "return invoice.total_net - invoice.paid",
+        "2*3*4 = 24",
+        "Delete INV-42",
+        "INV-42.pdf",
+    ):
         assert shown in words
     assert "**" not in words.replace("**bold without end", "")
 
@@ -56,8 +62,14 @@ def test_marks_format_whole_words_on_one_line(sent: str, seen: str):
 
 def test_link_keeps_its_underscores():
     """Underscores in an address do not make text italic."""
-    assert screens.slack("<https://e.org/_a_|the _docs_>") == '<a href="https://e.org/_a_">the _docs_</a>'
-    assert screens.whatsapp("(https://e.org/_a_)") == '(<a href="https://e.org/_a_">https://e.org/_a_</a>)'
+    assert (
+        screens.slack("<https://e.org/_a_|the _docs_>")
+        == '<a href="https://e.org/_a_">the _docs_</a>'
+    )
+    assert (
+        screens.whatsapp("(https://e.org/_a_)")
+        == '(<a href="https://e.org/_a_">https://e.org/_a_</a>)'
+    )
 
 
 def test_terminal_shows_styles_and_escapes_tags():

@@ -47,7 +47,9 @@ def png() -> bytes:
     """Return a picture of one pixel."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
     pixels = chunk(b"IDAT", zlib.compress(b"\0\xff\0\0"))
@@ -171,7 +173,9 @@ def whatsapp(media: MemoryMedia, api_url: str | None, **extra: Any) -> WhatsAppC
         "platform": "whatsapp", "account_sid": fakes.TWILIO_ACCOUNT_SID, "auth_token": fakes.TWILIO_AUTH_TOKEN,
         "from_": "whatsapp:+14155238886", "api_url": api_url,
     }  # fmt: skip
-    return WhatsAppChannel("wa", WhatsAppSettings(**{**settings, **_without_parts(extra)}), _deps(media, extra))
+    return WhatsAppChannel(
+        "wa", WhatsAppSettings(**{**settings, **_without_parts(extra)}), _deps(media, extra)
+    )
 
 
 def telegram(media: MemoryMedia, api_url: str | None, **extra: Any) -> TelegramChannel:
@@ -180,7 +184,9 @@ def telegram(media: MemoryMedia, api_url: str | None, **extra: Any) -> TelegramC
         "platform": "telegram", "token": fakes.TELEGRAM_TOKEN, "secret_token": fakes.TELEGRAM_SECRET,
         "api_url": api_url,
     }  # fmt: skip
-    return TelegramChannel("tg", TelegramSettings(**{**settings, **_without_parts(extra)}), _deps(media, extra))
+    return TelegramChannel(
+        "tg", TelegramSettings(**{**settings, **_without_parts(extra)}), _deps(media, extra)
+    )
 
 
 def slack(media: MemoryMedia, api_url: str | None, **extra: Any) -> SlackChannel:
@@ -189,7 +195,9 @@ def slack(media: MemoryMedia, api_url: str | None, **extra: Any) -> SlackChannel
         "platform": "slack", "bot_token": fakes.SLACK_BOT_TOKEN, "signing_secret": fakes.SLACK_SIGNING_SECRET,
         "api_url": api_url,
     }  # fmt: skip
-    return SlackChannel("sl", SlackSettings(**{**settings, **_without_parts(extra)}), _deps(media, extra))
+    return SlackChannel(
+        "sl", SlackSettings(**{**settings, **_without_parts(extra)}), _deps(media, extra)
+    )
 
 
 #: Keywords for what an adapter may use. All others are settings.
@@ -201,7 +209,10 @@ def _without_parts(extra: dict[str, Any]) -> dict[str, Any]:
 
 
 def _deps(media: MemoryMedia, extra: dict[str, Any]) -> AdapterDeps:
-    return adapter_deps(media, **{"cache": MemorySharedCache(), **{key: extra[key] for key in PARTS if key in extra}})
+    return adapter_deps(
+        media,
+        **{"cache": MemorySharedCache(), **{key: extra[key] for key in PARTS if key in extra}},
+    )
 
 
 def whatsapp_hook(form: dict[str, str], url: str = WHATSAPP_URL) -> WebhookRequest:
@@ -224,11 +235,15 @@ def _sid(number: int) -> str:
 
 
 def _whatsapp_text(number: int, text: str) -> WebhookRequest:
-    return whatsapp_hook(signing.whatsapp_text(_sid(number), text, account_sid=fakes.TWILIO_ACCOUNT_SID))
+    return whatsapp_hook(
+        signing.whatsapp_text(_sid(number), text, account_sid=fakes.TWILIO_ACCOUNT_SID)
+    )
 
 
 def _whatsapp_tap(number: int, data: str) -> WebhookRequest:
-    return whatsapp_hook(signing.whatsapp_tap(_sid(number), data, account_sid=fakes.TWILIO_ACCOUNT_SID))
+    return whatsapp_hook(
+        signing.whatsapp_tap(_sid(number), data, account_sid=fakes.TWILIO_ACCOUNT_SID)
+    )
 
 
 WHATSAPP = Platform(
@@ -275,9 +290,13 @@ SLACK = Platform(
     measure=lambda md: len(slack_mrkdwn(md)),
     build=slack,
     text=lambda number, text: slack_hook(
-        signing.slack_text(f"1795204800.{number:06d}", html.escape(text, quote=False), thread_ts=SLACK_THREAD)
+        signing.slack_text(
+            f"1795204800.{number:06d}", html.escape(text, quote=False), thread_ts=SLACK_THREAD
+        )
     ),
-    tap=lambda number, data: slack_hook(signing.slack_tap(f"1.2.{number}", data, thread_ts=SLACK_THREAD)),
+    tap=lambda number, data: slack_hook(
+        signing.slack_tap(f"1.2.{number}", data, thread_ts=SLACK_THREAD)
+    ),
     edits=True,
     gone="1795204700.000099",
 )
@@ -332,7 +351,9 @@ def shown(channel: ShownConsole, _: fakes.FakePlatforms) -> Seen:
 
 def _bubble(entry: Mapping[str, Any], source: MemoryMedia) -> dict[str, Any]:
     buttons = [{"label": each["label"], "data": each["data"]} for each in entry.get("buttons", ())]
-    media = entry.get("media") and _downloaded(source.address + entry["media"]["url"], entry["media"]["filename"])
+    media = entry.get("media") and _downloaded(
+        source.address + entry["media"]["url"], entry["media"]["filename"]
+    )
     text = entry.get("text") or re.sub("<[^>]*>", "", entry["html"]).strip()
     return {"chat": CONSOLE.conversation.chat, "text": text, "buttons": buttons, "media": media}
 
@@ -349,7 +370,11 @@ def _console_hook(number: int, **said: str) -> WebhookRequest:
 
 def console_hook(body: bytes) -> WebhookRequest:
     """Return a request of the page of one browser."""
-    headers = {"cookie": f"__Host-sayso_console_web={_SESSION}", "x-sayso-console": "1", "host": "bots.example.com"}
+    headers = {
+        "cookie": f"__Host-sayso_console_web={_SESSION}",
+        "x-sayso-console": "1",
+        "host": "bots.example.com",
+    }
     return WebhookRequest("https://bots.example.com/hooks/web", headers, body, now=NOW)
 
 

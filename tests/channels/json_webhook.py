@@ -7,7 +7,11 @@ from typing import Any
 from urllib.request import urlopen
 
 from sayso.channels.types import Conversation, WebhookRequest
-from sayso.examples.json_webhook.sayso_json_webhook import JsonWebhookChannel, JsonWebhookSettings, sign
+from sayso.examples.json_webhook.sayso_json_webhook import (
+    JsonWebhookChannel,
+    JsonWebhookSettings,
+    sign,
+)
 from sayso.testing.platforms.server import FakeResponse, RecordedRequest, RequestLog, json_response
 from tests.channels.parts import adapter_deps
 
@@ -41,7 +45,9 @@ class FakeJsonWebhook:
             self._log.edit(number, text=text, buttons=buttons, raw=message)
         else:
             media = message.get("media") and self._downloaded(message["media"])
-            number = self._log.record(NAME, message["chat"], text=text, buttons=buttons, media=media, raw=message)
+            number = self._log.record(
+                NAME, message["chat"], text=text, buttons=buttons, media=media, raw=message
+            )
         return json_response({"message_id": str(number)})
 
     def failure(self, error: str) -> FakeResponse:
@@ -59,17 +65,23 @@ class FakeJsonWebhook:
 
 def json_webhook(media: Any, api_url: str | None) -> JsonWebhookChannel:
     """Return a channel that posts to the fake."""
-    settings = JsonWebhookSettings(platform="json_webhook", secret=SECRET, reply_url=api_url or "http://127.0.0.1:9")
+    settings = JsonWebhookSettings(
+        platform="json_webhook", secret=SECRET, reply_url=api_url or "http://127.0.0.1:9"
+    )
     return JsonWebhookChannel("jw", settings, adapter_deps(media))
 
 
 def json_webhook_hook(number: int, **event: Any) -> WebhookRequest:
     """Return a signed event of a user in the room."""
     return signed_hook(
-        json.dumps({"id": f"e{number}", "chat": CHAT.chat, "user": "ana", **event}, ensure_ascii=False).encode()
+        json.dumps(
+            {"id": f"e{number}", "chat": CHAT.chat, "user": "ana", **event}, ensure_ascii=False
+        ).encode()
     )
 
 
 def signed_hook(body: bytes) -> WebhookRequest:
     """Return a hook with this body and its signature."""
-    return WebhookRequest("https://bots.example.com/hooks/jw", {"x-signature": sign(SECRET, body)}, body)
+    return WebhookRequest(
+        "https://bots.example.com/hooks/jw", {"x-signature": sign(SECRET, body)}, body
+    )

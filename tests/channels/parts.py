@@ -35,7 +35,13 @@ def adapter_deps(
 
 
 def console_channel(
-    name: str, *, feed: Feed, media: Any, keys: Sequence[str], logins: Logins | None = None, **settings: Any
+    name: str,
+    *,
+    feed: Feed,
+    media: Any,
+    keys: Sequence[str],
+    logins: Logins | None = None,
+    **settings: Any,
 ) -> ConsoleChannel:
     """A console that stores in this process."""
     told = ConsoleSettings(platform="console", **settings)

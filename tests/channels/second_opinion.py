@@ -22,7 +22,9 @@ from pydantic.fields import FieldInfo
 def opinion(line: Mapping[str, Any]) -> list[str]:
     """Return the objections to one call or one update."""
     try:
-        return list(_unknown(Update.model_validate(line["update"]) if "update" in line else _built(**line)))
+        return list(
+            _unknown(Update.model_validate(line["update"]) if "update" in line else _built(**line))
+        )
     except ValidationError as exc:
         return [f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in exc.errors()]
     except ValueError as exc:
@@ -32,9 +34,15 @@ def opinion(line: Mapping[str, Any]) -> list[str]:
 def _built(method: str, params: dict[str, str]) -> BaseModel:
     """Build the call in strict mode: no number passes for a text, and no text for a number."""
     model = getattr(methods, method[:1].upper() + method[1:], None)
-    if not isinstance(model, type) or not issubclass(model, TelegramMethod) or model.__api_method__ != method:
+    if (
+        not isinstance(model, type)
+        or not issubclass(model, TelegramMethod)
+        or model.__api_method__ != method
+    ):
         raise ValueError(f"unknown method {method!r}")
-    values = {name: _value(name, model.model_fields.get(name), words) for name, words in params.items()}
+    values = {
+        name: _value(name, model.model_fields.get(name), words) for name, words in params.items()
+    }
     return model.model_validate_json(json.dumps(values), strict=True)
 
 

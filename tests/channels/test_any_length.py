@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from benchmarks.replies import KINDS, long_text
 from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
 from sayso.channels.console.outgoing import page_html
-from sayso.channels.markdown import plain, slack_mrkdwn, telegram_html, telegram_length, terminal_text, whatsapp_text
+from sayso.channels.markdown import (
+    plain,
+    slack_mrkdwn,
+    telegram_html,
+    telegram_length,
+    terminal_text,
+    whatsapp_text,
+)
 from sayso.channels.markdown.split import split
 from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.slack.outgoing import SECTION_LIMIT
@@ -28,9 +35,17 @@ from tests.channels.whatsapp.test_whatsapp_pieces import LINKS
 Pieces = Callable[[Reply], Sequence[Reply]]
 #: For each channel: its split, its measure of length, and the limit of a piece. No adapter is connected.
 CHANNELS: dict[str, tuple[Pieces, Callable[[str], int], int]] = {
-    "whatsapp": (partial(pieces_of, media=LINKS), lambda md: len(whatsapp_text(md)), WHATSAPP_LIMIT),
+    "whatsapp": (
+        partial(pieces_of, media=LINKS),
+        lambda md: len(whatsapp_text(md)),
+        WHATSAPP_LIMIT,
+    ),
     "telegram": (telegram_pieces_of, telegram_length, TEXT_LIMIT),
-    "slack": (SlackChannel.__new__(SlackChannel).split, lambda md: len(slack_mrkdwn(md)), SECTION_LIMIT),
+    "slack": (
+        SlackChannel.__new__(SlackChannel).split,
+        lambda md: len(slack_mrkdwn(md)),
+        SECTION_LIMIT,
+    ),
     "console": (ConsoleChannel.__new__(ConsoleChannel).split, len, MAX_PIECE_CHARS),
 }
 #: The platforms that parse the text, and which of them gets the longest text of each kind.
@@ -105,7 +120,9 @@ def test_a_hundred_thousand_hostile_characters_arrive(kind: str, name: str):
     whole(long_text(KINDS[kind]), name)
 
 
-@pytest.mark.parametrize(("kind", "name"), [each for each in product(KINDS, PLATFORMS) if each not in LONGEST])
+@pytest.mark.parametrize(
+    ("kind", "name"), [each for each in product(KINDS, PLATFORMS) if each not in LONGEST]
+)
 def test_hostile_texts_arrive_on_every_platform(kind: str, name: str):
     """The same texts go to the other platforms, for a few pieces."""
     whole(long_text(KINDS[kind], 9_000), name)

@@ -25,9 +25,13 @@ from tests.s3 import BUCKET, S3Server
 NAME = f"ab/{'a' * 64}"
 
 
-def bucket(server: S3Server, user: str = "bot", *, secret: str = "", name: str = BUCKET, endpoint: str = "") -> Bucket:
+def bucket(
+    server: S3Server, user: str = "bot", *, secret: str = "", name: str = BUCKET, endpoint: str = ""
+) -> Bucket:
     """Return a bucket as a user with these credentials opens it."""
-    return bucket_with(server.environ(user, secret=secret), endpoint=endpoint or server.endpoint, name=name)
+    return bucket_with(
+        server.environ(user, secret=secret), endpoint=endpoint or server.endpoint, name=name
+    )
 
 
 def bucket_with(environ: Mapping[str, str], *, endpoint: str = "", name: str = BUCKET) -> Bucket:
@@ -74,13 +78,21 @@ def test_check_leaves_the_bucket_as_it_was(s3_server: S3Server):
     ("options", "reason"),
     [
         ({"user": "admin", "name": "nothing-here"}, "there is no bucket 'nothing-here': create it"),
-        ({"secret": "wrong-secret"}, "the credentials are refused (SignatureDoesNotMatch): check AWS_ACCESS_KEY_ID"),
-        ({"user": "stranger"}, "the credentials are refused (InvalidAccessKeyId): check AWS_ACCESS_KEY_ID"),
+        (
+            {"secret": "wrong-secret"},
+            "the credentials are refused (SignatureDoesNotMatch): check AWS_ACCESS_KEY_ID",
+        ),
+        (
+            {"user": "stranger"},
+            "the credentials are refused (InvalidAccessKeyId): check AWS_ACCESS_KEY_ID",
+        ),
         ({"user": "reader"}, "the credentials may not write objects: allow it on the bucket"),
         ({"name": "nothing-here"}, "the credentials may not list objects: allow it on the bucket"),
     ],
 )
-def test_wrong_bucket_is_refused_with_the_cure(s3_server: S3Server, options: dict[str, str], reason: str):
+def test_wrong_bucket_is_refused_with_the_cure(
+    s3_server: S3Server, options: dict[str, str], reason: str
+):
     """A missing bucket or a denied right does not mend itself, so the start is refused."""
     with pytest.raises(StoreRefused) as caught:
         bucket(s3_server, **options).check()
@@ -92,7 +104,9 @@ def test_wrong_bucket_is_refused_with_the_cure(s3_server: S3Server, options: dic
 
 def test_server_that_does_not_answer_is_unavailable_and_not_refused(s3_server: S3Server):
     """It may answer later, so the bot starts."""
-    with pytest.raises(StoreUnavailable, match="could not list objects: it did not answer") as caught:
+    with pytest.raises(
+        StoreUnavailable, match="could not list objects: it did not answer"
+    ) as caught:
         bucket(s3_server, endpoint="http://127.0.0.1:1").check()
     assert not isinstance(caught.value, StoreRefused)
 
@@ -100,17 +114,38 @@ def test_server_that_does_not_answer_is_unavailable_and_not_refused(s3_server: S
 @pytest.mark.parametrize(
     ("status", "code", "told", "refused"),
     [
-        ("403 Forbidden", "RequestTimeTooSkewed", "the clocks of this machine and of the server differ: set", True),
+        (
+            "403 Forbidden",
+            "RequestTimeTooSkewed",
+            "the clocks of this machine and of the server differ: set",
+            True,
+        ),
         ("503 Slow Down", "SlowDown", "could not list objects: it answered 503 (SlowDown)", False),
-        ("403 Forbidden", "QuotaExceeded", "could not list objects: it answered 403 (QuotaExceeded)", False),
-        ("301 Moved", "PermanentRedirect", "the bucket is in another region: set media.region", True),
+        (
+            "403 Forbidden",
+            "QuotaExceeded",
+            "could not list objects: it answered 403 (QuotaExceeded)",
+            False,
+        ),
+        (
+            "301 Moved",
+            "PermanentRedirect",
+            "the bucket is in another region: set media.region",
+            True,
+        ),
         ("404 Not Found", "", "it answered 404 (not as S3 does: see media.endpoint)", False),
         ("200 OK", "", "its answer is not that of S3: see media.endpoint", False),
     ],
 )
-def test_error_of_the_server_is_reported_with_its_code(status: str, code: str, told: str, refused: bool):
+def test_error_of_the_server_is_reported_with_its_code(
+    status: str, code: str, told: str, refused: bool
+):
     """If the answer is not one of S3, the line says so."""
-    body = f"<Error><Code>{code}</Code><Message>of bot-secret</Message></Error>" if code else "<html>Hello</html>"
+    body = (
+        f"<Error><Code>{code}</Code><Message>of bot-secret</Message></Error>"
+        if code
+        else "<html>Hello</html>"
+    )
     with answering(status, body) as endpoint, pytest.raises(StoreUnavailable) as caught:
         (asked := bucket_with(S3Server.environ(), endpoint=endpoint)).check()
     assert told in str(caught.value)
@@ -122,18 +157,35 @@ def test_error_of_the_server_is_reported_with_its_code(status: str, code: str, t
 def test_objects_that_may_not_be_deleted_are_named(s3_server: S3Server):
     """The server answers 200 and refuses each object in the body."""
     bucket(s3_server).objects("kept").put(NAME, b"x")
-    with pytest.raises(StoreRefused, match="the credentials may not delete objects: allow it on the bucket"):
+    with pytest.raises(
+        StoreRefused, match="the credentials may not delete objects: allow it on the bucket"
+    ):
         bucket(s3_server, "reader").objects("kept").delete([NAME])
 
 
 @pytest.mark.parametrize(
     ("environ", "told"),
     [
-        ({"AWS_ACCESS_KEY_ID": "bot-key\n"}, "AWS_ACCESS_KEY_ID has a character that cannot be in it: set it again"),
-        ({"AWS_SECRET_ACCESS_KEY": " bot-secret"}, "AWS_SECRET_ACCESS_KEY has a character that cannot be in it"),
-        ({"AWS_SECRET_ACCESS_KEY": ""}, "AWS_SECRET_ACCESS_KEY is missing: set it beside AWS_ACCESS_KEY_ID"),
-        ({"AWS_CA_BUNDLE": "/nowhere"}, "AWS_CA_BUNDLE names '/nowhere': No such file or directory: name a PEM file"),
-        ({"AWS_CA_BUNDLE": __file__}, "the library for buckets refuses its settings: check variables AWS_..., and the"),
+        (
+            {"AWS_ACCESS_KEY_ID": "bot-key\n"},
+            "AWS_ACCESS_KEY_ID has a character that cannot be in it: set it again",
+        ),
+        (
+            {"AWS_SECRET_ACCESS_KEY": " bot-secret"},
+            "AWS_SECRET_ACCESS_KEY has a character that cannot be in it",
+        ),
+        (
+            {"AWS_SECRET_ACCESS_KEY": ""},
+            "AWS_SECRET_ACCESS_KEY is missing: set it beside AWS_ACCESS_KEY_ID",
+        ),
+        (
+            {"AWS_CA_BUNDLE": "/nowhere"},
+            "AWS_CA_BUNDLE names '/nowhere': No such file or directory: name a PEM file",
+        ),
+        (
+            {"AWS_CA_BUNDLE": __file__},
+            "the library for buckets refuses its settings: check variables AWS_..., and the",
+        ),
     ],
 )
 def test_unusable_variable_of_the_environment_is_named(environ: dict[str, str], told: str):
@@ -147,8 +199,14 @@ def test_unusable_variable_of_the_environment_is_named(environ: dict[str, str], 
 @pytest.mark.parametrize(
     ("token", "told"),
     [
-        (None, "the role of this machine, pod or task gives no credentials: see its AWS_... variables"),
-        ("token", "the role of this machine, pod or task gives no credentials: see its AWS_... variables"),
+        (
+            None,
+            "the role of this machine, pod or task gives no credentials: see its AWS_... variables",
+        ),
+        (
+            "token",
+            "the role of this machine, pod or task gives no credentials: see its AWS_... variables",
+        ),
         ("token\n", "the library for buckets failed: see AWS_... for line breaks, also in files"),
     ],
 )
@@ -158,7 +216,10 @@ def test_role_that_gives_no_credentials_is_named(token: str | None, told: str, t
     if token is not None:
         file.write_text(token)
     with answering("403 Forbidden", "no") as place:
-        role = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": place, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(file)}
+        role = {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": place,
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(file),
+        }
         role |= {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
         with pytest.MonkeyPatch.context() as patch:
             for name, value in role.items():
@@ -176,21 +237,32 @@ def test_endpoint_from_the_environment_may_be_plain_http(s3_server: S3Server, va
 
 
 @needs_openssl
-def test_certificate_of_an_unknown_authority_is_accepted_once_the_authority_is_configured(tmp_path: Path):
+def test_certificate_of_an_unknown_authority_is_accepted_once_the_authority_is_configured(
+    tmp_path: Path,
+):
     """The system's own authorities stay trusted."""
     folder, context = make_certificates(tmp_path), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem", folder / "server.key")
     body = "<Error><Code>AccessDenied</Code></Error>"
     with answering("403 Forbidden", body, context) as endpoint:
-        with pytest.raises(StoreRefused, match=r"an unknown authority signed .*: name its .* AWS_CA_BUNDLE"):
+        with pytest.raises(
+            StoreRefused, match=r"an unknown authority signed .*: name its .* AWS_CA_BUNDLE"
+        ):
             bucket_with(S3Server.environ(), endpoint=endpoint).check()
         with pytest.raises(StoreRefused, match="the credentials may not list"):
-            bucket_with({**S3Server.environ(), "AWS_CA_BUNDLE": str(folder / "ca.pem")}, endpoint=endpoint).check()
-    with answering("200 OK", "") as endpoint, pytest.raises(StoreRefused, match="does not speak TLS: write http://"):
+            bucket_with(
+                {**S3Server.environ(), "AWS_CA_BUNDLE": str(folder / "ca.pem")}, endpoint=endpoint
+            ).check()
+    with (
+        answering("200 OK", "") as endpoint,
+        pytest.raises(StoreRefused, match="does not speak TLS: write http://"),
+    ):
         bucket_with(S3Server.environ(), endpoint=endpoint.replace("http:", "https:")).check()
 
 
-def test_check_removes_old_objects_of_killed_checks(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch):
+def test_check_removes_old_objects_of_killed_checks(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+):
     """It leaves recent ones: another process may be checking at this moment."""
     whole = bucket(s3_server)
     whole.objects("check").put("00/left", b"sayso")
@@ -202,7 +274,9 @@ def test_check_removes_old_objects_of_killed_checks(s3_server: S3Server, monkeyp
     assert list(whole.objects("check").list()) == []
 
 
-def test_server_that_closes_connections_is_left_alone_for_a_while(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch):
+def test_server_that_closes_connections_is_left_alone_for_a_while(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+):
     """Otherwise every thread would wait for it. After the pause one call tries again, and success ends the pause."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         calls: list[socket.socket] = []
@@ -240,18 +314,26 @@ def test_server_that_closes_connections_is_left_alone_for_a_while(s3_server: S3S
 
 def test_turn_ends_normally_while_the_bucket_does_not_answer(s3_server: S3Server):
     """Long texts are shortened, as on a full disk."""
-    texts = LongTexts(TextFiles(bucket(s3_server, endpoint="http://127.0.0.1:1").objects("texts")), "a" * 20)
+    texts = LongTexts(
+        TextFiles(bucket(s3_server, endpoint="http://127.0.0.1:1").objects("texts")), "a" * 20
+    )
     message = {"role": "user", "content": "long " * 20_000}
     asyncio.run(texts.move_to_files([message]))
     assert len(message["content"]) == 8000
 
 
-def test_reply_with_a_file_waits_while_the_bucket_does_not_answer(s3_server: S3Server, tmp_path: Path):
+def test_reply_with_a_file_waits_while_the_bucket_does_not_answer(
+    s3_server: S3Server, tmp_path: Path
+):
     """It is sent later. A reply whose file is gone is not sent again."""
     for place, error in (("http://127.0.0.1:1", Unreachable), (s3_server.endpoint, Refused)):
         there = bucket(s3_server, endpoint=place)
         media = MediaFiles(
-            there.objects("media"), there.objects("owners"), tmp_path, keys=["k"], public_url="https://b"
+            there.objects("media"),
+            there.objects("owners"),
+            tmp_path,
+            keys=["k"],
+            public_url="https://b",
         )
         with pytest.raises(error):
             file_to_send(media.read, "a" * 64)

@@ -52,7 +52,9 @@ from tests.channels.harness import (
 from tests.channels.json_webhook import signed_hook
 from tests.config.processes import free_port
 
-LONG = "\n\n".join(f"Paragraph {number} with **bold**, `code`, 5 < 6 & more words. 👍🏽" for number in range(400))
+LONG = "\n\n".join(
+    f"Paragraph {number} with **bold**, `code`, 5 < 6 & more words. 👍🏽" for number in range(400)
+)
 
 
 #: Marks promises of platforms with an API; all other promises hold for every channel.
@@ -127,7 +129,9 @@ def test_missing_signature_is_forbidden(platform: Platform, channel: Channel):
 
 def test_redelivery_has_the_same_event_id(platform: Platform, channel: Channel):
     """platforms.md 1.1, 3.1: a redelivery differs from a second act."""
-    first, again, other = (channel.receive(platform.text(number, "yes")).turns[0] for number in (1, 1, 2))
+    first, again, other = (
+        channel.receive(platform.text(number, "yes")).turns[0] for number in (1, 1, 2)
+    )
     assert first == again
     assert first.event_id != other.event_id
 
@@ -161,7 +165,9 @@ def test_pieces_fit_and_lose_nothing(platform: Platform, channel: Channel):
     assert [piece.buttons for piece in pieces] == [()] * (len(pieces) - 1) + [YES_NO]
 
 
-def test_every_piece_of_a_long_reply_is_accepted(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+def test_every_piece_of_a_long_reply_is_accepted(
+    platform: Platform, channel: Channel, seen: Callable[[], Seen]
+):
     """The adapter's limits are those that the platform checks, even if all characters must be escaped."""
     replies = (Reply(LONG, YES_NO, IMAGE), Reply("&<>" * 3000, YES_NO), Reply("👍🏽" * 5000))
     pieces = [piece for reply in replies for piece in channel.split(reply)]
@@ -170,10 +176,14 @@ def test_every_piece_of_a_long_reply_is_accepted(platform: Platform, channel: Ch
     assert len(seen()) == len(pieces)
 
 
-@pytest.mark.parametrize("preview", ["Delete **3** files", "Two steps:\n1. Delete A\n2. Delete B", LONG], ids=len)
+@pytest.mark.parametrize(
+    "preview", ["Delete **3** files", "Two steps:\n1. Delete A\n2. Delete B", LONG], ids=len
+)
 def test_preview_looks_like_the_text_around_it(platform: Platform, channel: Channel, preview: str):
     """The pieces of a question are the same whether or not the reply names its preview."""
-    question = Reply(f"{preview} is off.\n\n{preview}\n\nReply **yes** to confirm.", YES_NO, preview=preview)
+    question = Reply(
+        f"{preview} is off.\n\n{preview}\n\nReply **yes** to confirm.", YES_NO, preview=preview
+    )
     pieces = [replace(piece, preview="") for piece in channel.split(question)]
     assert pieces == list(channel.split(replace(question, preview="")))
 
@@ -188,12 +198,16 @@ def test_text_arrives(platform: Platform, channel: Channel, seen: Callable[[], S
     """The text arrives in its conversation, and formatting never hides it."""
     send(channel, platform, Reply("**Sum** is 5 < 6 & `x`"))
     (sent,) = seen()
-    words = sent["text"].replace("&lt;", "<").replace("&amp;", "&").replace("*", "").replace("`", "")
+    words = (
+        sent["text"].replace("&lt;", "<").replace("&amp;", "&").replace("*", "").replace("`", "")
+    )
     assert (sent["chat"], words) == (platform.conversation.chat, "Sum is 5 < 6 & x")
 
 
 @pytest.mark.parametrize("platform", EVERY, ids=repr)
-def test_text_of_a_tool_arrives_as_it_is(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+def test_text_of_a_tool_arrives_as_it_is(
+    platform: Platform, channel: Channel, seen: Callable[[], Seen]
+):
     """A path, a formula and a tag lose no character to formatting, in a reply that is otherwise Markdown."""
     text = "__init__.py, C:\\new_dir\\_x\\*.txt, a*b*c, snake_case_, <tag> & `x`"
     send(channel, platform, Reply(f"**Deleted**\n\n{as_markdown(text)}"))
@@ -225,10 +239,15 @@ def test_text_of_a_tool_arrives_in_messages_captions_and_edits(
     assert [words for words in arrived if words not in ("", "first")] == [text, text]
 
 
-def test_buttons_arrive_with_their_data(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+def test_buttons_arrive_with_their_data(
+    platform: Platform, channel: Channel, seen: Callable[[], Seen]
+):
     """A tap will send exactly the data of the button."""
     send(channel, platform, Reply("Delete 3 files?", buttons=YES_NO))
-    assert seen()[-1]["buttons"] == [{"label": "Yes", "data": "a:1:yes"}, {"label": "No", "data": "a:1:no"}]
+    assert seen()[-1]["buttons"] == [
+        {"label": "Yes", "data": "a:1:yes"},
+        {"label": "No", "data": "a:1:no"},
+    ]
 
 
 @pytest.mark.parametrize("effect", ["Delete *3* files", "Delete " + "very " * 20 + "many files"])
@@ -244,7 +263,9 @@ def test_button_says_what_a_tap_does_if_that_is_short(
 
 
 @pytest.mark.parametrize("file", [IMAGE, PDF], ids=["image", "document"])
-def test_files_arrive_unchanged(platform: Platform, channel: Channel, seen: Callable[[], Seen], file):
+def test_files_arrive_unchanged(
+    platform: Platform, channel: Channel, seen: Callable[[], Seen], file
+):
     """pains.md 13: bytes and name arrive as they are in the store, with the text beside them."""
     for piece in channel.split(Reply("Here it is", media=file)):
         send(channel, platform, piece)
@@ -273,7 +294,9 @@ def test_files_arrive_unchanged(platform: Platform, channel: Channel, seen: Call
         "x" * 116 + ".pdf",
     ],
 )
-def test_name_of_a_file_arrives_as_it_is(platform: Platform, channel: Channel, seen: Callable[[], Seen], name: str):
+def test_name_of_a_file_arrives_as_it_is(
+    platform: Platform, channel: Channel, seen: Callable[[], Seen], name: str
+):
     """People see a name in their alphabet, and no percent signs in place of its letters."""
     for piece in channel.split(Reply(media=replace(PDF, filename=name))):
         send(channel, platform, piece)
@@ -314,7 +337,9 @@ def test_file_is_sent_in_parts(platform: Platform, platforms: FakePlatforms, tmp
     for piece in channel.split(Reply(media=replace(PDF, size=len(content)))):
         send(channel, platform, piece)
     media.close()
-    (arrived,) = [entry["media"]["sha256"] for entry in platform.seen(channel, platforms) if entry["media"]]
+    (arrived,) = [
+        entry["media"]["sha256"] for entry in platform.seen(channel, platforms) if entry["media"]
+    ]
     assert (arrived, media.file.most <= 512 * 1024) == (sha256(content), True)
     assert media.file.closed
 
@@ -336,7 +361,9 @@ def test_rate_limit_says_how_long(platform: Platform, channel: Channel, platform
 
 
 @over_http
-def test_closed_address_differs_from_a_refused_text(platform: Platform, channel: Channel, platforms: FakePlatforms):
+def test_closed_address_differs_from_a_refused_text(
+    platform: Platform, channel: Channel, platforms: FakePlatforms
+):
     """No message will arrive there, whatever its text is."""
     closed = {
         "whatsapp": "63024", "telegram": "Bad Request: chat not found", "slack": "is_archived", "json_webhook": "410"
@@ -353,7 +380,9 @@ def test_closed_address_differs_from_a_refused_text(platform: Platform, channel:
 
 
 @over_http
-@pytest.mark.parametrize("reply", [Reply("hello"), Reply("sure?", YES_NO), Reply("a", media=IMAGE)], ids=repr)
+@pytest.mark.parametrize(
+    "reply", [Reply("hello"), Reply("sure?", YES_NO), Reply("a", media=IMAGE)], ids=repr
+)
 def test_refused_connection_is_unreachable(platform: Platform, media: MemoryMedia, reply: Reply):
     """No server listens, so nothing arrived."""
     address = f"http://127.0.0.1:{free_port()}"
@@ -362,7 +391,9 @@ def test_refused_connection_is_unreachable(platform: Platform, media: MemoryMedi
 
 @over_http
 @pytest.mark.parametrize("error", ["drop", "lost"])
-def test_dropped_connection_is_ambiguous(platform: Platform, channel: Channel, platforms: FakePlatforms, error: str):
+def test_dropped_connection_is_ambiguous(
+    platform: Platform, channel: Channel, platforms: FakePlatforms, error: str
+):
     """platforms.md 2.4, 3.4: after a lost answer the message may have arrived; the adapter does not send it again."""
     platforms.script(platform.fake, error)
     assert isinstance(failure(channel, platform, Reply("sure?", buttons=YES_NO)), DeliveryUncertain)
@@ -379,7 +410,11 @@ def test_server_error_is_ambiguous(platform: Platform, channel: Channel, platfor
 @over_http
 @pytest.mark.parametrize("error", ["429", "500", "drop", "refuse"])
 def test_no_secret_in_errors_or_logs(
-    platform: Platform, channel: Channel, platforms: FakePlatforms, error: str, caplog: pytest.LogCaptureFixture
+    platform: Platform,
+    channel: Channel,
+    platforms: FakePlatforms,
+    error: str,
+    caplog: pytest.LogCaptureFixture,
 ):
     """pains.md 15: no message, traceback or DEBUG log holds a token, an address or the text."""
     caplog.set_level(logging.DEBUG)
@@ -414,23 +449,67 @@ def nonsense(platform: Platform) -> list[WebhookRequest]:
     """Return signed requests that no platform would send."""
     match platform.name:
         case "whatsapp":
-            return [whatsapp_hook({"AccountSid": TWILIO_ACCOUNT_SID, **extra}) for extra in ({}, {"MessageSid": "SM1"})]
+            return [
+                whatsapp_hook({"AccountSid": TWILIO_ACCOUNT_SID, **extra})
+                for extra in ({}, {"MessageSid": "SM1"})
+            ]
         case "telegram":
             broken = {"message": [], "callback_query": {"from": {}}, "update_id": 1}
-            updates = ([], 1, {}, {"update_id": 1}, broken, {"message": None}, {"message": {"from": 3}})
+            updates = (
+                [],
+                1,
+                {},
+                {"update_id": 1},
+                broken,
+                {"message": None},
+                {"message": {"from": 3}},
+            )
             return [telegram_hook(update) for update in updates]
         case "console":
-            bodies = (b"", b"{}", b"{", b"[]", b"\xff", b'{"id":"e1"}', b'{"id":1,"text":"x"}', b'{"id":"e1","tap":[]}')
+            bodies = (
+                b"",
+                b"{}",
+                b"{",
+                b"[]",
+                b"\xff",
+                b'{"id":"e1"}',
+                b'{"id":1,"text":"x"}',
+                b'{"id":"e1","tap":[]}',
+            )
             return [console_hook(body) for body in bodies]
         case "json_webhook":
-            bodies = (b"", b"{}", b"{", b"[]", b"\xff", b'{"id":"e1","chat":"c","user":"u"}', b'{"id":1,"text":"x"}')
+            bodies = (
+                b"",
+                b"{}",
+                b"{",
+                b"[]",
+                b"\xff",
+                b'{"id":"e1","chat":"c","user":"u"}',
+                b'{"id":1,"text":"x"}',
+            )
             return [signed_hook(body) for body in bodies]
-    bodies = (b"", b"{}", b"{", b"[]", b"payload=", b"payload=1", b"payload=%5B%5D", b'{"type":"event_callback"}')
-    events = [b'{"type":"event_callback","event":%s}' % event for event in (b"null", b"{}", b'{"type":"message"}')]
-    return [slack_hook(body) for body in (*bodies, *events, b'{"type":"block_actions","actions":[]}')]
+    bodies = (
+        b"",
+        b"{}",
+        b"{",
+        b"[]",
+        b"payload=",
+        b"payload=1",
+        b"payload=%5B%5D",
+        b'{"type":"event_callback"}',
+    )
+    events = [
+        b'{"type":"event_callback","event":%s}' % event
+        for event in (b"null", b"{}", b'{"type":"message"}')
+    ]
+    return [
+        slack_hook(body) for body in (*bodies, *events, b'{"type":"block_actions","actions":[]}')
+    ]
 
 
-def test_edit_shows_the_outcome_and_removes_the_buttons(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+def test_edit_shows_the_outcome_and_removes_the_buttons(
+    platform: Platform, channel: Channel, seen: Callable[[], Seen]
+):
     """The outcome replaces the question, or comes below it, and no button is left. Only on WhatsApp an old button stays
     (platforms.md 1.3: no edits), and a tap on it gets the outcome.
     """
@@ -439,7 +518,9 @@ def test_edit_shows_the_outcome_and_removes_the_buttons(platform: Platform, chan
     receipt = deliver(channel, platform, Reply("Deleted.", edits=question.message_id))
     texts = ["Deleted."] if platform.edits else ["Delete 3 files?", "Deleted."]
     assert [message["text"] for message in seen()] == texts
-    assert [len(message["buttons"]) for message in seen()] == ([2, 0] if platform is WHATSAPP else [0 for _ in texts])
+    assert [len(message["buttons"]) for message in seen()] == (
+        [2, 0] if platform is WHATSAPP else [0 for _ in texts]
+    )
     assert (receipt.message_id == question.message_id) is platform.edits
 
 
@@ -447,33 +528,50 @@ def test_edit_may_come_twice(platform: Platform, channel: Channel, seen: Callabl
     """A platform that finds nothing to change has done the edit."""
     question = send(channel, platform, Reply("Delete 3 files?", buttons=YES_NO))
     edit = Reply("Deleted.", edits=question.message_id, optional=True)
-    assert [deliver(channel, platform, edit) for _ in range(2)] == [question if platform.edits else Receipt("")] * 2
+    assert [deliver(channel, platform, edit) for _ in range(2)] == [
+        question if platform.edits else Receipt("")
+    ] * 2
     assert len(seen()) == 1
 
 
-def test_edit_may_bring_other_buttons(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+def test_edit_may_bring_other_buttons(
+    platform: Platform, channel: Channel, seen: Callable[[], Seen]
+):
     """The message has exactly the edit's buttons, except for an old message on WhatsApp."""
     offer = send(channel, platform, Reply("Undo?", buttons=(Button("Undo", "a:2:yes"),)))
     deliver(channel, platform, Reply("Really?", buttons=YES_NO, edits=offer.message_id))
     left = seen()[1:] if platform is WHATSAPP else seen()
-    assert [button["data"] for message in left for button in message["buttons"]] == ["a:1:yes", "a:1:no"]
+    assert [button["data"] for message in left for button in message["buttons"]] == [
+        "a:1:yes",
+        "a:1:no",
+    ]
 
 
-def test_optional_edit_of_a_deleted_message_is_left_out(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+def test_optional_edit_of_a_deleted_message_is_left_out(
+    platform: Platform, channel: Channel, seen: Callable[[], Seen]
+):
     """Its text is not needed."""
-    assert deliver(channel, platform, Reply("Deleted.", edits=platform.gone, optional=True)) == Receipt("")
-    assert send(channel, platform, Reply("Deleted.", edits=platform.gone, optional=True)) == Receipt("")
+    assert deliver(
+        channel, platform, Reply("Deleted.", edits=platform.gone, optional=True)
+    ) == Receipt("")
+    assert send(
+        channel, platform, Reply("Deleted.", edits=platform.gone, optional=True)
+    ) == Receipt("")
     assert seen() == []
 
 
-def test_other_edit_of_a_deleted_message_is_sent_anew(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+def test_other_edit_of_a_deleted_message_is_sent_anew(
+    platform: Platform, channel: Channel, seen: Callable[[], Seen]
+):
     """Its text must arrive."""
     receipt = deliver(channel, platform, Reply("Deleted.", edits=platform.gone))
     assert receipt.message_id not in ("", platform.gone)
     assert [message["text"] for message in seen()] == ["Deleted."]
 
 
-def test_the_first_piece_of_a_long_edit_is_the_edit(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+def test_the_first_piece_of_a_long_edit_is_the_edit(
+    platform: Platform, channel: Channel, seen: Callable[[], Seen]
+):
     """The others follow as messages of their own, as all do on a platform without edits."""
     draft = send(channel, platform, Reply("Paragraph 0"))
     first, *others = channel.split(Reply(LONG, edits=draft.message_id))
@@ -481,7 +579,9 @@ def test_the_first_piece_of_a_long_edit_is_the_edit(platform: Platform, channel:
     assert not any(piece.edits for piece in others)
 
 
-def test_draft_is_replaced_by_its_answer(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+def test_draft_is_replaced_by_its_answer(
+    platform: Platform, channel: Channel, seen: Callable[[], Seen]
+):
     """It grows in one message, within the rate limit, and at the end only the answer stays."""
     turn, shown = channel.receive(platform.text(1, "tell me")).turns[0], ""
     shows_drafts = channel.rate_limit(platform.conversation).draft_gap > 0

@@ -18,9 +18,22 @@ from sayso.channels.http import SafeDownload, is_public
 from sayso.channels.telegram.adapter import FILE_LIMIT
 from sayso.channels.telegram.client import request_type
 from sayso.channels.types import Media
-from sayso.testing.platforms.fake_platforms import SLACK_BOT_TOKEN, TELEGRAM_TOKEN, TWILIO_ACCOUNT_SID, FakePlatforms
+from sayso.testing.platforms.fake_platforms import (
+    SLACK_BOT_TOKEN,
+    TELEGRAM_TOKEN,
+    TWILIO_ACCOUNT_SID,
+    FakePlatforms,
+)
 from sayso.testing.platforms.webhooks import JPEG
-from tests.channels.harness import ALL, SLACK, TELEGRAM, WHATSAPP, MemoryMedia, Platform, fetch_bytes
+from tests.channels.harness import (
+    ALL,
+    SLACK,
+    TELEGRAM,
+    WHATSAPP,
+    MemoryMedia,
+    Platform,
+    fetch_bytes,
+)
 
 MESSAGES = f"https://api.twilio.com/2010-04-01/Accounts/{TWILIO_ACCOUNT_SID}/Messages"
 TWILIO_FILE = f"{MESSAGES}/MM1/Media/ME1"
@@ -150,7 +163,9 @@ def redirect(platforms: FakePlatforms) -> Iterator[Callable[[str], None]]:
     twilio.redirect = ""
 
 
-def local(platform: Platform, platforms: FakePlatforms, media: MemoryMedia, **extra: str) -> Channel:
+def local(
+    platform: Platform, platforms: FakePlatforms, media: MemoryMedia, **extra: str
+) -> Channel:
     """Return the platform's adapter, connected to its fake."""
     return platform.build(media, f"{platforms.url}/{platform.fake}", **extra)
 
@@ -178,7 +193,9 @@ def resolving(*addresses: str):
 
 def sent(data: bytes, content_type: str = "image/jpeg") -> httpx.Response:
     """Return an unread answer."""
-    return httpx.Response(200, headers={"Content-Type": content_type}, stream=httpx.ByteStream(data))
+    return httpx.Response(
+        200, headers={"Content-Type": content_type}, stream=httpx.ByteStream(data)
+    )
 
 
 def redirecting(*locations: str) -> tuple[httpx.MockTransport, list[httpx.Request]]:
@@ -194,7 +211,9 @@ def redirecting(*locations: str) -> tuple[httpx.MockTransport, list[httpx.Reques
     return httpx.MockTransport(answer), asked
 
 
-@pytest.mark.parametrize(("platform", "ref"), [(p, ref) for p in (WHATSAPP, SLACK) for ref in FOREIGN[p.name]])
+@pytest.mark.parametrize(
+    ("platform", "ref"), [(p, ref) for p in (WHATSAPP, SLACK) for ref in FOREIGN[p.name]]
+)
 @pytest.mark.parametrize("api_url", [None, "http://127.0.0.1:1"])
 def test_foreign_address_is_refused_without_a_request(
     platform: Platform, ref: str, api_url: str | None, media: MemoryMedia, wire: Wire
@@ -211,14 +230,24 @@ def test_private_addresses_are_not_public(address: str):
 
 
 @pytest.mark.parametrize(
-    "address", ["8.8.8.8", "52.216.0.1", "192.0.1.1", "223.255.255.1", "2606:4700::1111", "2a00:1450::5efd:0:1"]
+    "address",
+    [
+        "8.8.8.8",
+        "52.216.0.1",
+        "192.0.1.1",
+        "223.255.255.1",
+        "2606:4700::1111",
+        "2a00:1450::5efd:0:1",
+    ],
 )
 def test_public_addresses_are_public(address: str):
     """The addresses belong to content networks."""
     assert is_public(address)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "169.254.169.254", "[::ffff:10.0.0.1]", "2130706433", "0x7f.1", "[::1]"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "169.254.169.254", "[::ffff:10.0.0.1]", "2130706433", "0x7f.1", "[::1]"]
+)
 def test_redirect_to_a_private_address_is_refused(
     host: str, platforms: FakePlatforms, media: MemoryMedia, redirect: Callable[[str], None]
 ):
@@ -241,14 +270,23 @@ def test_redirect_to_a_name_of_a_private_address_is_refused(addresses: list[str]
 
 
 @pytest.mark.parametrize(
-    "to", ["http://8.8.8.8/f", "ftp://8.8.8.8/f", "file:///etc/passwd", "http://[::1/", "https://xn--a.example/f"]
+    "to",
+    [
+        "http://8.8.8.8/f",
+        "ftp://8.8.8.8/f",
+        "file:///etc/passwd",
+        "http://[::1/",
+        "https://xn--a.example/f",
+    ],
 )
 def test_redirect_away_from_https_is_refused(to: str):
     """Plain http, other schemes, and invalid addresses or names are refused."""
     transport, asked = redirecting(to)
     with pytest.raises(FetchError):
         asyncio.run(
-            SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(TWILIO_FILE, BytesIO(), {})
+            SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(
+                TWILIO_FILE, BytesIO(), {}
+            )
         )
     assert len(asked) == 1
 
@@ -267,7 +305,10 @@ def test_redirected_request_connects_to_the_address_that_was_checked():
     download = SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport)
     asyncio.run(download.save(TWILIO_FILE, BytesIO(), {"Authorization": "Basic eHg="}))
     pinned = asked[1]
-    assert (str(pinned.url), pinned.headers["host"]) == ("https://8.8.8.8:8443/f?signature=1", "cdn.example:8443")
+    assert (str(pinned.url), pinned.headers["host"]) == (
+        "https://8.8.8.8:8443/f?signature=1",
+        "cdn.example:8443",
+    )
     assert pinned.extensions["sni_hostname"] == "cdn.example"
     assert "authorization" not in pinned.headers
 
@@ -277,7 +318,9 @@ def test_redirect_to_an_international_name_uses_one_spelling():
     name = "xn--bcher-kva.example"
     transport, asked = redirecting(f"https://{name}/f")
     asyncio.run(
-        SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(TWILIO_FILE, BytesIO(), {})
+        SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(
+            TWILIO_FILE, BytesIO(), {}
+        )
     )
     assert (asked[1].headers["host"], asked[1].extensions["sni_hostname"]) == (name, name)
 
@@ -286,7 +329,9 @@ def test_relative_redirect_is_resolved_against_the_name():
     """The pinned address is only used to connect."""
     transport, asked = redirecting("https://cdn.example/a", "/b")
     asyncio.run(
-        SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(TWILIO_FILE, BytesIO(), {})
+        SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(
+            TWILIO_FILE, BytesIO(), {}
+        )
     )
     assert (asked[2].url.path, asked[2].headers["host"]) == ("/b", "cdn.example")
 
@@ -296,7 +341,9 @@ def test_no_more_than_two_redirects():
     transport, asked = redirecting(*["https://cdn.example/f"] * 3)
     with pytest.raises(FetchError, match="more than 2 times"):
         asyncio.run(
-            SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(TWILIO_FILE, BytesIO(), {})
+            SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(
+                TWILIO_FILE, BytesIO(), {}
+            )
         )
     assert len(asked) == 3
 
@@ -313,7 +360,10 @@ def test_slack_and_telegram_follow_no_redirect(platform: Platform, media: Memory
 
     wire.answer = answer
     assert "redirected" in refusal(platform.build(media, None), SLACK_FILE)
-    assert {request.url.host for request in wire.requests} <= {"files.slack.com", "api.telegram.org"}
+    assert {request.url.host for request in wire.requests} <= {
+        "files.slack.com",
+        "api.telegram.org",
+    }
 
 
 def test_credentials_stay_with_twilio(platforms: FakePlatforms, media: MemoryMedia):
@@ -337,7 +387,9 @@ class Endless(httpx.AsyncByteStream):
 def test_oversized_file_is_refused_in_bounded_memory():
     """platforms.md 1.2: the header says ten bytes and the body never ends; reading stops at the limit."""
     body = Endless()
-    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers={"Content-Length": "10"}, stream=body))
+    transport = httpx.MockTransport(
+        lambda _: httpx.Response(200, headers={"Content-Length": "10"}, stream=body)
+    )
     with pytest.raises(FetchError, match="more than 10000 bytes"):
         asyncio.run(SafeDownload(10_000, transport=transport).save(TWILIO_FILE, BytesIO(), {}))
     assert body.taken <= 11 * 1024
@@ -346,7 +398,10 @@ def test_oversized_file_is_refused_in_bounded_memory():
 def test_file_of_exactly_the_limit_is_accepted():
     """The limit is the largest allowed size."""
     transport = httpx.MockTransport(lambda _: sent(bytes(1000)))
-    assert asyncio.run(SafeDownload(1000, transport=transport).save(TWILIO_FILE, BytesIO(), {})).size == 1000
+    assert (
+        asyncio.run(SafeDownload(1000, transport=transport).save(TWILIO_FILE, BytesIO(), {})).size
+        == 1000
+    )
 
 
 def test_compressed_answer_is_refused():
@@ -366,7 +421,11 @@ def test_slow_server_is_given_up(monkeypatch: pytest.MonkeyPatch):
         raise AssertionError
 
     with pytest.raises(FetchError, match="took longer"):
-        asyncio.run(SafeDownload(1000, transport=httpx.MockTransport(never)).save(TWILIO_FILE, BytesIO(), {}))
+        asyncio.run(
+            SafeDownload(1000, transport=httpx.MockTransport(never)).save(
+                TWILIO_FILE, BytesIO(), {}
+            )
+        )
 
 
 def test_too_large_for_telegram_is_refused_without_a_request(media: MemoryMedia, wire: Wire):
@@ -384,7 +443,9 @@ def test_telegram_file_that_grew_is_refused_before_its_download(media: MemoryMed
 
 
 @pytest.mark.parametrize("path", ["/etc/hostname", None])
-def test_telegram_path_on_this_machine_is_never_opened(path: str | None, media: MemoryMedia, wire: Wire):
+def test_telegram_path_on_this_machine_is_never_opened(
+    path: str | None, media: MemoryMedia, wire: Wire
+):
     """platforms.md 2.2: a Bot API server in local mode returns paths on a disk; only links are downloaded."""
     file = {"file_id": "f", "file_unique_id": "u", "file_path": path}
     wire.answer = lambda _: httpx.Response(200, json={"ok": True, "result": file})
@@ -393,7 +454,10 @@ def test_telegram_path_on_this_machine_is_never_opened(path: str | None, media: 
 
 def test_slack_log_in_page_is_refused(platforms: FakePlatforms, media: MemoryMedia):
     """platforms.md 3.2: a wrong token gets a login page with 200, which is not the file."""
-    channel, ref = local(SLACK, platforms, media, bot_token="xoxb-wrong"), platforms.host("slack", JPEG)
+    channel, ref = (
+        local(SLACK, platforms, media, bot_token="xoxb-wrong"),
+        platforms.host("slack", JPEG),
+    )
     for mime_type in ("image/jpeg", "text/html", "application/octet-stream"):
         assert "bot_token" in refusal(channel, ref, mime_type, size=len(JPEG))
 
@@ -405,7 +469,9 @@ def test_html_file_is_accepted(media: MemoryMedia, wire: Wire):
 
 
 @pytest.mark.parametrize(("world", "other"), [("slack", "slack-gov"), ("slack-gov", "slack")])
-def test_files_of_slack_and_govslack_are_at_their_own_hosts(media: MemoryMedia, wire: Wire, world: str, other: str):
+def test_files_of_slack_and_govslack_are_at_their_own_hosts(
+    media: MemoryMedia, wire: Wire, world: str, other: str
+):
     """platforms.md 3.2, 3.3: GovSlack is slack-gov.com; neither host gets the other's token."""
     wire.answer = lambda _: sent(JPEG, "image/jpeg")
     channel = SLACK.build(media, f"https://{world}.com")
@@ -416,12 +482,18 @@ def test_files_of_slack_and_govslack_are_at_their_own_hosts(media: MemoryMedia, 
 
 @pytest.mark.parametrize("ref", ["gone", "dead server", "forged token"])
 def test_no_secret_in_errors_or_logs(
-    platform: Platform, ref: str, platforms: FakePlatforms, media: MemoryMedia, caplog: pytest.LogCaptureFixture
+    platform: Platform,
+    ref: str,
+    platforms: FakePlatforms,
+    media: MemoryMedia,
+    caplog: pytest.LogCaptureFixture,
 ):
     """pains.md 15: no message, traceback or DEBUG log holds a token or the address of the file."""
     caplog.set_level(logging.DEBUG)
     channel = local(platform, platforms, media)
-    handle = {"whatsapp": TWILIO_FILE, "slack": SLACK_FILE, "telegram": "some-file-id"}[platform.name]
+    handle = {"whatsapp": TWILIO_FILE, "slack": SLACK_FILE, "telegram": "some-file-id"}[
+        platform.name
+    ]
     if ref == "dead server":
         channel = platform.build(media, "http://127.0.0.1:1")
     if ref == "forged token":
@@ -431,7 +503,15 @@ def test_no_secret_in_errors_or_logs(
     with pytest.raises(FetchError) as caught:
         fetched(channel, handle)
     told = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text
-    secrets = (*platform.secrets, "7:forged-token", TELEGRAM_TOKEN, SLACK_BOT_TOKEN, handle, "/Messages/", "files-pri")
+    secrets = (
+        *platform.secrets,
+        "7:forged-token",
+        TELEGRAM_TOKEN,
+        SLACK_BOT_TOKEN,
+        handle,
+        "/Messages/",
+        "files-pri",
+    )
     assert not [secret for secret in secrets if secret in told]
 
 
@@ -463,7 +543,11 @@ def test_file_arrives(platform: Platform, platforms: FakePlatforms, media: Memor
 def test_without_api_url_the_platforms_own_servers_are_asked(media: MemoryMedia, wire: Wire):
     """The request goes to the address in the webhook, with that platform's credentials."""
     wire.answer = lambda _: sent(JPEG)
-    assert fetched(WHATSAPP.build(media, None), TWILIO_FILE) == fetched(SLACK.build(media, None), SLACK_FILE) == JPEG
+    assert (
+        fetched(WHATSAPP.build(media, None), TWILIO_FILE)
+        == fetched(SLACK.build(media, None), SLACK_FILE)
+        == JPEG
+    )
     twilio, slack = wire.requests
     assert (str(twilio.url), str(slack.url)) == (TWILIO_FILE, SLACK_FILE)
     assert twilio.headers["authorization"].startswith("Basic ")

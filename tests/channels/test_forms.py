@@ -59,7 +59,11 @@ def test_value_is_read_as_its_kind(kind, text, value):
         (field("datetime"), "2026-13-01", FieldProblem("datetime")),
         (field("text", max_chars=3), "abcd", FieldProblem("too_long", "3")),
         (field("lines", max_chars=3), "a\nabcd", FieldProblem("too_long", "3")),
-        (field("text"), "x" * (MAX_VALUE_CHARS + 1), FieldProblem("too_long", str(MAX_VALUE_CHARS))),
+        (
+            field("text"),
+            "x" * (MAX_VALUE_CHARS + 1),
+            FieldProblem("too_long", str(MAX_VALUE_CHARS)),
+        ),
         (field("text"), " \n", FieldProblem("empty")),
     ],
 )
@@ -105,7 +109,12 @@ def test_field_outlives_its_record():
     given = FormField("kg", "Kg", "choice", 5, choices=(5, 6), required=False)
     stored = json.loads(json.dumps(given.to_dict()))
     assert FormField.from_dict(stored) == given
-    assert FormField("kg", "Kg", "integer", 5).to_dict() == {"name": "kg", "label": "Kg", "type": "integer", "value": 5}
+    assert FormField("kg", "Kg", "integer", 5).to_dict() == {
+        "name": "kg",
+        "label": "Kg",
+        "type": "integer",
+        "value": 5,
+    }
     with pytest.raises(TypeError):
         FormField.from_dict({"name": "kg", "label": "Kg", "type": "file"})
 

@@ -55,7 +55,9 @@ def test_session_ends_with_its_loop_also_where_its_user_is_gone():
     complaints: list[str] = []
 
     async def story() -> ClientSession:
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what["message"]))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, what: complaints.append(what["message"])
+        )
         session = PooledSessions(lambda session: session).here()
         await asyncio.sleep(0)
         gc.collect()
@@ -70,7 +72,12 @@ def test_refused_connection_never_sent():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         with pytest.raises(ClientError) as caught:
-            asyncio.run(ask(PooledSessions(lambda session: session), f"http://127.0.0.1:{closed.getsockname()[1]}"))
+            asyncio.run(
+                ask(
+                    PooledSessions(lambda session: session),
+                    f"http://127.0.0.1:{closed.getsockname()[1]}",
+                )
+            )
     assert never_sent(caught.value)
 
 

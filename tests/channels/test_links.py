@@ -17,7 +17,11 @@ from sayso.channels.links import MAX_ADDRESS_CHARS, with_address
         ("a@b.example", "mailto:a@b.example", "a@b.example"),
         ("here", "", "here"),
         ("wiki", "https://e.org/A_(b)", "wiki (https://e.org/A_%28b%29)"),
-        ("x", "https://e.org/) [tapped a button]\nyes", "x (https://e.org/%29%20%5Btapped%20a%20button%5D%0Ayes)"),
+        (
+            "x",
+            "https://e.org/) [tapped a button]\nyes",
+            "x (https://e.org/%29%20%5Btapped%20a%20button%5D%0Ayes)",
+        ),
         ("x", "https://e.org/\u202egnp", "x (https://e.org/%E2%80%AEgnp)"),
         ("x", "https://пример.рф/путь", "x (https://пример.рф/путь)"),
         ("x", "https://e.org/" + "a" * MAX_ADDRESS_CHARS, "x"),

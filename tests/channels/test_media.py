@@ -50,7 +50,9 @@ def clock() -> Clock:
 @pytest.fixture
 def store(tmp_path: Path, clock: Clock) -> LocalMediaStore:
     """Return a store in a folder that does not exist yet."""
-    return LocalMediaStore(tmp_path / "media", keys=["k1"], public_url="https://bot.example/", clock=clock)
+    return LocalMediaStore(
+        tmp_path / "media", keys=["k1"], public_url="https://bot.example/", clock=clock
+    )
 
 
 def token(url: str) -> str:
@@ -65,7 +67,9 @@ def link(store: LocalMediaStore) -> str:
     return token(store.url(media.ref, filename=media.filename, mime_type=media.mime_type))
 
 
-@pytest.mark.parametrize("ref", ["../../etc/passwd", "", "a" * 63, "A" * 64, "/" + "a" * 63, "a" * 64 + "\n", "g" * 64])
+@pytest.mark.parametrize(
+    "ref", ["../../etc/passwd", "", "a" * 63, "A" * 64, "/" + "a" * 63, "a" * 64 + "\n", "g" * 64]
+)
 def test_only_a_valid_reference_reads_a_file(store: LocalMediaStore, ref: str):
     """A reference is 64 hex digits, so no path leaves the folder."""
     with pytest.raises(KeyError):
@@ -110,7 +114,9 @@ def test_a_file_that_is_too_large_is_refused(store: LocalMediaStore, tmp_path: P
     assert not list(tmp_path.rglob("*"))
 
 
-def test_a_failed_write_leaves_no_file(store: LocalMediaStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_write_leaves_no_file(
+    store: LocalMediaStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """A full disk leaves no half files."""
 
     def full(handle: int) -> None:
@@ -156,7 +162,11 @@ def test_bytes_of_an_unknown_type_are_only_downloaded(data: bytes, declared: str
         (b"\0\0\0\x18ftypisom", "image/png", "video/mp4"),
         (b"PK\x03\x04", DOCX, DOCX),
         (b"PK\x03\x04", "text/html", "application/zip"),
-        (b"PK\x03\x04", "application/vnd.openxmlformats-officedocument.\r\nX: y", "application/zip"),
+        (
+            b"PK\x03\x04",
+            "application/vnd.openxmlformats-officedocument.\r\nX: y",
+            "application/zip",
+        ),
         (b"a,b\n1,2\n", "text/csv; charset=utf-8", "text/csv"),
         (b"plain", "TEXT/PLAIN", "text/plain"),
     ],
@@ -194,7 +204,11 @@ def test_a_file_name_is_only_a_label(store: LocalMediaStore, given: str, label: 
 def test_bytes_come_back_under_their_digest(store: LocalMediaStore):
     """The reference is the SHA-256 of the content."""
     media = store.put(PNG, mime_type="image/png", filename="a.png")
-    assert (media.ref, media.size, media.stored) == (hashlib.sha256(PNG).hexdigest(), len(PNG), True)
+    assert (media.ref, media.size, media.stored) == (
+        hashlib.sha256(PNG).hexdigest(),
+        len(PNG),
+        True,
+    )
     assert store.read(media.ref) == PNG
 
 
@@ -221,12 +235,16 @@ def test_links_work_although_clocks_differ_a_little(tmp_path: Path, clock: Clock
     ahead = Clock()
 
     def store(of: Clock) -> LocalMediaStore:
-        return LocalMediaStore(tmp_path, keys=["k"], public_url="https://bot.example", link_clock=of)
+        return LocalMediaStore(
+            tmp_path, keys=["k"], public_url="https://bot.example", link_clock=of
+        )
 
     media = store(ahead).put(b"a,b", mime_type="text/csv")
     for seconds, is_good in ((2, True), (LEEWAY_SECONDS, True), (LEEWAY_SECONDS + 1, False)):
         ahead.now = clock.now + seconds
-        token = store(ahead).url(media.ref, filename="a.csv", mime_type="text/csv").rpartition("/")[2]
+        token = (
+            store(ahead).url(media.ref, filename="a.csv", mime_type="text/csv").rpartition("/")[2]
+        )
         with contextlib.nullcontext() if is_good else pytest.raises(MediaGone):
             store(clock).open_token(token)
 
@@ -247,10 +265,15 @@ def test_missing_keys_are_refused(tmp_path: Path):
         LocalMediaStore(tmp_path, keys=[], public_url="https://bot.example")
 
 
-def test_old_files_are_removed_and_new_ones_stay(store: LocalMediaStore, tmp_path: Path, clock: Clock):
+def test_old_files_are_removed_and_new_ones_stay(
+    store: LocalMediaStore, tmp_path: Path, clock: Clock
+):
     """A file goes a week after it was last stored."""
     old, young = store.put(PNG, mime_type="image/png"), store.put(PNG + b"1", mime_type="image/png")
-    for media, age in ((old, KEEP_SECONDS + DATE_SECONDS + 1), (young, KEEP_SECONDS + DATE_SECONDS - 1)):
+    for media, age in (
+        (old, KEEP_SECONDS + DATE_SECONDS + 1),
+        (young, KEEP_SECONDS + DATE_SECONDS - 1),
+    ):
         os.utime(tmp_path / "media" / media.ref[:2] / media.ref, (0, clock.now - age))
     assert store.sweep() == 1
     assert store.read(young.ref)
@@ -263,7 +286,12 @@ ANA, BOB = owner_of("tg", "ana"), owner_of("tg", "bob")
 
 def limited(folder: Path, **limits: float) -> LocalMediaStore:
     """Return a store with only these limits."""
-    none = {"per_person_bytes": 2**40, "total_bytes": 2**40, "reserve_bytes": 0, "reserve_percent": 0.0}
+    none = {
+        "per_person_bytes": 2**40,
+        "total_bytes": 2**40,
+        "reserve_bytes": 0,
+        "reserve_percent": 0.0,
+    }
     rules = MediaLimits(**{**none, **limits})  # type: ignore[arg-type]
     return LocalMediaStore(folder, keys=["k1"], public_url="https://bot.example", limits=rules)
 

@@ -22,11 +22,17 @@ from sayso.channels.types import (
     WebhookRequest,
     WebhookResponse,
 )
-from sayso.testing.platforms.fake_platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
+from sayso.testing.platforms.fake_platforms import (
+    SLACK_SIGNING_SECRET,
+    TELEGRAM_SECRET,
+    TWILIO_AUTH_TOKEN,
+)
 from tests.channels.harness import NOW, MemoryMedia, slack, telegram, whatsapp
 
 PAYLOADS = Path(__file__).parent.parent / "payloads"
-TWILIO_MEDIA = "https://api.twilio.com/2010-04-01/Accounts/AC0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a/Messages"
+TWILIO_MEDIA = (
+    "https://api.twilio.com/2010-04-01/Accounts/AC0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a/Messages"
+)
 SLACK_FILE = "https://files.slack.com/files-pri/T0ACME-F0IMG/download/bild.png"
 PHOTO = Media("AgACAgIAAxkBAAIx", "image/jpeg", size=90000)
 
@@ -59,7 +65,12 @@ def tg(
 ) -> Turn:
     """Return a Telegram turn of Ada's."""
     where = Conversation("tg", chat, thread)
-    who = {"user_id": "5123456789", "user_name": "Ada Test", "language": "de", "in_group": chat.startswith("-")}
+    who = {
+        "user_id": "5123456789",
+        "user_name": "Ada Test",
+        "language": "de",
+        "in_group": chat.startswith("-"),
+    }
     return Turn(str(update_id), where, text=text, message_id=str(message_id or ""), **who, **extra)
 
 
@@ -67,16 +78,26 @@ def sl(ts: str, text: str, channel: str = "D0ADA", thread: str = "", **extra: An
     """Return a Slack turn of Ada's. A message outside of threads opens one."""
     where = Conversation("sl", channel, thread or ts)
     group = not channel.startswith("D")
-    return Turn(f"T0ACME:{channel}:{ts}", where, "U0ADA", text=text, message_id=ts, in_group=group, **extra)
+    return Turn(
+        f"T0ACME:{channel}:{ts}", where, "U0ADA", text=text, message_id=ts, in_group=group, **extra
+    )
 
 
 def sl_act(trigger: str, chat: str, thread: str = "", **extra: Any) -> Turn:
     """Return a Slack turn of Ada's that is no message."""
     group = not chat.startswith(("D", "U"))
-    return Turn(trigger, Conversation("sl", chat, thread), "U0ADA", user_name="ada", in_group=group, **extra)
+    return Turn(
+        trigger, Conversation("sl", chat, thread), "U0ADA", user_name="ada", in_group=group, **extra
+    )
 
 
-def sl_tap(number: int, data: str, chat: str = "D0ADA", thread: str = "", message: str = "1795204950.000300") -> Turn:
+def sl_tap(
+    number: int,
+    data: str,
+    chat: str = "D0ADA",
+    thread: str = "",
+    message: str = "1795204950.000300",
+) -> Turn:
     """Return Ada's tap in a Slack message."""
     trigger = f"111.{number}.aaaaaaaa"
     return sl_act(trigger, chat, thread, tap=Tap(data, trigger), message_id=message)
@@ -112,14 +133,22 @@ MENTION = sl("1795204900.000200", "Status von #ops?", "C0OPS", "1795204800.00015
 DIRECT = sl("1795204800.000100", "Hallo & guten Tag <b>")
 GREETING = wa("SM00000000000000000000000000000001", "Hallo, wann habt ihr offen? 👋 ß &+%")
 VOICE = Media(
-    f"{TWILIO_MEDIA}/MM00000000000000000000000000000007/Media/ME00000000000000000000000000000007", "audio/ogg"
+    f"{TWILIO_MEDIA}/MM00000000000000000000000000000007/Media/ME00000000000000000000000000000007",
+    "audio/ogg",
 )
 PICTURE = Media(
-    f"{TWILIO_MEDIA}/MM00000000000000000000000000000006/Media/ME00000000000000000000000000000006", "image/jpeg"
+    f"{TWILIO_MEDIA}/MM00000000000000000000000000000006/Media/ME00000000000000000000000000000006",
+    "image/jpeg",
 )
 PDF = Media("BQACAgIAAxkBAAIdoc", "application/pdf", "rechnung.pdf", 183220)
 THREAD = ("C0OPS", "1795204800.000150")
-ORDER = ("submitted form 'Bestellung'", "Größe: Groß", "Dazu: Käse, Oliven", "Tag: 2026-11-24", "Für wen: U0ADA, U0BOB")
+ORDER = (
+    "submitted form 'Bestellung'",
+    "Größe: Groß",
+    "Dazu: Käse, Oliven",
+    "Tag: 2026-11-24",
+    "Für wen: U0ADA, U0BOB",
+)
 LOST = ("a file that was deleted", "a file that Slack hides: its workspace is over a limit")
 STICKER = Media("CAACAgIAAxkBAAIsticker", "image/webp", size=20460)
 ANIMATION = Media("CgACAgIAAxkBAAIgif", "video/mp4", "tanz.mp4", 301122)
@@ -162,16 +191,28 @@ TURNS = {
         wa_sid(0x20),
         notes=("location 52.5163,13.3777 (Brandenburger Tor, Pariser Platz, 10117 Berlin)",),
     ),
-    "whatsapp/contact": wa(wa_sid(0x21, "MM"), media=wa_file(0x21, "text/vcard"), notes=("contact",)),
-    "whatsapp/sticker": wa(wa_sid(0x22, "MM"), media=wa_file(0x22, "image/webp"), notes=("sticker",)),
+    "whatsapp/contact": wa(
+        wa_sid(0x21, "MM"), media=wa_file(0x21, "text/vcard"), notes=("contact",)
+    ),
+    "whatsapp/sticker": wa(
+        wa_sid(0x22, "MM"), media=wa_file(0x22, "image/webp"), notes=("sticker",)
+    ),
     "whatsapp/video_caption": wa(
         wa_sid(0x23, "MM"), "So läuft es.", media=wa_file(0x23, "video/mp4"), group=UNNAMED_ALBUM
     ),
-    "whatsapp/document": wa(wa_sid(0x24, "MM"), media=wa_file(0x24, "application/pdf", "yes.pdf"), group=UNNAMED_ALBUM),
+    "whatsapp/document": wa(
+        wa_sid(0x24, "MM"), media=wa_file(0x24, "application/pdf", "yes.pdf"), group=UNNAMED_ALBUM
+    ),
     "whatsapp/audio_file": wa(wa_sid(0x25, "MM"), media=wa_file(0x25, "audio/mpeg")),
-    "whatsapp/list_tap": wa(wa_sid(0x26), tap=Tap("choice:2", label="Berlin"), replied_to=wa_sid(0x385)),
-    "whatsapp/list_tap_without_id": wa(wa_sid(0x27), notes=("chose 'Yes'",), replied_to=wa_sid(0x385)),
-    "whatsapp/template_button_tap": wa(wa_sid(0x28), tap=Tap("confirm:43", label="Confirm"), replied_to=wa_sid(0x385)),
+    "whatsapp/list_tap": wa(
+        wa_sid(0x26), tap=Tap("choice:2", label="Berlin"), replied_to=wa_sid(0x385)
+    ),
+    "whatsapp/list_tap_without_id": wa(
+        wa_sid(0x27), notes=("chose 'Yes'",), replied_to=wa_sid(0x385)
+    ),
+    "whatsapp/template_button_tap": wa(
+        wa_sid(0x28), tap=Tap("confirm:43", label="Confirm"), replied_to=wa_sid(0x385)
+    ),
     "whatsapp/quoted_reply": wa(wa_sid(0x29), "ja, das meine ich", replied_to=wa_sid(0x385)),
     "whatsapp/forwarded": wa(wa_sid(0x2A), "yes", notes=("forwarded",)),
     "whatsapp/ad_referral": wa(
@@ -188,12 +229,18 @@ TURNS = {
     "telegram/text_private": tg(900000001, 101, "Hallo 👋 *wie* geht_es?"),
     "telegram/text_duplicate": tg(900000001, 101, "Hallo 👋 *wie* geht_es?"),
     "telegram/start_deeplink": tg(900000002, 102, "/start ref_42"),
-    "telegram/group_mention_topic": tg(900000003, 55, "👍 @acme_bot bitte /status@acme_bot", "-1002000000001", "12"),
+    "telegram/group_mention_topic": tg(
+        900000003, 55, "👍 @acme_bot bitte /status@acme_bot", "-1002000000001", "12"
+    ),
     "telegram/button_tap": tg(900000005, 103, tap=Tap("c:42:y", "22005000000000001")),
     "telegram/photo_caption": tg(900000007, 104, "So sieht es aus", media=(PHOTO,)),
-    "telegram/album_item_1": tg(900000008, 105, "zwei Bilder", media=(PHOTO,), group="13800000000000001"),
+    "telegram/album_item_1": tg(
+        900000008, 105, "zwei Bilder", media=(PHOTO,), group="13800000000000001"
+    ),
     "telegram/album_item_2": tg(900000009, 106, media=(PHOTO,), group="13800000000000001"),
-    "telegram/voice": tg(900000010, 107, media=(Media("AwACAgIAAxkBAAIvoice", "audio/ogg", size=17020),)),
+    "telegram/voice": tg(
+        900000010, 107, media=(Media("AwACAgIAAxkBAAIvoice", "audio/ogg", size=17020),)
+    ),
     "telegram/document": tg(900000011, 108, "Rechnung", media=(PDF,)),
     "telegram/edited_message": tg(900000014, 101, "Hallo 👋 wie geht es euch?", kind="edit"),
     "telegram/location": tg(900000101, 201, notes=("location 52.5163,13.3777",)),
@@ -206,9 +253,13 @@ TURNS = {
     "telegram/sticker": tg(900000104, 204, media=(STICKER,), notes=("sticker 👍",)),
     "telegram/sticker_video": tg(900000105, 205, notes=("sticker 🎉",)),
     "telegram/animation": tg(900000106, 206, "so", media=(ANIMATION,)),
-    "telegram/video_note": tg(900000107, 207, media=(Media("DQACAgIAAxkBAAInote", "video/mp4", size=402000),)),
+    "telegram/video_note": tg(
+        900000107, 207, media=(Media("DQACAgIAAxkBAAInote", "video/mp4", size=402000),)
+    ),
     "telegram/reply_quote": tg(900000108, 208, "der passt", quoted="am Dienstag", replied_to="150"),
-    "telegram/reply_photo": tg(900000109, 209, "was ist das?", quoted="Unser Garten", replied_to="151"),
+    "telegram/reply_photo": tg(
+        900000109, 209, "was ist das?", quoted="Unser Garten", replied_to="151"
+    ),
     "telegram/forwarded_yes": tg(900000110, 210, "ja", notes=("forwarded from Bob Hidden",)),
     "telegram/poll": tg(900000111, 211, notes=("poll Wann?: heute, morgen",)),
     "telegram/dice": tg(900000112, 212, notes=("dice 🎲 showing 4",)),
@@ -217,9 +268,13 @@ TURNS = {
     "telegram/ephemeral": tg(900000115, "u5123456789:3", "/status", FORUM, ephemeral=True),
     "telegram/text_mention": tg(900000116, 216, "🙋🏽, bitte", FORUM),
     "telegram/anonymous_admin": ANONYMOUS,
-    "telegram/rich_message": tg(900000130, 230, RICH, media=(PHOTO,), notes=("a message with rich formatting",)),
+    "telegram/rich_message": tg(
+        900000130, 230, RICH, media=(PHOTO,), notes=("a message with rich formatting",)
+    ),
     "telegram/checklist": tg(900000131, 231, notes=("checklist Einkauf: [x] Milch; [ ] Brot",)),
-    "telegram/mention_of_another": tg(900000117, 217, "@ada_t schreib an me@acme_bot", FORUM, addressed=False),
+    "telegram/mention_of_another": tg(
+        900000117, 217, "@ada_t schreib an me@acme_bot", FORUM, addressed=False
+    ),
     "telegram/topic_of_ours": tg(900000118, 218, "hallo zusammen", FORUM, "12", addressed=False),
     "telegram/tap_inaccessible": tg(900000119, 99, tap=Tap("c:41:y", "22005000000000002")),
     "telegram/stopped_generation": Turn(
@@ -238,7 +293,9 @@ TURNS = {
     "slack/block_actions_overflow": sl_tap(301, "choice:red"),
     "slack/block_actions_select": sl_tap(302, "choice:red"),
     "slack/block_actions_ephemeral": sl_tap(303, "confirm:43", "C0OPS", message=""),
-    "slack/message_group": sl("1795206000.000100", "guten Morgen", "G0PRIV", "1795206000.000100", addressed=False),
+    "slack/message_group": sl(
+        "1795206000.000100", "guten Morgen", "G0PRIV", "1795206000.000100", addressed=False
+    ),
     "slack/message_mpim": sl("1795206001.000100", "wer kommt?", "C0MPIM", "1795206001.000100"),
     "slack/agent_session_stopped": replace(
         sl_act("", "D0ADA", "1795205300.001100", text="/stop"),
@@ -253,13 +310,17 @@ TURNS = {
             "the person looks at the message 1795204900.000200 in the Slack channel C0OPS",
         ),
     ),
-    "slack/message_assistant_thread": sl("1795206002.000100", "fasse zusammen", thread="1795205300.001100"),
+    "slack/message_assistant_thread": sl(
+        "1795206002.000100", "fasse zusammen", thread="1795205300.001100"
+    ),
     "slack/thread_broadcast": sl("1795206003.000100", "erledigt", *THREAD),
     "slack/me_message": sl("1795206004.000100", "winkt"),
     "slack/message_shared": sl(
         "1795206005.000100", "", notes=("shared message of Bob Test: Rechnung & Mahnung INV-7",)
     ),
-    "slack/message_shared_channel": sl("1795206006.000100", "hallo", "C0SHARED", "1795206006.000100"),
+    "slack/message_shared_channel": sl(
+        "1795206006.000100", "hallo", "C0SHARED", "1795206006.000100"
+    ),
     "slack/message_org_install": sl("1795206007.000100", "hallo"),
     "slack/file_share_connect_stub": sl(
         "1795206008.000100", "die Liste", media=(Media("F0STUB", "application/octet-stream"),)
@@ -276,12 +337,18 @@ TURNS = {
         notes=("submitted form 'Frage'", "Warum?: weil"),
     ),
     "slack/view_submission_in_thread": sl_act("111.334.bbbbbbbb", *THREAD, notes=ORDER),
-    "slack/shortcut_global": sl_act("111.401.cccccccc", "U0ADA", new_thread("111.401.cccccccc"), text="/open_tickets"),
+    "slack/shortcut_global": sl_act(
+        "111.401.cccccccc", "U0ADA", new_thread("111.401.cccccccc"), text="/open_tickets"
+    ),
     "slack/message_action": sl_act(
         "111.402.cccccccc", *THREAD, text="/ask_acme", quoted="5 < 6, @U0ADA?", message_id=THREAD[1]
     ),
-    "slack/slash_command_payload": sl_act("111.501.dddddddd", "C0OPS", text="delete my payload & all"),
-    "slack/slash_command_empty": sl_act("111.502.dddddddd", "D0ADA", new_thread("111.502.dddddddd"), text="/help"),
+    "slack/slash_command_payload": sl_act(
+        "111.501.dddddddd", "C0OPS", text="delete my payload & all"
+    ),
+    "slack/slash_command_empty": sl_act(
+        "111.502.dddddddd", "D0ADA", new_thread("111.502.dddddddd"), text="/help"
+    ),
     "slack/slash_command_builtin": sl_act("111.503.dddddddd", "C0OPS", text="/stop"),
 }
 
@@ -317,10 +384,14 @@ WA_DELIVERY = "wa:0123456789abcdef0123#7"
 STATUSES = {
     "whatsapp/status_sent": StatusUpdate(wa_sid(0x3B8), "sent", delivery=WA_DELIVERY),
     "whatsapp/status_read": StatusUpdate(wa_sid(0x3B8), "read", delivery=WA_DELIVERY),
-    "whatsapp/status_undelivered_63024": StatusUpdate(wa_sid(0x3B9), "undelivered", "63024", WA_DELIVERY),
+    "whatsapp/status_undelivered_63024": StatusUpdate(
+        wa_sid(0x3B9), "undelivered", "63024", WA_DELIVERY
+    ),
     "whatsapp/status_failed_63007": StatusUpdate(wa_sid(0x3BA), "failed", "63007", WA_DELIVERY),
     "whatsapp/status_delivered": StatusUpdate("SM000000000000000000000000000003b6", "delivered"),
-    "whatsapp/status_failed_63016": StatusUpdate("SM000000000000000000000000000003b7", "failed", "63016"),
+    "whatsapp/status_failed_63016": StatusUpdate(
+        "SM000000000000000000000000000003b7", "failed", "63016"
+    ),
 }
 
 NEWS = {
@@ -386,7 +457,9 @@ def test_payload_alerts_the_operator(name: str, media: MemoryMedia):
     assert ALERTS[name] in received.alerts[0]
 
 
-@pytest.mark.parametrize("name", [name for name in (*TURNS, *IGNORED, *NEWS) if name.startswith("telegram/")])
+@pytest.mark.parametrize(
+    "name", [name for name in (*TURNS, *IGNORED, *NEWS) if name.startswith("telegram/")]
+)
 def test_telegram_gets_an_empty_answer(name: str, media: MemoryMedia):
     """platforms.md 2.1: Telegram would run the `method` of a body."""
     assert replay(name, media).answer == WebhookResponse()
@@ -395,7 +468,9 @@ def test_telegram_gets_an_empty_answer(name: str, media: MemoryMedia):
 def test_handshake_answers_the_challenge(media: MemoryMedia):
     """platforms.md 3.1: Slack needs its challenge back."""
     answer = replay("slack/url_verification", media).answer
-    assert json.loads(answer.body) == {"challenge": "3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}
+    assert json.loads(answer.body) == {
+        "challenge": "3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"
+    }
 
 
 def replay(name: str, media: MemoryMedia) -> Received:

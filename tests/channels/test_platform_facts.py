@@ -15,21 +15,34 @@ FACTS = tomllib.loads(Path(__file__).with_name("platform_facts.toml").read_text(
 SECTIONS = [f"{part}.{number}" for part in (1, 2, 3) for number in (1, 2, 3, 4, 5)]
 #: The pains that concern adapters, workers and setup.
 PAINS = [f"pains {number}" for number in (4, 5, 6, 7, 11, 12, 13, 15)]
-TESTED = [(section, test) for section, facts in FACTS.items() for fact in facts for test in fact.get("tests", ())]
+TESTED = [
+    (section, test)
+    for section, facts in FACTS.items()
+    for fact in facts
+    for test in fact.get("tests", ())
+]
 
 
 @cache
 def promises(file: str) -> dict[str, str]:
     """Return the tests of a file with their docstrings, without running it."""
     nodes = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
-    return {node.name: ast.get_docstring(node) or "" for node in nodes if isinstance(node, ast.FunctionDef)}
+    return {
+        node.name: ast.get_docstring(node) or ""
+        for node in nodes
+        if isinstance(node, ast.FunctionDef)
+    }
 
 
 def cites(promise: str, section: str) -> bool:
     """Return whether a docstring cites this section or pain."""
     if section in PAINS:
-        return bool(re.search(rf"pains\.md ([\d, ]*\D)?{section.removeprefix('pains ')}\b", promise))
-    return "platforms.md" in promise and bool(re.search(rf"(?<![\d.]){re.escape(section)}(?!\.?\d)", promise))
+        return bool(
+            re.search(rf"pains\.md ([\d, ]*\D)?{section.removeprefix('pains ')}\b", promise)
+        )
+    return "platforms.md" in promise and bool(
+        re.search(rf"(?<![\d.]){re.escape(section)}(?!\.?\d)", promise)
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,4 +84,6 @@ def test_each_test_is_there_and_cites_its_section(section: str, test: str):
     file, _, name = test.partition("::")
     assert name.startswith("test_")
     assert name in promises(file), f"{test} is gone: name another test of this fact"
-    assert cites(promises(file)[name], section), f"say in the docstring of {test} that it is for {section}"
+    assert cites(promises(file)[name], section), (
+        f"say in the docstring of {test} that it is for {section}"
+    )

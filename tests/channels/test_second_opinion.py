@@ -54,7 +54,9 @@ class Listening(FakePlatforms):
         route = call.route
         if route.startswith("/telegram/bot"):
             files = {part.name: f"attach://{part.filename}" for part in call.parts if part.filename}
-            self.heard.append({"method": route.rpartition("/")[2], "params": {**call.params, **files}})
+            self.heard.append(
+                {"method": route.rpartition("/")[2], "params": {**call.params, **files}}
+            )
         return super().answer(call)
 
 
@@ -71,7 +73,9 @@ def judge() -> Iterator[Judge]:
         )
 
     command = [MODELS / "bin" / "python", Path(__file__).with_name("second_opinion.py")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as aiogram:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as aiogram:
         questions, answers = aiogram.stdin, aiogram.stdout
         assert questions
         assert answers
@@ -99,7 +103,11 @@ async def _life(channel: TelegramChannel, platforms: FakePlatforms) -> None:
     await _set_up(channel)
     for where in (PRIVATE, TOPIC):
         await _talk(channel, where)
-    for hook in (signing.telegram_text(1, "hi"), signing.telegram_tap(2, "y"), signing.telegram_text(3, "hi", chat=-1)):
+    for hook in (
+        signing.telegram_text(1, "hi"),
+        signing.telegram_tap(2, "y"),
+        signing.telegram_text(3, "hi", chat=-1),
+    ):
         turn = channel.receive(telegram_hook(hook)).turns[0]
         await channel.show_typing(turn)
         await channel.draft(turn, "**so** far", await channel.draft(turn, "so"))
@@ -116,7 +124,9 @@ async def _whisper(channel: TelegramChannel) -> None:
         asked = Reply("Delete?", YES_NO, media, only_for="5123456789", only_for_act=act)
         prompt = await _send(channel, asked, TOPIC)
         await _send(channel, Reply("**Deleted**", edits=prompt, decided_buttons=DECIDED), TOPIC)
-    await _send(channel, Reply("…", edits=await _send(channel, Reply("so"), TOPIC), removes=True), TOPIC)
+    await _send(
+        channel, Reply("…", edits=await _send(channel, Reply("so"), TOPIC), removes=True), TOPIC
+    )
 
 
 async def _write_richly(channel: TelegramChannel) -> None:
@@ -133,7 +143,9 @@ async def _write_richly(channel: TelegramChannel) -> None:
     for where in (PRIVATE, TOPIC):
         await _send(channel, Reply(text, YES_NO), where)
         shown = await _send(channel, Reply("so far"), where)
-        await _send(channel, Reply(f"{text}\n\n[k](https://e.org) [l](tel:+49)", edits=shown), where)
+        await _send(
+            channel, Reply(f"{text}\n\n[k](https://e.org) [l](tel:+49)", edits=shown), where
+        )
 
 
 async def _drafts(channel: TelegramChannel) -> None:
@@ -147,12 +159,18 @@ async def _set_up(channel: TelegramChannel) -> None:
     bot = channel._bots.here()
     await bot.get_me()
     kinds = ["message", "edited_message", "callback_query", "my_chat_member"]
-    await bot.set_webhook("https://bots.example.com/x", secret_token=TELEGRAM_SECRET, allowed_updates=kinds)
-    await bot.set_webhook("https://bots.example.com/x", max_connections=5, drop_pending_updates=True)
+    await bot.set_webhook(
+        "https://bots.example.com/x", secret_token=TELEGRAM_SECRET, allowed_updates=kinds
+    )
+    await bot.set_webhook(
+        "https://bots.example.com/x", max_connections=5, drop_pending_updates=True
+    )
     await bot.get_webhook_info()
     menu = [BotCommand("help", "What I can do"), BotCommand("stop", "Stop")]
     await bot.set_my_commands(menu)
-    await bot.set_my_commands([_command_in_groups(each) for each in menu], BotCommandScopeAllGroupChats())
+    await bot.set_my_commands(
+        [_command_in_groups(each) for each in menu], BotCommandScopeAllGroupChats()
+    )
     await bot.get_my_commands()
     await bot.delete_webhook(drop_pending_updates=True)
 
@@ -160,7 +178,11 @@ async def _set_up(channel: TelegramChannel) -> None:
 async def _talk(channel: TelegramChannel, where: Conversation) -> None:
     """Send texts, buttons, files, edits of both, and replies that Telegram refuses in their first form."""
     await _send(channel, Reply("plain"), where)
-    await _send(channel, Reply("# Title\n\n**bold** [link](https://e.org/?a=1&b=2)\n\n```py\nx < 1\n```"), where)
+    await _send(
+        channel,
+        Reply("# Title\n\n**bold** [link](https://e.org/?a=1&b=2)\n\n```py\nx < 1\n```"),
+        where,
+    )
     for media in SHOWN.values():
         await _send(channel, Reply("*Here*", YES_NO, media), where)
         photo = await _send(channel, Reply(media=media), where)
@@ -178,15 +200,27 @@ async def _send(channel: TelegramChannel, reply: Reply, where: Conversation) -> 
 @pytest.mark.parametrize(
     ("method", "params", "wrong"),
     [
-        ("sendMessage", {"reply_markup": json.dumps({"inline_keyboard": [KEY]})}, "reply_markup.inline_keyboard"),
+        (
+            "sendMessage",
+            {"reply_markup": json.dumps({"inline_keyboard": [KEY]})},
+            "reply_markup.inline_keyboard",
+        ),
         (
             "sendMessage",
             {"reply_markup": json.dumps({"inline_keyboard": [[{**KEY, "color": "red"}]]})},
             "reply_markup.inline_keyboard.0.0.color: unknown",
         ),
         ("sendMessage", {"colour": "red"}, "colour: unknown"),
-        ("sendMessage", {"disable_web_page_preview": "true"}, "disable_web_page_preview: deprecated"),
-        ("sendMessage", {"message_thread_id": '"77"'}, "message_thread_id: Input should be a valid integer"),
+        (
+            "sendMessage",
+            {"disable_web_page_preview": "true"},
+            "disable_web_page_preview: deprecated",
+        ),
+        (
+            "sendMessage",
+            {"message_thread_id": '"77"'},
+            "message_thread_id: Input should be a valid integer",
+        ),
         ("sendMessage", {"message_thread_id": "general"}, "message_thread_id: no JSON"),
         ("editMessageText", {"message_id": "1.5"}, "message_id: Input should be a valid integer"),
         ("sendPhoto", {}, "photo: Field required"),
@@ -208,9 +242,25 @@ def test_every_call_fits(judge: Judge, heard: list[dict[str, Any]]):
 
 def test_every_kind_of_call_was_made(heard: list[dict[str, Any]]):
     """A call that is never made is not checked."""
-    methods, keys = {call["method"] for call in heard}, {key for call in heard for key in call["params"]}
-    assert methods >= {*SHOWN, "sendMessage", "sendMessageDraft", "editMessageText", "editMessageCaption"}
-    assert methods >= {"sendChatAction", "answerCallbackQuery", "getFile", "getMe", "getMyCommands", "setMyCommands"}
+    methods, keys = (
+        {call["method"] for call in heard},
+        {key for call in heard for key in call["params"]},
+    )
+    assert methods >= {
+        *SHOWN,
+        "sendMessage",
+        "sendMessageDraft",
+        "editMessageText",
+        "editMessageCaption",
+    }
+    assert methods >= {
+        "sendChatAction",
+        "answerCallbackQuery",
+        "getFile",
+        "getMe",
+        "getMyCommands",
+        "setMyCommands",
+    }
     assert methods >= {"editEphemeralMessageText", "editEphemeralMessageCaption", "deleteMessage"}
     assert {"sendRichMessage", "editMessageText"} <= {
         call["method"] for call in heard if "rich_message" in call["params"]

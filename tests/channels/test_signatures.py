@@ -69,7 +69,9 @@ class Form(dict):
 
 def sdk_says(url: str, form: dict, signature: str, settings: str) -> bool:
     """Return the answer of Twilio's SDK."""
-    return RequestValidator(TOKEN).validate(url, Form(form), signature, get_signature_algorithm(settings))
+    return RequestValidator(TOKEN).validate(
+        url, Form(form), signature, get_signature_algorithm(settings)
+    )
 
 
 def signature_of(url: str, form: dict, name: str) -> str:
@@ -91,12 +93,18 @@ def test_twilio_signature_is_judged_as_by_the_sdk(url, form, settings):
         url.replace("example.com/", "example.com:443/"),
         url.rstrip("?"),
     }
-    good = {signature_of(signed, form, name) for signed in signed_urls for name in ("sha1", "sha256")}
+    good = {
+        signature_of(signed, form, name) for signed in signed_urls for name in ("sha1", "sha256")
+    }
     bent = {
-        words for signature in good for words in (signature.lower(), signature[:-1], signature + "=", " " + signature)
+        words
+        for signature in good
+        for words in (signature.lower(), signature[:-1], signature + "=", " " + signature)
     }
     for signature in [*good, *bent, "", "ü", "A" * 28]:
-        assert twilio_signed(TOKEN, url, form, signature, settings) == sdk_says(url, form, signature, settings)
+        assert twilio_signed(TOKEN, url, form, signature, settings) == sdk_says(
+            url, form, signature, settings
+        )
 
 
 @pytest.mark.parametrize(
@@ -137,15 +145,23 @@ def test_blank_fields_and_blanks_are_signed():
         assert not twilio_signed(TOKEN, URLS[0], {**form, **change}, signature)
 
 
-@pytest.mark.parametrize(("settings", "name"), [("", "sha256"), ("key=k1,algorithm=HMAC_SHA256", "sha1")])
+@pytest.mark.parametrize(
+    ("settings", "name"), [("", "sha256"), ("key=k1,algorithm=HMAC_SHA256", "sha1")]
+)
 def test_hash_is_the_one_in_the_header(settings: str, name: str):
     """platforms.md 1.2: SHA1 without the header, SHA256 with it; the other one is refused."""
-    assert not twilio_signed(TOKEN, URLS[0], FORMS[1], signature_of(URLS[0], FORMS[1], name), settings)
+    assert not twilio_signed(
+        TOKEN, URLS[0], FORMS[1], signature_of(URLS[0], FORMS[1], name), settings
+    )
     other = {"sha1": "sha256", "sha256": "sha1"}[name]
     assert twilio_signed(TOKEN, URLS[0], FORMS[1], signature_of(URLS[0], FORMS[1], other), settings)
 
 
-@given(form=st.dictionaries(st.text(max_size=9), st.lists(st.text(max_size=9), min_size=1, max_size=3), max_size=9))
+@given(
+    form=st.dictionaries(
+        st.text(max_size=9), st.lists(st.text(max_size=9), min_size=1, max_size=3), max_size=9
+    )
+)
 def test_any_form_that_twilio_signs_is_valid_and_one_more_field_is_not(form):
     """platforms.md 1.1: the whole form is signed."""
     try:
@@ -163,7 +179,10 @@ def test_invalid_url_is_an_error():
         twilio_signed(TOKEN, "https://bots.example.com:99999/hooks/wa", {}, "x")
 
 
-@given(body=st.text(max_size=99).map(lambda text: text.encode("utf-8", "replace")), late=st.integers(-400, 400))
+@given(
+    body=st.text(max_size=99).map(lambda text: text.encode("utf-8", "replace")),
+    late=st.integers(-400, 400),
+)
 def test_slack_signature_is_judged_as_by_the_sdk(body, late):
     """platforms.md 3.2: fresh and old ones, in the past and in the future."""
     headers, _ = slack_hook(SECRET, body, NOW - late)
@@ -217,7 +236,11 @@ def test_spellings_of_one_host_are_equal(configured: str, signed: str):
 def test_capitals_of_the_console_url_are_those_of_the_host_header(typed: str):
     """`public_url` is in lower case, the URL in Twilio's console is not. Another host is refused."""
     ours, form = "https://bots.example.com/hooks/wa", {"Body": ["hello"]}
-    signature = RequestValidator(TOKEN).compute_signature(f"https://{typed}/hooks/wa", {"Body": "hello"})
+    signature = RequestValidator(TOKEN).compute_signature(
+        f"https://{typed}/hooks/wa", {"Body": "hello"}
+    )
     assert twilio_signed(TOKEN, ours, form, signature, hosts=["inner:8000", typed])
-    foreign = RequestValidator(TOKEN).compute_signature("https://evil.example/hooks/wa", {"Body": "hello"})
+    foreign = RequestValidator(TOKEN).compute_signature(
+        "https://evil.example/hooks/wa", {"Body": "hello"}
+    )
     assert not twilio_signed(TOKEN, ours, form, foreign, hosts=["evil.example"])

@@ -36,12 +36,19 @@ def test_an_error_marks_its_span_without_its_text(exporter: InMemorySpanExporter
     with pytest.raises(ValueError, match="s3cret"), tracing.span("send tg"):
         raise ValueError("s3cret")
     (span,) = exporter.get_finished_spans()
-    assert (span.status.status_code, span.attributes["error.type"]) == (StatusCode.ERROR, "ValueError")
+    assert (span.status.status_code, span.attributes["error.type"]) == (
+        StatusCode.ERROR,
+        "ValueError",
+    )
     assert "s3cret" not in span.to_json()
 
 
-@pytest.mark.parametrize("given", ["", "nonsense", "00-xyz-1-01", f"00-{'0' * 32}-{'0' * 16}-01", "ff" * 300])
-def test_a_malformed_traceparent_begins_a_new_trace(exporter: InMemorySpanExporter, given: str) -> None:
+@pytest.mark.parametrize(
+    "given", ["", "nonsense", "00-xyz-1-01", f"00-{'0' * 32}-{'0' * 16}-01", "ff" * 300]
+)
+def test_a_malformed_traceparent_begins_a_new_trace(
+    exporter: InMemorySpanExporter, given: str
+) -> None:
     """Any client can send such a header with a webhook."""
     with tracing.span("webhook tg", parent=given, links=[given]):
         pass
@@ -49,7 +56,9 @@ def test_a_malformed_traceparent_begins_a_new_trace(exporter: InMemorySpanExport
     assert (span.parent, list(span.links)) == (None, [])
 
 
-def test_a_reply_of_a_turn_is_part_of_its_trace_and_a_timer_only_links_to_it(exporter: InMemorySpanExporter) -> None:
+def test_a_reply_of_a_turn_is_part_of_its_trace_and_a_timer_only_links_to_it(
+    exporter: InMemorySpanExporter,
+) -> None:
     """A reminder may come a month later, and a trace must end before that."""
     with tracing.span("turn tg", parent=PARENT):
         here = tracing.current_trace()
@@ -65,7 +74,9 @@ def test_a_reply_of_a_turn_is_part_of_its_trace_and_a_timer_only_links_to_it(exp
     assert [link.context.span_id for link in send.links] == [turn.context.span_id]
 
 
-def test_span_of_the_wait_in_the_mailbox_begins_when_the_turn_was_received(exporter: InMemorySpanExporter) -> None:
+def test_span_of_the_wait_in_the_mailbox_begins_when_the_turn_was_received(
+    exporter: InMemorySpanExporter,
+) -> None:
     """Its length is the difference of two times of Redis's clock. A negative difference counts as zero."""
     tracing.record_wait("wait in mailbox", 2.5, parent=PARENT, attributes={})
     tracing.record_wait("wait in mailbox", -1.0, parent=PARENT, attributes={})
@@ -88,4 +99,6 @@ def test_without_tracing_nothing_is_stored_and_no_library_is_needed() -> None:
     assert tracing.span("turn tg") is tracing.span("webhook tg", parent=PARENT)
     missing = "import sys; sys.modules['opentelemetry'] = None; import sayso.workers.processor, sayso.channels.web.app"
     used = "from sayso.channels.tracing import current_trace, span\nwith span('turn tg'): print([current_trace()])"
-    assert subprocess.check_output([sys.executable, "-c", f"{missing}\n{used}"], text=True) == "['']\n"
+    assert (
+        subprocess.check_output([sys.executable, "-c", f"{missing}\n{used}"], text=True) == "['']\n"
+    )

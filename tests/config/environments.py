@@ -40,9 +40,15 @@ class ExtraEnvironment:
             check=True,
         )  # fmt: skip
 
-    def run(self, command: str, *args: str | Path, said: str = "", **environ: str) -> tuple[int, str]:
+    def run(
+        self, command: str, *args: str | Path, said: str = "", **environ: str
+    ) -> tuple[int, str]:
         """Run a command of the environment to its end. Return its exit code and its whole output."""
-        clean = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "PATH", "TMPDIR")}
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if name in ("HOME", "LANG", "PATH", "TMPDIR")
+        }
         done = subprocess.run(
             [self.environment / "bin" / command, *args], cwd=self.home, env={**clean, **environ}, input=said,
             capture_output=True, text=True, timeout=PATIENCE, check=False,
@@ -67,7 +73,9 @@ def libraries_of(extra: str) -> list[Distribution]:
 def _requirements(of: Distribution, extras: set[str]) -> Iterator[Requirement]:
     for line in of.requires or ():
         requirement = Requirement(line)
-        if requirement.marker is None or any(requirement.marker.evaluate({"extra": each}) for each in extras):
+        if requirement.marker is None or any(
+            requirement.marker.evaluate({"extra": each}) for each in extras
+        ):
             yield requirement
 
 
@@ -77,7 +85,9 @@ def link(library: Distribution, site: Path) -> None:
         if file.parts[0] == "..":
             continue
         source = Path(str(library.locate_file(file)))
-        compiled = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
+        compiled = (
+            source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
+        )
         for each in (source, compiled) if source.suffix == ".py" else (source,):
             target = site / file.parent / each.relative_to(source.parent)
             if not target.exists() and each.exists():

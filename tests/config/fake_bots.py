@@ -41,5 +41,7 @@ def written(
     urls["wa"] += whatsapp
     urls["tg"] += telegram
     file = folder / "sayso.yaml"
-    file.write_text(_YAML.format(public_url=public_url, sid=fakes.TWILIO_ACCOUNT_SID, sender=sender, **urls))
+    file.write_text(
+        _YAML.format(public_url=public_url, sid=fakes.TWILIO_ACCOUNT_SID, sender=sender, **urls)
+    )
     return file

@@ -39,7 +39,9 @@ def until(what: Callable[[], T], *, seconds: float = PATIENCE, pause: float = 0.
     """Call the function until its result is true, and return it. Fails with the last result."""
     deadline = time.monotonic() + seconds
     while not (answer := what()):
-        assert time.monotonic() < deadline, f"did not happen in {seconds:g} s; last answer: {answer!r}"
+        assert time.monotonic() < deadline, (
+            f"did not happen in {seconds:g} s; last answer: {answer!r}"
+        )
         time.sleep(pause)
     return answer
 
@@ -68,9 +70,13 @@ _FORKS.set_forkserver_preload([
 ])  # fmt: skip
 
 
-def sayso(*args: str | Path, stdin: str = "", cwd: Path | None = None, **environ: str) -> tuple[int, str, str]:
+def sayso(
+    *args: str | Path, stdin: str = "", cwd: Path | None = None, **environ: str
+) -> tuple[int, str, str]:
     """Run a command to its end, by default on the demo. Return exit code, output and errors."""
-    return forked(_main, *map(str, args), stdin=stdin, cwd=cwd, **{"SAYSO_CONFIG": str(DEMO), **environ})
+    return forked(
+        _main, *map(str, args), stdin=stdin, cwd=cwd, **{"SAYSO_CONFIG": str(DEMO), **environ}
+    )
 
 
 def _main(*args: str) -> None:
@@ -78,15 +84,25 @@ def _main(*args: str) -> None:
 
 
 def forked(
-    call: Callable[..., object], *args: str, stdin: str = "", cwd: Path | None = None, **environ: str
+    call: Callable[..., object],
+    *args: str,
+    stdin: str = "",
+    cwd: Path | None = None,
+    **environ: str,
 ) -> tuple[int, str, str]:
     """Call a function in a process of its own until it ends. Return exit code, output and errors."""
-    clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("REDIS_URL", "SAYSO_CONFIG")
+    }
     whole = {**clean, "PYTHONPATH": str(Path.cwd()), **environ}
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / name for name in ("stdin", "stdout", "stderr")]
         files[0].write_text(stdin)
-        process = _FORKS.Process(target=_run_in_fork, args=(call, args, files, cwd or Path.cwd(), whole))
+        process = _FORKS.Process(
+            target=_run_in_fork, args=(call, args, files, cwd or Path.cwd(), whole)
+        )
         process.start()
         process.join(PATIENCE)
         process.kill()
@@ -95,7 +111,11 @@ def forked(
 
 
 def _run_in_fork(
-    call: Callable[..., object], args: Sequence[str], files: Sequence[Path], cwd: Path, environ: Mapping[str, str]
+    call: Callable[..., object],
+    args: Sequence[str],
+    files: Sequence[Path],
+    cwd: Path,
+    environ: Mapping[str, str],
 ) -> None:
     """Call a function as a new Python process would, with files for input, output and errors."""
     for number, file in enumerate(files):
@@ -134,7 +154,13 @@ class Up:
     """One `sayso up` on a folder, by default of the demo. Its `with` block ends it."""
 
     def __init__(
-        self, data: Path, *args: str, command: str = "up", port: int = 0, cwd: Path | None = None, **environ: str
+        self,
+        data: Path,
+        *args: str,
+        command: str = "up",
+        port: int = 0,
+        cwd: Path | None = None,
+        **environ: str,
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -146,7 +172,11 @@ class Up:
         ]  # like the installed command, whose folder is not the user's
         listens = ["--port", str(self.port)] if command in ("up", "demo", "web") else []
         whole = [*python, command, "--data", str(data), *listens, *args]
-        clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("REDIS_URL", "SAYSO_CONFIG")
+        }
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed on exit
         self.process = subprocess.Popen(
             whole, stdout=self._log, stderr=self._log, cwd=cwd,

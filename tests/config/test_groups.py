@@ -39,7 +39,9 @@ def groups(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     flags = f"-q -p no:cacheprovider --rootdir {tmp_path} {tmp_path}/test_"
     given = ("failing", f"{flags}failing.py", "fine", f"{flags}fine.py")
     command = [sys.executable, "-m", "tests.groups", *given]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
         yield running
         # Killed, it would leave its groups behind where a test has failed.
         running.send_signal(signal.SIGINT)
@@ -53,7 +55,11 @@ def test_failure_is_named_while_other_tests_run(groups: subprocess.Popen[str], t
     (tmp_path / "go on").touch()
     rest = groups.stdout.read()
     assert groups.wait(PATIENCE) == 1
-    assert rest.index("--- failing ---") < rest.index("def test_wrong") < rest.index("1 failed, 2 passed in ")
+    assert (
+        rest.index("--- failing ---")
+        < rest.index("def test_wrong")
+        < rest.index("1 failed, 2 passed in ")
+    )
 
 
 def test_ctrl_c_ends_all_groups_and_what_they_have_started(

@@ -68,12 +68,18 @@ class Installed:
         )  # fmt: skip
         for name in USER_MODULES:
             (self.home / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.home / name).write_text("raise SystemExit('the module of the user was imported')\n")
+            (self.home / name).write_text(
+                "raise SystemExit('the module of the user was imported')\n"
+            )
         (self.home / "fruit.py").write_text(FRUIT)
 
     def environ(self, **more: str) -> dict[str, str]:
         """Return the environment of the commands, without the tests' own variables."""
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SAYSO", "REDIS"))}
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "SAYSO", "REDIS"))
+        }
         return {**clean, **ENVIRON, **more}
 
     def sayso(self, *args: str, said: str = "", **environ: str) -> str:
@@ -88,9 +94,13 @@ class Installed:
     @contextmanager
     def running(self, line: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
         """Run a shell line as a process until the block ends."""
-        whole = self.environ(**environ) | {"PATH": f"{self.environment / 'bin'}:{os.environ['PATH']}"}
+        whole = self.environ(**environ) | {
+            "PATH": f"{self.environment / 'bin'}:{os.environ['PATH']}"
+        }
         log = (self.home / "log").open("a")
-        process = subprocess.Popen(f"exec {line}", shell=True, cwd=self.home, env=whole, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            f"exec {line}", shell=True, cwd=self.home, env=whole, stdout=log, stderr=log
+        )
         try:
             yield process
         finally:
@@ -123,17 +133,25 @@ def ready(url: str) -> bool:
 
 def write_to(url: str, text: str) -> None:
     """Send a signed Telegram webhook."""
-    headers, body = signing.telegram_hook(ENVIRON["TELEGRAM_SECRET"], signing.telegram_text(1, text))
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/hooks/tg", data=body, headers=headers)) as answer:
+    headers, body = signing.telegram_hook(
+        ENVIRON["TELEGRAM_SECRET"], signing.telegram_text(1, text)
+    )
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{url}/hooks/tg", data=body, headers=headers)
+    ) as answer:
         assert answer.status == 200
 
 
 @pytest.mark.parametrize("package", ["wheel", "sdist"])
-def test_installed_commands_run_beside_modules_of_the_same_names(install: Callable[[str], Installed], package: str):
+def test_installed_commands_run_beside_modules_of_the_same_names(
+    install: Callable[[str], Installed], package: str
+):
     """`check` and `chat` work with the user's tool and the shipped examples."""
     installed = install(package)
     module_path = subprocess.check_output(
-        [installed.python, "-P", "-c", "import sayso; print(sayso.__file__)"], text=True, cwd=installed.home
+        [installed.python, "-P", "-c", "import sayso; print(sayso.__file__)"],
+        text=True,
+        cwd=installed.home,
     )
     assert Path(module_path).is_relative_to(installed.environment)
     (installed.home / "bot.yaml").write_text(BOT.format(url="http://127.0.0.1:9"))
@@ -166,8 +184,16 @@ def test_lines_of_the_procfile_answer_a_message(install: Callable[[str], Install
         redis = EmbeddedRedis(folder)
         redis.start()
         (installed.home / "bot.yaml").write_text(BOT.format(url=platforms.telegram_url))
-        environ = {"REDIS_URL": redis.url, "SAYSO_CONFIG": "bot.yaml", "SAYSO_DATA": "data", "PORT": port}
-        with installed.running(lines["web"], **environ), installed.running(lines["worker"], **environ):
+        environ = {
+            "REDIS_URL": redis.url,
+            "SAYSO_CONFIG": "bot.yaml",
+            "SAYSO_DATA": "data",
+            "PORT": port,
+        }
+        with (
+            installed.running(lines["web"], **environ),
+            installed.running(lines["worker"], **environ),
+        ):
             until(lambda: ready(f"http://127.0.0.1:{port}"))
             write_to(f"http://127.0.0.1:{port}", "count the apples")
             until(lambda: "There are 3 apples." in json.dumps(platforms.sent))
@@ -184,7 +210,12 @@ def test_packages_contain_the_files_of_the_product_only(built: Mapping[str, Path
     with tarfile.open(built["sdist"]) as sdist:
         packed = {each.name.partition("/")[2] for each in sdist.getmembers() if each.isfile()}
     assert files == {name for name in packed if name.startswith("sayso/")}
-    assert {name.partition("/")[0] for name in packed - files} == {*FILES, "PKG-INFO", "setup.cfg", "sayso.egg-info"}
+    assert {name.partition("/")[0] for name in packed - files} == {
+        *FILES,
+        "PKG-INFO",
+        "setup.cfg",
+        "sayso.egg-info",
+    }
     assert not [name for name in files if "__pycache__" in name or "/tests/" in name]
     assert all(wheel.read(name) == (ROOT / name).read_bytes() for name in files)
     product = {name for name in files if not name.startswith("sayso/deploy/")}
@@ -195,7 +226,9 @@ def test_packages_contain_the_files_of_the_product_only(built: Mapping[str, Path
     }
 
 
-def test_the_wheel_has_the_files_that_the_page_about_deployment_names(install: Callable[[str], Installed]):
+def test_the_wheel_has_the_files_that_the_page_about_deployment_names(
+    install: Callable[[str], Installed],
+):
     """The page copies them out of the wheel where there is no checkout."""
     installed, page = install("wheel"), (ROOT / "docs/how-to/deploy.md").read_text()
     (line,) = re.findall(r"^ +(cp -r .*sayso.*/deploy\".*)$", page, re.MULTILINE)
@@ -206,10 +239,14 @@ def test_the_wheel_has_the_files_that_the_page_about_deployment_names(install: C
     assert (installed.home / "deploy/Procfile").read_text() == (ROOT / "Procfile").read_text()
 
 
-def test_messages_name_pages_of_the_site_where_there_is_no_checkout(install: Callable[[str], Installed]):
+def test_messages_name_pages_of_the_site_where_there_is_no_checkout(
+    install: Callable[[str], Installed],
+):
     """The wheel has no documentation. Its metadata have the address."""
     installed = install("wheel")
-    (installed.home / "doctor.yaml").write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    (installed.home / "doctor.yaml").write_text(
+        "agent: {model: offline}\nchannels: {web: {platform: console}}\n"
+    )
     done = subprocess.run(
         [installed.environment / "bin" / "sayso", "doctor", "--config", "doctor.yaml", "--json"],
         cwd=installed.home, env=installed.environ(), capture_output=True, text=True, check=False,
@@ -231,7 +268,10 @@ def test_packages_of_the_same_commit_have_the_same_bytes(built: Mapping[str, Pat
     for path in tmp_path.rglob("*.py"):
         path.chmod(0o600)
     again = build(tmp_path, tmp_path / "dist", epoch=EPOCH)
-    assert [each.read_bytes() for each in again] == [built["wheel"].read_bytes(), built["sdist"].read_bytes()]
+    assert [each.read_bytes() for each in again] == [
+        built["wheel"].read_bytes(),
+        built["sdist"].read_bytes(),
+    ]
 
 
 def test_packages_have_complete_metadata(built: Mapping[str, Path]):
@@ -239,11 +279,19 @@ def test_packages_have_complete_metadata(built: Mapping[str, Path]):
     would take them.
     """
     packages = list(map(str, built.values()))
-    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *packages], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *packages],
+        check=True,
+        capture_output=True,
+    )
     wheel = zipfile.ZipFile(built["wheel"])
     (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
     told = wheel.read(metadata).decode()
-    for line in ("License-Expression: MIT", "Project-URL: Source, ", "Classifier: Framework :: Flask"):
+    for line in (
+        "License-Expression: MIT",
+        "Project-URL: Source, ",
+        "Classifier: Framework :: Flask",
+    ):
         assert f"\n{line}" in told
     assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
     with tarfile.open(built["sdist"]) as sdist:

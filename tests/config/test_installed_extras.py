@@ -101,7 +101,11 @@ print(tools["convert_time_zone"].execute({"time": "2026-01-02T03:04", "to_zone":
 @pytest.fixture(scope="module")
 def install(built: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Install:
     """Return a function that installs the wheel with an extra, each once."""
-    return cache(lambda extra: ExtraEnvironment(tmp_path_factory.mktemp(f"extra-{extra}"), built["wheel"], extra))
+    return cache(
+        lambda extra: ExtraEnvironment(
+            tmp_path_factory.mktemp(f"extra-{extra}"), built["wheel"], extra
+        )
+    )
 
 
 def write_bot(installed: ExtraEnvironment, text: str) -> None:
@@ -110,10 +114,15 @@ def write_bot(installed: ExtraEnvironment, text: str) -> None:
 
 
 @pytest.mark.parametrize(("extra", "model", "path"), MODELS)
-def test_model_answers_with_its_extra_alone(install: Install, server: Server, extra: str, model: str, path: str):
+def test_model_answers_with_its_extra_alone(
+    install: Install, server: Server, extra: str, model: str, path: str
+):
     """Its library needs none of another vendor."""
     installed = install(extra)
-    write_bot(installed, f"agent: {{model: '{model}', base_url: '{server.url}{path}', api_key: '${{KEY}}'}}")
+    write_bot(
+        installed,
+        f"agent: {{model: '{model}', base_url: '{server.url}{path}', api_key: '${{KEY}}'}}",
+    )
     server.script({"text": "Hello from the model."})
     assert installed.run("sayso", "check", "-c", "bot.yaml", KEY=KEY)[0] == 0
     code, said = installed.run("sayso", "chat", "-c", "bot.yaml", said="hello\n", KEY=KEY)
@@ -141,7 +150,10 @@ def test_start_without_the_library_of_the_model_names_the_extra(install: Install
         environ = {"GEMINI_API_KEY": KEY, "REDIS_URL": "redis://127.0.0.1:9"}
         code, said = installed.run("sayso", command, "-c", "bot.yaml", said="hello\n", **environ)
         assert code != 0
-        assert "the module 'google.genai' is missing, which the extra 'google' brings: pip install '" in said
+        assert (
+            "the module 'google.genai' is missing, which the extra 'google' brings: pip install '"
+            in said
+        )
 
 
 def test_start_without_the_library_of_a_tool_names_the_extra(install: Install):
@@ -149,7 +161,9 @@ def test_start_without_the_library_of_a_tool_names_the_extra(install: Install):
     installed = install("")
     write_bot(installed, "tools: [{toolbox: [calculator, units]}]")
     for command in (["check"], ["chat"], ["worker"], ["up", "--port", str(free_port())]):
-        code, said = installed.run("sayso", *command, "-c", "bot.yaml", said="hello\n", REDIS_URL="redis://127.0.0.1:9")
+        code, said = installed.run(
+            "sayso", *command, "-c", "bot.yaml", said="hello\n", REDIS_URL="redis://127.0.0.1:9"
+        )
         assert code != 0
         assert "'pint'" in said or "'units' needs pint" in said
         assert "which the extra 'toolbox' brings: pip install '" in said
@@ -164,7 +178,10 @@ def test_damaged_library_is_reported_with_its_own_error(built: Mapping[str, Path
     write_bot(installed, "agent: {model: 'openai:gpt-4o-mini'}")
     code, said = installed.run("sayso", "check", "-c", "bot.yaml", OPENAI_API_KEY=KEY)
     assert code == 1
-    assert "installed and cannot be imported (ImportError: cannot import name 'gone' from 'httpx2'" in said
+    assert (
+        "installed and cannot be imported (ImportError: cannot import name 'gone' from 'httpx2'"
+        in said
+    )
     assert "install it again: pip install --force-reinstall '" in said
 
 
@@ -175,7 +192,10 @@ def test_bare_wheel_runs_a_bot_and_every_command(install: Install):
     assert installed.run("sayso", "check", "-c", "bot.yaml")[0] == 0
     _, said = installed.run("sayso", "chat", "-c", "bot.yaml", said="/help\nsales chart\n")
     assert "/help" in said
-    assert "No chart can be drawn: the module 'matplotlib' is missing, which the extra 'toolbox' brings: " in said
+    assert (
+        "No chart can be drawn: the module 'matplotlib' is missing, which the extra 'toolbox' brings: "
+        in said
+    )
     assert "Traceback" not in said
     code, said = installed.run("sayso", "--help")
     commands = re.findall(r"^  ([a-z]+)  ", said.partition("Commands:")[2], re.MULTILINE)
@@ -196,7 +216,10 @@ def test_tools_of_an_mcp_server_run_with_the_extra_mcp(install: Install):
     write_bot(installed, f"tools: [{{mcp: {{command: ['{installed.python}', '{program}']}}}}]")
     code, said = installed.run("sayso", "check", "-c", "bot.yaml")
     assert (code, "echo: runs at once" in said) == (0, True)
-    assert "well heard" in installed.run("sayso", "chat", "-c", "bot.yaml", said="/echo well heard\n")[1]
+    assert (
+        "well heard"
+        in installed.run("sayso", "chat", "-c", "bot.yaml", said="/echo well heard\n")[1]
+    )
 
 
 def test_spans_are_sent_with_the_extra_otel(install: Install):
@@ -204,7 +227,9 @@ def test_spans_are_sent_with_the_extra_otel(install: Install):
     installed = install("otel")
     write_bot(installed, "agent: {observe: {otel: true}}")
     with collector() as (url, received):
-        said = installed.run("sayso", "chat", "-c", "bot.yaml", said="hello\n", OTEL_EXPORTER_OTLP_ENDPOINT=url)
+        said = installed.run(
+            "sayso", "chat", "-c", "bot.yaml", said="hello\n", OTEL_EXPORTER_OTLP_ENDPOINT=url
+        )
         assert said[0] == 0, said
     assert any(path == "/v1/traces" and b"invoke_agent" in body for path, body in received)
 
@@ -212,7 +237,10 @@ def test_spans_are_sent_with_the_extra_otel(install: Install):
 def test_bucket_keeps_files_with_the_extra_s3(install: Install, s3_server: S3Server):
     """Through the configuration of a bot."""
     installed = install("s3")
-    write_bot(installed, f"media: {{store: 's3://{BUCKET}', endpoint: '{s3_server.endpoint}', region: us-east-1}}")
+    write_bot(
+        installed,
+        f"media: {{store: 's3://{BUCKET}', endpoint: '{s3_server.endpoint}', region: us-east-1}}",
+    )
     assert installed.run("python", "-c", STORE, **s3_server.environ()) == (0, "kept\n")
     assert installed.run("sayso", "check", "-c", "bot.yaml", **s3_server.environ())[0] == 0
 

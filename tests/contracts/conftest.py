@@ -29,7 +29,9 @@ def store(request):
     if request.param == "memory":
         return InMemoryPendingStore()
     if request.param == "cluster":
-        return RedisPendingStore(client=request.getfixturevalue("cluster_client"), secret_keys=["key"])
+        return RedisPendingStore(
+            client=request.getfixturevalue("cluster_client"), secret_keys=["key"]
+        )
     return request.getfixturevalue("redis_store")
 
 

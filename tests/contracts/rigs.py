@@ -50,15 +50,31 @@ def make_sender(outbox: Any, channels: Any, **options: Any) -> ReplySender:
     return ReplySender(outbox, channels, texts_for, **parts)
 
 
-def make_processor(mailbox: Any, sender: ReplySender, channels: Any, agents: Any, **options: Any) -> Any:
+def make_processor(
+    mailbox: Any, sender: ReplySender, channels: Any, agents: Any, **options: Any
+) -> Any:
     """Return a processor that says everything in English and notes its drafts in memory."""
-    return ConversationProcessor(mailbox, sender, channels, agents, voice, **{"notes": MemorySharedCache(), **options})
+    return ConversationProcessor(
+        mailbox, sender, channels, agents, voice, **{"notes": MemorySharedCache(), **options}
+    )
 
 
-def turn(text: str = "hello", *, user: str = "ana", event: str = "", tap: str = "", addressed: bool = True) -> Turn:
+def turn(
+    text: str = "hello",
+    *,
+    user: str = "ana",
+    event: str = "",
+    tap: str = "",
+    addressed: bool = True,
+) -> Turn:
     """Return a turn of the conversation; its event id is new unless given."""
     return Turn(
-        event or f"e{time.monotonic_ns()}", CHAT, user, text, tap=Tap(tap) if tap else None, addressed=addressed
+        event or f"e{time.monotonic_ns()}",
+        CHAT,
+        user,
+        text,
+        tap=Tap(tap) if tap else None,
+        addressed=addressed,
     )
 
 
@@ -81,7 +97,9 @@ class Blocking:
             answer = value(*args, **kwargs)
             return await answer if isawaitable(answer) else answer
 
-        setattr(self.store, name, replaced if iscoroutinefunction(getattr(self.store, name)) else value)
+        setattr(
+            self.store, name, replaced if iscoroutinefunction(getattr(self.store, name)) else value
+        )
 
     def _answer(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return run_without_loop(coroutine)
@@ -113,7 +131,9 @@ class MemoryRig(Rig):
     def __init__(self, *, limits: InboxLimits | None = None) -> None:
         self.now = time.time()
         self.store = InMemoryPendingStore(clock=lambda: self.now)
-        self.deliveries = MemoryConversations(voice, self.store.repository, clock=lambda: self.now, limits=limits)
+        self.deliveries = MemoryConversations(
+            voice, self.store.repository, clock=lambda: self.now, limits=limits
+        )
         self.mailbox = self.outbox = self.journals = BlockingOutsideLoops(self.deliveries)
         self.repository = Blocking(self.store.repository)
 
@@ -159,9 +179,13 @@ class RedisRig(Rig):
         self.client = client
         self.shard = f"{prefix}{{{shard_of(CHAT.id)}}}"
         actions = CheckedScripts(client, ACTION_LUA, prefix=prefix)
-        self.store = RedisPendingStore(client=client, secret_keys=["key"], prefix=prefix, scripts=actions, effects=work)
+        self.store = RedisPendingStore(
+            client=client, secret_keys=["key"], prefix=prefix, scripts=actions, effects=work
+        )
         self.repository = Blocking(self.store.repository)
-        self.mailbox = BlockingOutsideLoops(RedisMailbox(scripts, voice, limits=limits, note_turn=note_turn))
+        self.mailbox = BlockingOutsideLoops(
+            RedisMailbox(scripts, voice, limits=limits, note_turn=note_turn)
+        )
         self.outbox = BlockingOutsideLoops(RedisOutbox(scripts))
         self.journals = BlockingOutsideLoops(RedisJournals(scripts))
         self.deliveries = RedisDeliveries(scripts)
@@ -209,7 +233,11 @@ class RedisRig(Rig):
 
     def stops(self) -> list[str]:
         """Return the users whose stop is stored."""
-        return [name for name in self.client.hkeys(f"{self.shard}:lane:{CHAT.id}") if name.startswith("stop")]
+        return [
+            name
+            for name in self.client.hkeys(f"{self.shard}:lane:{CHAT.id}")
+            if name.startswith("stop")
+        ]
 
     def journal(self) -> list[str]:
         """Return the stored journal of the turn at the head."""
@@ -223,12 +251,16 @@ class RedisRig(Rig):
     def _pace(self) -> str:
         """Return the key of the channel's rate. A cluster stores it in another shard than the conversation."""
         name = f"pace:{CHAT.channel}"
-        return f"{PREFIX}{{{name}}}" if isinstance(self.client, ClusterClient) else f"{PREFIX}{name}"
+        return (
+            f"{PREFIX}{{{name}}}" if isinstance(self.client, ClusterClient) else f"{PREFIX}{name}"
+        )
 
     def _hurry_settled(self, lane: str, ms: int) -> None:
         """Set back the time of the last yes or no that settled a question."""
         if settled := json.loads(self.client.hget(lane, "settled") or "{}"):
-            self.client.hset(lane, "settled", json.dumps({**settled, "at": str(int(settled["at"]) - ms)}))
+            self.client.hset(
+                lane, "settled", json.dumps({**settled, "at": str(int(settled["at"]) - ms)})
+            )
 
     def _hurry_slot(self, ms: int) -> None:
         """Set back the time of the channel's next message, which a cluster stores beside the rate."""
@@ -253,11 +285,16 @@ def client_of(store: RedisPendingStore) -> Redis:
     return Redis(connection_pool=store.repository._scripts._connections._pool)
 
 
-def time_passes(store, seconds: float = 150, conversation: str = Conversation("direct", "ana").id) -> None:
+def time_passes(
+    store, seconds: float = 150, conversation: str = Conversation("direct", "ana").id
+) -> None:
     """Move the start of every running action back by this many seconds."""
     if isinstance(store, InMemoryPendingStore):
         for pid, (stored, arm) in list(store.repository._actions.items()):
-            store.repository._actions[pid] = (replace(stored, begun_at=stored.begun_at - seconds), arm)
+            store.repository._actions[pid] = (
+                replace(stored, begun_at=stored.begun_at - seconds),
+                arm,
+            )
         return
     client = client_of(store)
     for key in client.scan_iter(f"sayso:{{{shard_of(conversation)}}}:pending:*"):

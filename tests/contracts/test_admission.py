@@ -64,7 +64,10 @@ def test_conversations_over_the_limit_cannot_start(make_rig, most):
     assert [rig.accept(turn_in(room)).outcome for room in ROOMS[:most]] == ["new"] * most
     assert [rig.accept(late).outcome for _ in range(3)] == ["overloaded"] * 3
     held, told = rig.mailbox.lease(CHAT.id, "w1")
-    assert (told.delivery(held).reply.text, rig.accept(late).outcome) == (ENGLISH.crowded(), "overloaded")
+    assert (told.delivery(held).reply.text, rig.accept(late).outcome) == (
+        ENGLISH.crowded(),
+        "overloaded",
+    )
     assert rig.outbox.mark_delivered(held, told, Sent("m1"), let_go=True) is None
     assert rig.accept(late).outcome == "overloaded"
     finish(rig, ROOMS[0]) if most else limits.admit(1)
@@ -116,18 +119,24 @@ def test_decisions_and_stops_are_accepted_under_overload(make_rig, urgent):
     held, _ = shown(rig)
     rig.mailbox.release(held)
     limits.admit(0)
-    assert [rig.accept(each).outcome for each in (urgent, turn_in(ROOMS[0]))] == ["new", "overloaded"]
+    assert [rig.accept(each).outcome for each in (urgent, turn_in(ROOMS[0]))] == [
+        "new",
+        "overloaded",
+    ]
 
 
 def test_urgent_places_are_bounded(make_rig):
     """Many strangers who say stop cannot get around the limit."""
     rig = make_rig(limits=Crowded(0))
-    outcomes = [rig.accept(replace(turn("/stop"), conversation=room)).outcome for room in ROOMS[:21]]
+    outcomes = [
+        rig.accept(replace(turn("/stop"), conversation=room)).outcome for room in ROOMS[:21]
+    ]
     assert outcomes == ["new"] * 20 + ["overloaded"]
 
 
 @pytest.mark.parametrize(
-    ("urgent", "taken"), [({"text": "/stop", "user": "ben"}, 1), ({"tap": "1x"}, 2), ({"text": "yes"}, 2)]
+    ("urgent", "taken"),
+    [({"text": "/stop", "user": "ben"}, 1), ({"tap": "1x"}, 2), ({"text": "yes"}, 2)],
 )
 def test_full_mailbox_accepts_decisions_and_stops(make_rig, urgent, taken):
     """An answer or a stop has places of its own, and one person cannot take all of them."""
@@ -135,7 +144,9 @@ def test_full_mailbox_accepts_decisions_and_stops(make_rig, urgent, taken):
     held, _ = shown(rig)
     assert rig.accept(turn("a", user="ben")).outcome == "new"
     assert rig.accept(turn("b", user="ben")).outcome == "full"
-    assert [rig.accept(turn(**urgent)).outcome for _ in range(4)] == ["new"] * taken + ["full"] * (4 - taken)
+    assert [rig.accept(turn(**urgent)).outcome for _ in range(4)] == ["new"] * taken + ["full"] * (
+        4 - taken
+    )
     assert rig.mailbox.renew(held) == (3 if "user" in urgent else 0)
 
 
@@ -144,7 +155,9 @@ def test_group_member_cannot_lock_out_the_person_asked(make_rig):
     rig = make_rig(limits=InboxLimits(waiting=1, in_one_go=3))
     _, action = shown(rig)
     button = rig.store.signer.button_token(action.pending_action_id, "confirm", turn().scope)
-    crowd = [turn(tap=button, user=user) for user in ("mal", "ned")] + [turn("/stop", user="mal") for _ in range(9)]
+    crowd = [turn(tap=button, user=user) for user in ("mal", "ned")] + [
+        turn("/stop", user="mal") for _ in range(9)
+    ]
     assert [rig.accept(each).outcome for each in crowd] == ["new", "full", "new"] + ["full"] * 8
     assert [rig.accept(each).outcome for each in (turn(tap=button), turn("yes"))] == ["new", "new"]
 
@@ -263,7 +276,9 @@ def test_burst_of_plain_texts_is_joined_into_one_turn(rig):
     assert rig.mailbox.commit(held, joined, TurnChange()).seq == 4
 
 
-@pytest.mark.parametrize("second", [turn("/help"), turn("two", user="ben"), turn(tap="1x"), turn("yes")])
+@pytest.mark.parametrize(
+    "second", [turn("/help"), turn("two", user="ben"), turn(tap="1x"), turn("yes")]
+)
 def test_turn_that_is_not_plain_text_is_not_joined(rig, second):
     """A command, another person's text, a tap and a yes stay turns of their own."""
     rig.accept(turn("one"))
@@ -313,9 +328,16 @@ def test_stop_ends_only_the_turns_of_its_sender(rig):
     held, work = rig.mailbox.lease(CHAT.id, "w1")
     found = []
     while work:
-        found.append((work.turn.text, work.is_stopped, work.stop == work.seq, rig.mailbox.renew(held)))
+        found.append(
+            (work.turn.text, work.is_stopped, work.stop == work.seq, rig.mailbox.renew(held))
+        )
         work = rig.mailbox.commit(held, work, TurnChange())
-    assert found == [("a", False, False, 0), ("b", True, False, 4), ("c", False, False, 0), ("/stop", False, True, 4)]
+    assert found == [
+        ("a", False, False, 0),
+        ("b", True, False, 4),
+        ("c", False, False, 0),
+        ("/stop", False, True, 4),
+    ]
 
 
 def test_stop_leaves_no_keys(rig):

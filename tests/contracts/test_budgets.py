@@ -119,7 +119,9 @@ def test_without_limits_no_conversation_is_refused(make: Make) -> None:
     assert spend(make(BudgetLimits()), "ana", used(10**12, 10**6)) is None
 
 
-@pytest.mark.parametrize("odd", [used(-50), used(cost=-5), used(cost=float("nan")), used(cost=float("inf"))])
+@pytest.mark.parametrize(
+    "odd", [used(-50), used(cost=-5), used(cost=float("nan")), used(cost=float("inf"))]
+)
 def test_nonsense_from_a_vendor_does_not_lower_the_count(make: Make, odd: UsageStats) -> None:
     """Negative values and non-numbers count as zero."""
     budget = make(BudgetLimits(conversation_tokens=10, conversation_usd=1))
@@ -147,7 +149,9 @@ def test_scope_may_be_any_text(make: Make) -> None:
     assert ask(budget, "") is None
 
 
-def test_redis_holds_no_scope_in_clear_and_no_key_for_ever(redis_client: Redis, clock: Clock) -> None:
+def test_redis_holds_no_scope_in_clear_and_no_key_for_ever(
+    redis_client: Redis, clock: Clock
+) -> None:
     """A booking writes two keys that expire after two days; an empty booking writes none."""
     budget = RedisBudget(redis_client, BudgetLimits(), clock=clock)
     spend(budget, "+4915112345678", used())
@@ -155,13 +159,17 @@ def test_redis_holds_no_scope_in_clear_and_no_key_for_ever(redis_client: Redis, 
     spend(budget, "+4915112345678", used(3, 0.01))
     keys = sorted(redis_client.scan_iter())
     assert len(keys) == 2
-    assert all(str(key).startswith("sayso:budget:{2023-11-14}") and "4915" not in str(key) for key in keys)
+    assert all(
+        str(key).startswith("sayso:budget:{2023-11-14}") and "4915" not in str(key) for key in keys
+    )
     assert all(0 < redis_client.ttl(key) <= 172_800 for key in keys)
 
 
 def test_two_processes_share_the_count_in_redis(redis_client: Redis, clock: Clock) -> None:
     """Each process has its own budget object over the same server."""
-    here, there = (RedisBudget(redis_client, BudgetLimits(day_tokens=4), clock=clock) for _ in range(2))
+    here, there = (
+        RedisBudget(redis_client, BudgetLimits(day_tokens=4), clock=clock) for _ in range(2)
+    )
     spend(here, "ana", used(2))
     assert spend(there, "bob", used(2)) == BudgetRefusal("day", 4, 0.0)
 
@@ -172,7 +180,9 @@ def test_each_question_is_one_round_trip(redis_client: Redis, clock: Clock, monk
     connection = redis_client.connection_pool.connection_class
     send = connection.send_packed_command
     monkeypatch.setattr(
-        connection, "send_packed_command", lambda self, *args, **kw: sent.append(args) or send(self, *args, **kw)
+        connection,
+        "send_packed_command",
+        lambda self, *args, **kw: sent.append(args) or send(self, *args, **kw),
     )
     budget = RedisBudget(redis_client, BudgetLimits(), clock=clock)
     ask(budget, "ana")  # which connects
@@ -205,7 +215,9 @@ def test_event_loop_runs_while_redis_counts(tmp_path: Path) -> None:
 def test_unreachable_budget_refuses_no_conversation(caplog) -> None:
     """People get answers. The operators get a warning without a scope and without the server's text."""
     caplog.set_level(logging.WARNING)
-    budget = RedisBudget(Redis(unix_socket_path="/nonexistent/secret.sock"), BudgetLimits(day_tokens=1))
+    budget = RedisBudget(
+        Redis(unix_socket_path="/nonexistent/secret.sock"), BudgetLimits(day_tokens=1)
+    )
 
     async def main() -> BudgetRefusal | None:
         await book_usage(budget, "ana", used(5))

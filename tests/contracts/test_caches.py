@@ -101,7 +101,13 @@ def test_value_that_is_not_json_is_refused(cache, value):
 
 @pytest.mark.parametrize(
     "value",
-    [("a", {"n": [1, None]}), (Message(Role.USER, "x"), USAGE), (USAGE, ("a", (ANSWER, 1))), (1, 2, 3), ()],
+    [
+        ("a", {"n": [1, None]}),
+        (Message(Role.USER, "x"), USAGE),
+        (USAGE, ("a", (ANSWER, 1))),
+        (1, 2, 3),
+        (),
+    ],
 )
 def test_any_tuple_is_stored(cache, value):
     """The seed's protocol allows any tuple, which comes back as it was."""
@@ -109,7 +115,9 @@ def test_any_tuple_is_stored(cache, value):
     assert cache.get("k") == value
 
 
-@pytest.mark.parametrize("value", [(object(), 1), (b"x", 1), ({1: 2}, 1), ([("a",)], 1), (float("nan"), 1)])
+@pytest.mark.parametrize(
+    "value", [(object(), 1), (b"x", 1), ({1: 2}, 1), ([("a",)], 1), (float("nan"), 1)]
+)
 def test_value_that_json_would_change_is_refused(cache, value):
     """A caller gets exactly the stored value or an error."""
     with pytest.raises((TypeError, ValueError)):

@@ -27,7 +27,11 @@ def test_continuation_is_the_next_turn_and_knows_its_action(rig):
     """It has the stored action, and nothing of the message that decided."""
     held, work, change = decided(rig)
     queued = rig.mailbox.commit(held, work, change)
-    assert (queued.turn.kind, queued.turn.text, queued.turn.asks_model) == ("continuation", "", True)
+    assert (queued.turn.kind, queued.turn.text, queued.turn.asks_model) == (
+        "continuation",
+        "",
+        True,
+    )
     assert queued.tapped.pid == queued.turn.continues == change.continuation.continues
     assert queued.seq == work.seq + 1
 

@@ -10,7 +10,16 @@ import pytest
 from sayso.channels.types import Conversation, Media, Reply, Turn
 from sayso.pending.action import PendingAction
 from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction, sign_action
-from sayso.pending.turns import ABOUT, PART, LeaseLost, QueuedReply, QueuedTurn, StaleTurn, Transition, TurnChange
+from sayso.pending.turns import (
+    ABOUT,
+    PART,
+    LeaseLost,
+    QueuedReply,
+    QueuedTurn,
+    StaleTurn,
+    Transition,
+    TurnChange,
+)
 from sayso.workers.mailbox import SEEN_MS, InboxLimits
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, ENGLISH, turn
@@ -28,10 +37,17 @@ def lease(rig, token="w1"):
 def propose(rig, user="ana", **fields) -> tuple[TurnChange, PendingAction]:
     """Return a turn's change that proposes an action, and the action."""
     action = PendingAction(
-        user_id=user, kind="delete", preview="Delete it", channel_id="chat", conversation_id="room", **fields
+        user_id=user,
+        kind="delete",
+        preview="Delete it",
+        channel_id="chat",
+        conversation_id="room",
+        **fields,
     )
     arm = sign_action(action, rig.store.signer, user=turn(user=user).scope.id)
-    return TurnChange(replies=((Reply("Delete it?"), action.pending_action_id),), new_actions=(arm,)), action
+    return TurnChange(
+        replies=((Reply("Delete it?"), action.pending_action_id),), new_actions=(arm,)
+    ), action
 
 
 def shown(rig):
@@ -62,7 +78,10 @@ def test_commit_after_a_takeover_changes_nothing(rig):
     new, again = lease(rig, "w2")
     with pytest.raises(LeaseLost):
         rig.mailbox.commit(old, work, SAID)
-    assert (new.epoch, again) == (old.epoch + 1, replace(work, received_at=again.received_at, attempt=2))
+    assert (new.epoch, again) == (
+        old.epoch + 1,
+        replace(work, received_at=again.received_at, attempt=2),
+    )
 
 
 def test_every_call_of_a_lost_lease_is_refused(rig):
@@ -93,13 +112,19 @@ def test_only_one_worker_has_the_lease(rig):
 def test_same_event_is_stored_once(rig):
     """platforms.md 1.1, 2.1: a redelivery is answered with the number of the first."""
     first, second = rig.accept(turn(event="e1")), rig.accept(turn(event="e1"))
-    assert [(first.outcome, first.seq), (second.outcome, second.seq)] == [("new", 1), ("duplicate", 1)]
+    assert [(first.outcome, first.seq), (second.outcome, second.seq)] == [
+        ("new", 1),
+        ("duplicate", 1),
+    ]
 
 
 def test_threads_that_accept_the_same_event_store_it_once(rig):
     """platforms.md 1.1: the platform's retry may meet the first delivery on another thread."""
     with ThreadPoolExecutor(8) as pool:
-        outcomes = [accepted.outcome for accepted in pool.map(lambda _: rig.accept(turn(event="e1")), range(8))]
+        outcomes = [
+            accepted.outcome
+            for accepted in pool.map(lambda _: rig.accept(turn(event="e1")), range(8))
+        ]
     assert sorted(outcomes) == ["duplicate"] * 7 + ["new"]
 
 
@@ -140,7 +165,9 @@ def test_message_that_arrives_after_its_own_edit_is_not_stored(rig):
     """A platform sends a refused webhook again, after that of the edit. The older words would run last."""
 
     def accept(event: str, kind: str, content: str):
-        return rig.accept(replace(turn(event=event), kind=kind, message_id="m1", content=content)).outcome
+        return rig.accept(
+            replace(turn(event=event), kind=kind, message_id="m1", content=content)
+        ).outcome
 
     assert accept("e2", "edit", "charge 6") == "new"
     assert accept("e1", "message", "charge 5") == "unchanged"
@@ -150,7 +177,10 @@ def test_message_that_arrives_after_its_own_edit_is_not_stored(rig):
 def test_message_of_a_chat_with_a_new_id_is_no_edit_of_an_old_one(rig):
     """A supergroup numbers its messages anew: its first "yes" is not the group's first "yes"."""
     first = replace(turn("yes"), message_id="5", content="a")
-    outcomes = [rig.accept(each).outcome for each in (first, replace(first, event_id="e2", chat_now="-1551"))]
+    outcomes = [
+        rig.accept(each).outcome
+        for each in (first, replace(first, event_id="e2", chat_now="-1551"))
+    ]
     assert outcomes == ["new", "new"]
 
 
@@ -164,7 +194,10 @@ def test_status_of_a_turn_is_known(rig):
     assert (rig.mailbox.turn_status(first), rig.mailbox.turn_status(second)) == ("waits", "waits")
     rig.mailbox.commit(held, work, TurnChange())
     assert (rig.mailbox.turn_status(first), rig.mailbox.turn_status(second)) == ("done", "waits")
-    assert rig.mailbox.turn_status(replace(first, conversation=Conversation("chat", "other"))) == "unknown"
+    assert (
+        rig.mailbox.turn_status(replace(first, conversation=Conversation("chat", "other")))
+        == "unknown"
+    )
 
 
 def test_status_of_an_event_with_any_id_is_known(rig):
@@ -342,11 +375,16 @@ def test_attempts_are_counted_for_each_reply(rig):
     rig.accept(turn())
     held, work = lease(rig)
     rig.outbox.postpone(
-        held, rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), "")))), 1
+        held,
+        rig.mailbox.commit(held, work, TurnChange(replies=((Reply("1"), ""), (Reply("2"), "")))),
+        1,
     )
     rig.pass_time(2)
     held, second_try = lease(rig, "w2")
-    assert (second_try.attempt, rig.outbox.mark_delivered(held, second_try, Sent("m")).attempt) == (2, 1)
+    assert (second_try.attempt, rig.outbox.mark_delivered(held, second_try, Sent("m")).attempt) == (
+        2,
+        1,
+    )
 
 
 def test_reply_shown_to_an_earlier_holder_may_have_arrived(rig):
@@ -465,7 +503,9 @@ def test_action_whose_preview_cannot_be_delivered_ends(rig):
     """A person cannot agree to a preview that never arrived."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), GivenUp("Refused: blocked"))
+    rig.outbox.mark_delivered(
+        held, rig.mailbox.commit(held, work, propose(rig)[0]), GivenUp("Refused: blocked")
+    )
     assert look(rig).state == "expired"
 
 
@@ -556,13 +596,19 @@ def test_changed_action_can_not_be_claimed(rig):
     """The change ends the earlier action in the step that stores the new one. Both are in the audit log."""
     held, old = shown(rig)
     stored = look(rig)
-    rig.accept(turn("", tap=rig.store.signer.button_token(old.pending_action_id, "change", turn().scope)))
+    rig.accept(
+        turn("", tap=rig.store.signer.button_token(old.pending_action_id, "change", turn().scope))
+    )
     work = rig.mailbox.release(held)
     assert work.tapped == stored
     change, new = propose(rig)
-    move = Transition(old.pending_action_id, ("armed", "shown"), "superseded", "changed", work.turn.event_id)
+    move = Transition(
+        old.pending_action_id, ("armed", "shown"), "superseded", "changed", work.turn.event_id
+    )
     question = rig.mailbox.commit(held, work, replace(change, transition=move))
-    yes = turn("", tap=rig.store.signer.button_token(old.pending_action_id, "confirm", turn().scope))
+    yes = turn(
+        "", tap=rig.store.signer.button_token(old.pending_action_id, "confirm", turn().scope)
+    )
     rig.accept(yes)
     work = rig.outbox.mark_delivered(held, question, Sent("m2"))
     assert rig.repository.claim(claim_of(yes, old, held, work.seq), stored)[0] != "mine"
@@ -575,11 +621,15 @@ def test_changed_action_can_not_be_claimed(rig):
 def test_action_that_was_decided_meanwhile_is_not_changed(rig):
     """A program has confirmed it outside of the conversation. Neither the old nor the new action is touched."""
     held, old = shown(rig)
-    rig.accept(turn("", tap=rig.store.signer.button_token(old.pending_action_id, "change", turn().scope)))
+    rig.accept(
+        turn("", tap=rig.store.signer.button_token(old.pending_action_id, "change", turn().scope))
+    )
     work = rig.mailbox.release(held)
     rig.repository.decide(ActionDecision(turn().scope, "confirm", "e-program"))
     change, new = propose(rig)
-    move = Transition(old.pending_action_id, ("armed", "shown"), "superseded", "changed", work.turn.event_id)
+    move = Transition(
+        old.pending_action_id, ("armed", "shown"), "superseded", "changed", work.turn.event_id
+    )
     with pytest.raises(StaleTurn):
         rig.mailbox.commit(held, work, replace(change, transition=move))
     assert rig.repository.read(CHAT.id, (new.pending_action_id,)) == [None]
@@ -631,7 +681,9 @@ def test_text_from_before_the_preview_is_early(rig, kind, verdict):
     held, work = lease(rig)
     change, action = propose(rig)
     work = rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, change), Sent("m"))
-    assert rig.repository.claim(claim_of(yes, action, held, work.seq, kind), look(rig))[0] == verdict
+    assert (
+        rig.repository.claim(claim_of(yes, action, held, work.seq, kind), look(rig))[0] == verdict
+    )
 
 
 @pytest.mark.parametrize(("before", "after", "verdict"), [(0, 90, "mine"), (90, 0, "expired")])
@@ -714,7 +766,9 @@ def begun(rig):
     claim = claim_of(yes, action, held, work.seq)
     rig.repository.claim(claim, look(rig))
     rig.repository.start(claim, look(rig), "attempt")
-    unknown = Transition(action.pending_action_id, ("started", "unknown"), "unknown", "?", yes.event_id)
+    unknown = Transition(
+        action.pending_action_id, ("started", "unknown"), "unknown", "?", yes.event_id
+    )
     rig.repository.change(CHAT.id, TurnChange(transition=unknown))
     return held, work, claim, unknown
 
@@ -723,7 +777,9 @@ def finish_late(rig, claim) -> None:
     """Let the first worker record its finished effect; the answer to its first call is lost."""
     correction = '{"to": ["chat", "room", ""], "reply": "{}"}'
     for _ in range(2):
-        rig.repository.finish(claim, "attempt", ActionResult("done", "deleted", "deleted", correction))
+        rig.repository.finish(
+            claim, "attempt", ActionResult("done", "deleted", "deleted", correction)
+        )
 
 
 def test_late_outcome_is_sent_as_a_correction(rig):
@@ -743,7 +799,9 @@ def test_late_outcome_replaces_an_unsent_unknown(rig):
     finish_late(rig, claim)
     assert isinstance(rig.mailbox.release(held), QueuedTurn)
     with pytest.raises(StaleTurn):
-        rig.mailbox.commit(held, work, replace(SAID, transition=replace(unknown, from_states=("unknown",))))
+        rig.mailbox.commit(
+            held, work, replace(SAID, transition=replace(unknown, from_states=("unknown",)))
+        )
     done = Transition(claim.pending_action_id, ("done",), "done", "deleted", claim.by)
     assert isinstance(rig.mailbox.commit(held, work, replace(SAID, transition=done)), QueuedReply)
 
@@ -783,7 +841,10 @@ def test_lost_answer_of_a_releasing_commit_is_given_again(rig):
     rig.accept(turn())
     held, work = lease(rig)
     reply = rig.mailbox.commit(held, work, SAID, let_go=True)
-    assert [rig.outbox.mark_delivered(held, reply, Sent("m1"), let_go=True) for _ in range(2)] == [None, None]
+    assert [rig.outbox.mark_delivered(held, reply, Sent("m1"), let_go=True) for _ in range(2)] == [
+        None,
+        None,
+    ]
     assert rig.mailbox.commit(held, work, SAID, let_go=True) is None
     rig.mailbox.lease(CHAT.id, "w2")
     with pytest.raises(LeaseLost):
@@ -825,7 +886,9 @@ def test_every_message_that_shows_a_question_is_known(rig):
     rig.outbox.mark_delivered(held, work, Sent("m2", written_at=1795204700.000123))
     pid = look(rig).pid
     rig.accept(turn("what?"))
-    again = TurnChange(replies=((Reply("Still open: Delete it"), f"{ABOUT}{pid}"), (Reply("Delete it?"), pid)))
+    again = TurnChange(
+        replies=((Reply("Still open: Delete it"), f"{ABOUT}{pid}"), (Reply("Delete it?"), pid))
+    )
     work = rig.mailbox.commit(held, rig.mailbox.release(held), again)
     work = rig.outbox.mark_delivered(held, work, Sent("m3"))
     rig.outbox.mark_delivered(held, work, Sent("m4", written_at=1795204799.0))

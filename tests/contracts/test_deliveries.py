@@ -88,7 +88,9 @@ def test_question_is_not_resent(rig):
     """Its action ended with it, so an answer would do nothing."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), GivenUp("Refused: blocked"))
+    rig.outbox.mark_delivered(
+        held, rig.mailbox.commit(held, work, propose(rig)[0]), GivenUp("Refused: blocked")
+    )
     with pytest.raises(NotRepeatable, match="asked for a yes"):
         rig.deliveries.retry(f"{CHAT.id}#1")
     assert rig.dead() == 1
@@ -131,7 +133,9 @@ def test_resent_progress_message_replaces_no_newer_one(rig):
     held, reply = said(rig, Reply("10 %", collapse="p"))
     rig.outbox.mark_delivered(held, reply, GivenUp("Refused: blocked"))
     rig.accept(turn())
-    reply = rig.mailbox.commit(held, rig.mailbox.release(held), saying(Reply("x"), Reply("20 %", collapse="p")))
+    reply = rig.mailbox.commit(
+        held, rig.mailbox.release(held), saying(Reply("x"), Reply("20 %", collapse="p"))
+    )
     rig.deliveries.retry(f"{CHAT.id}#1")
     assert texts(rig, held, reply) == ["x", "20 %", "10 %"]
 
@@ -141,7 +145,12 @@ def test_dead_reply_keeps_what_an_operator_needs(rig):
     held, reply = said(rig, Reply("hi", (Button("Yes", "y"),)))
     rig.outbox.mark_delivered(held, reply, GivenUp("Refused: blocked"))
     (fate,) = rig.deliveries.undelivered("dead")
-    assert (fate.id, fate.reason, fate.tries, fate.text) == (f"{CHAT.id}#1", "Refused: blocked", 1, "hi")
+    assert (fate.id, fate.reason, fate.tries, fate.text) == (
+        f"{CHAT.id}#1",
+        "Refused: blocked",
+        1,
+        "hi",
+    )
     assert fate.at > 1_700_000_000
 
 
@@ -176,7 +185,9 @@ def refused_in(rig, there: Conversation, end: str) -> None:
     rig.accept(replace(turn("hi"), conversation=there))
     held, work = rig.mailbox.lease(there.id, f"w-{there.thread}")
     reply = rig.mailbox.commit(held, work, saying(Reply("hello")))
-    rig.outbox.mark_delivered(held, reply, GivenUp("ChatBarred: not_in_channel", end=end), let_go=True)
+    rig.outbox.mark_delivered(
+        held, reply, GivenUp("ChatBarred: not_in_channel", end=end), let_go=True
+    )
 
 
 def heard_in(rig, *places: Conversation) -> list[str]:
@@ -242,7 +253,10 @@ def test_platform_says_that_an_address_closed_and_opened(rig):
     assert (reply.closed, rig.deliveries.statuses(CHAT.id)[1]) == ("", "")  # the person wrote since
     for reason in ("blocked", ""):
         rig.deliveries.close(CHAT.id, reason)
-        assert (rig.mailbox.release(held).closed, rig.deliveries.statuses(CHAT.id)[1]) == (reason, reason)
+        assert (rig.mailbox.release(held).closed, rig.deliveries.statuses(CHAT.id)[1]) == (
+            reason,
+            reason,
+        )
 
 
 def test_late_report_does_not_close_the_address_of_a_person_who_wrote(rig):
@@ -337,7 +351,9 @@ def test_refused_turn_opens_the_window_too(rig):
     assert rig.mailbox.notify(replace(turn(), ephemeral=True), Reply("your code is 1234"))
     _, reply = lease(rig)
     assert reply.silence == pytest.approx(0, abs=2)
-    assert Reply.from_json(json.loads(reply.text)["reply"]).only_for == "ana", "as what they wrote was"
+    assert Reply.from_json(json.loads(reply.text)["reply"]).only_for == "ana", (
+        "as what they wrote was"
+    )
 
 
 def test_held_reply_is_sent_after_a_refused_turn(rig):
@@ -363,7 +379,9 @@ def test_address_stays_open_while_a_turn_waits(rig):
 
 
 @pytest.mark.parametrize("action_id", ["Abc", "-bc"])
-def test_question_of_a_channel_that_is_down_is_kept_for_as_long_as_it_waits(redis_client, action_id: str):
+def test_question_of_a_channel_that_is_down_is_kept_for_as_long_as_it_waits(
+    redis_client, action_id: str
+):
     """The operator may need more than the two days of a record's TTL. An id may start with a hyphen."""
     rig = RedisRig(redis_client)
     rig.accept(turn())
@@ -463,7 +481,11 @@ def test_held_reply_is_shown_to_the_operator_while_it_waits(rig):
     """The list and the conversation show it with its reason until the person writes."""
     reply = on_hold(rig)
     (fate,), _ = rig.deliveries.statuses(CHAT.id)
-    assert (fate.id, fate.state, fate.reason) == (f"{CHAT.id}#{reply.number}", "held", "WindowClosed: 24 hours")
+    assert (fate.id, fate.state, fate.reason) == (
+        f"{CHAT.id}#{reply.number}",
+        "held",
+        "WindowClosed: 24 hours",
+    )
     assert rig.deliveries.undelivered("held") == [fate]
     rig.accept(turn())
     assert (rig.deliveries.statuses(CHAT.id)[0], rig.deliveries.undelivered("held")) == ([], [])
@@ -557,7 +579,9 @@ def test_only_the_last_deliveries_are_kept(rig):
     """A conversation keeps fifty."""
     texts(rig, *said(rig, *(Reply(str(number)) for number in range(60))))
     fates, _ = rig.deliveries.statuses(CHAT.id)
-    assert [fate.id.rpartition("#")[2] for fate in fates] == [str(number) for number in range(11, 61)]
+    assert [fate.id.rpartition("#")[2] for fate in fates] == [
+        str(number) for number in range(11, 61)
+    ]
 
 
 def test_later_failure_turns_sent_into_failed(rig):
@@ -574,7 +598,10 @@ def test_reports_count_in_any_order(rig):
     """platforms.md 1.1: after "read", a late "delivered" or "sent" changes nothing."""
     held, reply = said(rig)
     rig.outbox.mark_delivered(held, reply, Sent("m1"))
-    kept = [rig.deliveries.report(f"{CHAT.id}#1", "m1", status) for status in ("read", "delivered", "sent", "odd")]
+    kept = [
+        rig.deliveries.report(f"{CHAT.id}#1", "m1", status)
+        for status in ("read", "delivered", "sent", "odd")
+    ]
     assert (kept, states(rig)) == (["read", "read", "read", ""], ["read"])
 
 
@@ -608,7 +635,10 @@ def test_report_may_come_before_the_receipt(rig):
 def test_report_of_an_unknown_delivery_is_dropped(rig):
     """The id never existed or is too old."""
     said(rig)
-    assert [rig.deliveries.report(f"{CHAT.id}#{number}", "m", "failed") for number in (2, 99)] == ["", ""]
+    assert [rig.deliveries.report(f"{CHAT.id}#{number}", "m", "failed") for number in (2, 99)] == [
+        "",
+        "",
+    ]
     assert rig.deliveries.undelivered("failed") == []
 
 
@@ -647,7 +677,9 @@ def test_platform_that_asks_to_wait_pauses_its_whole_channel(rig):
 def test_dead_reply_may_pause_its_channel_too(rig):
     """The platform asked for a pause at the last attempt, so the next reply waits."""
     held, reply = said(rig, Reply("1"), Reply("2"))
-    following = rig.outbox.mark_delivered(held, reply, GivenUp("RateLimited: 30 s", end="limited", pause=30))
+    following = rig.outbox.mark_delivered(
+        held, reply, GivenUp("RateLimited: 30 s", end="limited", pause=30)
+    )
     assert 29 < wait_of(rig, held, following) <= 30.1
 
 
@@ -707,7 +739,9 @@ def test_chat_runs_up_a_delay_with_each_reply(rig):
 def test_only_the_newest_reply_of_a_kind_waits(rig):
     """It takes the place of the one it replaces. The others and the order stay."""
     progress = [Reply(f"{percent} %", collapse="p") for percent in (10, 20, 30)]
-    held, first = said(rig, Reply("a"), progress[0], Reply("b"), *progress[1:], Reply("z", collapse="q"))
+    held, first = said(
+        rig, Reply("a"), progress[0], Reply("b"), *progress[1:], Reply("z", collapse="q")
+    )
     assert texts(rig, held, first) == ["a", "30 %", "b", "z"]
 
 
@@ -722,7 +756,9 @@ def test_reply_that_may_be_sent_is_not_replaced(rig, why):
         rig.outbox.postpone(held, reply, 1, "suspect")
         rig.pass_time(2)
         held, reply = lease(rig, "w2")
-    rig.mailbox.commit(held, replace(work, seq=2), saying(Reply("20 %", collapse="p"), Reply("30 %", collapse="p")))
+    rig.mailbox.commit(
+        held, replace(work, seq=2), saying(Reply("20 %", collapse="p"), Reply("30 %", collapse="p"))
+    )
     assert texts(rig, held, reply) == ["10 %", "30 %"]
 
 
@@ -733,7 +769,9 @@ def test_question_never_collapses(rig):
     change, action = propose(rig)
     question = (Reply("Delete it?", collapse="p"), action.pending_action_id)
     others = ((Reply("1", collapse="p"), ""), (Reply("2", collapse="p"), ""))
-    reply = rig.mailbox.commit(held, work, replace(change, replies=(others[0], question, others[1])))
+    reply = rig.mailbox.commit(
+        held, work, replace(change, replies=(others[0], question, others[1]))
+    )
     assert texts(rig, held, reply) == ["2", "Delete it?"]
 
 
@@ -743,7 +781,9 @@ def test_question_of_a_delivery_is_deleted_with_it(redis_client):
     held, _ = shown(rig)
     assert redis_client.hexists(f"{rig.shard}:lane:{CHAT.id}", "asks:1")
     rig.accept(turn("more"))
-    reply = rig.mailbox.commit(held, rig.mailbox.release(held), saying(*(Reply(str(at)) for at in range(50))))
+    reply = rig.mailbox.commit(
+        held, rig.mailbox.release(held), saying(*(Reply(str(at)) for at in range(50)))
+    )
     while reply:
         reply = rig.outbox.mark_delivered(held, reply, GivenUp("Refused: blocked"))
     assert not redis_client.hexists(f"{rig.shard}:lane:{CHAT.id}", "asks:1")

@@ -22,13 +22,18 @@ OPS = Conversation("ops", "C123")
 AFTER = 30
 
 
-def alarmed(rig, *, after: float = AFTER, notice: str = "", alarm: str = "Look there") -> TurnChange:
+def alarmed(
+    rig, *, after: float = AFTER, notice: str = "", alarm: str = "Look there"
+) -> TurnChange:
     """Return a question with an alarm for the operators."""
     change, _ = propose(rig)
     entry = outbox_entry(OPS, Reply(alarm), forward=True)
     notice = outbox_entry(CHAT, Reply(notice)) if notice else ""
     return replace(
-        change, new_actions=(replace(change.new_actions[0], alarm=entry, alarm_after_ms=after * 1000, notice=notice),)
+        change,
+        new_actions=(
+            replace(change.new_actions[0], alarm=entry, alarm_after_ms=after * 1000, notice=notice),
+        ),
     )
 
 
@@ -36,7 +41,9 @@ def asked(rig, **options):
     """Deliver such a question and release the conversation."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, alarmed(rig, **options)), Sent("m1"))
+    rig.outbox.mark_delivered(
+        held, rig.mailbox.commit(held, work, alarmed(rig, **options)), Sent("m1")
+    )
     assert rig.mailbox.release(held) is None
 
 
@@ -133,7 +140,9 @@ def test_only_the_newest_question_has_an_alarm(rig):
     held, work = lease(rig, "w2")
     rig.pass_time(20)
     drop = Transition(look(rig).pid, ("shown",), "cancelled")
-    reply = rig.mailbox.commit(held, work, replace(alarmed(rig, alarm="Look at the second"), transition=drop))
+    reply = rig.mailbox.commit(
+        held, work, replace(alarmed(rig, alarm="Look at the second"), transition=drop)
+    )
     rig.outbox.mark_delivered(held, reply, Sent("m2"))
     rig.mailbox.release(held)
     assert (later(rig, 20), later(rig, 11)) == ([], ["Look at the second"])
@@ -143,7 +152,9 @@ def test_question_that_was_never_delivered_brings_no_alarm(rig):
     """The person was not asked. The list of dead deliveries shows the question."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, alarmed(rig)), GivenUp("blocked"))
+    rig.outbox.mark_delivered(
+        held, rig.mailbox.commit(held, work, alarmed(rig)), GivenUp("blocked")
+    )
     rig.mailbox.release(held)
     assert later(rig, HOUR) == []
 
@@ -159,7 +170,11 @@ def test_forwarded_reply_is_never_doubtful(rig):
     assert (reply.is_forwarded, reply.suspect) == (True, False)
     rig.outbox.mark_delivered(held, reply, Sent("ops:1#1"))
     fates, _ = rig.deliveries.statuses(CHAT.id)
-    assert (fates[-1].state, fates[-1].receipt, rig.deliveries.undelivered("ambiguous")) == ("sent", "ops:1#1", [])
+    assert (fates[-1].state, fates[-1].receipt, rig.deliveries.undelivered("ambiguous")) == (
+        "sent",
+        "ops:1#1",
+        [],
+    )
 
 
 def test_forwarded_reply_ignores_the_rate_limit_of_this_channel(rig):
@@ -182,7 +197,9 @@ def test_forward_is_made_once(rig):
     rig.pass_time(6)
     assert rig.overdue() == [CHAT.id]
     held, reply = lease(rig)
-    assert reply.delivery(held) == Delivery(first, CHAT, Reply("Look there", language="de"), silence=inf)
+    assert reply.delivery(held) == Delivery(
+        first, CHAT, Reply("Look there", language="de"), silence=inf
+    )
     assert (reply.is_forwarded, rig.outbox.mark_delivered(held, reply, Sent("m"))) == (False, None)
     assert rig.outbox.forward(to_chat()) == first
     assert rig.mailbox.release(held) is None
@@ -275,7 +292,9 @@ def test_conversation_waits_from_the_moment_a_question_is_shown_to_its_answer(ri
     rig.mailbox.release(held)
     rig.accept(turn("no"))
     held, work = lease(rig, "w3")
-    rig.mailbox.commit(held, work, TurnChange(transition=Transition(look(rig).pid, ("shown",), "cancelled")))
+    rig.mailbox.commit(
+        held, work, TurnChange(transition=Transition(look(rig).pid, ("shown",), "cancelled"))
+    )
     assert not waits(rig)
 
 
@@ -293,7 +312,9 @@ def test_offered_choices_wait_for_nothing(rig):
     """A person may take one, or say something else."""
     rig.accept(turn("delete"))
     held, work = lease(rig)
-    offer = PendingAction(user_id="ana", kind=CHOICE_KIND, preview="A / B", channel_id="chat", conversation_id="room")
+    offer = PendingAction(
+        user_id="ana", kind=CHOICE_KIND, preview="A / B", channel_id="chat", conversation_id="room"
+    )
     signed = sign_action(offer, rig.store.signer, user=turn().scope.id)
     change = TurnChange(
         replies=((Reply("A or B?"), offer.pending_action_id),),

@@ -91,7 +91,11 @@ def test_person_who_hides_the_number_stays_the_same(identities):
 
 def test_person_who_wrote_before_there_were_ids_stays_the_same(identities):
     """The first message had no id. Later ones have one, with the number and without."""
-    keys = [writes(identities, number=NUMBER), writes(identities, ANA, NUMBER), writes(identities, ANA)]
+    keys = [
+        writes(identities, number=NUMBER),
+        writes(identities, ANA, NUMBER),
+        writes(identities, ANA),
+    ]
     assert keys == [NUMBER] * 3
     assert writes(identities, number=NUMBER) == NUMBER
 
@@ -141,7 +145,12 @@ def test_looking_stores_nothing(identities):
 def test_looking_says_what_storing_would(identities):
     """The mailbox accepts a turn for the person that a look named."""
     writes(identities, ANA, NUMBER)
-    for ids in (SenderIds(ANA, OTHER_NUMBER), SenderIds(ANA), SenderIds(BEN, NUMBER, PARENT), SenderIds("", NUMBER)):
+    for ids in (
+        SenderIds(ANA, OTHER_NUMBER),
+        SenderIds(ANA),
+        SenderIds(BEN, NUMBER, PARENT),
+        SenderIds("", NUMBER),
+    ):
         looked = identities.recognize("wa", ids, store=False)
         assert identities.recognize("wa", ids, store=True) == looked
 
@@ -193,9 +202,15 @@ def test_number_alone_is_kept_no_longer_than_its_conversation(redis_client):
     """
     identities = RedisIdentities(CheckedScripts(redis_client, LUA))
     writes(identities, number=NUMBER)
-    assert all(redis_client.pttl(key) <= KEEP_CONVERSATION_MS for key in redis_client.scan_iter("sayso:{ids:wa}*"))
+    assert all(
+        redis_client.pttl(key) <= KEEP_CONVERSATION_MS
+        for key in redis_client.scan_iter("sayso:{ids:wa}*")
+    )
     writes(identities, ANA, NUMBER)
-    assert all(redis_client.pttl(key) > KEEP_CONVERSATION_MS for key in redis_client.scan_iter("sayso:{ids:wa}*"))
+    assert all(
+        redis_client.pttl(key) > KEEP_CONVERSATION_MS
+        for key in redis_client.scan_iter("sayso:{ids:wa}*")
+    )
     now = [time.time()]
     memory = MemoryIdentities(clock=lambda: now[0])
     writes(memory, number=NUMBER)

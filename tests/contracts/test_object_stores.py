@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from sayso.agent.channel.long_texts import TextFiles
-from sayso.channels.storage.media import KEEP_SECONDS, MediaFiles, MediaLimits, NoRoom, QuotaExceeded
+from sayso.channels.storage.media import (
+    KEEP_SECONDS,
+    MediaFiles,
+    MediaLimits,
+    NoRoom,
+    QuotaExceeded,
+)
 from sayso.channels.storage.objects import DATE_SECONDS, LocalObjects, ObjectStore, sweep
 from sayso.channels.storage.s3 import Bucket
 from sayso.channels.types import owner_of, random_id
@@ -35,7 +41,12 @@ class Stores:
 
     def media(self, **limits: int) -> MediaFiles:
         """Return a media store as one process has it."""
-        none = {"per_person_bytes": 2**40, "total_bytes": 2**40, "reserve_bytes": 0, "reserve_percent": 0}
+        none = {
+            "per_person_bytes": 2**40,
+            "total_bytes": 2**40,
+            "reserve_bytes": 0,
+            "reserve_percent": 0,
+        }
         arriving = self._folder / random_id(4) / "arriving"
         return MediaFiles(
             self.open("media"), self.open("owners"), arriving,
@@ -44,14 +55,19 @@ class Stores:
 
 
 @pytest.fixture(params=["folder", "bucket"])
-def stores(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
+def stores(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Stores:
     """Return the stores of each kind."""
     if request.param == "folder":
         return Stores(tmp_path, None)
     server: S3Server = request.getfixturevalue("s3_server")
     for name, value in server.environ().items():
         monkeypatch.setenv(name, value)
-    return Stores(tmp_path, Bucket(f"s3://{BUCKET}/{random_id(6)}", endpoint=server.endpoint, region="us-east-1"))
+    return Stores(
+        tmp_path,
+        Bucket(f"s3://{BUCKET}/{random_id(6)}", endpoint=server.endpoint, region="us-east-1"),
+    )
 
 
 @pytest.fixture
@@ -66,10 +82,17 @@ def read(objects: ObjectStore, name: str, start: int = 0) -> bytes:
         return file.read()
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "", "ab", "ab/../x", "ab/x/y", "AB/x", "/ab/x", "ab/x\n", "ab/ü"])
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "", "ab", "ab/../x", "ab/x/y", "AB/x", "/ab/x", "ab/x\n", "ab/ü"]
+)
 def test_only_a_valid_name_reaches_the_store(objects: ObjectStore, name: str):
     """No name leads out of the folder or the prefix."""
-    for call in (objects.open, objects.stat, lambda each: objects.put(each, b""), lambda each: objects.delete([each])):
+    for call in (
+        objects.open,
+        objects.stat,
+        lambda each: objects.put(each, b""),
+        lambda each: objects.delete([each]),
+    ):
         with pytest.raises(KeyError):
             call(name)
 
@@ -86,7 +109,11 @@ def test_object_is_read_from_any_byte(objects: ObjectStore):
     """An object may be empty."""
     assert objects.put(NAME, b"0123456789") is True
     assert objects.put(OTHER, b"") is True
-    assert (read(objects, NAME), read(objects, NAME, 7), read(objects, OTHER)) == (b"0123456789", b"789", b"")
+    assert (read(objects, NAME), read(objects, NAME, 7), read(objects, OTHER)) == (
+        b"0123456789",
+        b"789",
+        b"",
+    )
     stored = objects.stat(NAME)
     assert stored is not None
     assert (stored.name, stored.size) == (NAME, 10)
@@ -148,7 +175,13 @@ def test_many_threads_store_the_same_object_at_once(objects: ObjectStore):
 def test_quota_of_a_person_counts_files_of_other_processes(stores: Stores):
     """A file that is sent again counts once."""
     first, second = stores.media(per_person_bytes=20_000), stores.media(per_person_bytes=20_000)
-    for store, text in ((first, b"0"), (second, b"1"), (first, b"1"), (second, b"2"), (first, b"3")):
+    for store, text in (
+        (first, b"0"),
+        (second, b"1"),
+        (first, b"1"),
+        (second, b"2"),
+        (first, b"3"),
+    ):
         store.put(text.ljust(5000), mime_type="text/plain", owner=ANA)
     with pytest.raises(QuotaExceeded, match="20000"):
         second.put(b"4".ljust(5000), mime_type="text/plain", owner=ANA)
@@ -169,7 +202,11 @@ def test_erasing_a_person_keeps_files_that_another_person_sent_too(stores: Store
     for owner in (ANA, BOB):
         shared = media.put(b"shared", mime_type="text/plain", owner=owner)
     own = media.put(b"own", mime_type="text/plain", owner=ANA)
-    assert (stores.media().erase(ANA), stores.media().erase(ANA), media.read(shared.ref)) == (1, 0, b"shared")
+    assert (stores.media().erase(ANA), stores.media().erase(ANA), media.read(shared.ref)) == (
+        1,
+        0,
+        b"shared",
+    )
     with pytest.raises(KeyError):
         media.read(own.ref)
     assert media.erase(BOB) == 1

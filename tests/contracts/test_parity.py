@@ -21,13 +21,19 @@ A, B, PLAN = "A" * 22, "B" * 22, "P" * 22
 def arm(pid: str = A, *, live: bool = True, steps: tuple[str, ...] = (), **fields):
     """Return a signed action of ana's."""
     given = {"kind": "delete", "preview": f"Delete {pid[0]}", "args": {"name": pid[0]}, **fields}
-    action = PendingAction("ana", channel_id="chat", conversation_id="room", pending_action_id=pid, **given)
+    action = PendingAction(
+        "ana", channel_id="chat", conversation_id="room", pending_action_id=pid, **given
+    )
     return sign_action(action, SEAL, user=ANA.id, live=live, steps=steps)
 
 
 def plan() -> tuple:
     """Return a plan of two steps."""
-    return (arm(A, live=False, plan=PLAN), arm(B, live=False, plan=PLAN), arm(PLAN, kind="plan", steps=(A, B)))
+    return (
+        arm(A, live=False, plan=PLAN),
+        arm(B, live=False, plan=PLAN),
+        arm(PLAN, kind="plan", steps=(A, B)),
+    )
 
 
 def claim(pid: str = A, by: str = "yes-1") -> Claim:
@@ -71,7 +77,10 @@ class Twins:
     def finish(self, state: str, pid: str = A, attempt: str = "try-1", **words):
         """Finish the action."""
         return self.do(
-            "finish", claim(pid), attempt, ActionResult(state, **{"outcome_text": f"it is {state}", **words})
+            "finish",
+            claim(pid),
+            attempt,
+            ActionResult(state, **{"outcome_text": f"it is {state}", **words}),
         )
 
     def decide(self, intent: str, **expected):
@@ -107,9 +116,13 @@ class Twins:
         ]
         for one, other in zip(*views, strict=True):
             assert one == other
-        logs = [[(e["pid"], e["event"], e["by"], e["body"]) for e in rig.audit()] for rig in self.rigs]
+        logs = [
+            [(e["pid"], e["event"], e["by"], e["body"]) for e in rig.audit()] for rig in self.rigs
+        ]
         for pid in (A, B, PLAN):  # several that are armed at once may be logged in another order
-            assert [entry for entry in logs[0] if entry[0] == pid] == [entry for entry in logs[1] if entry[0] == pid]
+            assert [entry for entry in logs[0] if entry[0] == pid] == [
+                entry for entry in logs[1] if entry[0] == pid
+            ]
         return answers[0]
 
 
@@ -133,7 +146,17 @@ def lead_to(twins: Twins, state: str, **fields) -> None:
     assert twins.state() == state
 
 
-STATES = ("shown", "claimed", "started", "done", "failed", "unknown", "cancelled", "expired", "superseded")
+STATES = (
+    "shown",
+    "claimed",
+    "started",
+    "done",
+    "failed",
+    "unknown",
+    "cancelled",
+    "expired",
+    "superseded",
+)
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -159,14 +182,21 @@ def test_only_a_claimed_action_can_be_started(twins, state):
 def test_repeatable_action_is_started_three_times_at_most(twins):
     """After a crash another attempt may start it."""
     lead_to(twins, "claimed", idempotent=True)
-    assert [twins.start(attempt=f"try-{number}") for number in (1, 2, 3, 4)] == ["go", "go", "go", "worn"]
+    assert [twins.start(attempt=f"try-{number}") for number in (1, 2, 3, 4)] == [
+        "go",
+        "go",
+        "go",
+        "worn",
+    ]
     twins.finish("done", attempt="try-2")
     assert twins.state() == "started"
     twins.finish("done", attempt="try-3")
     assert twins.state() == "done"
 
 
-@pytest.mark.parametrize(("first", "second"), list(product(("done", "failed", "unknown"), repeat=2)))
+@pytest.mark.parametrize(
+    ("first", "second"), list(product(("done", "failed", "unknown"), repeat=2))
+)
 def test_late_outcome_is_recorded_where_allowed(twins, first, second):
     """It replaces "unknown" and "failed", never "done", and only the attempt itself may report it."""
     lead_to(twins, "started")
@@ -175,7 +205,9 @@ def test_late_outcome_is_recorded_where_allowed(twins, first, second):
     assert (twins.state(), twins.at().result) == (first, "")
     twins.finish(second, result="second's", output='{"by": "the second"}')
     corrected = (first, second) in (("unknown", "failed"), ("unknown", "done"), ("failed", "done"))
-    assert (twins.state(), twins.at().result) == ((second, "second's") if corrected else (first, ""))
+    assert (twins.state(), twins.at().result) == (
+        (second, "second's") if corrected else (first, "")
+    )
     assert twins.at().outcome_text == f"it is {twins.state()}"
 
 
@@ -209,7 +241,9 @@ def test_claim_after_the_window_expires_the_action(twins):
     assert twins.claim(by="yes-2") == ("other", "expired")
 
 
-@pytest.mark.parametrize(("intent", "verdict"), [("confirm", "mine"), ("cancel", "cancelled"), ("ignore", "ignored")])
+@pytest.mark.parametrize(
+    ("intent", "verdict"), [("confirm", "mine"), ("cancel", "cancelled"), ("ignore", "ignored")]
+)
 def test_decision_without_a_lease(twins, intent, verdict):
     """It confirms and starts at once, cancels, or shortens the window."""
     lead_to(twins, "shown")
@@ -228,7 +262,11 @@ def test_decision_without_a_lease(twins, intent, verdict):
         ({"expected_id": B}, "mismatch", "mismatch"),
         ({"expected_digest": "0" * 64}, "changed", "changed"),
         ({"code": "1234"}, "mismatch", "cancelled"),
-        ({"expected_kind": "delete", "expected_id": A, "expected_digest": arm().digest}, "mine", "cancelled"),
+        (
+            {"expected_kind": "delete", "expected_id": A, "expected_digest": arm().digest},
+            "mine",
+            "cancelled",
+        ),
     ],
 )
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
@@ -236,9 +274,9 @@ def test_decision_on_another_action(twins, intent, expected, confirmed, cancelle
     """Kind, id, arguments or code differ from the stored action."""
     lead_to(twins, "shown")
     verdict = twins.decide(intent, **expected)
-    assert verdict == {"confirm": confirmed, "cancel": cancelled, "ignore": cancelled}[intent].replace(
-        "cancelled", "ignored" if intent == "ignore" else "cancelled"
-    )
+    assert verdict == {"confirm": confirmed, "cancel": cancelled, "ignore": cancelled}[
+        intent
+    ].replace("cancelled", "ignored" if intent == "ignore" else "cancelled")
 
 
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
@@ -250,18 +288,27 @@ def test_decision_after_the_window(twins, intent):
     assert (twins.state(), twins.at().by) == ("expired", "yes-1")
 
 
-@pytest.mark.parametrize(("intent", "verdict"), [("confirm", "early"), ("cancel", "cancelled"), ("ignore", "ignored")])
+@pytest.mark.parametrize(
+    ("intent", "verdict"), [("confirm", "early"), ("cancel", "cancelled"), ("ignore", "ignored")]
+)
 def test_decision_before_the_preview_was_delivered(twins, intent, verdict):
     """A yes is early, a no counts, and an ignore does not touch the unopened window."""
     for rig in twins.rigs:
         rig.accept(turn("delete"))
         held, work = rig.mailbox.lease(CHAT.id, "w1")
-        rig.mailbox.commit(held, work, TurnChange(replies=((Reply("Delete A?"), A),), new_actions=(arm(),)))
+        rig.mailbox.commit(
+            held, work, TurnChange(replies=((Reply("Delete A?"), A),), new_actions=(arm(),))
+        )
     assert twins.decide(intent, ignore_seconds=5) == verdict
-    assert (twins.state(), twins.at().expires_at) == ("cancelled" if intent == "cancel" else "armed", 0.0)
+    assert (twins.state(), twins.at().expires_at) == (
+        "cancelled" if intent == "cancel" else "armed",
+        0.0,
+    )
 
 
-@pytest.mark.parametrize(("state", "intent"), list(product(STATES[1:], ["confirm", "cancel", "ignore"])))
+@pytest.mark.parametrize(
+    ("state", "intent"), list(product(STATES[1:], ["confirm", "cancel", "ignore"]))
+)
 def test_decision_on_a_decided_action(twins, state, intent):
     """Nothing is left to decide."""
     lead_to(twins, state)
@@ -306,9 +353,14 @@ def test_second_action_waits_until_the_first_is_over(twins, before):
     """An open action occupies its scope; storing the same one again is not a second."""
     lead_to(twins, before)
     occupied = before in ("shown", "claimed", "started")
-    assert twins.do("change", CHAT.id, TurnChange(new_actions=(arm(B),)))[0] == ("exists" if occupied else "ok")
+    assert twins.do("change", CHAT.id, TurnChange(new_actions=(arm(B),)))[0] == (
+        "exists" if occupied else "ok"
+    )
     assert (twins.at(B) is None) == occupied
-    assert twins.do("change", CHAT.id, TurnChange(new_actions=(arm(A),)))[0] == "ok" or before != "shown"
+    assert (
+        twins.do("change", CHAT.id, TurnChange(new_actions=(arm(A),)))[0] == "ok"
+        or before != "shown"
+    )
 
 
 def test_expired_action_makes_room(twins):
@@ -335,7 +387,10 @@ def test_action_of_another_person_or_with_its_own_button_takes_no_room(twins):
     """Each waits for a yes of its own."""
     lead_to(twins, "shown")
     assert twins.do("change", CHAT.id, TurnChange(new_actions=(arm(B, live=False),)))[0] == "ok"
-    assert twins.do("change", CHAT.id, TurnChange(new_actions=(replace(arm(PLAN), user="bob"),)))[0] == "ok"
+    assert (
+        twins.do("change", CHAT.id, TurnChange(new_actions=(replace(arm(PLAN), user="bob"),)))[0]
+        == "ok"
+    )
     assert twins.rigs[0].repository.find_open(CHAT.id, ANA.id).pid == A
 
 
@@ -344,7 +399,11 @@ def test_expired_action_may_be_dropped(twins, to):
     """It stays expired, with the text that its person gets."""
     lead_to(twins, "expired")
     assert twins.do("change", CHAT.id, move(A, "shown", to, "let go", "later"))[0] == "ok"
-    assert (twins.state(), twins.at().outcome_text, twins.at().by) == ("expired", "let go", "somebody")
+    assert (twins.state(), twins.at().outcome_text, twins.at().by) == (
+        "expired",
+        "let go",
+        "somebody",
+    )
 
 
 @pytest.mark.parametrize("after", ["done", "failed", "unknown", "cancelled", "started"])
@@ -390,7 +449,9 @@ def test_open_steps_end_with_their_plan(twins, end, begun):
     twins.do("change", CHAT.id, TurnChange(new_actions=plan()))
     twins.claim(PLAN)
     twins.start(PLAN, "try-p")
-    for step in ("claim", "start", "finish")[: ("nothing", "claim", "start", "finish").index(begun)]:
+    for step in ("claim", "start", "finish")[
+        : ("nothing", "claim", "start", "finish").index(begun)
+    ]:
         getattr(twins, step)(*(["done"] if step == "finish" else []))
     twins.do("change", CHAT.id, move(PLAN, "started", end, "over", "somebody"))
     open_end = end if end in ("expired", "superseded") else "cancelled"

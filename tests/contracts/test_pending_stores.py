@@ -78,7 +78,9 @@ def test_second_yes_executes_nothing(store, ran):
     assert ran == ["ran"]
 
 
-@pytest.mark.parametrize("place", [{}, {"channel_id": "chat"}, {"channel_id": "chat", "conversation_id": "other"}])
+@pytest.mark.parametrize(
+    "place", [{}, {"channel_id": "chat"}, {"channel_id": "chat", "conversation_id": "other"}]
+)
 def test_yes_of_another_user_or_conversation_executes_nothing(store, ran, place):
     """A scope is user, channel and conversation. In another scope no action waits; here it still does."""
     here = {"channel_id": "chat", "conversation_id": "room"}
@@ -95,7 +97,9 @@ def test_changed_digest_executes_nothing(store, ran):
     assert (ran, store.get("ana")) == ([], None)
 
 
-@pytest.mark.parametrize("words", ["ok", "what is the weather?", "yes delete the other one instead", "no", ""])
+@pytest.mark.parametrize(
+    "words", ["ok", "what is the weather?", "yes delete the other one instead", "no", ""]
+)
 def test_message_that_is_no_yes_executes_nothing(store, ran, words):
     """The method does not settle it, and the action stays open."""
     stash(store, ran)
@@ -156,7 +160,9 @@ def test_yes_without_the_code_executes_nothing(store, ran):
 @pytest.mark.parametrize("field", ["kind", "digest", "code"])
 def test_fields_beside_the_record_cannot_be_forged(redis_store, ran, field):
     """Redis compares the plain copies in the hash. The action runs only if the signed record agrees."""
-    action = redis_store.create(PendingAction("ana", "delete", "Delete it", code="4821", requested_at=1.0), ran)
+    action = redis_store.create(
+        PendingAction("ana", "delete", "Delete it", code="4821", requested_at=1.0), ran
+    )
     tamper(redis_store, action, **{field: "1234"})
     expected = {"args_digest": "1234"} if field == "digest" else {}
     code = "1234" if field == "code" else "4821"
@@ -300,7 +306,12 @@ def test_drop_ends_the_action_and_returns_it(store, ran):
     """A second drop finds no action."""
     action = stash(store, ran)
     assert store.drop("ana").pending_action_id == action.pending_action_id
-    assert (store.drop("ana"), store.get("ana"), store.pop_if_confirmed("ana", "yes"), ran) == (None, None, None, [])
+    assert (store.drop("ana"), store.get("ana"), store.pop_if_confirmed("ana", "yes"), ran) == (
+        None,
+        None,
+        None,
+        [],
+    )
 
 
 def test_cancel_that_came_after_a_yes_does_not_report_cancelled(store, ran):
@@ -388,7 +399,14 @@ def test_arguments_that_are_not_exact_json_are_refused(store, args):
 
 @pytest.mark.parametrize(
     "value",
-    ["half of one: \ud83d", {"\ud83d\ude00": 1, "\uffff": 2}, [[[]]] * 400, 10**4000, 1e300, "\0\u2028\u202e"],
+    [
+        "half of one: \ud83d",
+        {"\ud83d\ude00": 1, "\uffff": 2},
+        [[[]]] * 400,
+        10**4000,
+        1e300,
+        "\0\u2028\u202e",
+    ],
     ids=["half", "halves", "many", "big", "float", "marks"],
 )
 def test_action_with_any_json_arguments_can_be_confirmed(store, ran, value):
@@ -396,7 +414,9 @@ def test_action_with_any_json_arguments_can_be_confirmed(store, ran, value):
     action = stash(store, ran, args={"value": value})
     assert action.args_digest == compute_args_digest(action.args)
     assert store.get("ana").args == action.args
-    assert store.pop_if_confirmed("ana", "yes", args_digest=compute_args_digest(action.args)).executed
+    assert store.pop_if_confirmed(
+        "ana", "yes", args_digest=compute_args_digest(action.args)
+    ).executed
 
 
 def test_arguments_nested_deeply_can_be_confirmed(store, ran):
@@ -432,7 +452,10 @@ def test_closures_are_bounded_and_the_factory_serves_instead(redis_client):
     store.register_executor_factory("delete", lambda _: lambda: "rebuilt")
     for user in ("ana", "bob"):
         store.stash(user, kind="delete", preview="Delete it", executor=lambda: "closure")
-    assert [store.pop_if_confirmed(user, "yes").result for user in ("ana", "bob")] == ["rebuilt", "closure"]
+    assert [store.pop_if_confirmed(user, "yes").result for user in ("ana", "bob")] == [
+        "rebuilt",
+        "closure",
+    ]
 
 
 def test_another_process_with_the_key_can_confirm(redis_client):
@@ -455,7 +478,9 @@ def test_every_key_in_redis_has_a_ttl_or_a_bound(redis_store, redis_client, ran)
     """Exceptions are the audit log, which is bounded and collected, and the write counter, which is one number."""
     stash(redis_store, ran)
     redis_store.pop_if_confirmed("ana", "yes")
-    keys = [key for key in redis_client.keys("*") if ":audit" not in key and not key.endswith(":tide")]
+    keys = [
+        key for key in redis_client.keys("*") if ":audit" not in key and not key.endswith(":tide")
+    ]
     assert keys
     assert all(0 < redis_client.pttl(key) <= 172_800_000 for key in keys)
 
@@ -517,7 +542,11 @@ def test_each_operation_is_one_round_trip(redis_store, ran, monkeypatch, name):
     stash(redis_store, ran)
     sent = []
     send = AbstractConnection.send_packed_command
-    monkeypatch.setattr(AbstractConnection, "send_packed_command", lambda *a, **k: (sent.append(a), send(*a, **k))[1])
+    monkeypatch.setattr(
+        AbstractConnection,
+        "send_packed_command",
+        lambda *a, **k: (sent.append(a), send(*a, **k))[1],
+    )
     operation(redis_store)
     assert len(sent) == expected
 
@@ -540,7 +569,9 @@ def test_lost_answers_change_nothing(redis_client, ran, monkeypatch):
     assert ran == ["ran"]
     events = [json.loads(entry)["event"] for entry in redis_client.lrange(f"{SHARD}:audit", 0, -1)]
     assert events.count("armed") == 4
-    assert [events.count(event) for event in ("claimed", "started", "done", "cancelled", "expired")] == [1, 1, 1, 2, 1]
+    assert [
+        events.count(event) for event in ("claimed", "started", "done", "cancelled", "expired")
+    ] == [1, 1, 1, 2, 1]
 
 
 def _asked_twice(arun):
@@ -614,7 +645,9 @@ def test_late_yes_runs_no_started_action(store):
         runs.append(1)
         raise Killed
 
-    store.create(PendingAction("ana", "delete", "Delete it", idempotent=True, requested_at=1.0), killed)
+    store.create(
+        PendingAction("ana", "delete", "Delete it", idempotent=True, requested_at=1.0), killed
+    )
     with pytest.raises(Killed):
         store.pop_if_confirmed("ana", "yes")
     store.register_executor_factory("delete", lambda _: lambda: runs.append(2))

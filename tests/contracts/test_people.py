@@ -81,7 +81,11 @@ def test_blocked_beats_approved(people, register):
     """A person has two ids, and one of them is blocked."""
     register.approve("wa", "+4915")
     register.block("wa", "DE.1")
-    assert people.decision("wa", ["+4915", "DE.1"]) == people.decision("wa", ["DE.1", "+4915"]) == "blocked"
+    assert (
+        people.decision("wa", ["+4915", "DE.1"])
+        == people.decision("wa", ["DE.1", "+4915"])
+        == "blocked"
+    )
 
 
 def test_block_by_code_holds_for_every_id(people, register):
@@ -252,10 +256,14 @@ def test_redis_keeps_decisions_for_ever_and_the_rest_for_an_hour(redis_client: R
     assert json.loads(redis_client.hget("sayso:people:wa", "+4916"))["state"] == "approved"
 
 
-def test_each_question_of_a_webhook_is_one_round_trip(redis_client: Redis, monkeypatch: pytest.MonkeyPatch):
+def test_each_question_of_a_webhook_is_one_round_trip(
+    redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+):
     """A webhook waits for the answer."""
     people, asked = RedisPeople(redis_client), []
     ask: Callable[..., object] = people._connections.ask
-    monkeypatch.setattr(people._connections, "ask", lambda *command: asked.append(command[0]) or ask(*command))
+    monkeypatch.setattr(
+        people._connections, "ask", lambda *command: asked.append(command[0]) or ask(*command)
+    )
     people.decision("wa", ["a", "b", "c"])
     assert asked == ["HMGET"]

@@ -20,10 +20,14 @@ def quota(request) -> Quota:
         return memory_quota()
     if request.param == "cluster":
         return redis_quota(request.getfixturevalue("cluster_client"), "")
-    return redis_quota(request.getfixturevalue("redis_client"), request.getfixturevalue("redis_url"))
+    return redis_quota(
+        request.getfixturevalue("redis_client"), request.getfixturevalue("redis_url")
+    )
 
 
-def book(quota: Quota, times: int, channel: str = "wa", person: str = "ana", per_minute: int = 3) -> None:
+def book(
+    quota: Quota, times: int, channel: str = "wa", person: str = "ana", per_minute: int = 3
+) -> None:
     """Book this many turns."""
     for _ in range(times):
         quota.book(channel, person, per_minute)
@@ -88,7 +92,10 @@ def test_two_processes_share_the_count_in_redis(redis_client: Redis, redis_url: 
 def test_unreachable_redis_raises_a_redis_error(url: str):
     """The ingress handles it like any other Redis error. Every form of URL that Sayso takes works."""
     quota = redis_quota(connect(url), url)
-    acts: list[Callable[[], object]] = [lambda: quota.is_used_up("wa", "ana", 3), lambda: book(quota, 1)]
+    acts: list[Callable[[], object]] = [
+        lambda: quota.is_used_up("wa", "ana", 3),
+        lambda: book(quota, 1),
+    ]
     for act in acts:
         with pytest.raises(RedisConnectionError):
             act()

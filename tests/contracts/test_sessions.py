@@ -14,7 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import ConversationMemory, Message, Role, ToolCall
-from sayso.agent.memory.session_backends import JsonFileSessionStore, RedisSessionStore, SQLiteSessionStore
+from sayso.agent.memory.session_backends import (
+    JsonFileSessionStore,
+    RedisSessionStore,
+    SQLiteSessionStore,
+)
 from sayso.agent.memory.sessions import (
     BrokenSession,
     InMemorySessionStore,
@@ -58,7 +62,11 @@ def open_store(kind: str, where: str, **options) -> KeyValueSessions:
     if kind in ("redis", "cluster"):
         return RedisSessionStore(where, **options)
     path = Path(where)
-    return JsonFileSessionStore(path, **options) if kind == "files" else SQLiteSessionStore(path, **options)
+    return (
+        JsonFileSessionStore(path, **options)
+        if kind == "files"
+        else SQLiteSessionStore(path, **options)
+    )
 
 
 @pytest.fixture(params=KINDS)
@@ -113,7 +121,9 @@ def memory_of(*words: str) -> ConversationMemory:
     return memory
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", "\x00", '{"memory": {"messages": []}}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", "null", "\x00", '{"memory": {"messages": []}}', "[" * 100_000]
+)
 def test_broken_session_is_an_error_and_stays(store, text):
     """It does not load as an empty conversation, which a save would write over it. The error names session and cure."""
     put_raw(store, "ana", text)
@@ -174,7 +184,13 @@ def test_namespaces_never_meet(store):
 
 def test_no_two_ids_share_a_session(store):
     """An id may be any text, even one that looks like a namespace and an id."""
-    names = [(id_, None) for id_ in STRANGE] + [("b", "a"), ("a:b", None), ("", "a:b"), ("a/b", None), ("b", "a/")]
+    names = [(id_, None) for id_ in STRANGE] + [
+        ("b", "a"),
+        ("a:b", None),
+        ("", "a:b"),
+        ("a/b", None),
+        ("b", "a/"),
+    ]
     for number, (id_, namespace) in enumerate(names):
         store.save(id_, memory_of(str(number)), namespace=namespace)
     for number, (id_, namespace) in enumerate(names):
@@ -295,7 +311,9 @@ def test_process_that_is_killed_while_it_saves_leaves_one_whole_session(kind, pl
     """It is the last finished one or the next one, and other processes can save."""
     command = [sys.executable, "-c", _ENDLESS, kind, place]
     for round_ in range(3):
-        with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE) as saving:
+        with subprocess.Popen(
+            command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE
+        ) as saving:
             for _ in range(round_ + 1):
                 saving.stdout.readline()
             saving.kill()
@@ -315,7 +333,9 @@ def test_whole_conversation_comes_back(store):
     """Calls, results, media references, half surrogates, summary and notes come back; media bytes do not."""
     memory = memory_of("a\ud83d\x00\u2028")
     call = ToolCall("find", {"q": "\udc00", "n": 1.5}, "c1")
-    memory.add(Message(Role.USER, "look", media=(Media("ref", "image/png", "a.png", 3, stored=True),)))
+    memory.add(
+        Message(Role.USER, "look", media=(Media("ref", "image/png", "a.png", 3, stored=True),))
+    )
     memory.add(Message(Role.ASSISTANT, tool_calls=(call,)))
     memory.add(Message(Role.TOOL, "found", tool_call_id="c1", tool_name="find"))
     memory.summary, memory.notes = "Ana called.", {"entities": [{"name": "Ana"}]}
@@ -332,7 +352,12 @@ def test_loaded_conversation_is_a_copy(store):
 
 def test_missing_session_is_none(store):
     """A store that was never written to lists no sessions."""
-    assert (store.load("ana"), store.exists("ana"), store.list(), store.delete("ana")) == (None, False, [], False)
+    assert (store.load("ana"), store.exists("ana"), store.list(), store.delete("ana")) == (
+        None,
+        False,
+        [],
+        False,
+    )
 
 
 def test_list_has_counts_and_times_latest_first(store, clock):
@@ -342,7 +367,10 @@ def test_list_has_counts_and_times_latest_first(store, clock):
     store.save("bob", memory_of("hi", "there"))
     clock.now += 1
     store.save("ana", memory_of("hi", "again", "you"))
-    assert store.list() == [SessionMetadata("ana", 6, 1000, 1002), SessionMetadata("bob", 4, 1001, 1001)]
+    assert store.list() == [
+        SessionMetadata("ana", 6, 1000, 1002),
+        SessionMetadata("bob", 4, 1001, 1001),
+    ]
 
 
 def test_deleted_session_is_gone(store):
@@ -367,7 +395,9 @@ def test_any_id_is_a_path_inside_the_folder(tmp_path_factory, ids):
         store.save(id_, memory_of(id_), namespace=id_)
     found = list(folder.parent.rglob("*.json"))
     assert len(found) == len(ids)
-    assert all(path.parent.parent == folder and set(path.stem) <= set("0123456789abcdef") for path in found)
+    assert all(
+        path.parent.parent == folder and set(path.stem) <= set("0123456789abcdef") for path in found
+    )
 
 
 def test_only_the_own_user_can_read_the_files(tmp_path):

@@ -27,7 +27,9 @@ def tell(rig, *replies, ends=(), settles=YES, **fields) -> None:
     work = rig.mailbox.commit(held, work, TurnChange(replies=replies, settles=settles, **fields))
     ends = list(ends)
     while isinstance(work, QueuedReply):
-        work = rig.outbox.mark_delivered(held, work, ends.pop(0) if ends else Sent(f"m{work.number}", 100.0))
+        work = rig.outbox.mark_delivered(
+            held, work, ends.pop(0) if ends else Sent(f"m{work.number}", 100.0)
+        )
     rig.mailbox.release(held)
 
 

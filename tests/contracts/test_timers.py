@@ -391,12 +391,17 @@ def test_unanswered_question_is_closed_where_it_was_asked(rig):
 def test_unanswered_question_is_closed_before_its_notice(rig):
     """The buttons go before the notice comes."""
     notice = outbox_entry(CHAT, Reply("Nobody answered"))
-    assert closing(rig, notice=notice) == [("Exp\u00edred \U0001f600", "m1"), ("Nobody answered", "")]
+    assert closing(rig, notice=notice) == [
+        ("Exp\u00edred \U0001f600", "m1"),
+        ("Nobody answered", ""),
+    ]
 
 
 def test_question_without_a_known_message_is_not_closed(rig):
     """The notice is sent all the same."""
-    assert closing(rig, "", notice=outbox_entry(CHAT, Reply("Nobody answered"))) == [("Nobody answered", "")]
+    assert closing(rig, "", notice=outbox_entry(CHAT, Reply("Nobody answered"))) == [
+        ("Nobody answered", "")
+    ]
 
 
 def test_message_that_asked_is_named_exactly(rig):
@@ -410,7 +415,9 @@ def test_turn_beside_the_end_of_a_question_knows_the_timers(rig):
     held, work = lease(rig)
     change, _ = propose(rig)
     arm = replace(change.new_actions[0], ending=outbox_entry(CHAT, Reply("Expired", optional=True)))
-    rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, replace(change, new_actions=(arm,))), Sent("m1"))
+    rig.outbox.mark_delivered(
+        held, rig.mailbox.commit(held, work, replace(change, new_actions=(arm,))), Sent("m1")
+    )
     rig.accept(turn("b", user="bob"))
     work = rig.mailbox.release(held)
     assert [(timer.text, timer.user) for timer in work.timers] == [("", "")]
@@ -421,7 +428,11 @@ def test_decided_question_leaves_no_timer(rig):
     held, action, _ = asked(rig)
     rig.accept(turn("no"))
     work = rig.mailbox.release(held)
-    rig.mailbox.commit(held, work, TurnChange(transition=Transition(action.pending_action_id, ("shown",), "cancelled")))
+    rig.mailbox.commit(
+        held,
+        work,
+        TurnChange(transition=Transition(action.pending_action_id, ("shown",), "cancelled")),
+    )
     rig.mailbox.release(held)
     rig.accept(turn("next"))
     assert lease(rig, "w2")[1].timers == ()
@@ -433,7 +444,9 @@ def test_question_that_was_answered_has_no_notice(rig, to: str):
     held, action, _ = asked(rig)
     rig.accept(turn("no"))
     work = rig.mailbox.release(held)
-    rig.mailbox.commit(held, work, TurnChange(transition=Transition(action.pending_action_id, ("shown",), to)))
+    rig.mailbox.commit(
+        held, work, TurnChange(transition=Transition(action.pending_action_id, ("shown",), to))
+    )
     rig.mailbox.release(held)
     rig.pass_time(100)
     rig.overdue()
@@ -446,10 +459,14 @@ def test_only_the_newest_question_has_a_notice(rig):
     rig.accept(turn("another"))
     work = rig.mailbox.release(held)
     change, _ = propose(rig)
-    arm = replace(change.new_actions[0], notice=outbox_entry(CHAT, Reply("Nobody answered the second")))
+    arm = replace(
+        change.new_actions[0], notice=outbox_entry(CHAT, Reply("Nobody answered the second"))
+    )
     drop = Transition(first.pending_action_id, ("shown",), "cancelled")
     rig.outbox.mark_delivered(
-        held, rig.mailbox.commit(held, work, replace(change, new_actions=(arm,), transition=drop)), Sent("m")
+        held,
+        rig.mailbox.commit(held, work, replace(change, new_actions=(arm,), transition=drop)),
+        Sent("m"),
     )
     rig.accept(turn(user="bob"))
     assert len(rig.mailbox.release(held).timers) == 1
@@ -468,7 +485,9 @@ def test_question_that_was_never_delivered_has_no_notice(rig):
     change, _ = propose(rig)
     arm = replace(change.new_actions[0], notice=outbox_entry(CHAT, Reply("Nobody answered")))
     rig.outbox.mark_delivered(
-        held, rig.mailbox.commit(held, work, replace(change, new_actions=(arm,))), GivenUp("blocked")
+        held,
+        rig.mailbox.commit(held, work, replace(change, new_actions=(arm,))),
+        GivenUp("blocked"),
     )
     rig.mailbox.release(held)
     rig.pass_time(100)
@@ -483,9 +502,13 @@ def test_late_outcome_is_sent_although_a_timer_waits(rig):
     claim = Claim(turn().scope, action.pending_action_id, "y", "text", held, work.seq)
     rig.repository.claim(claim, look(rig))
     rig.repository.start(claim, look(rig), "try")
-    rig.mailbox.commit(held, work, TurnChange(timers=(timer(DAY),)))  # ends what it did not settle: unknown
+    rig.mailbox.commit(
+        held, work, TurnChange(timers=(timer(DAY),))
+    )  # ends what it did not settle: unknown
     rig.mailbox.release(held)
-    rig.repository.finish(claim, "try", ActionResult("done", "done", "", outbox_entry(CHAT, Reply("It was done"))))
+    rig.repository.finish(
+        claim, "try", ActionResult("done", "done", "", outbox_entry(CHAT, Reply("It was done")))
+    )
     assert rig.overdue() == [CHAT.id]
     assert said(rig) == ["It was done"]
 
@@ -511,7 +534,9 @@ def test_timer_leaves_no_keys_after_it_rang(redis_client):
     rig.overdue()
     assert not list(redis_client.scan_iter(f"{rig.shard}:timer*"))
     assert redis_client.pttl(f"{rig.shard}:out:{CHAT.id}") > 0
-    assert json.loads(redis_client.lindex(f"{rig.shard}:out:{CHAT.id}", 0).split(" ", 2)[2])["to"] == [
+    assert json.loads(redis_client.lindex(f"{rig.shard}:out:{CHAT.id}", 0).split(" ", 2)[2])[
+        "to"
+    ] == [
         "chat",
         "room",
         "",

@@ -87,11 +87,15 @@ def example_environ() -> dict[str, str]:
     return {**given, **SECRETS}
 
 
-def docker_compose(*words: str | Path, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def docker_compose(
+    *words: str | Path, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run `docker compose` on compose.yaml with the environment of a filled-in sayso.env."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "sayso.env")
-        file.write_text("".join(f"{name}={value}\n" for name, value in (environ or example_environ()).items()))
+        file.write_text(
+            "".join(f"{name}={value}\n" for name, value in (environ or example_environ()).items())
+        )
         return subprocess.run(
             [compose_program(), "--file", ROOT / "deploy" / "compose.yaml", "--env-file", file, *words],
             env={"PATH": os.environ["PATH"], "SAYSO_ENV_FILE": str(file)},
@@ -132,7 +136,11 @@ class Site:
             mounts[volume["target"]] = bot if volume["type"] == "bind" else volume["source"]
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
-        image = self.image if service["image"] == "sayso" else Image(layers=["redis"], user=service["user"])
+        image = (
+            self.image
+            if service["image"] == "sayso"
+            else Image(layers=["redis"], user=service["user"])
+        )
         stack.enter_context(
             self.sandbox.running(
                 [*image.entrypoint, *service["command"]], layers=image.layers, user=image.user, cwd=image.cwd,
@@ -172,18 +180,22 @@ def sandbox() -> Iterator[Sandbox]:
 @pytest.fixture(scope="session")
 def image(sandbox: Sandbox) -> Image:
     """Return the image that the Dockerfile describes. Only the compilation of the packages is left out: 18 seconds."""
-    return Builder(sandbox, overrides={"UV_COMPILE_BYTECODE": "0", "PYTHONDONTWRITEBYTECODE": ""}).build(
-        ROOT / "Dockerfile"
-    )
+    return Builder(
+        sandbox, overrides={"UV_COMPILE_BYTECODE": "0", "PYTHONDONTWRITEBYTECODE": ""}
+    ).build(ROOT / "Dockerfile")
 
 
 @pytest.fixture(scope="session")
-def site(sandbox: Sandbox, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(
+    sandbox: Sandbox, image: Image, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
     """Return a machine with a bot's folder, an empty data folder, and a Redis."""
     image.environ["PYTHONPYCACHEPREFIX"] = "/tmp/compiled"  # in place of what the build left out
     (sandbox.layer("tmp")).chmod(0o1777)
     own_volume = sandbox.layer(image.layers[0]) / image.volumes[0].lstrip("/")
-    shutil.copytree(own_volume, sandbox.layer("data"), dirs_exist_ok=True)  # as Docker fills a new volume
+    shutil.copytree(
+        own_volume, sandbox.layer("data"), dirs_exist_ok=True
+    )  # as Docker fills a new volume
     own(sandbox.layer("data"), "10001:10001", 0o700)
     own(sandbox.layer("redis-data"), "999:999", 0o755)
     with ExitStack() as stack:
@@ -198,7 +210,9 @@ def site(sandbox: Sandbox, image: Image, tmp_path_factory: pytest.TempPathFactor
 def write_bot(site: Site, name: str, *, telegram: str) -> None:
     """Write the folder of a bot. Only root can change it."""
     folder = site.sandbox.layer(name)
-    (folder / "sayso.yaml").write_text(BOT.format(name=name, url=site.platforms.url, telegram=telegram))
+    (folder / "sayso.yaml").write_text(
+        BOT.format(name=name, url=site.platforms.url, telegram=telegram)
+    )
     (folder / "fruit.py").write_text(FRUIT)
 
 
@@ -209,7 +223,9 @@ def start_redis(site: Site, stack: ExitStack) -> None:
     shutil.copy(server_binary(), layer / "usr/local/bin/valkey-server")
     (layer / "etc").mkdir()
     for each in compose()["services"]["redis"]["configs"]:
-        (layer / each["target"].lstrip("/")).write_text(compose()["configs"][each["source"]]["content"])
+        (layer / each["target"].lstrip("/")).write_text(
+            compose()["configs"][each["source"]]["content"]
+        )
     site.service(stack, "redis")
     until(lambda: site.sandbox.call(lambda: _answers("redis://:hush@127.0.0.1:6379/0")))
 

@@ -14,7 +14,9 @@ from pathlib import Path
 from tests.deploy.sandbox import ROOT, Sandbox
 
 #: What a Docker daemon hands on to a build, such as the address of a registry's mirror.
-PASSED_ON = re.compile(r"(PIP|UV)_(CERT|INDEX|DEFAULT_INDEX|FIND_LINKS).*|https?_proxy|no_proxy", re.IGNORECASE)
+PASSED_ON = re.compile(
+    r"(PIP|UV)_(CERT|INDEX|DEFAULT_INDEX|FIND_LINKS).*|https?_proxy|no_proxy", re.IGNORECASE
+)
 
 
 @dataclass
@@ -58,11 +60,14 @@ class Builder:
     def _from(self, value: str) -> None:
         base, *name = self._filled(value).split(" AS ")
         assert base == "python:3.11-slim"
-        self._image = self._stages[name[0] if name else ""] = Image(environ={"PATH": self._sandbox.environ["PATH"]})
+        self._image = self._stages[name[0] if name else ""] = Image(
+            environ={"PATH": self._sandbox.environ["PATH"]}
+        )
 
     def _env(self, value: str) -> None:
         self._image.environ |= {
-            name: self._overrides.get(name, each) for name, each in _pairs(self._filled(value)).items()
+            name: self._overrides.get(name, each)
+            for name, each in _pairs(self._filled(value)).items()
         }
 
     def _label(self, value: str) -> None:
@@ -89,7 +94,10 @@ class Builder:
         stage = sources.pop(0).partition("=")[2] if sources[0].startswith("--from=") else ""
         for source in sources:
             if stage:
-                places = (self._sandbox.layer(each) / source.lstrip("/") for each in self._stages[stage].layers)
+                places = (
+                    self._sandbox.layer(each) / source.lstrip("/")
+                    for each in self._stages[stage].layers
+                )
                 _copy(next(each for each in places if each.exists()), place)
             elif source == ".":
                 for path in context():
@@ -129,14 +137,22 @@ class Builder:
 
 def context() -> list[Path]:
     """Return the files that .dockerignore lets through. The last pattern that matches decides."""
-    patterns = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
-    return [path for path in [*ROOT.iterdir(), *(ROOT / "deploy").iterdir()] if _is_sent(path, patterns)]
+    patterns = [
+        line
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line and line[0] != "#"
+    ]
+    return [
+        path for path in [*ROOT.iterdir(), *(ROOT / "deploy").iterdir()] if _is_sent(path, patterns)
+    ]
 
 
 def _is_sent(path: Path, patterns: list[str]) -> bool:
     name = str(path.relative_to(ROOT))
     decisive = next(
-        each for each in reversed(patterns) if fnmatch(name, each.lstrip("!")) or fnmatch(path.name, each[3:])
+        each
+        for each in reversed(patterns)
+        if fnmatch(name, each.lstrip("!")) or fnmatch(path.name, each[3:])
     )
     return decisive.startswith("!")
 
@@ -144,7 +160,13 @@ def _is_sent(path: Path, patterns: list[str]) -> bool:
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            source,
+            target,
+            symlinks=True,
+            dirs_exist_ok=True,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     else:
         shutil.copy(source, target)
 

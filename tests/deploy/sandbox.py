@@ -35,7 +35,11 @@ def why_not() -> str:
     """Return why this machine cannot run a sandbox, "" where it can."""
     if sys.platform != "linux" or os.geteuid():
         return "the sandbox mounts file systems: run the tests as root on Linux"
-    tools = [name for name in ("unshare", "nsenter", "setpriv", "chroot", "mount") if not shutil.which(name)]
+    tools = [
+        name
+        for name in ("unshare", "nsenter", "setpriv", "chroot", "mount")
+        if not shutil.which(name)
+    ]
     return f"the sandbox needs {', '.join(tools)}" if tools else ""
 
 
@@ -110,23 +114,39 @@ class Sandbox:
         rights = f"--reuid={uid} --regid={gid} --clear-groups"
         if uid != "0":
             rights += " --no-new-privs --bounding-set=-all --inh-caps=-all"
-        clean = " ".join(shlex.quote(f"{name}={value}") for name, value in {**self.environ, **(environ or {})}.items())
-        inner = f"cd {shlex.quote(cwd)} && exec setpriv {rights} -- env -i {clean} {shlex.join(words)}"
+        clean = " ".join(
+            shlex.quote(f"{name}={value}")
+            for name, value in {**self.environ, **(environ or {})}.items()
+        )
+        inner = (
+            f"cd {shlex.quote(cwd)} && exec setpriv {rights} -- env -i {clean} {shlex.join(words)}"
+        )
         lines.append(f"exec chroot {root} /bin/sh -c {shlex.quote(inner)}")
         script = "set -e\n" + "\n".join(filter(None, lines))
-        enter = ["nsenter", f"--target={self._holder.pid}", "--mount", *([] if network else ["--net"])]
+        enter = [
+            "nsenter",
+            f"--target={self._holder.pid}",
+            "--mount",
+            *([] if network else ["--net"]),
+        ]
         return [*enter, "unshare", "--mount", "--", "sh", "-c", script]
 
     def run(self, words: Sequence[str], **settings: object) -> str:
         """Run a command to its end, and return its output. Fails unless it succeeds."""
         done = subprocess.run(
-            self.command(words, **settings), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            self.command(words, **settings),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )  # type: ignore[arg-type]
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}"
         return done.stdout
 
     @contextmanager
-    def running(self, words: Sequence[str], *, log: Path, **settings: object) -> Iterator[subprocess.Popen[bytes]]:
+    def running(
+        self, words: Sequence[str], *, log: Path, **settings: object
+    ) -> Iterator[subprocess.Popen[bytes]]:
         """Run a command until the block ends. SIGTERM must end it with 0."""
         with log.open("ab") as file:
             process = subprocess.Popen(self.command(words, **settings), stdout=file, stderr=file)  # type: ignore[arg-type]
@@ -141,7 +161,9 @@ class Sandbox:
     def _enter_network(self) -> None:
         with Path(f"/proc/{self._holder.pid}/ns/net").open() as namespace:
             libc = ctypes.CDLL(None, use_errno=True)
-            assert libc.setns(namespace.fileno(), _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+            assert libc.setns(namespace.fileno(), _CLONE_NEWNET) == 0, os.strerror(
+                ctypes.get_errno()
+            )
 
     def _add_base(self) -> None:
         """Add what an image with Python has: `python` on the PATH, which every user may run, and names of hosts."""
@@ -152,7 +174,9 @@ class Sandbox:
             (base / folder).mkdir(mode=0o755, exist_ok=True)
         if not (python / "bin" / "python").exists():
             (base / f"{python}/bin".lstrip("/")).mkdir(mode=0o755, exist_ok=True)
-            (base / f"{python}/bin/python".lstrip("/")).symlink_to(f"python3.{sys.version_info.minor}")
+            (base / f"{python}/bin/python".lstrip("/")).symlink_to(
+                f"python3.{sys.version_info.minor}"
+            )
         (base / "etc/hosts").write_text(HOSTS)
         self.environ["PATH"] = f"{python}/bin:{self.environ['PATH']}"
         # A Python of Debian's asks for this; that of an image does not.

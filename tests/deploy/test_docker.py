@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 
 from sayso.testing.platforms import webhooks as signing
-from tests.deploy.conftest import SECRETS, Site, compose, compose_program, docker_compose, example_environ, own, program
+from tests.deploy.conftest import (
+    SECRETS,
+    Site,
+    compose,
+    compose_program,
+    docker_compose,
+    example_environ,
+    own,
+    program,
+)
 from tests.deploy.dockerfile import Image
 from tests.deploy.sandbox import ROOT, Sandbox
 from tests.flows.system import until
@@ -30,9 +39,17 @@ def test_docker_compose_accepts_the_file():
     """`docker compose config` prints no warning, and each container has no more rights than its service needs."""
     services = compose()["services"]
     assert set(services) == {"web", "worker", "poll", "redis"}
-    assert [name for name, each in services.items() if each["cap_drop"] != ["ALL"] or not each["read_only"]] == []
-    assert [name for name, each in services.items() if "privileged" in each or "network_mode" in each] == []
-    assert [(each["host_ip"], each["published"]) for each in services["web"]["ports"]] == [("127.0.0.1", "8000")]
+    assert [
+        name
+        for name, each in services.items()
+        if each["cap_drop"] != ["ALL"] or not each["read_only"]
+    ] == []
+    assert [
+        name for name, each in services.items() if "privileged" in each or "network_mode" in each
+    ] == []
+    assert [(each["host_ip"], each["published"]) for each in services["web"]["ports"]] == [
+        ("127.0.0.1", "8000")
+    ]
     assert [name for name, each in services.items() if "ports" in each] == ["web"]
 
 
@@ -40,7 +57,13 @@ def test_docker_compose_finds_a_wrong_value(tmp_path: Path):
     """This proves that the check above can fail."""
     file = tmp_path / "compose.yaml"
     file.write_text(COMPOSE.read_text().replace("service_healthy", "service_well"))
-    done = run(compose_program(), "--file", file, "config", env={"REDIS_PASSWORD": "x", "SAYSO_ENV_FILE": os.devnull})
+    done = run(
+        compose_program(),
+        "--file",
+        file,
+        "config",
+        env={"REDIS_PASSWORD": "x", "SAYSO_ENV_FILE": os.devnull},
+    )
     assert done.returncode
     assert "depends_on.redis.condition value must be one of" in done.stderr
 
@@ -63,17 +86,24 @@ def test_image_has_the_product_and_no_installer(sandbox: Sandbox, image: Image):
     layer = sandbox.layer(image.layers[0])
     assert {path.name for path in layer.iterdir()} == {"etc", "opt", "var"}
     assert {path.name for path in (layer / "opt").iterdir()} == {"sayso"}
-    names = {path.name.partition("-")[0] for path in (layer / "opt/sayso/lib/python3.11/site-packages").iterdir()}
+    names = {
+        path.name.partition("-")[0]
+        for path in (layer / "opt/sayso/lib/python3.11/site-packages").iterdir()
+    }
     assert {"sayso", "redis", "openai", "anthropic", "mcp", "lxml"} <= names
     assert not names & {"pip", "uv", "setuptools", "pytest", "tests"}
-    assert not [path for path in (layer / "opt/sayso").rglob("*") if path.stat(follow_symlinks=False).st_uid]
+    assert not [
+        path for path in (layer / "opt/sayso").rglob("*") if path.stat(follow_symlinks=False).st_uid
+    ]
     assert image.labels["org.opencontainers.image.licenses"] == "MIT"
     assert (image.user, image.ports, image.volumes) == ("10001:10001", ["8000"], ["/var/lib/sayso"])
 
 
 def test_healthcheck_fails_without_a_web(sandbox: Sandbox, image: Image):
     """A container is unhealthy when its web has ended or does not answer."""
-    command = sandbox.command(image.healthcheck, layers=image.layers, user=image.user, environ=image.environ)
+    command = sandbox.command(
+        image.healthcheck, layers=image.layers, user=image.user, environ=image.environ
+    )
     done = run(*command)
     assert done.returncode == 1
     assert "Connection refused" in done.stderr
@@ -86,17 +116,35 @@ def test_services_of_the_compose_file_answer_a_message(site: Site):
         until(site.is_ready)
         site.service(stack, "worker")
         image = site.image
-        site.sandbox.run(image.healthcheck, layers=image.layers, user=image.user, environ=image.environ)
-        headers, body = signing.telegram_hook(SECRETS["TELEGRAM_SECRET"], signing.telegram_text(1, "count the apples"))
-        assert site.post("http://127.0.0.1:8000/hooks/tg", headers=headers, content=body).status_code == 200
+        site.sandbox.run(
+            image.healthcheck, layers=image.layers, user=image.user, environ=image.environ
+        )
+        headers, body = signing.telegram_hook(
+            SECRETS["TELEGRAM_SECRET"], signing.telegram_text(1, "count the apples")
+        )
+        assert (
+            site.post("http://127.0.0.1:8000/hooks/tg", headers=headers, content=body).status_code
+            == 200
+        )
         until(lambda: "There are 3 apples." in json.dumps(site.platforms.sent))
         until(lambda: site.get("http://127.0.0.1:8000/healthz?full").status_code == 200)
-        saved = subprocess.run(operators(site, "backup", "-"), capture_output=True, check=True).stdout
-    assert {path.name for path in site.sandbox.layer("data").iterdir()} <= {"bots", "media", "texts", ".backup"}
+        saved = subprocess.run(
+            operators(site, "backup", "-"), capture_output=True, check=True
+        ).stdout
+    assert {path.name for path in site.sandbox.layer("data").iterdir()} <= {
+        "bots",
+        "media",
+        "texts",
+        ".backup",
+    }
     assert (site.sandbox.layer("redis-data") / "appendonlydir").is_dir()
     restore = operators(site, "restore", "-", "--replace")
     # The web that ended counts for five seconds.
-    until(lambda: subprocess.run(restore, input=saved, capture_output=True, check=False).returncode == 0)
+    until(
+        lambda: (
+            subprocess.run(restore, input=saved, capture_output=True, check=False).returncode == 0
+        )
+    )
 
 
 def operators(site: Site, *command: str) -> list[str]:

@@ -31,7 +31,9 @@ ENDING = 10
 
 def rendered(folder: Path) -> list[dict[str, Any]]:
     """Return the manifests of a kustomization."""
-    done = subprocess.run([program("kubectl"), "kustomize", folder], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program("kubectl"), "kustomize", folder], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
 
@@ -47,7 +49,11 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, A
 
 def pods(manifests: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the pods' specifications by their workloads."""
-    return {name: each["template"]["spec"] for name, each in specs(manifests).items() if "template" in each}
+    return {
+        name: each["template"]["spec"]
+        for name, each in specs(manifests).items()
+        if "template" in each
+    }
 
 
 def specs(manifests: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -61,7 +67,9 @@ def test_manifests_are_valid(manifests: dict[str, dict[str, Any]]):
     for version in VERSIONS:
         for each in manifests.values():
             validator.validate(each, version, strict=True)
-    wrong = json.loads(json.dumps(manifests["Deployment/sayso-web"]).replace("readinessProbe", "readynessProbe"))
+    wrong = json.loads(
+        json.dumps(manifests["Deployment/sayso-web"]).replace("readinessProbe", "readynessProbe")
+    )
     with pytest.raises(validator.ValidationError, match="readynessProbe"):
         validator.validate(wrong, VERSIONS[0], strict=True)
 
@@ -79,7 +87,9 @@ def test_example_bot_is_valid(tmp_path: Path):
     assert settings.media.store.startswith("s3://")
     assert (
         "sayso.yaml"
-        in yaml.safe_load((FOLDER / "example" / "kustomization.yaml").read_text())["configMapGenerator"][0]["files"]
+        in yaml.safe_load((FOLDER / "example" / "kustomization.yaml").read_text())[
+            "configMapGenerator"
+        ][0]["files"]
     )
 
 
@@ -94,37 +104,63 @@ def test_pods_meet_the_restricted_standard(manifests: dict[str, dict[str, Any]])
             "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
         }  # fmt: skip
         assert not pod["automountServiceAccountToken"]
-        assert not pod["enableServiceLinks"]  # a variable SAYSO_... of a Service would be read as a setting
+        assert not pod[
+            "enableServiceLinks"
+        ]  # a variable SAYSO_... of a Service would be read as a setting
         assert {"requests", "limits"} <= set(container["resources"])
 
 
 def test_selectors_find_their_pods_and_no_others(manifests: dict[str, dict[str, Any]]):
     """The services and disruption budgets of the web do not match workers."""
-    labels = {n: each["template"]["metadata"]["labels"] for n, each in specs(manifests).items() if "template" in each}
+    labels = {
+        n: each["template"]["metadata"]["labels"]
+        for n, each in specs(manifests).items()
+        if "template" in each
+    }
     for name, spec in specs(manifests).items():
         if name.startswith(("Service/", "PodDisruptionBudget/")):
             selector = spec["selector"].get("matchLabels", spec["selector"])
-            found = [workload for workload, its in labels.items() if selector.items() <= its.items()]
+            found = [
+                workload for workload, its in labels.items() if selector.items() <= its.items()
+            ]
             assert [workload.partition("/")[2] for workload in found] == [name.partition("/")[2]]
 
 
 def test_only_the_readiness_probe_depends_on_redis(manifests: dict[str, dict[str, Any]]):
     """An outage of Redis must not restart the web."""
     (web,) = pods(manifests)["Deployment/sayso-web"]["containers"]
-    paths = {name: web[name]["httpGet"]["path"] for name in ("readinessProbe", "livenessProbe", "startupProbe")}
-    assert paths == {"readinessProbe": "/readyz", "livenessProbe": "/healthz", "startupProbe": "/healthz"}
+    paths = {
+        name: web[name]["httpGet"]["path"]
+        for name in ("readinessProbe", "livenessProbe", "startupProbe")
+    }
+    assert paths == {
+        "readinessProbe": "/readyz",
+        "livenessProbe": "/healthz",
+        "startupProbe": "/healthz",
+    }
 
 
 def test_network_policies_open_only_the_ports_in_use(manifests: dict[str, dict[str, Any]]):
     """Each pod has a policy: its own ports, and the port of the metrics for Prometheus."""
-    policies = [spec for name, spec in specs(manifests).items() if name.startswith("NetworkPolicy/")]
+    policies = [
+        spec for name, spec in specs(manifests).items() if name.startswith("NetworkPolicy/")
+    ]
     for workload, pod in pods(manifests).items():
         labels = specs(manifests)[workload]["template"]["metadata"]["labels"]
-        rules = [rule for policy in policies if selects(policy["podSelector"], labels) for rule in policy["ingress"]]
+        rules = [
+            rule
+            for policy in policies
+            if selects(policy["podSelector"], labels)
+            for rule in policy["ingress"]
+        ]
         (container,) = pod["containers"]
-        open_to_all = [port["port"] for rule in rules if "from" not in rule for port in rule["ports"]]
+        open_to_all = [
+            port["port"] for rule in rules if "from" not in rule for port in rule["ports"]
+        ]
         assert open_to_all == [port["name"] for port in container.get("ports", [])]
-        assert [port["port"] for rule in rules if "from" in rule for port in rule["ports"]] == [9464]
+        assert [port["port"] for rule in rules if "from" in rule for port in rule["ports"]] == [
+            9464
+        ]
 
 
 def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
@@ -150,8 +186,13 @@ def test_pods_answer_a_message(manifests: dict[str, dict[str, Any]], site: Site)
         until(site.is_ready)
         run_pod(site, stack, manifests, "StatefulSet/sayso-worker")
         before = len(site.platforms.sent)
-        headers, body = signing.telegram_hook(SECRETS["TELEGRAM_SECRET"], signing.telegram_text(31, "count the apples"))
-        assert site.post("http://127.0.0.1:8000/hooks/tg", headers=headers, content=body).status_code == 200
+        headers, body = signing.telegram_hook(
+            SECRETS["TELEGRAM_SECRET"], signing.telegram_text(31, "count the apples")
+        )
+        assert (
+            site.post("http://127.0.0.1:8000/hooks/tg", headers=headers, content=body).status_code
+            == 200
+        )
         until(lambda: "There are 3 apples." in json.dumps(site.platforms.sent[before:]))
 
 
@@ -159,11 +200,21 @@ def test_a_pod_with_a_random_user_takes_webhooks(manifests: dict[str, dict[str, 
     """OpenShift runs pods as a user that is not in /etc/passwd. Some runtimes set no HOME for it."""
     context = {"runAsUser": 1000650000, "runAsGroup": 0, "fsGroup": 0}
     with ExitStack() as stack:
-        run_pod(site, stack, manifests, "Deployment/sayso-web", context=context, prefix=["env", "-u", "HOME"])
+        run_pod(
+            site,
+            stack,
+            manifests,
+            "Deployment/sayso-web",
+            context=context,
+            prefix=["env", "-u", "HOME"],
+        )
         until(site.is_ready)
         body = signing.slack_text("1795204800.000200", "hello")
         headers, body = signing.slack_hook(SECRETS["SLACK_SIGNING_SECRET"], body, time.time())
-        assert site.post("http://127.0.0.1:8000/hooks/desk", headers=headers, content=body).status_code == 200
+        assert (
+            site.post("http://127.0.0.1:8000/hooks/desk", headers=headers, content=body).status_code
+            == 200
+        )
 
 
 def run_pod(
@@ -178,7 +229,9 @@ def run_pod(
         if mount["name"] == "bot":
             mounts[mount["mountPath"]] = "bot"
         elif mount["name"] == "data":
-            mounts[mount["mountPath"]] = disk = f"disk-{name.partition('/')[2]}-{context['runAsUser']}"
+            mounts[mount["mountPath"]] = disk = (
+                f"disk-{name.partition('/')[2]}-{context['runAsUser']}"
+            )
             own(site.sandbox.layer(disk), f"0:{context['fsGroup']}", 0o2775)
     stack.enter_context(
         site.sandbox.running(

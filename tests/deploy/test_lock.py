@@ -14,15 +14,23 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: A locked version, what its marker says, and its hashes.
 LINE = re.compile(
-    r"^(?P<requirement>[a-z0-9].*?) \\\n(?P<hashes>(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE
+    r"^(?P<requirement>[a-z0-9].*?) \\\n(?P<hashes>(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)",
+    re.MULTILINE,
 )
 CURE = "run `make lock`, and commit deploy/requirements.txt"
 
 
 def locked(file: str) -> dict[str, Requirement]:
     """Return what a lock file installs on this machine, by name."""
-    found = [Requirement(match["requirement"]) for match in LINE.finditer((ROOT / "deploy" / file).read_text())]
-    return {canonicalize_name(each.name): each for each in found if not each.marker or each.marker.evaluate()}
+    found = [
+        Requirement(match["requirement"])
+        for match in LINE.finditer((ROOT / "deploy" / file).read_text())
+    ]
+    return {
+        canonicalize_name(each.name): each
+        for each in found
+        if not each.marker or each.marker.evaluate()
+    }
 
 
 LOCKED = locked("requirements.txt")
@@ -43,11 +51,21 @@ def test_every_line_has_one_version_and_its_hashes(file: str):
 def test_the_lock_satisfies_the_dependencies_of_the_project(line: str):
     """Each dependency in pyproject.toml is in the lock, in a version that is allowed."""
     wanted = Requirement(line)
-    version = str(LOCKED[canonicalize_name(wanted.name)].specifier).removeprefix("==") if wanted.name in LOCKED else ""
-    assert wanted.specifier.contains(version or "0"), f"{line!r} is locked at {version or 'no version'}: {CURE}"
+    version = (
+        str(LOCKED[canonicalize_name(wanted.name)].specifier).removeprefix("==")
+        if wanted.name in LOCKED
+        else ""
+    )
+    assert wanted.specifier.contains(version or "0"), (
+        f"{line!r} is locked at {version or 'no version'}: {CURE}"
+    )
 
 
 def test_the_build_tools_are_locked():
     """The version of setuptools is one that pyproject.toml allows."""
-    wanted = Requirement(tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"][0])
-    assert wanted.specifier.contains(str(locked("requirements-build.txt")["setuptools"].specifier).removeprefix("=="))
+    wanted = Requirement(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"][0]
+    )
+    assert wanted.specifier.contains(
+        str(locked("requirements-build.txt")["setuptools"].specifier).removeprefix("==")
+    )

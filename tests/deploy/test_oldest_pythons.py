@@ -75,11 +75,23 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     python, sources = oldest(request.param), tmp_path_factory.mktemp("sources")
     for name in ("Makefile", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
-    for name in re.findall(r'"(\w+)"', (ROOT / "deploy/build_packages.py").read_text().partition("PACKAGES")[2]):
+    for name in re.findall(
+        r'"(\w+)"', (ROOT / "deploy/build_packages.py").read_text().partition("PACKAGES")[2]
+    ):
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, sources / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / name,
+                sources / name,
+                symlinks=True,
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
     kept = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
-    own = {"HOME": str(Path.home()), "PATH": "/usr/bin:/bin", "SOURCE_DATE_EPOCH": EPOCH, "UV_SYSTEM_CERTS": "1"}
+    own = {
+        "HOME": str(Path.home()),
+        "PATH": "/usr/bin:/bin",
+        "SOURCE_DATE_EPOCH": EPOCH,
+        "UV_SYSTEM_CERTS": "1",
+    }
     environ = {**kept, **own}
     made = Machine(python, sources, environ)
     made.run("make", "dist", f"PYTHON={python}")
@@ -89,7 +101,9 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_make_dist_builds_both_packages_with_the_build_tools_alone(machine: Machine):
     """It is the first command of the guide for systemd, on a machine without the tools of developers."""
     assert sorted(path.suffix for path in (machine.sources / "dist").iterdir()) == [".gz", ".whl"]
-    listed = machine.run(".venv-build/bin/pip", "list", "--format=freeze", "--disable-pip-version-check")
+    listed = machine.run(
+        ".venv-build/bin/pip", "list", "--format=freeze", "--disable-pip-version-check"
+    )
     assert set(re.findall(r"^[\w-]+", listed, re.MULTILINE)) == {"pip", "setuptools", "uv"}
     assert not (machine.sources / ".venv").exists()
 
@@ -99,8 +113,19 @@ def test_the_installed_wheel_runs(machine: Machine):
     machine.run(machine.python, "-m", "venv", "--without-pip", "installed")
     (wheel,) = (machine.sources / "dist").glob("*.whl")
     for packages in (["--require-hashes", "-r", "deploy/requirements.txt"], [wheel]):
-        machine.run(".venv-build/bin/uv", "pip", "install", "--quiet", "--no-deps", "--python", "installed", *packages)
+        machine.run(
+            ".venv-build/bin/uv",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--python",
+            "installed",
+            *packages,
+        )
     machine.run("installed/bin/python", "-P", "-c", IMPORTS)
-    (machine.sources / "bot.yaml").write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    (machine.sources / "bot.yaml").write_text(
+        "agent: {model: offline}\nchannels: {web: {platform: console}}\n"
+    )
     machine.run("installed/bin/sayso", "check", "--config", "bot.yaml")
     assert machine.run("installed/bin/sayso", "chat", "--config", "bot.yaml", said="hello\n")

@@ -52,7 +52,9 @@ def test_every_file_that_the_page_names_exists():
 def test_every_deployment_runs_the_commands_of_the_page():
     """These are the Procfile, the image, Compose and systemd."""
     commands = re.findall(r"^    sayso (web|worker|poll)\b", PAGE, re.MULTILINE)
-    procfile = re.findall(r"^(?:# )?(\w+): sayso (\w+)", (ROOT / "Procfile").read_text(), re.MULTILINE)
+    procfile = re.findall(
+        r"^(?:# )?(\w+): sayso (\w+)", (ROOT / "Procfile").read_text(), re.MULTILINE
+    )
     assert commands == [name for name, _ in procfile] == [command for _, command in procfile]
     services = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]
     units = {
@@ -66,14 +68,20 @@ def test_installation_for_systemd_leaves_secrets_to_root(sandbox: Sandbox):
     """The lines of the page run as root. Then the user of the bot can read its configuration, and not the environment
     file.
     """
-    lines = re.findall(r"^    sudo (.*)$", part("deploy.md", begin="systemd", end="Docker Compose"), re.MULTILINE)
-    here = [line for line in lines if not NOT_HERE.search(line) and not line.startswith("systemd-run")]
+    lines = re.findall(
+        r"^    sudo (.*)$", part("deploy.md", begin="systemd", end="Docker Compose"), re.MULTILINE
+    )
+    here = [
+        line for line in lines if not NOT_HERE.search(line) and not line.startswith("systemd-run")
+    ]
     assert [line.split()[0] for line in here] == ["ln", "useradd", "install", "cp", "install", "cp"]
     sources = sandbox.layer("sources") / "srv"
     shutil.copytree(ROOT / "deploy/systemd", sources / "deploy/systemd")
     (sources / "bot").mkdir()
     (sources / "bot/sayso.yaml").write_text("channels: {web: {platform: console}}\n")
-    (sources / "sayso.env").write_text("".join(f"{name}={value}\n" for name, value in example_environ().items()))
+    (sources / "sayso.env").write_text(
+        "".join(f"{name}={value}\n" for name, value in example_environ().items())
+    )
     sandbox.layer("installed")
     for line in [
         *here,

@@ -34,20 +34,30 @@ def type_errors(folder: Path, **dashboards: dict[str, Any]) -> str:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(
             f"Grafana's types are missing: npm install --prefix {here}"
         )
-    form = (here / "dashboard.ts").read_text().replace("SCHEMA", f"{here}/node_modules/@grafana/schema/dist/types/raw")
+    form = (
+        (here / "dashboard.ts")
+        .read_text()
+        .replace("SCHEMA", f"{here}/node_modules/@grafana/schema/dist/types/raw")
+    )
     files = [folder / f"{name}.ts" for name in dashboards]
     for file, dashboard in zip(files, dashboards.values(), strict=True):
         file.write_text(form + json.dumps(dashboard, indent=1))
     options = "--noEmit --strict --skipLibCheck --module esnext --moduleResolution bundler --target es2022"
     compiler = here / "node_modules/.bin/tsc"
-    return subprocess.run([compiler, *options.split(), *files], capture_output=True, text=True, check=False).stdout
+    return subprocess.run(
+        [compiler, *options.split(), *files], capture_output=True, text=True, check=False
+    ).stdout
 
 
 def promtool(*args: str | Path) -> str:
     """Run promtool. Skips the test where it is missing, and fails it in CI."""
     if not shutil.which("promtool"):
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("promtool is missing: apt-get install prometheus")
-    done = subprocess.run(["promtool", *map(str, args)], capture_output=True, text=True, check=False)
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "promtool is missing: apt-get install prometheus"
+        )
+    done = subprocess.run(
+        ["promtool", *map(str, args)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -73,14 +83,19 @@ def test_each_alert_fires_when_it_should_and_none_for_a_healthy_bot() -> None:
     tests = yaml.safe_load((FOLDER / "alerts_test.yaml").read_text())["tests"]
     names = [rule["alert"] for rule in RULES]
     cases = [case for each in tests for case in each["alert_rule_test"]]
-    assert [name for name in names if not any(c["alertname"] == name and c["exp_alerts"] for c in cases)] == []
+    assert [
+        name for name in names if not any(c["alertname"] == name and c["exp_alerts"] for c in cases)
+    ] == []
     assert {case["alertname"] for case in tests[0]["alert_rule_test"]} == set(names)
     assert "SUCCESS" in promtool("test", "rules", FOLDER / "alerts_test.yaml")
 
 
 def test_every_query_of_the_dashboard_is_valid(tmp_path: Path) -> None:
     """promtool checks them as recording rules."""
-    rules = [{"record": f"query{number}", "expr": query} for number, query in enumerate(dashboard_queries())]
+    rules = [
+        {"record": f"query{number}", "expr": query}
+        for number, query in enumerate(dashboard_queries())
+    ]
     file = tmp_path / "queries.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
     assert f"{len(rules)} rules found" in promtool("check", "rules", file)
@@ -116,12 +131,16 @@ def test_each_alert_links_to_a_page_that_exists(rule: dict[str, Any]) -> None:
     page, _, anchor = notes["runbook_url"].removeprefix(DOCS).partition("#")
     text = (ROOT / "docs" / f"{page.rstrip('/')}.md").read_text()
     headings = re.findall("^#+ (.*)$", text, re.MULTILINE)
-    assert anchor in {re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+    assert anchor in {
+        re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
 
 
 def test_the_dashboard_has_the_types_of_grafana(tmp_path: Path) -> None:
     """Each key and value is one that Grafana itself writes. A misspelled key would be ignored by an import."""
-    wrong = json.loads(json.dumps(DASHBOARD).replace("colorMode", "colourMode").replace('"multi"', '"many"'))
+    wrong = json.loads(
+        json.dumps(DASHBOARD).replace("colorMode", "colourMode").replace('"multi"', '"many"')
+    )
     said = type_errors(tmp_path, shipped=DASHBOARD, wrong=wrong)
     assert "shipped.ts" not in said, said
     assert "'\"colourMode\"' does not exist" in said
@@ -132,11 +151,17 @@ def test_the_dashboard_has_what_grafana_needs_to_import_it() -> None:
     """Its ids are unique, its panels do not overlap, and one variable names the data source."""
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(ids) == len(set(ids))
-    assert (DASHBOARD["id"], DASHBOARD["uid"], DASHBOARD["schemaVersion"] >= 39) == (None, "sayso", True)
+    assert (DASHBOARD["id"], DASHBOARD["uid"], DASHBOARD["schemaVersion"] >= 39) == (
+        None,
+        "sayso",
+        True,
+    )
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
-        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        cells = {
+            (place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])
+        }
         assert not cells & taken, panel["title"]
         assert place["x"] + place["w"] <= 24
         taken |= cells

@@ -46,12 +46,16 @@ class Proxy:
 
     def hook(self, path: str, signed: tuple[Mapping[str, str], bytes]) -> int:
         """Send a webhook, and return the status of the answer."""
-        return self.request("POST", f"/hooks/{path}", headers=dict(signed[0]), content=signed[1]).status_code
+        return self.request(
+            "POST", f"/hooks/{path}", headers=dict(signed[0]), content=signed[1]
+        ).status_code
 
     def log_in(self, password: str, **headers: str) -> httpx.Response:
         """Log in to the console as its page does."""
         headers = {"Origin": f"https://{HOST}", **headers}
-        return self.request("POST", "/console/web/login", headers=headers, data={"password": password})
+        return self.request(
+            "POST", "/console/web/login", headers=headers, data={"password": password}
+        )
 
     def upload(self, size: int) -> httpx.Response:
         """Send a picture of so many bytes as the console's page does."""
@@ -65,7 +69,9 @@ def web(systemd_web: Site) -> Site:
     """Return a site whose web runs as systemd starts it, with a certificate of its own."""
     layer = systemd_web.sandbox.layer("certificate")
     (layer / Path(CERTIFICATE[1:]).parent).mkdir(parents=True)
-    command = f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={HOST}"
+    command = (
+        f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={HOST}"
+    )
     subprocess.run(
         [program("openssl"), *command.split(), "-addext", f"subjectAltName=DNS:{HOST}",
          "-keyout", layer / KEY[1:], "-out", layer / CERTIFICATE[1:]],
@@ -85,7 +91,9 @@ def proxy(request: pytest.FixtureRequest, web: Site) -> Iterator[Proxy]:
     else:
         file = put(ROOT / "deploy/caddy/Caddyfile", layer / "etc/caddy/Caddyfile")
         # In place of a certificate that it would fetch.
-        file.write_text(file.read_text().replace(f"\n{HOST} {{\n", f"\n{HOST} {{\n\ttls {CERTIFICATE} {KEY}\n"))
+        file.write_text(
+            file.read_text().replace(f"\n{HOST} {{\n", f"\n{HOST} {{\n\ttls {CERTIFICATE} {KEY}\n")
+        )
         config = ["--config", "/etc/caddy/Caddyfile", "--adapter", "caddyfile"]
         check, run = [command, "validate", *config], [command, "run", *config]
     layers = ["certificate"]
@@ -114,7 +122,9 @@ def answers(proxy: Proxy) -> bool:
 
 def whatsapp(path: str, text: str, secret: str) -> tuple[str, tuple[Mapping[str, str], bytes]]:
     """Return a webhook of Twilio, whose signature covers the public URL with its query."""
-    form = signing.whatsapp_text(f"SM{text.encode().hex():0>32}", text, account_sid=SECRETS["TWILIO_ACCOUNT_SID"])
+    form = signing.whatsapp_text(
+        f"SM{text.encode().hex():0>32}", text, account_sid=SECRETS["TWILIO_ACCOUNT_SID"]
+    )
     return path, signing.whatsapp_hook(f"https://{HOST}/hooks/{path}", secret, form)
 
 
@@ -124,7 +134,10 @@ def test_signed_webhooks_are_accepted(proxy: Proxy):
     assert proxy.hook(*whatsapp("wa", f"{proxy.name}1", twilio)) == 200
     assert proxy.hook(*whatsapp("wa?a=%2F%20b&c=d//e", f"{proxy.name}2", twilio)) == 200
     body = signing.slack_text("1795204800.000100", proxy.name)
-    assert proxy.hook("desk", signing.slack_hook(SECRETS["SLACK_SIGNING_SECRET"], body, time.time())) == 200
+    assert (
+        proxy.hook("desk", signing.slack_hook(SECRETS["SLACK_SIGNING_SECRET"], body, time.time()))
+        == 200
+    )
     update = signing.telegram_text(len(proxy.name), "hello")
     assert proxy.hook("tg", signing.telegram_hook(SECRETS["TELEGRAM_SECRET"], update)) == 200
 
@@ -133,7 +146,12 @@ def test_forged_webhooks_are_refused(proxy: Proxy):
     """A wrong secret, or a signature for another address."""
     assert proxy.hook(*whatsapp("wa", "x", "another")) == 403
     assert proxy.hook("wa?more=1", whatsapp("wa", "x", SECRETS["TWILIO_AUTH_TOKEN"])[1]) == 403
-    assert proxy.hook("desk", signing.slack_hook("another", signing.slack_text("1.1", "x"), time.time())) == 403
+    assert (
+        proxy.hook(
+            "desk", signing.slack_hook("another", signing.slack_text("1.1", "x"), time.time())
+        )
+        == 403
+    )
     assert proxy.hook("tg", signing.telegram_hook("another", signing.telegram_text(1, "x"))) == 403
 
 
@@ -178,13 +196,17 @@ def test_large_webhook_is_refused(proxy: Proxy):
 def test_event_stream_delivers_the_first_event_at_once(proxy: Proxy):
     """A proxy that buffers would deliver it when the stream ends, after a minute."""
     proxy.log_in(SECRETS["CONSOLE_PASSWORD"])
-    request = proxy.client.build_request("GET", "/console/web/events", headers={**PAGE, "Host": HOST})
+    request = proxy.client.build_request(
+        "GET", "/console/web/events", headers={**PAGE, "Host": HOST}
+    )
     request.extensions["sni_hostname"] = HOST
 
     def first_event() -> str:
         answer = proxy.client.send(request, stream=True)
         try:
-            assert answer.headers["content-type"].startswith("text/event-stream"), answer.status_code
+            assert answer.headers["content-type"].startswith("text/event-stream"), (
+                answer.status_code
+            )
             return next(answer.iter_text())
         finally:
             answer.close()
@@ -225,5 +247,9 @@ def test_plain_http_is_redirected(proxy: Proxy):
 def test_a_client_cannot_pretend_to_be_another(proxy: Proxy):
     """Failed logins count for the address that the proxy saw, whatever headers the client sends."""
     assert proxy.log_in("wrong", **{"X-Forwarded-For": "6.6.6.6"}).status_code in (401, 429)
-    lines = [line for line in proxy.site.log("sayso-web.service").read_text().splitlines() if "login_failed" in line]
+    lines = [
+        line
+        for line in proxy.site.log("sayso-web.service").read_text().splitlines()
+        if "login_failed" in line
+    ]
     assert "address=127.0.0.1" in lines[-1]

@@ -33,7 +33,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run systemd-analyze and return its result."""
-    return subprocess.run([program("systemd-analyze"), *words], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [program("systemd-analyze"), *words], capture_output=True, text=True, check=False
+    )
 
 
 def test_units_are_valid(root: Path):
@@ -47,7 +49,9 @@ def test_a_wrong_command_or_key_is_found(root: Path, tmp_path: Path):
     shutil.copytree(root, tmp_path, dirs_exist_ok=True)
     unit = tmp_path / "etc/systemd/system/sayso-web.service"
     unit.write_text(
-        unit.read_text().replace("/opt/sayso/bin/sayso", "/opt/sayso/bin/seyso").replace("TimeoutS", "TimeutS")
+        unit.read_text()
+        .replace("/opt/sayso/bin/sayso", "/opt/sayso/bin/seyso")
+        .replace("TimeoutS", "TimeutS")
     )
     said = analyze("verify", "--recursive-errors=no", f"--root={tmp_path}", NAMES[0]).stderr
     assert "seyso is not executable" in said
@@ -72,8 +76,13 @@ def test_commands_of_the_units_answer_a_message(systemd_web: Site):
     with ExitStack() as stack:
         run_unit(site, stack, "sayso-worker@.service")
         before = len(site.platforms.sent)
-        headers, body = signing.telegram_hook(SECRETS["TELEGRAM_SECRET"], signing.telegram_text(21, "count the apples"))
-        assert site.post("http://127.0.0.1:8000/hooks/tg", headers=headers, content=body).status_code == 200
+        headers, body = signing.telegram_hook(
+            SECRETS["TELEGRAM_SECRET"], signing.telegram_text(21, "count the apples")
+        )
+        assert (
+            site.post("http://127.0.0.1:8000/hooks/tg", headers=headers, content=body).status_code
+            == 200
+        )
         until(lambda: "There are 3 apples." in json.dumps(site.platforms.sent[before:]))
 
 
@@ -86,4 +95,7 @@ def test_poll_unit_runs_what_compose_runs():
 def test_example_of_the_environment_has_the_variables_of_the_units():
     """systemd reads /etc/sayso/sayso.env, which is made from the same example as in every deployment."""
     text = (ROOT / "deploy/sayso.env.example").read_text()
-    assert all(f"\n{name}=" in text or f"\n# {name}=" in text for name in ("SAYSO_SECRET_KEYS", "REDIS_URL"))
+    assert all(
+        f"\n{name}=" in text or f"\n# {name}=" in text
+        for name in ("SAYSO_SECRET_KEYS", "REDIS_URL")
+    )

@@ -15,7 +15,11 @@ USER = "10002:10002"
 def run_unit(site: Site, stack: ExitStack, name: str, *, bot: str = "bot") -> None:
     """Run a unit's command until the stack ends."""
     unit = settings(name)
-    assert (unit["ProtectSystem"], unit["PrivateTmp"], unit["User"]) == (["strict"], ["yes"], ["sayso"])
+    assert (unit["ProtectSystem"], unit["PrivateTmp"], unit["User"]) == (
+        ["strict"],
+        ["yes"],
+        ["sayso"],
+    )
     folder = f"/var/lib/{unit['StateDirectory'][0]}"
     state = site.sandbox.layer("state")
     own(state, USER, int(unit["StateDirectoryMode"][0], 8))

@@ -15,7 +15,11 @@ from sayso.config.wiring.access import rules_of
 from sayso.workers.access import Admitted, Ignored, UnknownSender
 from tests.docs.pages import part
 
-PAGE = part("guard-the-agent.md", begin="Decide who may talk to the bot", end="Guardrails, budgets and loops")
+PAGE = part(
+    "guard-the-agent.md",
+    begin="Decide who may talk to the bot",
+    end="Guardrails, budgets and loops",
+)
 SECRETS = dict.fromkeys(re.findall(r"\$\{(\w+)\}", PAGE), "s")
 
 
@@ -49,7 +53,9 @@ def test_the_rules_of_the_page_hold(tmp_path: Path) -> None:
     assert team.judge(turn("team", "U0ADA", "C0FUN")) == Ignored("chat")
     boss, spam = "whatsapp:+4915100000042", "whatsapp:+4915100000666"
     assert isinstance(customers.judge(turn("customers", boss, boss)), Admitted)
-    assert customers.judge(turn("customers", "whatsapp:DE.1", spam), "approved") == Ignored("blocked")
+    assert customers.judge(turn("customers", "whatsapp:DE.1", spam), "approved") == Ignored(
+        "blocked"
+    )
 
 
 def test_every_key_and_command_has_a_line() -> None:

@@ -28,12 +28,16 @@ def test_every_decision_has_a_line_with_its_fields() -> None:
     """And so has each field of an open call, apart from those that the library compares."""
     for kind in get_args(Decision):
         given = [
-            each.name if each.default is MISSING else f"{each.name}={each.default!r}".replace("'", '"')
+            each.name
+            if each.default is MISSING
+            else f"{each.name}={each.default!r}".replace("'", '"')
             for each in fields(kind)
         ]
         assert f"`{kind.__name__}({', '.join(given)})`" in DECISIONS
     compared = {"call_id", "tool_digest", "values_digest"}
-    assert [each.name for each in fields(OpenCall) if f"`{each.name}`" not in DECISIONS] == sorted(compared)
+    assert [each.name for each in fields(OpenCall) if f"`{each.name}`" not in DECISIONS] == sorted(
+        compared
+    )
 
 
 def test_the_tools_of_the_page_ask_before_they_act(capsys) -> None:

@@ -43,14 +43,25 @@ def test_the_examples_of_the_page_print_what_it_says(capsys: pytest.CaptureFixtu
 
 def test_every_setting_has_a_line_with_its_default() -> None:
     """In their order, and no other."""
-    documented = re.findall(r"^\| `(\w+=.*?)` \|", REFERENCE.partition("### Settings of an agent")[2], re.MULTILINE)
+    documented = re.findall(
+        r"^\| `(\w+=.*?)` \|", REFERENCE.partition("### Settings of an agent")[2], re.MULTILINE
+    )
     assert documented == [f"{setting.name}={default(setting)}" for setting in fields(AgentConfig)]
 
 
 def test_every_field_of_a_result_is_named() -> None:
     """And what can be asked of it."""
-    names = [field.name for field in fields(AgentResult)] + ["message", "role", "tool_name", "tool_args"]
-    assert [name for name in names if f"`{name}`" not in REFERENCE.partition("### Fields of a result")[2]] == []
+    names = [field.name for field in fields(AgentResult)] + [
+        "message",
+        "role",
+        "tool_name",
+        "tool_args",
+    ]
+    assert [
+        name
+        for name in names
+        if f"`{name}`" not in REFERENCE.partition("### Fields of a result")[2]
+    ] == []
 
 
 @pytest.mark.parametrize("reason", get_args(StopReason))
@@ -62,7 +73,11 @@ def test_every_stop_reason_has_a_line(reason: str) -> None:
 def test_every_method_has_a_line() -> None:
     """On the page."""
     public = [name for name, _ in inspect.getmembers(Agent) if not name.startswith("_")]
-    assert [name for name in [*public, *vars(Agent())] if not name.startswith("_") and f"`{name}" not in PAGE] == []
+    assert [
+        name
+        for name in [*public, *vars(Agent())]
+        if not name.startswith("_") and f"`{name}" not in PAGE
+    ] == []
 
 
 def test_signatures_of_doors_are_those_of_the_page() -> None:
@@ -70,5 +85,8 @@ def test_signatures_of_doors_are_those_of_the_page() -> None:
     for door in (Agent.arun, Agent.astream, Agent.batch):
         parameters = list(inspect.signature(door).parameters.values())[1:]
         plain = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
-        shown = [each.name if each.default is each.empty else f"{each.name}={each.default!r}" for each in plain]
+        shown = [
+            each.name if each.default is each.empty else f"{each.name}={each.default!r}"
+            for each in plain
+        ]
         assert f"`{door.__name__}({', '.join(shown)})`" in PAGE

@@ -23,10 +23,20 @@ FILES = [
 def found() -> Iterator[str]:
     """Yield the ids of all findings, as the calls that make them spell them."""
     for file in FILES:
-        for call in (each for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.Call)):
-            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        for call in (
+            each for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.Call)
+        ):
+            name = (
+                call.func.attr
+                if isinstance(call.func, ast.Attribute)
+                else getattr(call.func, "id", "")
+            )
             given = {each.arg: each.value for each in call.keywords}
-            is_ok = name == "CheckResult" and isinstance(call.args[1], ast.Constant) and call.args[1].value == "ok"
+            is_ok = (
+                name == "CheckResult"
+                and isinstance(call.args[1], ast.Constant)
+                and call.args[1].value == "ok"
+            )
             if name not in ("_warn", "_fail", "CheckResult") or is_ok:
                 continue
             check = call.args[0]
@@ -37,7 +47,9 @@ def found() -> Iterator[str]:
                 yield CheckResult(check.value, "fail", "").id
     yield from (*_RISK_IDS.values(), "redis-settings")
     health = (ROOT / "config/wiring/wsgi.py").read_text()
-    yield from re.findall(r'"((?:redis|workers|queue)-[a-z-]+|halt|spool|alert|disk)"(?=[:,)\]\n]| if)', health)
+    yield from re.findall(
+        r'"((?:redis|workers|queue)-[a-z-]+|halt|spool|alert|disk)"(?=[:,)\]\n]| if)', health
+    )
 
 
 def test_every_finding_has_its_section() -> None:

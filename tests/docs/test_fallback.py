@@ -11,7 +11,9 @@ from sayso.agent import AgentConfig
 from sayso.agent.run.model_call import JITTER, MAX_RETRY_AFTER_SECONDS
 from tests.docs.pages import part
 
-PAGE = part("use-a-real-model.md", begin="Fall back to another model, and retry", end="Cache answers")
+PAGE = part(
+    "use-a-real-model.md", begin="Fall back to another model, and retry", end="Cache answers"
+)
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
 

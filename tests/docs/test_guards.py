@@ -24,7 +24,9 @@ def test_the_python_of_the_page_runs() -> None:
 
 def test_every_ready_guardrail_and_action_has_a_line() -> None:
     """On the page."""
-    ready = [name for name in agent.__all__ if name.endswith("Guardrail") and name != Guardrail.__name__]
+    ready = [
+        name for name in agent.__all__ if name.endswith("Guardrail") and name != Guardrail.__name__
+    ]
     assert [name for name in ready if f"| `{name}(" not in PAGE] == []
     assert [action.name for action in GuardrailAction if f"| `{action.name}` |" not in PAGE] == []
 
@@ -32,4 +34,6 @@ def test_every_ready_guardrail_and_action_has_a_line() -> None:
 def test_the_words_of_the_page_are_in_the_catalogues() -> None:
     """By the names it gives them."""
     named = re.findall(r"`(\w+)`", PAGE[PAGE.index("## What people read") :].split("```")[0])
-    assert {"budget_spent", "refused", "in_circles", "stopped"} <= catalogue("en").keys() & set(named)
+    assert {"budget_spent", "refused", "in_circles", "stopped"} <= catalogue("en").keys() & set(
+        named
+    )

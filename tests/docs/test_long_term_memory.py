@@ -34,7 +34,9 @@ def test_the_examples_of_the_page_print_what_it_says(capsys: pytest.CaptureFixtu
 def test_every_option_has_a_line(memory: type) -> None:
     """All but the clock, which is for tests."""
     options = set(inspect.signature(memory).parameters) - {"clock"}
-    assert {option for option in options if f"{option}=" not in PAGE and f"`{option}`" not in PAGE} == set()
+    assert {
+        option for option in options if f"{option}=" not in PAGE and f"`{option}`" not in PAGE
+    } == set()
 
 
 def test_the_bounds_of_the_page_are_those_of_the_code() -> None:

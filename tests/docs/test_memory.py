@@ -32,13 +32,19 @@ def test_the_examples_of_the_page_print_what_it_says(
 
 def test_every_method_has_a_line() -> None:
     """On the page."""
-    public = [name for name, _ in inspect.getmembers(ConversationMemory) if not name.startswith("_")]
+    public = [
+        name for name, _ in inspect.getmembers(ConversationMemory) if not name.startswith("_")
+    ]
     assert [name for name in public if name not in PAGE] == []
 
 
-@pytest.mark.parametrize("name", ["JsonFileSessionStore", "SQLiteSessionStore", "RedisSessionStore"])
+@pytest.mark.parametrize(
+    "name", ["JsonFileSessionStore", "SQLiteSessionStore", "RedisSessionStore"]
+)
 def test_parameters_of_stores_are_those_of_the_page(name: str) -> None:
     """With their defaults; clients and clocks are for tests and for those who have one."""
     parameters = inspect.signature(getattr(agent, name)).parameters.values()
-    shown = [f'{each.name}="{each.default}"' for each in parameters if isinstance(each.default, str)]
+    shown = [
+        f'{each.name}="{each.default}"' for each in parameters if isinstance(each.default, str)
+    ]
     assert f"{name}({', '.join([*shown, 'default_ttl=None'])})" in PAGE

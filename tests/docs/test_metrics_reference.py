@@ -33,7 +33,9 @@ def read_at_a_scrape() -> dict[str, tuple[str, list[str]]]:
     labels: dict[str, list[str]] = {}
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Name("GaugeMetricFamily"), args=[ast.Constant(name), *_], keywords=named):
+            case ast.Call(
+                func=ast.Name("GaugeMetricFamily"), args=[ast.Constant(name), *_], keywords=named
+            ):
                 (given,) = [each.value for each in named if each.arg == "labels"]
                 labels[name] = ast.literal_eval(given)
             case ast.Constant(str(name)) if re.fullmatch(r"sayso_\w+", name):

@@ -22,7 +22,9 @@ def run(code: str, folder: Path) -> list[str]:
     """What a script of these lines prints."""
     environ = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     command = [sys.executable, "-c", code]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environ, check=True)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environ, check=True
+    )
     return ended.stdout.splitlines()
 
 

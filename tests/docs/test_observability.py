@@ -20,7 +20,9 @@ SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTAL
 
 
 @pytest.mark.parametrize("at", range(PAGE.count("```python")))
-def test_the_examples_of_the_page_print_what_it_says(at: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_page_print_what_it_says(
+    at: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each by itself, to the letter."""
     code, printed = SHOWN[at]
     names: dict[str, Any] = {}

@@ -30,17 +30,25 @@ COMPOSED = {
 
 def sources() -> Iterator[tuple[Path, str]]:
     """Return the modules of the packages."""
-    return ((path, path.read_text()) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
+    return (
+        (path, path.read_text())
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+    )
 
 
 def logged(text: str) -> Iterator[str]:
     """Return the names of the events that a module logs, as far as they stand in the call."""
     for node in ast.walk(ast.parse(text)):
         match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name("log" | "_log"), attr=method)) if method in METHODS:
+            case ast.Call(func=ast.Attribute(value=ast.Name("log" | "_log"), attr=method)) if (
+                method in METHODS
+            ):
                 parts = [part for each in node.args[:2] for part in ast.walk(each)]
                 strings = [
-                    part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)
+                    part.value
+                    for part in parts
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str)
                 ]
                 yield from (found[0] for each in strings if (found := EVENT.match(each)))
 
@@ -67,7 +75,11 @@ def test_every_event_on_the_page_is_in_the_code() -> None:
 
 def test_attributes_and_metrics_are_on_the_page() -> None:
     """All names of the conventions that we set."""
-    names = [value for name, value in vars(conventions).items() if name.isupper() and isinstance(value, str)]
+    names = [
+        value
+        for name, value in vars(conventions).items()
+        if name.isupper() and isinstance(value, str)
+    ]
     assert sorted(name for name in names if "." in name and f"`{name}`" not in SPANS) == []
 
 

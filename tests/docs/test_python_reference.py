@@ -20,5 +20,7 @@ def test_every_public_name_is_on_the_page() -> None:
 
 def test_the_import_of_the_page_works() -> None:
     """As shown."""
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reference" / "python.md").read_text(), re.DOTALL)
+    (block,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "reference" / "python.md").read_text(), re.DOTALL
+    )
     exec(compile(block, "docs/reference/python.md", "exec"), {})

@@ -57,7 +57,12 @@ def test_the_configuration_of_all_platforms_is_valid(tmp_path: Path) -> None:
     file = tmp_path / "sayso.yaml"
     file.write_text(block("yaml", page=PLATFORMS))
     settings = load_settings(file, SECRETS)
-    assert [channel.platform for channel in settings.channels.values()] == ["whatsapp", "telegram", "slack", "console"]
+    assert [channel.platform for channel in settings.channels.values()] == [
+        "whatsapp",
+        "telegram",
+        "slack",
+        "console",
+    ]
 
 
 def test_the_bot_of_the_laptop_needs_a_token_and_nothing_else(tmp_path: Path) -> None:
@@ -70,7 +75,9 @@ def test_the_bot_of_the_laptop_needs_a_token_and_nothing_else(tmp_path: Path) ->
 
 def test_links_between_pages_lead_somewhere() -> None:
     """To a page that there is, and to a heading of it where one is named."""
-    pages = {path: path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))}
+    pages = {
+        path: path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+    }
     for path, text in pages.items():
         for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", text):
             page = (path.parent / target).resolve() if target else path
@@ -81,7 +88,10 @@ def test_links_between_pages_lead_somewhere() -> None:
 def test_every_redis_key_has_a_line_in_the_docs() -> None:
     """docs/reference/redis.md names each kind of key that the scripts build."""
     text = (ROOT / "docs" / "reference" / "redis.md").read_text()
-    scripts = [path.read_text() for path in [*ROOT.glob("workers/lua/*.lua"), *ROOT.glob("pending/redis/lua/**/*.lua")]]
+    scripts = [
+        path.read_text()
+        for path in [*ROOT.glob("workers/lua/*.lua"), *ROOT.glob("pending/redis/lua/**/*.lua")]
+    ]
     kinds = {kind for script in scripts for kind in re.findall(r"shard \.\. ':([a-z]+)", script)}
     assert kinds, "the scripts build no key?"
     assert [kind for kind in sorted(kinds) if f"}}:{kind}" not in text] == []
@@ -89,7 +99,14 @@ def test_every_redis_key_has_a_line_in_the_docs() -> None:
 
 def test_words_that_people_search_for_are_there() -> None:
     """In the README, in the documentation and in the metadata of the package."""
-    words = ["human in the loop", "approval", "tool calling", "WhatsApp bot", "Telegram bot", "Slack bot"]
+    words = [
+        "human in the loop",
+        "approval",
+        "tool calling",
+        "WhatsApp bot",
+        "Telegram bot",
+        "Slack bot",
+    ]
     words += ["webhook", "idempotency", "dead letter", "backoff"]
     docs = " ".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
     for text in (README, docs, (ROOT / "pyproject.toml").read_text()):

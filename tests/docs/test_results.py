@@ -12,7 +12,9 @@ from benchmarks.screening.__main__ import table
 from sayso.agent import ToolConfig
 from tests.docs.pages import ROOT, part
 
-PAGE = part("write-tools.md", begin="What the model reads of a result", end="Ready-made tools: the toolbox")
+PAGE = part(
+    "write-tools.md", begin="What the model reads of a result", end="Ready-made tools: the toolbox"
+)
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
 

@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 
 FILES = ("seeds.toml", "seed_agent.toml")
 SEEDS = {
-    seed: items for file in FILES for seed, items in tomllib.loads((Path(__file__).parent / file).read_text()).items()
+    seed: items
+    for file in FILES
+    for seed, items in tomllib.loads((Path(__file__).parent / file).read_text()).items()
 }
 
 #: The public names the seeds give, all of them in `agent`.
@@ -117,18 +119,48 @@ PENDING = (
 #: What the pages import, by the module they import it from. Names without a counterpart have a row of their own.
 IMPORTED = {
     "selectools": (
-        *("Agent", "AgentConfig", "AgentObserver", "Ambiguous", "AnthropicProvider", "AsyncAgentObserver"),
-        *("CacheKeyBuilder", "EntityMemory", "FallbackProvider", "InMemoryCache", "KnowledgeGraphMemory"),
-        *("KnowledgeMemory", "LoggingObserver", "NotFound", "OpenAIProvider", "ResponseFormat", "Tool"),
+        *(
+            "Agent",
+            "AgentConfig",
+            "AgentObserver",
+            "Ambiguous",
+            "AnthropicProvider",
+            "AsyncAgentObserver",
+        ),
+        *(
+            "CacheKeyBuilder",
+            "EntityMemory",
+            "FallbackProvider",
+            "InMemoryCache",
+            "KnowledgeGraphMemory",
+        ),
+        *(
+            "KnowledgeMemory",
+            "LoggingObserver",
+            "NotFound",
+            "OpenAIProvider",
+            "ResponseFormat",
+            "Tool",
+        ),
         *("ToolParameter", "ToolPolicy", "ToolRegistry", "ToolResult", "emit_artifact", "tool"),
     ),
     "selectools.agent.config_groups": ("ToolConfig",),
     "selectools.cache_redis": ("RedisCache",),
-    "selectools.pending": ("ChannelAgent", "InMemoryPendingStore", "PendingConfirmation", "stash_pending"),
+    "selectools.pending": (
+        "ChannelAgent",
+        "InMemoryPendingStore",
+        "PendingConfirmation",
+        "stash_pending",
+    ),
     "selectools.providers.stubs": ("LocalProvider",),
     "selectools.sessions": ("JsonFileSessionStore",),
     "selectools.structured": (
-        *("build_schema_instruction", "extract_json", "parse_and_validate", "schema_from_response_format"),
+        *(
+            "build_schema_instruction",
+            "extract_json",
+            "parse_and_validate",
+            "schema_from_response_format",
+        ),
         "validation_retry_message",
     ),
     "selectools.tools": ("tool",),
@@ -146,7 +178,11 @@ ASSERTING = {"raises", "warns"}
 def asserts(name: str, functions: dict[str, ast.AST]) -> bool:
     """Whether a function of a file asserts anything, by itself or in one of the file's own that it calls."""
     nodes = list(ast.walk(functions[name]))
-    called = {getattr(each.func, "attr", getattr(each.func, "id", "")) for each in nodes if isinstance(each, ast.Call)}
+    called = {
+        getattr(each.func, "attr", getattr(each.func, "id", ""))
+        for each in nodes
+        if isinstance(each, ast.Call)
+    }
     others = {each: node for each, node in functions.items() if each != name}
     return (
         any(isinstance(each, ast.Assert) for each in nodes)
@@ -159,10 +195,16 @@ def asserts(name: str, functions: dict[str, ast.AST]) -> bool:
 def functions_of(file: str) -> dict[str, ast.AST]:
     """Return the functions of a test file by name."""
     tree = ast.parse((ROOT / "tests" / file).read_text())
-    return {each.name: each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return {
+        each.name: each
+        for each in ast.walk(tree)
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
-@pytest.mark.parametrize("item", [(seed, item) for seed, items in SEEDS.items() for item in items], ids=": ".join)
+@pytest.mark.parametrize(
+    "item", [(seed, item) for seed, items in SEEDS.items() for item in items], ids=": ".join
+)
 def test_what_a_seed_documents_has_a_test(item):
     """It exists, under that name, and asserts something; a renamed test takes its line along."""
     seed, what = item

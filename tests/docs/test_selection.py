@@ -33,7 +33,9 @@ def test_the_yaml_of_the_page_is_valid(tmp_path: Path) -> None:
     """As `sayso check` checks it."""
     for block in blocks("yaml"):
         (tmp_path / "sayso.yaml").write_text(block)
-        assert "its selector shows" in str(describe(load_settings(tmp_path / "sayso.yaml", {"OPENAI_API_KEY": "k"})))
+        assert "its selector shows" in str(
+            describe(load_settings(tmp_path / "sayso.yaml", {"OPENAI_API_KEY": "k"}))
+        )
 
 
 def test_the_entry_point_of_the_page_is_of_our_group() -> None:
@@ -49,8 +51,12 @@ def test_every_selector_and_option_has_a_line() -> None:
         name
         for module in (selectors, embedding)
         for name, value in vars(module).items()
-        if getattr(value, "__module__", "") == module.__name__ and name.endswith(endings) and not name.startswith("_")
+        if getattr(value, "__module__", "") == module.__name__
+        and name.endswith(endings)
+        and not name.startswith("_")
     ]
     options = [info.alias or name for name, info in SelectorSettings.model_fields.items()]
     internal = {"ToolSelector", "Embedder"}
-    assert [name for name in (*classes, *options) if name not in PAGE and name not in internal] == []
+    assert [
+        name for name in (*classes, *options) if name not in PAGE and name not in internal
+    ] == []

@@ -38,13 +38,17 @@ def test_every_block_is_what_its_command_prints(config: Path) -> None:
     """In the order of the page, on one bot."""
     assert len(SHOWN) == 6
     for command, output in SHOWN:
-        assert CliRunner().invoke(main, [*command.split(), "--config", str(config)]).output == output
+        assert (
+            CliRunner().invoke(main, [*command.split(), "--config", str(config)]).output == output
+        )
 
 
 def test_what_slack_needs_stands_where_an_app_is_made_by_hand() -> None:
     """The page names each scope and each event, and no other."""
     [by_hand] = [output for command, output in SHOWN if command == "channel connect desk"]
-    named = [re.findall(f"{what}: (.*)", by_hand)[0].split() for what in ("bot scopes", "bot events")]
+    named = [
+        re.findall(f"{what}: (.*)", by_hand)[0].split() for what in ("bot scopes", "bot events")
+    ]
     assert [set(words) for words in named] == [set(scopes("agent")), set(events("agent"))]
 
 

@@ -22,7 +22,9 @@ def run(code: str, folder: Path) -> list[str]:
     """What a script of these lines prints."""
     command = [sys.executable, "-c", code]
     environ = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environ, check=True)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environ, check=True
+    )
     return ended.stdout.splitlines()
 
 
@@ -53,7 +55,10 @@ def test_the_server_of_the_page_is_one(tmp_path: Path) -> None:
 def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     """So that no limit on the page is out of date."""
     assert f"{mcp.CALL_SECONDS:g} (MCP), {openapi.CALL_SECONDS:g} (OpenAPI)" in PAGE
-    assert f"at most {MAX_TOOLS} tools. Descriptions are cut after {MAX_DESCRIPTION_CHARS:,} characters" in PAGE
+    assert (
+        f"at most {MAX_TOOLS} tools. Descriptions are cut after {MAX_DESCRIPTION_CHARS:,} characters"
+        in PAGE
+    )
     assert f"waits {OPEN_SECONDS:g} seconds" in PAGE
     assert f"Connecting may take {mcp.CONNECT_SECONDS:g} seconds" in PAGE
     assert f"up to {openapi.MAX_ANSWER_BYTES // 1_000_000} MB" in PAGE

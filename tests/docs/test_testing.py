@@ -38,8 +38,15 @@ def test_the_platform_of_the_page_is_that_of_the_example() -> None:
     assert (shown["name"], shown["entry-points"]) == (example["name"], example["entry-points"])
     names: dict[str, type] = {}
     exec(compile(block("extend.md", "python"), "extend.md", "exec"), names)
-    assert names["JsonWebhookSettings"].__annotations__.keys() == JsonWebhookSettings.__annotations__.keys()
-    errors = part("extend.md", begin="Add a platform", end="Add a language").split("### 4.")[0].split("### 3.")[1]
+    assert (
+        names["JsonWebhookSettings"].__annotations__.keys()
+        == JsonWebhookSettings.__annotations__.keys()
+    )
+    errors = (
+        part("extend.md", begin="Add a platform", end="Add a language")
+        .split("### 4.")[0]
+        .split("### 3.")[1]
+    )
     raised = re.findall(r"^\| `(\w+)(?:\(\w+\))?` \| [^|]+ \| [^|]+ \|$", errors, re.MULTILINE)
     assert len(raised) == 11
     assert [name for name in raised if not hasattr(base, name)] == []

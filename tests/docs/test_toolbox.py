@@ -11,7 +11,11 @@ from tests.docs.pages import part
 
 PAGE = part("write-tools.md", begin="Ready-made tools: the toolbox")
 #: The rows of the table, without those that only say what they have beside others.
-ROWS = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| ") and line.count(" | ") == 4]
+ROWS = [
+    line.split(" | ")
+    for line in PAGE.splitlines()
+    if line.startswith("| ") and line.count(" | ") == 4
+]
 
 
 def test_the_example_prints_what_the_page_shows(capsys) -> None:
@@ -31,7 +35,9 @@ def test_the_table_names_every_tool(tmp_path: Path) -> None:
 
 def test_the_table_names_every_family_and_parameter(tmp_path: Path) -> None:
     """Of each family that ships."""
-    assert {family for row in ROWS[1:] for family in re.findall(r"`(\w+)`", row[0])} == set(FAMILIES)
+    assert {family for row in ROWS[1:] for family in re.findall(r"`(\w+)`", row[0])} == set(
+        FAMILIES
+    )
     for tool in open_toolbox(FAMILIES, folder=tmp_path):
         (row,) = [row for row in ROWS if f"`{tool.name}`" in row[1]]
         given = set(tool.schema()["parameters"]["properties"])

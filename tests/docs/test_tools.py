@@ -26,5 +26,7 @@ def test_the_blocks_of_the_page_run() -> None:
 def test_every_option_has_a_line() -> None:
     """On the page, as every option must have."""
     internal = {"function", "callable", "parameters", "is_async", "input_schema", "source"}
-    options = {field.name for kind in (Tool, ToolMetadata) for field in dataclasses.fields(kind)} - internal
+    options = {
+        field.name for kind in (Tool, ToolMetadata) for field in dataclasses.fields(kind)
+    } - internal
     assert [option for option in sorted(options) if f"`{option}`" not in PAGE] == []

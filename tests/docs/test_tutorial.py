@@ -27,9 +27,18 @@ def run(command: str, folder: Path, typed: str = "") -> str:
     """Run a command of the page in a folder; return what it prints."""
     others = ("SAYSO_", "REDIS_", "PYTEST_")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(others)}
-    environ |= {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "80"}  # pytest fills its lines
+    environ |= {
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "80",
+    }  # pytest fills its lines
     done = subprocess.run(
-        ["sh", "-c", command], cwd=folder, env=environ, input=typed, capture_output=True, text=True, check=False
+        ["sh", "-c", command],
+        cwd=folder,
+        env=environ,
+        input=typed,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -40,7 +40,9 @@ def bare(redis_client: Redis, redis_url: str) -> Iterator[Redis]:
 def web(tmp_path: Path, bare: Redis, redis_url: str) -> Services:
     """The web process of a bot whose YAML and data are where the page says."""
     (tmp_path / "sayso.yaml").write_text(YAML)
-    return bootstrap(load_settings(tmp_path / "sayso.yaml"), data=tmp_path / ".sayso", redis_url=redis_url)
+    return bootstrap(
+        load_settings(tmp_path / "sayso.yaml"), data=tmp_path / ".sayso", redis_url=redis_url
+    )
 
 
 @pytest.fixture
@@ -52,14 +54,18 @@ def work(tmp_path: Path, redis_url: str) -> Callable[[], str]:
 
     def run() -> str:
         whole = ["sh", "-c", f"{command} --burst"]
-        return subprocess.run(whole, cwd=tmp_path, env=environ, check=True, text=True, capture_output=True).stderr
+        return subprocess.run(
+            whole, cwd=tmp_path, env=environ, check=True, text=True, capture_output=True
+        ).stderr
 
     return run
 
 
 def failed(bare: Redis) -> list[str]:
     """The jobs that RQ keeps as failed."""
-    return FailedJobRegistry(f"{QUEUE}-sayso", connection=bare, serializer=JSONSerializer).get_job_ids()
+    return FailedJobRegistry(
+        f"{QUEUE}-sayso", connection=bare, serializer=JSONSerializer
+    ).get_job_ids()
 
 
 def said(web: Services) -> list[str]:
@@ -81,9 +87,13 @@ def test_plain_rq_worker_answers(web: Services, work: Callable[[], str], bare: R
     assert (failed(bare), bare.keys("rq:job:*")) == ([], [])
 
 
-def test_plain_rq_worker_runs_nothing_else(work: Callable[[], str], bare: Redis, tmp_path: Path) -> None:
+def test_plain_rq_worker_runs_nothing_else(
+    work: Callable[[], str], bare: Redis, tmp_path: Path
+) -> None:
     """A job in Redis may name any function: the worker files it as failed."""
     struck = tmp_path / "struck"
-    job = Queue(f"{QUEUE}-sayso", connection=bare, serializer=JSONSerializer).enqueue("os.mkdir", str(struck))
+    job = Queue(f"{QUEUE}-sayso", connection=bare, serializer=JSONSerializer).enqueue(
+        "os.mkdir", str(struck)
+    )
     work()
     assert (failed(bare), struck.exists()) == ([job.id], False)

@@ -24,13 +24,17 @@ BOT = "channels: {web: {platform: console}}\n"
 
 def read(text: str) -> Any:
     """Return a configuration as an editor reads it."""
-    return json.loads(json.dumps(yaml.safe_load(BARE_REFERENCE.sub(r'"\1"', text))))  # keys are text
+    return json.loads(
+        json.dumps(yaml.safe_load(BARE_REFERENCE.sub(r'"\1"', text)))
+    )  # keys are text
 
 
 def problems(text: str, *, may_miss_keys: bool = False) -> list[str]:
     """Return the places at which the schema finds something wrong."""
     errors = VALIDATOR.iter_errors(read(text))
-    return [error.json_path for error in errors if not (may_miss_keys and error.validator == "required")]
+    return [
+        error.json_path for error in errors if not (may_miss_keys and error.validator == "required")
+    ]
 
 
 def yaml_blocks() -> list[tuple[str, str]]:
@@ -39,7 +43,9 @@ def yaml_blocks() -> list[tuple[str, str]]:
     blocks = [
         (f"{page.name}-{number}", text)
         for page in pages
-        for number, text in enumerate(re.findall(r"```yaml.*?\n(.*?)```", page.read_text(), re.DOTALL))
+        for number, text in enumerate(
+            re.findall(r"```yaml.*?\n(.*?)```", page.read_text(), re.DOTALL)
+        )
     ]
     wholes = [(name, text if "channels:" in text else text + BOT) for name, text in blocks]
     return [(name, text) for name, text in wholes if set(read(text)) <= set(SCHEMA["properties"])]
@@ -92,8 +98,16 @@ def test_mistakes_are_marked_at_their_place(text: str, place: str) -> None:
 def test_examples_and_references_fit_their_keys() -> None:
     """The example of each key is a value of it; so is a reference to a variable, in place of a number."""
     definitions = {"root": SCHEMA, **SCHEMA["$defs"]}
-    fields = [(name, key, node) for name, each in definitions.items() for key, node in each["properties"].items()]
-    missing = [(name, key) for name, key, node in fields if not node.get("examples") or not node.get("description")]
+    fields = [
+        (name, key, node)
+        for name, each in definitions.items()
+        for key, node in each["properties"].items()
+    ]
+    missing = [
+        (name, key)
+        for name, key, node in fields
+        if not node.get("examples") or not node.get("description")
+    ]
     assert missing == []
     for name, key, node in fields:
         (example,) = node["examples"]

@@ -12,7 +12,9 @@ from sayso.agent.tools.loading import load_tools
 from sayso.config.settings.loader import load_settings
 
 DEMO = Path(__file__).parents[2] / "config" / "demo.yaml"
-TOOLS = {tool.name for name in ("invoices", "reminders") for tool in load_tools(f"examples.{name}").tools}
+TOOLS = {
+    tool.name for name in ("invoices", "reminders") for tool in load_tools(f"examples.{name}").tools
+}
 
 
 def test_demo_needs_no_environment_variable():
@@ -38,5 +40,10 @@ def test_every_commented_channel_is_ready_to_use(tmp_path: Path):
     names = set(re.findall(r"\$\{([A-Z_]+)\}", text))
     environ = dict.fromkeys(names, "x") | {"TWILIO_WHATSAPP_FROM": "whatsapp:+14155238886"}
     settings = load_settings(tmp_path / "demo.yaml", environ)
-    assert [channel.platform for channel in settings.channels.values()] == ["console", "whatsapp", "telegram", "slack"]
+    assert [channel.platform for channel in settings.channels.values()] == [
+        "console",
+        "whatsapp",
+        "telegram",
+        "slack",
+    ]
     assert all(set(channel.tools) <= TOOLS for channel in settings.channels.values())

@@ -68,7 +68,9 @@ def test_proposing_a_deletion_deletes_nothing(data: Path, run: ChannelRun):
 
 def test_deletion_of_an_unknown_invoice_proposes_nothing(run: ChannelRun):
     """The user is not asked to confirm an impossible deletion."""
-    assert invoices.delete_invoice.propose({"invoice_id": "INV-999"}) == NotFound("invoice", "INV-999")
+    assert invoices.delete_invoice.propose({"invoice_id": "INV-999"}) == NotFound(
+        "invoice", "INV-999"
+    )
     assert run.proposals == []
 
 
@@ -90,7 +92,9 @@ def test_sql_in_an_argument_is_a_plain_value(data: Path):
 
 def test_one_action_refunds_once(data: Path):
     """A second run of the same confirmed action books nothing."""
-    assert refund("INV-45", 2000) == refund("INV-45", 2000) == "Refunded 20.00 EUR of invoice INV-45."
+    assert (
+        refund("INV-45", 2000) == refund("INV-45", 2000) == "Refunded 20.00 EUR of invoice INV-45."
+    )
     assert rows(data, "SELECT what, id FROM ledger") == [("refund", "INV-45")]
     assert rows(data, "SELECT refunded_cents FROM invoices WHERE id = 'INV-45'") == [(2000,)]
 
@@ -118,7 +122,9 @@ def test_two_refunds_at_once_never_exceed_what_was_paid(data: Path):
         ("INV-4", float("inf"), "not an amount"),
     ],
 )
-def test_an_impossible_refund_is_not_proposed(run: ChannelRun, invoice_id: str, amount: float, words: str):
+def test_an_impossible_refund_is_not_proposed(
+    run: ChannelRun, invoice_id: str, amount: float, words: str
+):
     """The tool tells the user the reason and proposes nothing."""
     assert words in invoices.refund_invoice(invoice_id, amount)
     assert run.proposals == []
@@ -133,7 +139,9 @@ def test_a_refund_is_checked_again_when_it_runs(data: Path):
     assert rows(data, "SELECT count(*) FROM ledger") == [(2,)]
 
 
-@pytest.mark.parametrize(("amount", "cents"), [(20.1, 2010), (0.07, 7), (1.15, 115), (20, 2000), (129.99, 12999)])
+@pytest.mark.parametrize(
+    ("amount", "cents"), [(20.1, 2010), (0.07, 7), (1.15, 115), (20, 2000), (129.99, 12999)]
+)
 def test_a_proposal_holds_exact_cents(run: ChannelRun, amount: float, cents: int):
     """The amount survives the conversion from a binary fraction."""
     assert isinstance(invoices.refund_invoice("INV-45", amount), PendingConfirmation)
@@ -165,7 +173,10 @@ def test_two_processes_that_start_at_once_share_one_desk(data: Path):
 
 def test_importing_makes_no_file(data: Path):
     """Only the first use of the desk creates the file."""
-    assert {tool.name for tool in load_tools("sayso.examples.invoices").tools} >= {"list_invoices", "delete_invoice"}
+    assert {tool.name for tool in load_tools("sayso.examples.invoices").tools} >= {
+        "list_invoices",
+        "delete_invoice",
+    }
     assert not data.exists()
 
 
@@ -200,7 +211,10 @@ def test_reset_restores_the_demo(data: Path):
 @pytest.mark.parametrize("spelling", ["INV-42", "inv-42", " 42 ", "#42", "#inv-42"])
 def test_invoice_is_found_in_every_spelling(spelling: str):
     """People write an invoice number in many ways."""
-    assert invoices.find_invoice(spelling) == "INV-42: Ada Lovelace Ltd, 120.00 EUR, open, issued 2026-09-03"
+    assert (
+        invoices.find_invoice(spelling)
+        == "INV-42: Ada Lovelace Ltd, 120.00 EUR, open, issued 2026-09-03"
+    )
 
 
 def test_similar_names_are_ambiguous():
@@ -275,4 +289,6 @@ def test_the_model_sees_no_private_parameter():
 
 def test_tools_accept_and_return_json_through_the_agent():
     """Arguments arrive as a model sends them, and results leave as a model reads them."""
-    assert asyncio.run(invoices.find_invoice.aexecute({"query": "zz"})).startswith('{"kind": "not_found"')
+    assert asyncio.run(invoices.find_invoice.aexecute({"query": "zz"})).startswith(
+        '{"kind": "not_found"'
+    )

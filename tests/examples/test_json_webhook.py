@@ -61,7 +61,9 @@ class Chat:
     def post(self, address: str, secret: str = SECRET, **event: str) -> int:
         """Send a signed event to the bot. Return the status of its answer."""
         body = json.dumps({"chat": "c1", "user": "ana", **event}).encode()
-        request = urllib.request.Request(f"{address}/hooks/desk", body, {SIGNATURE: sign(secret, body)})
+        request = urllib.request.Request(
+            f"{address}/hooks/desk", body, {SIGNATURE: sign(secret, body)}
+        )
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return int(answer.status)
@@ -87,7 +89,16 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the platform's distribution and return its folder."""
     source, site = tmp_path_factory.mktemp("source") / "package", tmp_path_factory.mktemp("site")
     shutil.copytree(PACKAGE, source)
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
     subprocess.run([*install, "--target", str(site), str(source)], check=True, timeout=200)
     return site
 
@@ -103,7 +114,10 @@ def test_a_bot_runs_on_an_installed_platform(installed: Path, chat: Chat):
     """The bot handles a message, a tool call, a question with buttons, a tap and the effect over real HTTP."""
     with short_folder() as folder:
         config = config_of(folder, chat.url)
-        environ = {"DESK_SECRET": SECRET, "PYTHONPATH": os.pathsep.join([str(ROOT), str(installed)])}
+        environ = {
+            "DESK_SECRET": SECRET,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(installed)]),
+        }
         with Up(folder / "data", "--config", str(config), **environ) as up:
             up.ready()
             assert chat.post(up.url, "another secret", id="e0", text="hello") == 403
@@ -113,7 +127,9 @@ def test_a_bot_runs_on_an_installed_platform(installed: Path, chat: Chat):
             assert chat.post(up.url, id="e2", tap=yes["data"]) == 200
             chat.await_message("Invoice INV-42 is deleted.")
             with closing(sqlite3.connect(folder / "data" / invoices.FILE)) as desk:
-                assert desk.execute("SELECT count(*) FROM invoices WHERE id = 'INV-42'").fetchone() == (0,)
+                assert desk.execute(
+                    "SELECT count(*) FROM invoices WHERE id = 'INV-42'"
+                ).fetchone() == (0,)
 
 
 def test_check_names_the_installed_platforms(installed: Path, tmp_path: Path):
@@ -123,8 +139,14 @@ def test_check_names_the_installed_platforms(installed: Path, tmp_path: Path):
     code, output, _ = sayso("check", "-c", config, **environ)
     assert (code, "desk (json_webhook)" in output) == (0, True)
     config.write_text(config.read_text().replace("json_webhook", "jsn_webhook"))
-    assert "one of whatsapp, telegram, slack, console, json_webhook" in sayso("check", "-c", config, **environ)[2]
-    assert "one of whatsapp, telegram, slack, console (it is 'jsn_webhook')" in sayso("check", "-c", config)[2]
+    assert (
+        "one of whatsapp, telegram, slack, console, json_webhook"
+        in sayso("check", "-c", config, **environ)[2]
+    )
+    assert (
+        "one of whatsapp, telegram, slack, console (it is 'jsn_webhook')"
+        in sayso("check", "-c", config)[2]
+    )
 
 
 def test_secrets_of_an_installed_platform_stay_out_of_the_file(installed: Path, tmp_path: Path):

@@ -8,7 +8,13 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from sayso.agent.tools.context import MAX_TIMER_CHARS, ToolEnvironment, TurnTimers
-from sayso.examples.reminders import ZONE_VARIABLE, cancel_reminder, list_reminders, moment, remind_me
+from sayso.examples.reminders import (
+    ZONE_VARIABLE,
+    cancel_reminder,
+    list_reminders,
+    moment,
+    remind_me,
+)
 from sayso.pending.context import own_context
 from sayso.pending.limits import MAX_TIMERS
 from sayso.pending.turns import Timer
@@ -78,7 +84,10 @@ def test_unknown_phrase_is_refused_with_the_accepted_forms(phrase: str):
 def test_days_keep_the_time_of_day_across_a_clock_change():
     """A day with an extra hour delays the reminder by that hour."""
     evening = datetime(2026, 10, 24, 20, 0, tzinfo=BERLIN).timestamp()
-    assert moment("in 1 day", evening, BERLIN) - evening == moment("tomorrow at 20:00", evening, BERLIN) - evening
+    assert (
+        moment("in 1 day", evening, BERLIN) - evening
+        == moment("tomorrow at 20:00", evening, BERLIN) - evening
+    )
     assert moment("tomorrow at 20:00", evening, BERLIN) - evening == 25 * 3600
 
 
@@ -88,7 +97,12 @@ def test_tool_returns_the_time_of_the_reminder(book):
         "Reminder set for 2026-11-20 09:00 (Europe/Berlin): stretch"
     )
     (timer,) = book.added
-    assert (timer.id, timer.text, timer.note, timer.user) == ("4", "Reminder: stretch", "stretch", "ana")
+    assert (timer.id, timer.text, timer.note, timer.user) == (
+        "4",
+        "Reminder: stretch",
+        "stretch",
+        "ana",
+    )
     assert timer.at == datetime(2026, 11, 20, 9, 0, tzinfo=BERLIN).timestamp()
 
 
@@ -108,7 +122,9 @@ def test_impossible_reminder_is_refused(book):
 
 def test_reminder_above_the_limit_is_refused(book):
     """A conversation has MAX_TIMERS reminders at most; a cancelled one makes room."""
-    book.waiting = tuple(Timer(str(number), NOW + 60, "r", "ana", "r") for number in range(MAX_TIMERS))
+    book.waiting = tuple(
+        Timer(str(number), NOW + 60, "r", "ana", "r") for number in range(MAX_TIMERS)
+    )
     assert "cancel one first" in remind_me(text="x", when="tomorrow")
     cancel_reminder(reminder_id="7")
     assert "Reminder set for" in remind_me(text="x", when="tomorrow")
@@ -118,7 +134,10 @@ def test_people_see_and_cancel_only_their_own_reminders(book):
     """The rule also holds in a group."""
     remind_me(text="late", when="on friday")
     remind_me(text="soon", when="in 5 minutes")
-    lines = ["5: soon, 2026-11-19 10:35 (Europe/Berlin)", "4: late, 2026-11-20 09:00 (Europe/Berlin)"]
+    lines = [
+        "5: soon, 2026-11-19 10:35 (Europe/Berlin)",
+        "4: late, 2026-11-20 09:00 (Europe/Berlin)",
+    ]
     assert list_reminders().splitlines() == lines
     assert cancel_reminder(reminder_id="3") == "You have no reminder 3 here."
     assert cancel_reminder(reminder_id="#5") == f"Cancelled: {lines[0]}"
@@ -135,7 +154,11 @@ def test_reminder_of_an_earlier_turn_is_cancelled_once(book):
 
 def test_tools_report_that_reminders_are_unavailable():
     """`sayso chat` and confirmed actions cannot send a later message."""
-    for told in (remind_me(text="x", when="tomorrow"), list_reminders(), cancel_reminder(reminder_id="1")):
+    for told in (
+        remind_me(text="x", when="tomorrow"),
+        list_reminders(),
+        cancel_reminder(reminder_id="1"),
+    ):
         assert "needs a channel" in told
 
 

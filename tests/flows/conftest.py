@@ -26,7 +26,9 @@ def system() -> Iterator[System]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None, pytest.TestReport, pytest.TestReport]:  # type: ignore[type-arg]
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Iterator[None, pytest.TestReport, pytest.TestReport]:  # type: ignore[type-arg]
     """Add the end of the log of web and workers, and what the platforms got, to the report of a failed test."""
     report: pytest.TestReport = yield
     for name, value in getattr(item, "funcargs", {}).items():

@@ -103,7 +103,9 @@ def _install() -> None:
     """Let this process die before and after scripts and calls of the model."""
     run, send, answer = LuaScripts.arun, httpx2.AsyncClient.send, ChannelAgent.answer
 
-    async def arun(self: LuaScripts, name: str, conversation: str, args: Any = None, *payloads: Any) -> Any:
+    async def arun(
+        self: LuaScripts, name: str, conversation: str, args: Any = None, *payloads: Any
+    ) -> Any:
         given = {} if args is None else args
         if name not in SCRIPTS:
             return await run(self, name, conversation, given, *payloads)
@@ -114,7 +116,9 @@ def _install() -> None:
         die_at(f"after {point}", conversation)
         return result
 
-    async def ask(self: httpx2.AsyncClient, request: httpx2.Request, **options: Any) -> httpx2.Response:
+    async def ask(
+        self: httpx2.AsyncClient, request: httpx2.Request, **options: Any
+    ) -> httpx2.Response:
         is_model = request.url.path.endswith("/chat/completions")
         point = "model"
         if is_model and json.loads(request.content)["messages"][-1]["role"] == "tool":

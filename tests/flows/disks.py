@@ -12,7 +12,9 @@ from sayso.agent import tool
 @tool(description="Wipe a disk", requires_approval=True, preview="Wipe disk {disk}")
 def wipe_disk(disk: str) -> str:
     """Wipe one disk: a line in a file, and a moment in which the worker may die before it can say so."""
-    ledger = os.open(Path(os.environ["SAYSO_DATA"]) / "wiped.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    ledger = os.open(
+        Path(os.environ["SAYSO_DATA"]) / "wiped.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    )
     try:
         os.write(ledger, f"{disk}\n".encode())
     finally:

@@ -52,7 +52,12 @@ STAGES = {
     "unknown": "told unknown",
 }
 
-_MOMENTS: dict[str, Moment] = {"claimed": "claimed", "started": "started", "done": "outcome", "failed": "outcome"}
+_MOMENTS: dict[str, Moment] = {
+    "claimed": "claimed",
+    "started": "started",
+    "done": "outcome",
+    "failed": "outcome",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,13 @@ class Killer:
     """Kills workers of a running system, in a thread during its `with` block, and replaces each dead worker."""
 
     def __init__(
-        self, system: System, ledger: Effects, channel: str, chance: random.Random, *, freeze: float = FREEZE
+        self,
+        system: System,
+        ledger: Effects,
+        channel: str,
+        chance: random.Random,
+        *,
+        freeze: float = FREEZE,
     ) -> None:
         self.blows: list[Blow] = []
         self.ended = 0
@@ -121,7 +132,11 @@ class Killer:
         for name in set(self._redis.smembers("rq:workers")) - set(self._names):
             self._names[name] = int(self._redis.hget(name, "pid") or 0)
         jobs = {pid: self._job_of(name) for name, pid in self._names.items() if self._is_ours(pid)}
-        found = {pid: self._redis.hget(f"rq:job:{job}", "description") for pid, job in jobs.items() if job}
+        found = {
+            pid: self._redis.hget(f"rq:job:{job}", "description")
+            for pid, job in jobs.items()
+            if job
+        }
         return {pid: text.removeprefix("process ") for pid, text in found.items() if text}
 
     def _job_of(self, worker: str) -> str:
@@ -195,7 +210,12 @@ class Killer:
         victims = [worker for worker in awake if worker.pid in pids]
         if not victims or not self._is_complete():
             return
-        if bill and bill not in self._spared and not self._frozen and self._chance.random() < self._freeze_chance:
+        if (
+            bill
+            and bill not in self._spared
+            and not self._frozen
+            and self._chance.random() < self._freeze_chance
+        ):
             self._freeze(victims[0])
         elif self._chance.random() < probability:
             time.sleep(self._chance.random() * delay)

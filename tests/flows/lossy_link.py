@@ -35,12 +35,16 @@ class LossyLink:
             is_replica = threading.Event()
             for end in (client, server):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            answers = threading.Thread(target=self._pump, args=(server, client, is_replica), daemon=True)
+            answers = threading.Thread(
+                target=self._pump, args=(server, client, is_replica), daemon=True
+            )
             answers.start()
             self._pump(client, server, is_replica)
             answers.join()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, is_replica: threading.Event) -> None:
+    def _pump(
+        self, source: socket.socket, sink: socket.socket, is_replica: threading.Event
+    ) -> None:
         with suppress(OSError):  # one end is gone
             while data := source.recv(1 << 16):
                 if b"PSYNC" in data:

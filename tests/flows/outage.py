@@ -70,7 +70,11 @@ class Outage:
             time.sleep(max(0.0, since + seconds - time.monotonic()))
             self.system.redis.restart()
             back = time.monotonic()
-            for person, number, text in self.refused:  # a new signature, because one expires after five minutes
+            for (
+                person,
+                number,
+                text,
+            ) in self.refused:  # a new signature, because one expires after five minutes
                 hook = person.text(number, text)
                 until(lambda hook=hook: self._deliver(*hook).status_code == 200)  # type: ignore[misc]
             until(lambda: not self._spooled(), seconds=PATIENCE)
@@ -105,7 +109,9 @@ class Outage:
             self.refused.append(written)
         return answer.status_code == 200
 
-    def _deliver(self, path: str, signed: SignedWebhook, *, to_sibling: bool = False) -> httpx.Response:
+    def _deliver(
+        self, path: str, signed: SignedWebhook, *, to_sibling: bool = False
+    ) -> httpx.Response:
         """Deliver a webhook over a kept connection: a new client for each webhook costs more than the webhook."""
         headers, body = signed
         url = self.sibling if to_sibling else self.system.url
@@ -117,7 +123,9 @@ class Outage:
 
     def _await_answers(self) -> None:
         deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline and not all(self._is_answered(person) for person in self.people):
+        while time.monotonic() < deadline and not all(
+            self._is_answered(person) for person in self.people
+        ):
             time.sleep(0.05)
         until(self.system.is_settled)
 
@@ -132,7 +140,9 @@ class Outage:
                 continue
             if f"Disk d{person.name} is wiped" in entry["text"]:
                 heard.append(1)
-            heard += [int(number) for number in _SAID.findall(entry["text"])]  # one answer covers a burst
+            heard += [
+                int(number) for number in _SAID.findall(entry["text"])
+            ]  # one answer covers a burst
         return heard
 
     def _tally(self, messages: int, drained: float, answered: float) -> Tally:
@@ -143,7 +153,9 @@ class Outage:
             messages=messages,
             conversations=self.count,
             refused=len(self.refused),
-            lost=sum(len(set(range(1, self.said[chat] + 1)) - set(some)) for chat, some in heard.items()),
+            lost=sum(
+                len(set(range(1, self.said[chat] + 1)) - set(some)) for chat, some in heard.items()
+            ),
             doubled=sum(len(some) - len(set(some)) for some in heard.values()),
             out_of_order=sum(some != sorted(some) for some in heard.values()),
             untold=sum(1 not in heard[person.chat] for person in self._wipers),

@@ -51,7 +51,11 @@ class StrictModel:
     def answer(self, body: dict[str, Any]) -> dict[str, Any] | str:
         """Return the step of the answer to a request, or the name of a failure. Raises InvalidHistory."""
         messages = _read(body["messages"])
-        text = next(each.content for each in reversed(messages) if each.role is Role.USER and "do b" in each.content)
+        text = next(
+            each.content
+            for each in reversed(messages)
+            if each.role is Role.USER and "do b" in each.content
+        )
         wish = _WISH.search(text)
         bill = wish[1] if wish else ""
         self.asked[bill] += 1
@@ -63,10 +67,15 @@ class StrictModel:
                 time.sleep(SLOW_SECONDS)
         calls = [ToolCall(name, {"bill": bill}) for name in ("pay", "note", "book")]
         model = BelievingModel({f"do {bill}": calls})
-        completion = asyncio.run(model.acomplete(model="m", system_prompt="", messages=messages, tools=()))
+        completion = asyncio.run(
+            model.acomplete(model="m", system_prompt="", messages=messages, tools=())
+        )
         said = completion[0]
         if said.tool_calls:
-            made = [{"name": call.tool_name, "arguments": call.parameters, "id": call.id} for call in said.tool_calls]
+            made = [
+                {"name": call.tool_name, "arguments": call.parameters, "id": call.id}
+                for call in said.tool_calls
+            ]
             return {"calls": made}
         return {"text": said.content}
 
@@ -108,13 +117,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        called = Called(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+        called = Called(
+            self.path, {name.lower(): value for name, value in self.headers.items()}, body
+        )
         try:
             self._api.check(called)
             step = self.model.answer(body)
         except (InvalidHistory, Refused) as exc:
             self.model.refused.append(f"{exc}: {json.dumps(body['messages'])[-1500:]}")
-            self._send(400, {"error": {"message": str(exc), "type": "invalid_request_error", "code": None}})
+            self._send(
+                400, {"error": {"message": str(exc), "type": "invalid_request_error", "code": None}}
+            )
             return
         if step == "cut":
             self.close_connection = True

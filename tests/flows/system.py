@@ -65,7 +65,9 @@ def until(what: Callable[[], T], *, seconds: float = PATIENCE) -> T:
     """Call the function until its result is true, and return it. Fails with the last result."""
     deadline = time.monotonic() + seconds
     while not (answer := what()):
-        assert time.monotonic() < deadline, f"did not happen in {seconds:g} s; last answer: {answer!r}"
+        assert time.monotonic() < deadline, (
+            f"did not happen in {seconds:g} s; last answer: {answer!r}"
+        )
         time.sleep(0.02)
     return answer
 
@@ -91,7 +93,9 @@ class System:
         self.url = f"http://127.0.0.1:{free_port()}"
         self.config = folder / "sayso.yaml"
         self.config.write_text(
-            YAML.format(public_url=self.url, url=self.platforms.url, spool=str(spool).lower(), media=media)
+            YAML.format(
+                public_url=self.url, url=self.platforms.url, spool=str(spool).lower(), media=media
+            )
         )
         self.log = folder / "processes.log"
         # One client for all: loading certificates costs 30 ms. No connection is kept, because servers are killed.
@@ -118,7 +122,9 @@ class System:
     def _are_workers_ready(self) -> bool:
         """Return whether all workers are ready. Fails as soon as a process has ended."""
         for process in filter(None, [self.web, *self.workers]):
-            assert process.poll() is None, f"{process.args!r} ended at its start with {process.returncode}"
+            assert process.poll() is None, (
+                f"{process.args!r} ended at its start with {process.returncode}"
+            )
         return self._workers_ready() >= self._wanted
 
     def __exit__(self, *_: object) -> None:
@@ -165,7 +171,9 @@ class System:
     def post(self, path: str, signed: signing.SignedWebhook) -> httpx.Response:
         """Deliver a webhook once."""
         headers, body = signed
-        return self.http.post(f"{self.url}/hooks/{path}", headers=headers, content=body, timeout=PATIENCE)
+        return self.http.post(
+            f"{self.url}/hooks/{path}", headers=headers, content=body, timeout=PATIENCE
+        )
 
     def ledger(self, chat: str) -> list[dict[str, Any]]:
         """Return the messages that arrived at one chat, in order."""
@@ -182,12 +190,16 @@ class System:
     def effects(self, what: str, invoice: str) -> int:
         """Return how often an effect took place, by the invoice desk's own ledger."""
         with closing(sqlite3.connect(self.data / "invoices.sqlite3")) as db:
-            rows = db.execute("SELECT count(*) FROM ledger WHERE what = ? AND id = ?", (what, invoice))
+            rows = db.execute(
+                "SELECT count(*) FROM ledger WHERE what = ? AND id = ?", (what, invoice)
+            )
             return int(rows.fetchone()[0])
 
     def _workers_ready(self) -> int:
         try:
-            return int(self.http.get(f"{self.url}/healthz?full", timeout=5).json().get("workers", 0))
+            return int(
+                self.http.get(f"{self.url}/healthz?full", timeout=5).json().get("workers", 0)
+            )
         except httpx.HTTPError:
             return 0
 
@@ -307,7 +319,9 @@ class SlackPerson(Person):
         ts = f"1795204800.{number:06}"
         fields = {"thread_ts": self.thread} if self.thread else {}
         self.thread = self.thread or ts
-        return self._signed(signing.slack_text(ts, text, user=f"U{self.name}", channel=self.chat, **fields))
+        return self._signed(
+            signing.slack_text(ts, text, user=f"U{self.name}", channel=self.chat, **fields)
+        )
 
     def tapped(self, number: int, data: str) -> tuple[str, signing.SignedWebhook]:
         where = {"channel": self.chat, "thread_ts": self.thread}

@@ -16,7 +16,10 @@ from tests.flows.load import Load
 from tests.flows.system import HurriedPerson, System, TelegramPerson, WhatsAppPerson, until
 
 #: The invoices that people delete: more than the load before and after the backup needs.
-INVOICES = [f"INV-{n}" for n in (1, 3, 4, 7, 8, 11, 12, 15, 18, 19, 22, 23, 26, 29, 31, 34, 35, 38, 40, 45, 47, 51)]
+INVOICES = [
+    f"INV-{n}"
+    for n in (1, 3, 4, 7, 8, 11, 12, 15, 18, 19, 22, 23, 26, 29, 31, 34, 35, 38, 40, 45, 47, 51)
+]
 
 
 def test_backup_under_load_is_restored_on_an_empty_machine():
@@ -68,7 +71,9 @@ def test_backup_under_load_is_restored_on_an_empty_machine():
                     "SELECT id, count(*) FROM ledger WHERE what = 'delete' GROUP BY id"
                 ).fetchall()
             assert {number for _, number in counts} == {1}
-            assert {"INV-58", "INV-60", *load.done, *later.done} <= {invoice for invoice, _ in counts}
+            assert {"INV-58", "INV-60", *load.done, *later.done} <= {
+                invoice for invoice, _ in counts
+            }
 
 
 class Guarded(System):
@@ -76,7 +81,9 @@ class Guarded(System):
 
     def __init__(self, folder: Path, *, workers: int) -> None:
         super().__init__(folder, workers=workers)
-        self.config.write_text(self.config.read_text().replace("confirm_ttl: 0.2", "confirm_ttl: 0.2, access: {}"))
+        self.config.write_text(
+            self.config.read_text().replace("confirm_ttl: 0.2", "confirm_ttl: 0.2, access: {}")
+        )
 
 
 class Restored(Guarded):
@@ -85,13 +92,17 @@ class Restored(Guarded):
     def __init__(self, folder: Path, backup: Path, world: Path) -> None:
         super().__init__(folder, workers=1)
         self._backup, self._world, self.report = backup, world, ""
-        self.config = self.config.rename(backup.parent / self.config.name)  # the old one is in the backup
+        self.config = self.config.rename(
+            backup.parent / self.config.name
+        )  # the old one is in the backup
 
     def process(self, command: str, *args: str) -> subprocess.Popen[bytes]:
         """Restore before the first process starts."""
         if not self.report:
             self.report = self.printed("restore", str(self._backup))
-            shutil.copy(self._world, self.data / FILE)  # invoices are the world outside: no backup brings them back
+            shutil.copy(
+                self._world, self.data / FILE
+            )  # invoices are the world outside: no backup brings them back
         return super().process(command, *args)
 
 

@@ -100,8 +100,12 @@ def test_frozen_bucket_delays_only_downloads(system: System, server: S3Server) -
     assert system.http.get(link).status_code == 200
 
 
-@pytest.mark.parametrize(("kind", "name"), [(WhatsAppPerson, 941), (TelegramPerson, 942), (SlackPerson, 943)])
-def test_file_of_a_tool_reaches_whatsapp(system: System, server: S3Server, kind: type[Person], name: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"), [(WhatsAppPerson, 941), (TelegramPerson, 942), (SlackPerson, 943)]
+)
+def test_file_of_a_tool_reaches_whatsapp(
+    system: System, server: S3Server, kind: type[Person], name: int
+) -> None:
     """The worker stored it. WhatsApp downloads it from the web on the other machine."""
     person = kind(system, name)
     person.say("sales chart")
@@ -142,21 +146,32 @@ def test_upload_to_the_console_reaches_the_worker(system: System) -> None:
     with httpx.Client(base_url=system.url, headers=PAGE, timeout=60) as browser:
         browser.get("/console/web")
         headers = {"X-Sayso-Filename": "a.jpg", "Content-Type": "image/jpeg"}
-        name = browser.post("/console/web/files", content=JPEG, headers=headers).raise_for_status().json()["file"]
-        browser.post("/hooks/web", json={"id": "e1", "text": "look", "files": [name]}).raise_for_status()
+        name = (
+            browser.post("/console/web/files", content=JPEG, headers=headers)
+            .raise_for_status()
+            .json()["file"]
+        )
+        browser.post(
+            "/hooks/web", json={"id": "e1", "text": "look", "files": [name]}
+        ).raise_for_status()
         with browser.stream("GET", "/console/web/events") as feed:
             answer = next(line for line in feed.iter_lines() if f"{len(JPEG)} bytes" in line)
     assert "You said: look" in answer
 
 
-def test_long_text_is_in_the_bucket_until_the_person_is_erased(system: System, server: S3Server) -> None:
+def test_long_text_is_in_the_bucket_until_the_person_is_erased(
+    system: System, server: S3Server
+) -> None:
     """The same holds for files. `people erase` runs on the machine of the web."""
     person = TelegramPerson(system, 961)
     person.say("a long story " * 400)
     person.hears(2)
     photo = system.platforms.host("telegram", signing.JPEG + b"of 961")
     update = signing.telegram_photo(961_900, photo, "look", user=int(person.chat))
-    assert system.post("ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)).status_code == 200
+    assert (
+        system.post("ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)).status_code
+        == 200
+    )
     person.hears()
     until(lambda: stored(server, "texts"))
     before = {folder: set(stored(server, folder)) for folder in ("media", "owners")}
@@ -168,18 +183,25 @@ def test_long_text_is_in_the_bucket_until_the_person_is_erased(system: System, s
 
 @pytest.mark.parametrize(
     ("command", "secret", "told"),
-    [("web", "", "the credentials may not write objects"), ("doctor", "wrong", "the credentials are refused")],
+    [
+        ("web", "", "the credentials may not write objects"),
+        ("doctor", "wrong", "the credentials are refused"),
+    ],
 )
 def test_wrong_credentials_are_reported_in_one_line(
     system: System, server: S3Server, command: str, secret: str, told: str
 ) -> None:
     """No process starts with them, and the doctor finds them beside a running bot."""
     options = ["--port", str(free_port())] if command == "web" else []
-    code, output, errors = system.command(command, *options, **server.environ("reader", secret=secret))
+    code, output, errors = system.command(
+        command, *options, **server.environ("reader", secret=secret)
+    )
     assert code == (3 if command == "web" else 1)
     (line,) = [each for each in (output + errors).splitlines() if told in each]
     assert f"s3://{BUCKET}/shop" in line
-    assert not [word for word in ("reader-secret", "reader-key", "Traceback") if word in output + errors]
+    assert not [
+        word for word in ("reader-secret", "reader-key", "Traceback") if word in output + errors
+    ]
 
 
 def test_no_secret_in_the_logs(system: System) -> None:

@@ -55,10 +55,16 @@ def bots(process: Server) -> Iterator[System]:
     """
     with tempfile.TemporaryDirectory(prefix="sayso-cha-") as folder:
         system = System(Path(folder), environ={"OPENAI_API_KEY": KEY})
-        text = system.config.read_text().replace("agent: {model: offline}", AGENT.format(url=process.url))
-        text = text.replace("messages_per_second: 0}", "messages_per_second: 0, streaming: true, after: say}")
+        text = system.config.read_text().replace(
+            "agent: {model: offline}", AGENT.format(url=process.url)
+        )
+        text = text.replace(
+            "messages_per_second: 0}", "messages_per_second: 0, streaming: true, after: say}"
+        )
         text = text.replace("confirm_ttl: 60", "confirm_ttl: 60\n    after: say")
-        system.config.write_text(text.rstrip() + CLUB.format(url=system.platforms.url, blocked=BLOCKED))
+        system.config.write_text(
+            text.rstrip() + CLUB.format(url=system.platforms.url, blocked=BLOCKED)
+        )
         with system as running:
             yield running
 
@@ -81,7 +87,9 @@ class ConsolePerson(Person):
     def say(self, text: str) -> None:
         for _ in range(2):
             said = {"id": f"e{self._said}", "text": text}
-            self.browser.post("/hooks/web", json=said, headers={"x-sayso-console": "1"}).raise_for_status()
+            self.browser.post(
+                "/hooks/web", json=said, headers={"x-sayso-console": "1"}
+            ).raise_for_status()
         self._said += 1
 
     def hears(self, count: int = 1) -> list[dict[str, Any]]:
@@ -94,7 +102,9 @@ class ConsolePerson(Person):
     def _bubbles(self) -> list[dict[str, Any]]:
         """Return the messages that were not read before; a new chat removes all earlier ones."""
         entries = self.browser.get("/console/poll").json()["entries"]
-        bubbles = [{"at": each["at"], "text": each["html"]} for each in entries if each["type"] == "bubble"]
+        bubbles = [
+            {"at": each["at"], "text": each["html"]} for each in entries if each["type"] == "bubble"
+        ]
         return [each for each in bubbles if each["at"] not in self._heard]
 
     def text(self, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
@@ -122,7 +132,10 @@ def slack(body: bytes) -> tuple[str, signing.SignedWebhook]:
 
 def wants_to_delete(process: Server, invoice: str, *then: dict[str, Any]) -> None:
     """Let the model call the tool that asks for a yes."""
-    process.script({"calls": [{"name": "delete_invoice", "arguments": {"invoice_id": invoice}, "id": "a"}]}, *then)
+    process.script(
+        {"calls": [{"name": "delete_invoice", "arguments": {"invoice_id": invoice}, "id": "a"}]},
+        *then,
+    )
 
 
 def telegram_edit(person: Person, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
@@ -135,12 +148,18 @@ def slack_edit(person: Person, number: int, text: str) -> tuple[str, signing.Sig
     """Return the webhook of an edit of the person's first message."""
     ts, user = f"1795204800.{person.name * 1000 + 1:06}", f"U{person.name}"
     return slack(
-        signing.slack_edit(ts, text, "get rid of it", user=user, channel=person.chat, at=f"1795204999.{number}")
+        signing.slack_edit(
+            ts, text, "get rid of it", user=user, channel=person.chat, at=f"1795204999.{number}"
+        )
     )
 
 
-@pytest.mark.parametrize(("kind", "name", "edit"), [(TelegramPerson, 11, telegram_edit), (SlackPerson, 12, slack_edit)])
-def test_an_edit_that_says_yes_confirms_nothing(bots: System, process: Server, kind, name: int, edit) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "edit"), [(TelegramPerson, 11, telegram_edit), (SlackPerson, 12, slack_edit)]
+)
+def test_an_edit_that_says_yes_confirms_nothing(
+    bots: System, process: Server, kind, name: int, edit
+) -> None:
     """A person who edits an old message wrote it before the question; the agent gets the new text."""
     wants_to_delete(process, "INV-47", {"text": "You changed that to yes."})
     person = kind(bots, name)
@@ -154,7 +173,9 @@ def test_an_edit_that_says_yes_confirms_nothing(bots: System, process: Server, k
 def slack_unfurl(person: Person, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
     """Return the webhook of a change of the person's first message that does not say what it was before."""
     ts, user = f"1795204800.{person.name * 1000 + 1:06}", f"U{person.name}"
-    return slack(signing.slack_edit(ts, text, "", user=user, channel=person.chat, at=f"1795204999.{number}"))
+    return slack(
+        signing.slack_edit(ts, text, "", user=user, channel=person.chat, at=f"1795204999.{number}")
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,13 +196,19 @@ def test_an_edit_without_a_change_keeps_the_question_and_runs_nothing_again(
     assert (bots.effects("delete", invoice), len(process.calls)) == (1, 1)
 
 
-def telegram_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, signing.SignedWebhook]:
+def telegram_tap(
+    person: Person, entry: dict[str, Any], number: int
+) -> tuple[str, signing.SignedWebhook]:
     """Return the webhook of a tap on the first button of a message in the ledger."""
     data, message_id = entry["data"], entry["number"]
-    return telegram(signing.telegram_tap(number, data, user=int(person.chat), message_id=message_id))
+    return telegram(
+        signing.telegram_tap(number, data, user=int(person.chat), message_id=message_id)
+    )
 
 
-def slack_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, signing.SignedWebhook]:
+def slack_tap(
+    person: Person, entry: dict[str, Any], number: int
+) -> tuple[str, signing.SignedWebhook]:
     """Return the webhook of a tap on the first button of a message in the ledger."""
     ts = f"1795204700.{entry['number']:06d}"
     where = {"channel": person.chat, "message_ts": ts, "thread_ts": person.thread}
@@ -203,7 +230,10 @@ def test_a_tap_closes_the_question_and_a_second_one_runs_nothing(
     person = kind(bots, name)
     person.say("get rid of it")
     (question,) = person.hears()
-    asked = {"data": question["buttons"][0]["data"], "number": bots.platforms.sent.index(question) + 1}
+    asked = {
+        "data": question["buttons"][0]["data"],
+        "number": bots.platforms.sent.index(question) + 1,
+    }
     twice(bots, [tap(person, asked, 1)])
     assert person.hears()[0]["text"].startswith(f"Invoice {invoice} is deleted.")
     closed = bots.ledger(person.chat)[0]
@@ -219,11 +249,16 @@ def test_address_behind_a_word_reaches_the_model(bots: System, process: Server) 
     process.script({"text": "Looked."}, {"text": "Looked."})
     link = {"type": "text_link", "offset": 10, "length": 7, "url": "https://shop.example/o/42"}
     person, colleague = TelegramPerson(bots, 35), SlackPerson(bots, 36)
-    visit = signing.telegram_text(935, "Visit our website for details", user=int(person.chat), entities=[link])
+    visit = signing.telegram_text(
+        935, "Visit our website for details", user=int(person.chat), entities=[link]
+    )
     twice(bots, [telegram(visit)])
     person.hears()
     words = "Visit our <https://shop.example/o/42|website> for details"
-    twice(bots, [slack(signing.slack_text("1795204800.936", words, user="U36", channel=colleague.chat))])
+    twice(
+        bots,
+        [slack(signing.slack_text("1795204800.936", words, user="U36", channel=colleague.chat))],
+    )
     colleague.hears()
     said = [body["messages"][-1]["content"] for body in process.bodies]
     assert said == ["Visit our website (https://shop.example/o/42) for details"] * 2
@@ -233,7 +268,9 @@ def test_album_gets_one_answer(bots: System, process: Server) -> None:
     """Telegram sends each of three pictures as an update of its own; the model is asked once, with all three."""
     process.script({"text": "Three cats."})
     person = TelegramPerson(bots, 31)
-    photos = [bots.platforms.host("telegram", signing.JPEG + bytes([number])) for number in range(3)]
+    photos = [
+        bots.platforms.host("telegram", signing.JPEG + bytes([number])) for number in range(3)
+    ]
     captions = ["My cats", "", ""]
     twice(bots, [
         telegram(signing.telegram_photo(900 + at, photo, caption, user=int(person.chat), media_group_id="g1"))
@@ -267,7 +304,9 @@ def test_album_without_a_name_gets_one_answer(bots: System, process: Server) -> 
     assert "My cats" in said[0]["text"]
 
 
-def test_outside_the_window_a_reply_is_held_until_the_person_writes(bots: System, process: Server) -> None:
+def test_outside_the_window_a_reply_is_held_until_the_person_writes(
+    bots: System, process: Server
+) -> None:
     """platforms.md 1.3: from 24 hours after the person's last message on, only a template arrives. The model answers
     after 25 hours, by Redis's clock. The reply waits for the person's message and comes before the next answer.
     """
@@ -293,11 +332,18 @@ def test_outside_the_window_a_reply_is_held_until_the_person_writes(bots: System
 def test_commands_are_answered_without_a_model(bots: System, process: Server) -> None:
     """Every platform answers commands; on Slack the app's slash command does, because Slack accepts no other."""
     process.script()
-    people = [WhatsAppPerson(bots, 51), TelegramPerson(bots, 52), SlackPerson(bots, 53), ConsolePerson(bots)]
+    people = [
+        WhatsAppPerson(bots, 51),
+        TelegramPerson(bots, 52),
+        SlackPerson(bots, 53),
+        ConsolePerson(bots),
+    ]
     for number, (command, words) in enumerate(COMMANDS.items()):
         for person in people:
             if isinstance(person, SlackPerson):
-                said = signing.slack_command(f"c.{number}", command, user=f"U{person.name}", channel=person.chat)
+                said = signing.slack_command(
+                    f"c.{number}", command, user=f"U{person.name}", channel=person.chat
+                )
                 twice(bots, [slack(said)])
             else:
                 person.say(f"/{command}")
@@ -306,7 +352,9 @@ def test_commands_are_answered_without_a_model(bots: System, process: Server) ->
     assert process.calls == []
 
 
-def test_stranger_joins_with_a_code_and_blocked_person_gets_no_reply(bots: System, process: Server) -> None:
+def test_stranger_joins_with_a_code_and_blocked_person_gets_no_reply(
+    bots: System, process: Server
+) -> None:
     """A stranger gets one notice an hour, and the model sees none of their texts before an operator admits them."""
     process.script({"text": "Hello, Ada."})
     stranger, blocked = ClubPerson(bots, 61), ClubPerson(bots, 666)
@@ -379,7 +427,11 @@ def test_text_closes_the_question_like_a_tap(
     person.say(said)
     person.hears()
     closed = bots.ledger(person.chat)[0]
-    assert (closed["buttons"], "INV-47" in closed["text"], shown in closed["text"]) == ([], True, True), closed["text"]
+    assert (closed["buttons"], "INV-47" in closed["text"], shown in closed["text"]) == (
+        [],
+        True,
+        True,
+    ), closed["text"]
     assert bots.effects("delete", "INV-47") == 0
 
 
@@ -391,7 +443,10 @@ def test_draft_before_the_question_becomes_the_question(bots: System, process: S
     person.say("get rid of it")
     until(lambda: any(entry["buttons"] for entry in bots.ledger(person.chat)))
     (question,) = person.hears()
-    asked = {"data": question["buttons"][0]["data"], "number": bots.platforms.sent.index(question) + 1}
+    asked = {
+        "data": question["buttons"][0]["data"],
+        "number": bots.platforms.sent.index(question) + 1,
+    }
     assert "INV-15" in question["text"]
     assert STORY.startswith(question["edits"][0]["text"])
     twice(bots, [slack_tap(person, asked, 1)])
@@ -451,13 +506,19 @@ def test_quoted_message_reaches_the_model_with_its_text(bots: System, process: S
     assert said == ['[replying to: "We open at nine."]\non which days?', "on which days?"]
 
 
-def test_only_the_sender_sees_the_answer_to_an_ephemeral_command(bots: System, process: Server) -> None:
+def test_only_the_sender_sees_the_answer_to_an_ephemeral_command(
+    bots: System, process: Server
+) -> None:
     """Telegram shows such a command to its sender only; an anonymous admin gets a refusal."""
     group = GROUP - 1
-    alone = signing.telegram_text(405_001, "/whoami@acme_bot", user=5_000_000_405, chat=group, ephemeral_message_id=3)
+    alone = signing.telegram_text(
+        405_001, "/whoami@acme_bot", user=5_000_000_405, chat=group, ephemeral_message_id=3
+    )
     alone["message"]["message_id"] = 0
     chat = {"id": group, "type": "supergroup"}
-    admin = signing.telegram_text(405_002, "@acme_bot yes", user=1_087_968_824, chat=group, sender_chat=chat)
+    admin = signing.telegram_text(
+        405_002, "@acme_bot yes", user=1_087_968_824, chat=group, sender_chat=chat
+    )
     for number, update in enumerate((alone, admin)):
         twice(bots, [telegram(update)])
         until(lambda count=number + 1: len(bots.ledger(str(group))) == count)
@@ -468,37 +529,59 @@ def test_only_the_sender_sees_the_answer_to_an_ephemeral_command(bots: System, p
     assert second["text"].startswith("You are writing anonymously")
 
 
-def test_question_of_a_group_that_became_a_supergroup_is_answered_there(bots: System, process: Server) -> None:
+def test_question_of_a_group_that_became_a_supergroup_is_answered_there(
+    bots: System, process: Server
+) -> None:
     """Two public reports: the same person's tap in the supergroup runs the action, once."""
     wants_to_delete(process, "INV-22")
     old, new, owner = -4_000_551, GROUP - 1551, 5_000_000_551
-    twice(bots, [telegram(signing.telegram_text(551_001, "@acme_bot get rid of it", user=owner, chat=old))])
+    twice(
+        bots,
+        [telegram(signing.telegram_text(551_001, "@acme_bot get rid of it", user=owner, chat=old))],
+    )
     until(lambda: len(bots.ledger(str(old))) == 1)
     until(bots.is_settled)
     data = bots.ledger(str(old))[0]["buttons"][0]["data"]
-    moved = {"message_id": 9, "date": 1, "from": {"id": 1087968824, "is_bot": True, "first_name": "Group"}}
+    moved = {
+        "message_id": 9,
+        "date": 1,
+        "from": {"id": 1087968824, "is_bot": True, "first_name": "Group"},
+    }
     moved |= {"chat": {"id": old, "type": "group"}, "migrate_to_chat_id": new}
     twice(bots, [telegram({"update_id": 551_002, "message": moved})])
     twice(bots, [telegram(signing.telegram_tap(551_003, data, user=owner, chat=new))])
-    until(lambda: any(entry["text"].startswith("Invoice INV-22 is deleted.") for entry in bots.ledger(str(new))))
+    until(
+        lambda: any(
+            entry["text"].startswith("Invoice INV-22 is deleted.")
+            for entry in bots.ledger(str(new))
+        )
+    )
     twice(bots, [telegram(signing.telegram_tap(551_004, data, user=owner, chat=new))])
     until(lambda: bots.ledger(str(new))[-1]["text"].startswith("Already done"))
     assert bots.effects("delete", "INV-22") == 1
 
 
 @pytest.mark.parametrize("platform", ["telegram", "slack"])
-def test_refusal_of_a_strangers_tap_in_a_group_is_private(bots: System, process: Server, platform: str) -> None:
+def test_refusal_of_a_strangers_tap_in_a_group_is_private(
+    bots: System, process: Server, platform: str
+) -> None:
     """Only the stranger reads that the button belongs to another person, and the owner's own tap still works."""
     invoice, number = {"telegram": ("INV-18", 411), "slack": ("INV-19", 412)}[platform]
     wants_to_delete(process, invoice)
     group = {"telegram": str(GROUP - number), "slack": f"C{number:08}"}[platform]
-    owner, stranger = {"telegram": (5_000_000_411, 5_000_000_999), "slack": ("U411", "U999")}[platform]
+    owner, stranger = {"telegram": (5_000_000_411, 5_000_000_999), "slack": ("U411", "U999")}[
+        platform
+    ]
     if platform == "telegram":
-        text = signing.telegram_text(411_001, "@acme_bot get rid of it", user=owner, chat=int(group))
+        text = signing.telegram_text(
+            411_001, "@acme_bot get rid of it", user=owner, chat=int(group)
+        )
         twice(bots, [telegram(text)])
     else:
         mention = f"1795204800.{number:06}"
-        said = signing.slack_text(mention, "<@U0BOT> get rid of it", user=owner, channel=group, kind="app_mention")
+        said = signing.slack_text(
+            mention, "<@U0BOT> get rid of it", user=owner, channel=group, kind="app_mention"
+        )
         twice(bots, [slack(said)])
     until(lambda: len(bots.ledger(group)) == 1)
     until(bots.is_settled)
@@ -507,26 +590,41 @@ def test_refusal_of_a_strangers_tap_in_a_group_is_private(bots: System, process:
     def alerts() -> list[dict[str, Any]]:
         """Return what the stranger read: on Telegram the answer to the tap itself."""
         if platform == "telegram":
-            calls = (call["params"] for call in bots.platforms.calls if call["platform"] == "telegram")
+            calls = (
+                call["params"] for call in bots.platforms.calls if call["platform"] == "telegram"
+            )
             return [params for params in calls if params.get("show_alert")]
         return [entry for entry in bots.ledger(group) if entry["raw"].get("user") == stranger]
 
     for count, user in ((2, stranger), (3, owner)):
         if platform == "telegram":
-            tapped = telegram(signing.telegram_tap(411_000 + count, data, user=user, chat=int(group)))
+            tapped = telegram(
+                signing.telegram_tap(411_000 + count, data, user=user, chat=int(group))
+            )
         else:
             block = f"thread:{mention}"
-            tapped = slack(signing.slack_tap(f"g.{count}", data, user=user, channel=group, block_id=block))
+            tapped = slack(
+                signing.slack_tap(f"g.{count}", data, user=user, channel=group, block_id=block)
+            )
         twice(bots, [tapped])
-        until(alerts if user == stranger else lambda: len(bots.ledger(group)) == (2 if platform == "telegram" else 3))
+        until(
+            alerts
+            if user == stranger
+            else lambda: len(bots.ledger(group)) == (2 if platform == "telegram" else 3)
+        )
         until(bots.is_settled)
     (told,) = alerts()
     assert "for the person who asked" in told["text"]
     done = bots.ledger(group)[-1]
-    assert (done["text"].startswith(f"Invoice {invoice} is deleted."), bots.effects("delete", invoice)) == (True, 1)
+    assert (
+        done["text"].startswith(f"Invoice {invoice} is deleted."),
+        bots.effects("delete", invoice),
+    ) == (True, 1)
 
 
-def test_model_is_asked_once_where_the_bot_may_not_write_in_a_channel(bots: System, process: Server) -> None:
+def test_model_is_asked_once_where_the_bot_may_not_write_in_a_channel(
+    bots: System, process: Server
+) -> None:
     """Each message of a Slack channel opens a thread; the second thread knows what the first one learned."""
     process.script({"text": "Hello."}, {"text": "Hello again."})
     bots.platforms.script("slack", "restricted_action_read_only_channel")
@@ -534,7 +632,11 @@ def test_model_is_asked_once_where_the_bot_may_not_write_in_a_channel(bots: Syst
 
     def mention(number: int) -> tuple[str, signing.SignedWebhook]:
         said = signing.slack_text(
-            f"1795204800.{number:06}", "<@U0BOT> hi", user="U37", channel=channel, kind="app_mention"
+            f"1795204800.{number:06}",
+            "<@U0BOT> hi",
+            user="U37",
+            channel=channel,
+            kind="app_mention",
         )
         return slack(said)
 
@@ -542,7 +644,9 @@ def test_model_is_asked_once_where_the_bot_may_not_write_in_a_channel(bots: Syst
         """Return whether the refusal of the first reply is recorded."""
         lanes = f"{PREFIX}*:lane:{Conversation('desk', channel).id}"
         with Redis.from_url(bots.redis.url) as client:
-            return any(client.hexists(lane, "barred") for lane in client.scan_iter(lanes, count=1000))
+            return any(
+                client.hexists(lane, "barred") for lane in client.scan_iter(lanes, count=1000)
+            )
 
     twice(bots, [mention(3701)])
     until(knows_refusal)
@@ -550,6 +654,11 @@ def test_model_is_asked_once_where_the_bot_may_not_write_in_a_channel(bots: Syst
     until(bots.is_settled)
     assert (len(process.bodies), bots.ledger(channel)) == (1, [])
 
-    joined = {"type": "member_joined_channel", "user": "U0BOT", "channel": channel, "team": "T0ACME"}
+    joined = {
+        "type": "member_joined_channel",
+        "user": "U0BOT",
+        "channel": channel,
+        "team": "T0ACME",
+    }
     twice(bots, [slack(signing.slack_event("Ev37", joined)), mention(3703)])
     until(lambda: [entry["text"] for entry in bots.ledger(channel)] == ["Hello again."])

@@ -55,7 +55,10 @@ class ClusterSystem(System):
 @pytest.fixture(scope="module")
 def system() -> Iterator[ClusterSystem]:
     """One set-up for all tests: each leaves a cluster that serves all slots."""
-    with tempfile.TemporaryDirectory(prefix="sayso-clu-") as folder, ClusterSystem(Path(folder)) as system:
+    with (
+        tempfile.TemporaryDirectory(prefix="sayso-clu-") as folder,
+        ClusterSystem(Path(folder)) as system,
+    ):
         yield system
 
 
@@ -85,7 +88,9 @@ def test_people_of_all_shards_are_answered_and_confirm_once(system: ClusterSyste
 
 
 @contextmanager
-def load(system: ClusterSystem, people: list[WhatsAppPerson]) -> Iterator[list[tuple[WhatsAppPerson, str]]]:
+def load(
+    system: ClusterSystem, people: list[WhatsAppPerson]
+) -> Iterator[list[tuple[WhatsAppPerson, str]]]:
     """Yield what was acknowledged, while people write one message after the other."""
     acknowledged: list[tuple[WhatsAppPerson, str]] = []
     ended = threading.Event()
@@ -131,7 +136,9 @@ def test_cluster_is_backed_up_under_load_and_restored_on_one_server(system: Clus
             assert (code, "0 faults: the chain holds" in report) == (0, True), errors
             with connect(server.url) as client:
                 assert len(list(client.scan_iter("sayso:*:lane:*"))) >= 5
-                states = [client.hget(key, "state") for key in client.scan_iter("sayso:*:pending:*")]
+                states = [
+                    client.hget(key, "state") for key in client.scan_iter("sayso:*:pending:*")
+                ]
             assert "unknown" in states
             assert "shown" not in states
         finally:
@@ -139,7 +146,9 @@ def test_cluster_is_backed_up_under_load_and_restored_on_one_server(system: Clus
     asked.say("no")
 
 
-def test_confirmed_action_runs_once_when_its_master_is_killed_under_load(system: ClusterSystem) -> None:
+def test_confirmed_action_runs_once_when_its_master_is_killed_under_load(
+    system: ClusterSystem,
+) -> None:
     """Its replica takes over. Web and workers follow, and whatever was acknowledged is answered.
 
     The new master acknowledges nothing before the old one is back as its replica.
@@ -154,12 +163,21 @@ def test_confirmed_action_runs_once_when_its_master_is_killed_under_load(system:
     with load(system, others) as acknowledged:
         until(lambda: len(acknowledged) > 20)
         old.send(signal.SIGKILL)
-        until(lambda: [node.role() for node in system.redis.nodes if node is not old].count("master") == 3)
+        until(
+            lambda: (
+                [node.role() for node in system.redis.nodes if node is not old].count("master") == 3
+            )
+        )
         old.start()
         hook = asked.text(asked._next(), "yes")
         until(lambda: system.post(*hook).status_code == 200)
         before = len(acknowledged)
-        until(lambda: {person.name for person, _ in acknowledged[before:]} == {person.name for person in others})
+        until(
+            lambda: (
+                {person.name for person, _ in acknowledged[before:]}
+                == {person.name for person in others}
+            )
+        )
     answer(system, asked, "Invoice INV-12 is deleted.")
     assert system.effects("delete", "INV-12") == 1
     until(lambda: not lost(system, acknowledged))
@@ -174,7 +192,9 @@ def fail_over_all(system: ClusterSystem) -> None:
         until(lambda node=replica: node.role() == "master" and system.redis.is_whole())
 
 
-def test_write_after_a_planned_failover_reaches_the_new_master_at_once(system: ClusterSystem) -> None:
+def test_write_after_a_planned_failover_reaches_the_new_master_at_once(
+    system: ClusterSystem,
+) -> None:
     """The old master is a replica now. It says where the slot is, and that it cannot WAIT: the first counts."""
     with connect(system.redis.url) as client:
         connections = Connections.of(client)
@@ -186,7 +206,9 @@ def test_write_after_a_planned_failover_reaches_the_new_master_at_once(system: C
         assert connections.ask("SET", key, "", "PX", 1000, durable=True) == "OK"
 
 
-def test_quiet_web_accepts_the_first_message_after_a_planned_failover(system: ClusterSystem) -> None:
+def test_quiet_web_accepts_the_first_message_after_a_planned_failover(
+    system: ClusterSystem,
+) -> None:
     """It last wrote before the failover, so its table of slots is old."""
     person = TelegramPerson(system, 551)
     person.say("hello")
@@ -196,11 +218,21 @@ def test_quiet_web_accepts_the_first_message_after_a_planned_failover(system: Cl
     until(lambda: any("hello again" in entry["text"] for entry in system.ledger(person.chat)))
 
 
-def lost(system: ClusterSystem, acknowledged: list[tuple[WhatsAppPerson, str]]) -> list[tuple[str, str]]:
+def lost(
+    system: ClusterSystem, acknowledged: list[tuple[WhatsAppPerson, str]]
+) -> list[tuple[str, str]]:
     """Return the acknowledged messages that no reply repeats. Several may be answered by one."""
-    heard = {(entry["chat"], line) for entry in system.platforms.sent for line in entry["text"].splitlines()}
+    heard = {
+        (entry["chat"], line)
+        for entry in system.platforms.sent
+        for line in entry["text"].splitlines()
+    }
     said = [(person.chat, text) for person, text in acknowledged]
-    return [(chat, text) for chat, text in said if not {(chat, text), (chat, f"You said: {text}")} & heard]
+    return [
+        (chat, text)
+        for chat, text in said
+        if not {(chat, text), (chat, f"You said: {text}")} & heard
+    ]
 
 
 def test_queue_server_that_restarts_empty_loses_no_message(system: ClusterSystem) -> None:

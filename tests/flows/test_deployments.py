@@ -34,7 +34,9 @@ def server() -> Iterator[EmbeddedRedis]:
         running.stop()
 
 
-def written(folder: Path, name: str, channel: str, url: str, *, tools: str = "sayso.examples.invoices") -> Path:
+def written(
+    folder: Path, name: str, channel: str, url: str, *, tools: str = "sayso.examples.invoices"
+) -> Path:
     """Write a bot's configuration file and return its path."""
     file = folder / f"{name}.yaml"
     file.write_text(YAML.format(channel=channel, url=url, tools=tools))
@@ -52,9 +54,16 @@ def post(up: Up, channel: str, number: int, text: str) -> None:
 
 def test_two_bots_on_one_redis_answer_their_own_people(server: EmbeddedRedis):
     """Each bot answers its own six messages; every key and queue carries a bot's name, and one bot uses each name."""
-    with short_folder() as first, short_folder() as second, FakePlatforms() as ours, FakePlatforms() as theirs:
+    with (
+        short_folder() as first,
+        short_folder() as second,
+        FakePlatforms() as ours,
+        FakePlatforms() as theirs,
+    ):
         shop = written(first, "shop", "shop-tg", ours.telegram_url)
-        desk = written(second, "desk", "desk-tg", theirs.telegram_url, tools="sayso.examples.reminders")
+        desk = written(
+            second, "desk", "desk-tg", theirs.telegram_url, tools="sayso.examples.reminders"
+        )
         environ = {**ENVIRON, "REDIS_URL": server.url}
         options = ("--workers", "1")
         with (
@@ -75,12 +84,18 @@ def test_two_bots_on_one_redis_answer_their_own_people(server: EmbeddedRedis):
                 keys = list(client.scan_iter("*", count=1000))
                 names = ("sayso:shop:", "sayso:desk:")
                 assert [key for key in keys if not key.startswith((*names, "rq:"))] == []
-                assert client.smembers("rq:queues") == {"rq:queue:sayso-shop", "rq:queue:sayso-desk"}
+                assert client.smembers("rq:queues") == {
+                    "rq:queue:sayso-shop",
+                    "rq:queue:sayso-desk",
+                }
             with short_folder() as third:
                 other = written(third, "shop", "other-tg", theirs.telegram_url)
                 command = ("--config", other, "--data", third / "data")
                 for process in (("web", "--port", free_port()), ("worker",)):
                     code, _, errors = sayso(*process, *command, **environ)
                     assert (code, "Traceback" in errors) == (3, False)
-                    assert "another bot uses the name 'shop' on this Redis, with the channels shop-tg" in errors
+                    assert (
+                        "another bot uses the name 'shop' on this Redis, with the channels shop-tg"
+                        in errors
+                    )
                     assert "give this configuration a `name:` of its own" in errors

@@ -26,7 +26,9 @@ def system() -> Iterator[System]:
     with tempfile.TemporaryDirectory(prefix="sayso-era-") as folder:
         one = System(Path(folder), workers=1)
         one.config.write_text(
-            one.config.read_text().replace("tools: [sayso.examples", "tools: [sayso.examples.reminders, sayso.examples")
+            one.config.read_text().replace(
+                "tools: [sayso.examples", "tools: [sayso.examples.reminders, sayso.examples"
+            )
         )
         with one as running:
             yield running
@@ -35,7 +37,9 @@ def system() -> Iterator[System]:
 def places_of(system: System, words: str) -> list[str]:
     """Return the files of the data folder that contain these words."""
     files = [path for path in system.data.rglob("*") if path.is_file()]
-    return [str(path.relative_to(system.data)) for path in files if words.encode() in path.read_bytes()]
+    return [
+        str(path.relative_to(system.data)) for path in files if words.encode() in path.read_bytes()
+    ]
 
 
 def erase(system: System, channel: str, user: str) -> subprocess.CompletedProcess[str]:
@@ -44,7 +48,12 @@ def erase(system: System, channel: str, user: str) -> subprocess.CompletedProces
     command = [sys.executable, "-m", "sayso", "people", "erase", channel, user]
     options = ["--config", str(system.config), "--data", str(system.data)]
     return subprocess.run(
-        [*command, *options], env=environ, text=True, capture_output=True, timeout=PATIENCE, check=False
+        [*command, *options],
+        env=environ,
+        text=True,
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
     )
 
 
@@ -55,19 +64,34 @@ def test_erasure_leaves_no_byte_of_the_person_on_the_disk(system: System) -> Non
     bob.hears()
     ana.say(f"{MINE} " * 290)
     ana.hears(2)
-    for words in (f"I am {MINE}", f"remind me in 3000 seconds to {MINE}", f"wipe disk {MINE}", "yes"):
+    for words in (
+        f"I am {MINE}",
+        f"remind me in 3000 seconds to {MINE}",
+        f"wipe disk {MINE}",
+        "yes",
+    ):
         ana.say(words)
         assert len(ana.hears()) == 1
     (system.data / "wiped.txt").unlink()  # the tool's own record
     photo = system.platforms.host("telegram", signing.JPEG + MINE.encode())
     update = signing.telegram_photo(41_900, photo, f"look at {MINE}", user=int(ana.chat))
-    assert system.post("ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)).status_code == 200
+    assert (
+        system.post("ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)).status_code
+        == 200
+    )
     ana.hears()
     ana.say(f"wipe disk {MINE}-2")
     ana.hears()
-    until(lambda: {place.split("/")[0] for place in places_of(system, MINE)} >= {"redis", "media", "texts", "bots"})
+    until(
+        lambda: (
+            {place.split("/")[0] for place in places_of(system, MINE)}
+            >= {"redis", "media", "texts", "bots"}
+        )
+    )
     done = erase(system, "ops-tg", ana.chat)
-    assert (done.returncode, "What remains, and until when" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert (done.returncode, "What remains, and until when" in done.stdout) == (0, True), (
+        done.stdout + done.stderr
+    )
     until(lambda: not places_of(system, MINE), seconds=10)
     assert places_of(system, OTHERS)
     ana.say("yes")

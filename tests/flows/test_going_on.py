@@ -80,8 +80,12 @@ class Shop(System):
 
     def __init__(self, folder: Path, model: StrictModel, chance: float) -> None:
         super().__init__(folder, workers=1, environ={"OPENAI_API_KEY": KEY, CHANCE: str(chance)})
-        places = 4 if KILLS else 1  # at chosen points, a death should end the work for one person only
-        self.config.write_text(YAML.format(public_url=self.url, url=self.platforms.url, model=model.url, places=places))
+        places = (
+            4 if KILLS else 1
+        )  # at chosen points, a death should end the work for one person only
+        self.config.write_text(
+            YAML.format(public_url=self.url, url=self.platforms.url, model=model.url, places=places)
+        )
 
     def start_worker(self) -> subprocess.Popen[bytes]:
         """Start the parent of the workers."""
@@ -94,7 +98,10 @@ class Shop(System):
         A worker that died when all was done has left its lease, which nothing but a message takes up.
         """
         numbers, waiting = self.look_at(conversation)
-        is_held = bool(numbers.get("token")) and float(numbers.get("until", 0)) / 1000 > time.time() - REST_SECONDS
+        is_held = (
+            bool(numbers.get("token"))
+            and float(numbers.get("until", 0)) / 1000 > time.time() - REST_SECONDS
+        )
         return waiting == 0 and not is_held
 
     def look_at(self, conversation: str) -> tuple[dict[str, str], int]:
@@ -126,9 +133,14 @@ class Request:
         all_text = "\n".join(self.texts)
         found = []
         for name, word in (("pay", "Paid"), ("note", "Noted"), ("book", "Booked")):
-            begun, done = effects[f"{name} {self.bill}", "begin"], effects[f"{name} {self.bill}", "effect"]
+            begun, done = (
+                effects[f"{name} {self.bill}", "begin"],
+                effects[f"{name} {self.bill}", "effect"],
+            )
             says_done = f"{word} {self.bill}." in all_text
-            says_unknown = TEXTS.unknown(name if name == "note" else f"{name.title()} {self.bill}") in all_text
+            says_unknown = (
+                TEXTS.unknown(name if name == "note" else f"{name.title()} {self.bill}") in all_text
+            )
             if begun > 1 or done > 1:
                 found.append(f"{name} took effect {done} times")
             if says_done and not done:
@@ -137,18 +149,28 @@ class Request:
             if begun and not is_told:
                 found.append(f"{name} is untold")
         marked = TEXTS.repeated("")
-        most = max(Counter(text for text in self.texts if not text.startswith(marked)).values(), default=0)
+        most = max(
+            Counter(text for text in self.texts if not text.startswith(marked)).values(), default=0
+        )
         if most > self.acts:
             found.append("a message came twice without a mark")
         if self.yeses == 0:
             found.append("no question arrived")
-        has_end = "book done" in all_text or "unknown: " in all_text or (fails and self._says_why(all_text))
+        has_end = (
+            "book done" in all_text
+            or "unknown: " in all_text
+            or (fails and self._says_why(all_text))
+        )
         if not has_end:
             found.append("the rest is missing and nothing says so")
         return found
 
     def _says_why(self, text: str) -> bool:
-        lost = [text for name, text in catalogue("en").items() if name.startswith(("lost_", "model_lost"))]
+        lost = [
+            text
+            for name, text in catalogue("en").items()
+            if name.startswith(("lost_", "model_lost"))
+        ]
         reasons = (TEXTS.rest_missing(), *lost)
         return any(reason in text for reason in reasons)
 
@@ -179,7 +201,9 @@ class Buyer(TelegramPerson):
         """Say yes by text, by a tap, or both, delivered once or twice. Return how many acts that are."""
         typed = self.text(self._next(), "yes")
         tapped = self.tapped(self._next(), question["buttons"][0]["data"])
-        hooks = chance.choice(([typed], [tapped], [typed, tapped], [typed, typed], [tapped, tapped]))
+        hooks = chance.choice(
+            ([typed], [tapped], [typed, tapped], [typed, typed], [tapped, tapped])
+        )
         for hook in hooks:
             self._post(hook)
         return len({id(hook) for hook in hooks})
@@ -221,7 +245,9 @@ def effects_of(shop: Shop) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.skipif(bool(KILLS), reason="the random run has a system of its own")
-def test_death_at_each_point_and_failures_of_the_model_leave_no_request_untold(shop: Shop, model: StrictModel) -> None:
+def test_death_at_each_point_and_failures_of_the_model_leave_no_request_untold(
+    shop: Shop, model: StrictModel
+) -> None:
     """Each person meets one death, or one failure of the model; all of them write at once."""
     cases = [(point, "") for point in POINTS] + [("", failure) for failure in FAILURES] + [("", "")]
 
@@ -261,7 +287,9 @@ def test_redis_killed_while_the_agent_goes_on_loses_nothing(shop: Shop, model: S
 if KILLS:  # asked for by `make kills-after`
 
     @pytest.mark.timeout(600 + 10 * KILLS)
-    def test_nothing_is_lost_doubled_or_untold_in_many_deaths_at_random(shop: Shop, model: StrictModel) -> None:
+    def test_nothing_is_lost_doubled_or_untold_in_many_deaths_at_random(
+        shop: Shop, model: StrictModel
+    ) -> None:
         """Workers die at any point of any turn."""
         requests: list[Request] = []
         began = time.monotonic()
@@ -274,24 +302,39 @@ if KILLS:  # asked for by `make kills-after`
                 requests.append(buyer.ask(f"b{number}x{count}", chance))
                 if number == 0:
                     deaths = len(happened(shop.data))
-                    say(f"{time.monotonic() - began:5.0f} s, {deaths} deaths, {len(requests)} requests")
+                    say(
+                        f"{time.monotonic() - began:5.0f} s, {deaths} deaths, {len(requests)} requests"
+                    )
 
         with ThreadPoolExecutor(PEOPLE) as pool:
             list(pool.map(come, range(PEOPLE)))
         effects = effects_of(shop)
         say(report(requests, effects, happened(shop.data)))
-        assert [f"{fault}: {request}" for request in requests for fault in request.faults(effects)] == []
+        assert [
+            f"{fault}: {request}" for request in requests for fault in request.faults(effects)
+        ] == []
         assert model.refused == []
 
 
 def report(requests: list[Request], effects: Counter[tuple[str, str]], deaths: list[str]) -> str:
     """Return the figures of a random run."""
     whole = sum("book done" in "\n".join(request.texts) for request in requests)
-    faults = Counter(re.sub(r"\d+", "n", fault) for request in requests for fault in request.faults(effects))
+    faults = Counter(
+        re.sub(r"\d+", "n", fault) for request in requests for fault in request.faults(effects)
+    )
     done = sum(count for (_, step), count in effects.items() if step == "effect")
     rows = [f"| {point} | {count} |" for point, count in Counter(deaths).most_common()]
     head = f"{len(deaths)} deaths, {len(requests)} requests, {done} effects, {whole} requests done to their end"
-    return "\n".join(["", head, f"faults: {dict(faults) or 'none'}", "| the worker died | times |", "|---|---|", *rows])
+    return "\n".join(
+        [
+            "",
+            head,
+            f"faults: {dict(faults) or 'none'}",
+            "| the worker died | times |",
+            "|---|---|",
+            *rows,
+        ]
+    )
 
 
 def say(text: str) -> None:

@@ -24,7 +24,12 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import webhooks as signing
-from sayso.testing.simulation.outcomes import BillResult, BillStatement, judge_bill, statements_by_bill
+from sayso.testing.simulation.outcomes import (
+    BillResult,
+    BillStatement,
+    judge_bill,
+    statements_by_bill,
+)
 from sayso.testing.simulation.tools import EffectEntry, Effects
 from sayso.workers.lease import LEASE_MS
 from tests.flows import points
@@ -94,7 +99,12 @@ MARK = TEXTS.repeated("")
         ([CORRECTED, UNKNOWN], [BEGUN, EFFECT], 1, "told correction and unknown"),
         (["Paid b1.", "Paid b1."], [BEGUN, EFFECT], 1, "answered 2 times to 1 acts"),
         (["You said: yes"], [], 1, "told nothing"),
-        (["Charged b1."], [entry("begin", "k1"), entry("effect", "k2")], 1, "its idempotency key changed"),
+        (
+            ["Charged b1."],
+            [entry("begin", "k1"), entry("effect", "k2")],
+            1,
+            "its idempotency key changed",
+        ),
     ],
 )
 def test_the_judge_names_every_broken_promise(
@@ -137,17 +147,23 @@ def running() -> Iterator[Running]:
 
 
 @pytest.mark.timeout(180 + 2 * COUNT)
-def test_confirmations_cut_short_by_kill_9_have_one_effect_at_most_and_a_true_outcome(running: Running) -> None:
+def test_confirmations_cut_short_by_kill_9_have_one_effect_at_most_and_a_true_outcome(
+    running: Running,
+) -> None:
     """The killer ends two workers again and again at random moments between claim and outcome, and right after it."""
     till, arrivals, ledger = running.till, running.arrivals, running.ledger
-    with Killer(till, ledger, CHANNEL, random.Random(), freeze=FREEZE if COUNT >= 1000 else 0.0) as killer:
+    with Killer(
+        till, ledger, CHANNEL, random.Random(), freeze=FREEZE if COUNT >= 1000 else 0.0
+    ) as killer:
         visits = crowd(till, arrivals, killer)
     until(lambda: not killer.at_work() and till.is_quiet(), seconds=PATIENCE)
     until(arrivals.has_read_all)
     cases = review(visits, arrivals, ledger)
     say(report(cases, killer))
     assert [f"{case.visit.bill}: {fault}" for case in cases for fault in case.verdict.faults] == []
-    assert [case.visit.bill for case in cases if working_seconds(case.visit, killer) > WORK_SECONDS] == []
+    assert [
+        case.visit.bill for case in cases if working_seconds(case.visit, killer) > WORK_SECONDS
+    ] == []
     assert killer.kills >= KILLS
 
 
@@ -166,9 +182,13 @@ AT_EACH_POINT: Mapping[str, tuple[str, int, int]] = {
 @pytest.mark.timeout(180 + 120 * ROUNDS)
 def test_only_a_kill_between_effect_and_result_leaves_doubt(running: Running) -> None:
     """A tool that says where its effect begins is run once more by the next worker if it had not got there."""
-    found = Counter(ending for number in range(ROUNDS) for ending in killed_at_each_point(running, number))
+    found = Counter(
+        ending for number in range(ROUNDS) for ending in killed_at_each_point(running, number)
+    )
     for point in AT_EACH_POINT:
-        say(f"{point:18} {[(ending, count) for (at, *ending), count in found.items() if at == point]}")
+        say(
+            f"{point:18} {[(ending, count) for (at, *ending), count in found.items() if at == point]}"
+        )
     assert found == {(point, *expected): ROUNDS for point, expected in AT_EACH_POINT.items()}
 
 
@@ -176,7 +196,9 @@ def killed_at_each_point(running: Running, number: int) -> list[tuple[str, str, 
     """Kill all workers while each of these people's payments is at another point. Return what became of each."""
     till = running.till
     bills = {point: f"b{900_000 + 10 * number + at}" for at, point in enumerate(AT_EACH_POINT)}
-    people = {point: Customer(till, 900_000 + 10 * number + at) for at, point in enumerate(AT_EACH_POINT)}
+    people = {
+        point: Customer(till, 900_000 + 10 * number + at) for at, point in enumerate(AT_EACH_POINT)
+    }
     for point, person in people.items():
         persist(person, person.text(person._next(), f'/wire bill={bills[point]} point="{point}"'))
     for point, person in people.items():
@@ -204,7 +226,9 @@ def killed_at_each_point(running: Running, number: int) -> list[tuple[str, str, 
     outcomes = []
     for point, person in people.items():
         entries = [each for each in running.ledger.read() if each.bill == bills[point]]
-        told = statements_by_bill(each.text for each in running.arrivals.chats[person.chat])[bills[point]]
+        told = statements_by_bill(each.text for each in running.arrivals.chats[person.chat])[
+            bills[point]
+        ]
         verdict = judge_bill(told, entries, 1)
         assert verdict.faults == (), point
         steps = Counter(each.step for each in entries)
@@ -237,7 +261,10 @@ class Till(System):
     def is_quiet(self) -> bool:
         """Return whether no turn and no reply waits anywhere."""
         with Redis.from_url(self.redis.url) as client:
-            return not any(next(client.scan_iter(f"{PREFIX}*:{kind}:*", count=1000), None) for kind in ("in", "out"))
+            return not any(
+                next(client.scan_iter(f"{PREFIX}*:{kind}:*", count=1000), None)
+                for kind in ("in", "out")
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +300,9 @@ class Arrivals:
 
     def about(self, chat: str, bill: str) -> list[tuple[Arrival, BillStatement]]:
         """Return the messages about one bill that a chat got so far."""
-        arrived = [arrival for arrival in self.chats[chat][:] if f"{bill} " in f"{_words(arrival.text)} "]
+        arrived = [
+            arrival for arrival in self.chats[chat][:] if f"{bill} " in f"{_words(arrival.text)} "
+        ]
         return [(arrival, statements_by_bill([arrival.text])[bill][0]) for arrival in arrived]
 
     def _follow(self) -> None:
@@ -283,7 +312,9 @@ class Arrivals:
     def _take(self) -> None:
         for sent in self._platforms.sent[self._read :]:
             self._read += 1
-            self.chats[sent["chat"]].append(Arrival(time.monotonic(), sent["text"], sent["buttons"]))
+            self.chats[sent["chat"]].append(
+                Arrival(time.monotonic(), sent["text"], sent["buttons"])
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +385,9 @@ def _watched(coming: set[Future[None]]) -> set[Future[None]]:
     return waiting
 
 
-def confirm(customer: Customer, arrivals: Arrivals, bill: str, tool: str, chance: random.Random) -> Visit:
+def confirm(
+    customer: Customer, arrivals: Arrivals, bill: str, tool: str, chance: random.Random
+) -> Visit:
     """Ask for a payment, read the question, decide, and await the outcome. A person who was too early repeats it."""
     acts, decided_at, told_at = 0, 0.0, 0.0
     persist(customer, customer.text(customer._next(), f"/{tool} bill={bill}"))
@@ -374,7 +407,9 @@ def decide(customer: Customer, question: Arrival, manner: str) -> int:
     if manner.startswith("text"):
         hooks = [customer.text(customer._next(), "yes")]
     else:
-        hooks = [customer.tapped(customer._next(), data) for _ in range(2 if manner == "two taps" else 1)]
+        hooks = [
+            customer.tapped(customer._next(), data) for _ in range(2 if manner == "two taps" else 1)
+        ]
     for hook in hooks:
         for _ in range(2 if manner.endswith("twice delivered") else 1):
             persist(customer, hook)
@@ -388,16 +423,24 @@ def persist(customer: Customer, hook: tuple[str, signing.SignedWebhook]) -> None
 
 def heard(arrivals: Arrivals, chat: str, bill: str, kind: str) -> list[Arrival]:
     """Return the messages of this kind; none when the deadline passes."""
-    return within(lambda: [arrival for arrival, telling in arrivals.about(chat, bill) if telling.kind == kind])
+    return within(
+        lambda: [arrival for arrival, telling in arrivals.about(chat, bill) if telling.kind == kind]
+    )
 
 
 def outcome_at(arrivals: Arrivals, chat: str, bill: str, acts: int) -> float:
     """Return when the outcome arrived; 0 when every act so far was too early, or when the deadline passes."""
 
     def answered() -> list[float]:
-        told = [(arrival, telling) for arrival, telling in arrivals.about(chat, bill) if telling.kind != "question"]
+        told = [
+            (arrival, telling)
+            for arrival, telling in arrivals.about(chat, bill)
+            if telling.kind != "question"
+        ]
         outcomes = [arrival.at for arrival, telling in told if telling.kind != "early"]
-        early = sum(telling.kind == "early" for _, telling in told)  # a marked message may be the first to arrive
+        early = sum(
+            telling.kind == "early" for _, telling in told
+        )  # a marked message may be the first to arrive
         return outcomes or [0.0] * (early >= acts)
 
     return (within(answered) or [0.0])[0]
@@ -416,15 +459,23 @@ def review(visits: Sequence[Visit], arrivals: Arrivals, ledger: Effects) -> list
     entries: dict[str, list[EffectEntry]] = defaultdict(list)
     for line in ledger.read():
         entries[line.bill].append(line)
-    told = {chat: statements_by_bill(arrival.text for arrival in arrived) for chat, arrived in arrivals.chats.items()}
-    return [Case(visit, judge_bill(told[visit.chat][visit.bill], entries[visit.bill], visit.acts)) for visit in visits]
+    told = {
+        chat: statements_by_bill(arrival.text for arrival in arrived)
+        for chat, arrived in arrivals.chats.items()
+    }
+    return [
+        Case(visit, judge_bill(told[visit.chat][visit.bill], entries[visit.bill], visit.acts))
+        for visit in visits
+    ]
 
 
 def working_seconds(visit: Visit, killer: Killer) -> float:
     """Return how long a person waited, without the leases of workers hit while processing that conversation."""
     place = Conversation(CHANNEL, visit.chat).id
     since = visit.decided_at - DEATH_SECONDS
-    hits = sum(blow.conversation == place and since < blow.at < visit.told_at for blow in killer.blows)
+    hits = sum(
+        blow.conversation == place and since < blow.at < visit.told_at for blow in killer.blows
+    )
     return max(0.0, visit.told_at - visit.decided_at - hits * DEATH_SECONDS)
 
 
@@ -432,7 +483,9 @@ def report(cases: Sequence[Case], killer: Killer) -> str:
     """Return the table of one run."""
     columns = ("done", "failed", "unknown", "corrected", "not started")
     head = ["", "confirmations", "effects", *columns, "doubled", "untold", "untrue"]
-    groups = [(tool, [case for case in cases if case.visit.tool == tool]) for tool in dict.fromkeys(TOOLS)]
+    groups = [
+        (tool, [case for case in cases if case.visit.tool == tool]) for tool in dict.fromkeys(TOOLS)
+    ]
     rows = [[name, *_counts(some, columns)] for name, some in [*groups, ("all", list(cases))]]
     waits = [case.visit.told_at - case.visit.decided_at for case in cases if case.visit.told_at]
     works = [working_seconds(case.visit, killer) for case in cases if case.visit.told_at]
@@ -464,7 +517,11 @@ def _counts(cases: Sequence[Case], columns: Sequence[str]) -> list[str]:
     endings = [case.verdict.ending for case in cases]
     doubled = sum(case.verdict.effects > 1 for case in cases)
     untrue = sum(bool(case.verdict.faults) for case in cases)
-    counts = [len(cases), sum(case.verdict.effects for case in cases), *(endings.count(name) for name in columns)]  # type: ignore[arg-type]
+    counts = [
+        len(cases),
+        sum(case.verdict.effects for case in cases),
+        *(endings.count(name) for name in columns),
+    ]  # type: ignore[arg-type]
     return [str(count) for count in [*counts, doubled, endings.count("untold"), untrue]]
 
 

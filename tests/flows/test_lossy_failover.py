@@ -22,7 +22,12 @@ HALTED = keys_of(0, "sayso:sayso:")[2]
 #: People of each kind.
 EACH = 3
 #: What only notices say.
-NOTICES = ("made me forget what you wrote", "so I closed this question", "This is what I still know", "cannot tell")
+NOTICES = (
+    "made me forget what you wrote",
+    "so I closed this question",
+    "This is what I still know",
+    "cannot tell",
+)
 
 
 class LaggingReplica:
@@ -53,14 +58,20 @@ class LaggingReplica:
 @pytest.fixture
 def system() -> Iterator[System]:
     """Run a separate system, because its Redis loses data."""
-    with tempfile.TemporaryDirectory(prefix="sayso-lag-") as folder, System(Path(folder)) as running:
+    with (
+        tempfile.TemporaryDirectory(prefix="sayso-lag-") as folder,
+        System(Path(folder)) as running,
+    ):
         yield running
 
 
 def test_person_whose_yes_was_lost_is_told(system: System) -> None:
     """No effect is doubled, even if the web process restarts while everything is halted."""
     kinds = ("asked before", "asked in the lost time", "cut off", "open", "talks")
-    people = {kind: [TelegramPerson(system, 100 * place + n) for n in range(EACH)] for place, kind in enumerate(kinds)}
+    people = {
+        kind: [TelegramPerson(system, 100 * place + n) for n in range(EACH)]
+        for place, kind in enumerate(kinds)
+    }
     with tempfile.TemporaryDirectory(prefix="sayso-lag-") as folder:
         replica = LaggingReplica(system, Path(folder))
         for kind in ("asked before", "cut off", "open"):
@@ -82,7 +93,11 @@ def test_person_whose_yes_was_lost_is_told(system: System) -> None:
         everyone = [person for each in people.values() for person in each]
         until(lambda: all(_is_told(person) for person in everyone))
         for person in people["asked in the lost time"]:
-            until(lambda person=person: system.post(*person.text(900 + person.name, "yes")).status_code == 200)
+            until(
+                lambda person=person: (
+                    system.post(*person.text(900 + person.name, "yes")).status_code == 200
+                )
+            )
             until(lambda person=person: "I do not know what you are answering" in _last(person))
         effects = Counter((system.data / "wiped.txt").read_text().split())
         assert max(effects.values()) == 1

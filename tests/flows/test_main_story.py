@@ -12,7 +12,15 @@ import pytest
 
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
-from tests.flows.system import HurriedPerson, Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
+from tests.flows.system import (
+    HurriedPerson,
+    Person,
+    SlackPerson,
+    System,
+    TelegramPerson,
+    WhatsAppPerson,
+    until,
+)
 
 
 def people(*names: int) -> list[tuple[type[Person], int]]:
@@ -33,7 +41,9 @@ def test_late_yes_runs_nothing_and_reports_the_expiry(system: System, kind: type
 
 
 @pytest.mark.parametrize(("kind", "name"), people(11, 12, 13))
-def test_unrelated_message_drops_the_action_and_reports_it(system: System, kind: type[Person], name: int) -> None:
+def test_unrelated_message_drops_the_action_and_reports_it(
+    system: System, kind: type[Person], name: int
+) -> None:
     """After an unrelated message nothing destructive is pending: the next yes runs nothing."""
     person = kind(system, name)
     person.say("delete invoice INV-55")
@@ -68,14 +78,19 @@ def test_a_stranger_cannot_confirm(system: System, kind: type[Person], name: int
         (SlackPerson, 33, "INV-3", "sí"),
     ],
 )
-def test_typed_yes_runs_the_action_once(system: System, kind: type[Person], name: int, invoice: str, yes: str) -> None:
+def test_typed_yes_runs_the_action_once(
+    system: System, kind: type[Person], name: int, invoice: str, yes: str
+) -> None:
     """Each webhook comes twice; the action takes effect once, and each reply arrives once."""
     person = kind(system, name)
     person.say(f"delete invoice {invoice}")
     preview = person.hears()[0]
     assert invoice in preview["text"]
     confirm, refuse = (button["label"] for button in preview["buttons"])
-    assert (confirm, refuse) == ("Yes" if kind is WhatsAppPerson else f"Delete invoice {invoice}", "No")
+    assert (confirm, refuse) == (
+        "Yes" if kind is WhatsAppPerson else f"Delete invoice {invoice}",
+        "No",
+    )
     assert system.effects("delete", invoice) == 0
     person.say(yes)
     assert person.hears()[0]["text"].startswith(f"Invoice {invoice} is deleted.")
@@ -108,7 +123,9 @@ def test_tap_runs_the_action_once_and_a_second_tap_is_told_so(
     ("kind", "name", "invoice"),
     [(WhatsAppPerson, 44, "INV-15"), (TelegramPerson, 45, "INV-18"), (SlackPerson, 46, "INV-19")],
 )
-def test_a_deletion_is_undone_once_by_its_button(system: System, kind: type[Person], name: int, invoice: str) -> None:
+def test_a_deletion_is_undone_once_by_its_button(
+    system: System, kind: type[Person], name: int, invoice: str
+) -> None:
     """The outcome carries an Undo button; a second tap restores nothing more. Channels without a price say so."""
     person = kind(system, name)
     person.say(f"delete invoice {invoice}")
@@ -171,7 +188,9 @@ def test_messages_of_one_person_are_answered_in_order(system: System) -> None:
         person.say(f"message {number}")
     until(lambda: any("message 9" in entry["text"] for entry in system.ledger(person.chat)))
     until(system.is_settled)
-    answered = re.findall(r"message (\d)", " ".join(entry["text"] for entry in system.ledger(person.chat)))
+    answered = re.findall(
+        r"message (\d)", " ".join(entry["text"] for entry in system.ledger(person.chat))
+    )
     assert answered == [str(number) for number in range(10)]
 
 
@@ -190,14 +209,18 @@ def test_a_forged_webhook_gets_403(system: System, kind: type[Person], name: int
     """The web refuses a webhook with a changed signature or secret, and the bot answers nothing."""
     person = kind(system, name)
     path, (headers, body) = person.text(9, "hello")
-    forged = {key: value[:-3] + "AAA" if key.startswith("x-") else value for key, value in headers.items()}
+    forged = {
+        key: value[:-3] + "AAA" if key.startswith("x-") else value for key, value in headers.items()
+    }
     assert system.post(path, (forged, body)).status_code == 403
     assert system.ledger(person.chat) == []
 
 
 def test_an_unknown_channel_gets_404(system: System) -> None:
     """The web has no default channel for an unknown name."""
-    assert system.post("nobody", signing.telegram_hook(fakes.TELEGRAM_SECRET, {})).status_code == 404
+    assert (
+        system.post("nobody", signing.telegram_hook(fakes.TELEGRAM_SECRET, {})).status_code == 404
+    )
 
 
 def test_reply_is_sent_again_after_a_rate_limit(system: System) -> None:
@@ -209,7 +232,9 @@ def test_reply_is_sent_again_after_a_rate_limit(system: System) -> None:
     assert until(person.hears_nothing_more)
 
 
-def whatsapp_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.SignedWebhook]:
+def whatsapp_says(
+    person: Person, number: int, text: str, quoted: str
+) -> tuple[str, signing.SignedWebhook]:
     """Return the webhook of a typed message that quotes another message."""
     form = signing.whatsapp_text(
         f"SM{number:032x}",
@@ -222,14 +247,18 @@ def whatsapp_says(person: Person, number: int, text: str, quoted: str) -> tuple[
     return "shop-wa", signing.whatsapp_hook(url, fakes.TWILIO_AUTH_TOKEN, form)
 
 
-def telegram_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.SignedWebhook]:
+def telegram_says(
+    person: Person, number: int, text: str, quoted: str
+) -> tuple[str, signing.SignedWebhook]:
     """Return the webhook of a reply to a message."""
     original = {"message_id": int(quoted), "from": {"id": 7000000001, "is_bot": True}, "text": "?"}
     update = signing.telegram_text(number, text, user=int(person.chat), reply_to_message=original)
     return "ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
 
 
-def slack_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.SignedWebhook]:
+def slack_says(
+    person: Person, number: int, text: str, quoted: str
+) -> tuple[str, signing.SignedWebhook]:
     """Return the webhook of a message in another thread, because the quoted message is in none."""
     thread = "1795204600.000100" if quoted else person.thread
     body = signing.slack_text(
@@ -250,7 +279,9 @@ def slack_says(person: Person, number: int, text: str, quoted: str) -> tuple[str
         (SlackPerson, 273, "INV-51", slack_says, "another thread"),
     ],
 )
-def test_a_yes_to_another_message_decides_nothing(system: System, kind, name: int, invoice: str, says, another) -> None:
+def test_a_yes_to_another_message_decides_nothing(
+    system: System, kind, name: int, invoice: str, says, another
+) -> None:
     """The reply names the open question; a yes that quotes the question itself runs the action once."""
     person = kind(system, name)
     person.say(f"delete invoice {invoice}")
@@ -265,14 +296,20 @@ def test_a_yes_to_another_message_decides_nothing(system: System, kind, name: in
     assert system.effects("delete", invoice) == 1
 
 
-@pytest.mark.parametrize(("kind", "name", "invoice"), [(TelegramPerson, 275, "INV-47"), (SlackPerson, 276, "INV-55")])
-def test_a_yes_written_before_the_question_decides_nothing(system: System, kind, name: int, invoice: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "invoice"), [(TelegramPerson, 275, "INV-47"), (SlackPerson, 276, "INV-55")]
+)
+def test_a_yes_written_before_the_question_decides_nothing(
+    system: System, kind, name: int, invoice: str
+) -> None:
     """The platform delivers the yes late; its date and message number show that it is older than the question."""
     person = kind(system, name)
     person.say(f"delete invoice {invoice}")
     person.hears()
     if kind is TelegramPerson:
-        update = signing.telegram_text(name * 1000 + 2, "yes", user=int(person.chat), date=1795204600)
+        update = signing.telegram_text(
+            name * 1000 + 2, "yes", user=int(person.chat), date=1795204600
+        )
         late = "ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
     else:
         fields = {"user": f"U{name}", "channel": person.chat, "thread_ts": person.thread}
@@ -288,7 +325,11 @@ def test_a_yes_written_before_the_question_decides_nothing(system: System, kind,
 
 @pytest.mark.parametrize(
     ("kind", "name", "invoice"),
-    [(WhatsAppPerson, 281, "INV-22"), (TelegramPerson, 282, "INV-23"), (SlackPerson, 283, "INV-26")],
+    [
+        (WhatsAppPerson, 281, "INV-22"),
+        (TelegramPerson, 282, "INV-23"),
+        (SlackPerson, 283, "INV-26"),
+    ],
 )
 def test_an_unclear_reply_asks_again_with_buttons_that_decide(
     system: System, kind: type[Person], name: int, invoice: str
@@ -317,14 +358,28 @@ def test_an_unclear_reply_asks_again_with_buttons_that_decide(
     ],
 )
 def test_a_person_is_asked_and_understood_in_their_language(
-    system: System, name: int, app: str, invoice: str, asked: str, unclear: str, answer: str, effects: int
+    system: System,
+    name: int,
+    app: str,
+    invoice: str,
+    asked: str,
+    unclear: str,
+    answer: str,
+    effects: int,
 ) -> None:
     """The bot asks in the app's language. An unclear text asks again, an everyday yes runs it, a no does not."""
     person = TelegramPerson(system, name)
 
     def say(number: int, text: str) -> str:
-        sender = {"id": int(person.chat), "is_bot": False, "first_name": "Ada", "language_code": app}
-        update = signing.telegram_text(name * 1000 + number, text, user=int(person.chat), **{"from": sender})
+        sender = {
+            "id": int(person.chat),
+            "is_bot": False,
+            "first_name": "Ada",
+            "language_code": app,
+        }
+        update = signing.telegram_text(
+            name * 1000 + number, text, user=int(person.chat), **{"from": sender}
+        )
         person._deliver(("ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)))
         return str(person.hears()[0]["text"])
 

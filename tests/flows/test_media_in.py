@@ -55,7 +55,9 @@ def test_caption_of_a_missing_photo_is_answered(system: System) -> None:
     """The download fails: the bot answers the caption and states no size."""
     person = TelegramPerson(system, 901)
     for _ in range(2):
-        assert system.post(*telegram_photo(system, person, "no-such-file", CAPTION)).status_code == 200
+        assert (
+            system.post(*telegram_photo(system, person, "no-such-file", CAPTION)).status_code == 200
+        )
     assert person.hears()[0]["text"].startswith(f"You said: {CAPTION}\n[image image/jpeg]\n")
 
 
@@ -67,7 +69,9 @@ def test_caption_of_a_missing_photo_is_answered(system: System) -> None:
         (SlackPerson, 913, "slack", slack_photo),
     ],
 )
-def test_a_photo_reaches_the_model(system: System, kind: type[Person], name: int, platform: str, photo) -> None:
+def test_a_photo_reaches_the_model(
+    system: System, kind: type[Person], name: int, platform: str, photo
+) -> None:
     """The model gets the photo's true type and size once, although the webhook came twice."""
     person = kind(system, name)
     ref = system.platforms.host(platform, JPEG)

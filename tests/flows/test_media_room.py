@@ -27,12 +27,17 @@ ALLOWED_BYTES = 64 * 1024 * 1024
 def memory_of(pid: int, line: str) -> int:
     """Return a process's memory now (VmRSS), or its peak (VmHWM), in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
-    return 1024 * next(int(each.split()[1]) for each in status.splitlines() if each.startswith(line))
+    return 1024 * next(
+        int(each.split()[1]) for each in status.splitlines() if each.startswith(line)
+    )
 
 
 def test_forty_large_files_at_once_cost_a_worker_little_memory(tmp_path: Path) -> None:
     """40 people send 19.5 MB each to one worker process: it answers all, and stays within 64 MB above idle."""
-    with tempfile.TemporaryDirectory(prefix="sayso-room-") as folder, System(Path(folder), workers=1) as system:
+    with (
+        tempfile.TemporaryDirectory(prefix="sayso-room-") as folder,
+        System(Path(folder), workers=1) as system,
+    ):
         people = [TelegramPerson(system, 700 + number) for number in range(PEOPLE)]
         film = system.platforms.host("telegram", b"\x1aE\xdf\xa3" + bytes(FILE_BYTES - 4))
         people[0].say("hello")
@@ -42,7 +47,12 @@ def test_forty_large_files_at_once_cost_a_worker_little_memory(tmp_path: Path) -
         Path(f"/proc/{worker}/clear_refs").write_text("5")  # the peak counts from here on
         for person in people:
             update = signing.telegram_photo(person.name, film, "film", user=int(person.chat))
-            assert system.post("ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)).status_code == 200
+            assert (
+                system.post(
+                    "ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
+                ).status_code
+                == 200
+            )
         answers = [person.hears()[0]["text"] for person in people]
         peak = memory_of(worker, "VmHWM")
     assert all(f"{FILE_BYTES} bytes" in answer for answer in answers), answers
@@ -56,7 +66,10 @@ def small_disk(megabytes: int) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="sd") as folder:
         options = f"size={megabytes}m,uid={os.geteuid()},mode=700"
         mount = [*sudo, "mount", "-t", "tmpfs", "-o", options, "tmpfs", folder]
-        if shutil.which(mount[0]) is None or subprocess.run(mount, check=False, capture_output=True).returncode:
+        if (
+            shutil.which(mount[0]) is None
+            or subprocess.run(mount, check=False, capture_output=True).returncode
+        ):
             assert not os.environ.get("CI"), "CI must be able to mount a small disk"
             pytest.skip("SKIPPED: no right to mount a small disk")
         try:

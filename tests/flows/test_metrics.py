@@ -26,7 +26,11 @@ def scrape(system: System, token: str = METRICS_TOKEN) -> dict[tuple[str, ...], 
     answer = system.http.get(f"{system.url}/metrics", headers={"Authorization": f"Bearer {token}"})
     assert answer.status_code == 200, answer.text
     families = text_string_to_metric_families(answer.text)
-    return {(s.name, *(v for _, v in sorted(s.labels.items()))): s.value for each in families for s in each.samples}
+    return {
+        (s.name, *(v for _, v in sorted(s.labels.items()))): s.value
+        for each in families
+        for s in each.samples
+    }
 
 
 def test_a_whole_story_is_counted_over_all_processes(system: System) -> None:
@@ -61,7 +65,9 @@ def test_a_whole_story_is_counted_over_all_processes(system: System) -> None:
 
 def test_every_metric_of_a_running_bot_is_documented(system: System) -> None:
     """None of them contains an address of a person or of a platform."""
-    text = system.http.get(f"{system.url}/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"}).text
+    text = system.http.get(
+        f"{system.url}/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"}
+    ).text
     assert set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)) <= set(SHOWN)
     names_and_labels = re.sub(r" \S+$", "", text, flags=re.MULTILINE)  # a sum may have such digits
     assert not re.search(r"\+49|50000\d{5}|127\.0\.0\.1", names_and_labels)
@@ -77,7 +83,9 @@ def test_request_without_the_right_token_gets_401(system: System) -> None:
 def test_a_real_prometheus_scrapes_them_and_fires_no_alert(system: System, tmp_path: Path) -> None:
     """It reads the token from a file, loads the rules, and answers the queries of the dashboard."""
     if not shutil.which("prometheus"):
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("prometheus is missing: apt-get install prometheus")
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "prometheus is missing: apt-get install prometheus"
+        )
     address = system.url.removeprefix("http://")
     job: dict[str, Any] = {
         "job_name": "sayso",
@@ -91,14 +99,22 @@ def test_a_real_prometheus_scrapes_them_and_fires_no_alert(system: System, tmp_p
         yaml.safe_dump({"global": every, "rule_files": rules, "scrape_configs": [job]})
     )
     port = free_port()
-    command = ["prometheus", "--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{port}"]
+    command = [
+        "prometheus",
+        "--config.file=prometheus.yml",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
     with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen([*command, "--storage.tsdb.path=data"], cwd=tmp_path, stdout=log, stderr=log)
+        server = subprocess.Popen(
+            [*command, "--storage.tsdb.path=data"], cwd=tmp_path, stdout=log, stderr=log
+        )
     try:
 
         def value(query: str) -> float | None:
             try:
-                answer = system.http.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": query}).json()
+                answer = system.http.get(
+                    f"http://127.0.0.1:{port}/api/v1/query", params={"query": query}
+                ).json()
             except (httpx.HTTPError, ValueError):  # it is starting
                 return None
             found = answer["data"]["result"]
@@ -106,7 +122,11 @@ def test_a_real_prometheus_scrapes_them_and_fires_no_alert(system: System, tmp_p
 
         until(lambda: value('up{job="sayso"}') == 1)
         TelegramPerson(system, 812).say("find invoice INV-42")
-        until(lambda: value('increase(sayso_turns_total{channel="ops-tg", outcome="answered"}[1m]) > 0'))
+        until(
+            lambda: value(
+                'increase(sayso_turns_total{channel="ops-tg", outcome="answered"}[1m]) > 0'
+            )
+        )
         assert (value("max(sayso_workers)") or 0) >= 2
         assert value('count({__name__=~"sayso_.*_bucket"}) > 100')
         assert value('ALERTS{alertstate="firing"}') is None

@@ -39,7 +39,9 @@ def asked(process: Server) -> Iterator[System]:
             yield running
 
 
-def test_yes_runs_the_models_tool_call_once_and_the_model_goes_on(asked: System, process: Server) -> None:
+def test_yes_runs_the_models_tool_call_once_and_the_model_goes_on(
+    asked: System, process: Server
+) -> None:
     """No model call decides whether the person agreed. The outcome and what the model says of it are one message."""
     process.script(
         {"calls": [{"name": "find_invoice", "arguments": {"query": "INV-42"}, "id": "a"}]},
@@ -57,7 +59,9 @@ def test_yes_runs_the_models_tool_call_once_and_the_model_goes_on(asked: System,
     assert outcome.endswith("\nInvoice INV-42 is deleted.")
     assert words == "Shall I look for others?"
     assert (asked.effects("delete", "INV-42"), len(process.calls)) == (1, 3)
-    assert "INV-42" in next(each["content"] for each in process.bodies[1]["messages"] if each["role"] == "tool")
+    assert "INV-42" in next(
+        each["content"] for each in process.bodies[1]["messages"] if each["role"] == "tool"
+    )
     assert [each["role"] for each in process.bodies[2]["messages"]][-2:] == ["assistant", "tool"]
 
 
@@ -68,19 +72,33 @@ def test_remembered_fact_belongs_to_one_person(asked: System, process: Server) -
         {"text": "Noted."}, {"text": "Tea."}, {"text": "I do not know."},
     )  # fmt: skip
     ana, bob = WhatsAppPerson(asked, 62), WhatsAppPerson(asked, 63)
-    for person, said in ((ana, "Remember that I like tea"), (ana, "What do I like?"), (bob, "What do I like?")):
+    for person, said in (
+        (ana, "Remember that I like tea"),
+        (ana, "What do I like?"),
+        (bob, "What do I like?"),
+    ):
         person.say(said)
         person.hears()
     knows = ["likes tea" in body["messages"][0]["content"] for body in process.bodies]
     assert knows == [False, False, True, False]
 
 
-def test_model_failure_gets_a_fitting_reply_and_the_operator_finds_the_cause(asked: System, process: Server) -> None:
+def test_model_failure_gets_a_fitting_reply_and_the_operator_finds_the_cause(
+    asked: System, process: Server
+) -> None:
     """Status, vendor's code and model stand in the worker's log at error level, and beside the failed reply."""
     person = WhatsAppPerson(asked, 66)
     failures = (
-        ({"status": 429, "code": "rate_limit_exceeded"}, "model_busy", "kind=busy status=429 code=rate_limit_exceeded"),
-        ({"status": 401, "message": "no"}, "model_no_access", "kind=no_access status=401 code=invalid_request_error"),
+        (
+            {"status": 429, "code": "rate_limit_exceeded"},
+            "model_busy",
+            "kind=busy status=429 code=rate_limit_exceeded",
+        ),
+        (
+            {"status": 401, "message": "no"},
+            "model_no_access",
+            "kind=no_access status=401 code=invalid_request_error",
+        ),
         ({"text": ""}, "model_away", "kind=empty"),
     )
     for step, words, _ in failures:
@@ -98,14 +116,18 @@ def test_model_failure_gets_a_fitting_reply_and_the_operator_finds_the_cause(ask
 def test_refused_or_unfinished_answer_is_marked(asked: System, process: Server) -> None:
     """The person gets the model's own refusal, and a mark under an answer that reached its length limit."""
     person = WhatsAppPerson(asked, 67)
-    process.script({"refusal": "I do not talk about that."}, {"text": "One, two,", "finish": "length"})
+    process.script(
+        {"refusal": "I do not talk about that."}, {"text": "One, two,", "finish": "length"}
+    )
     person.say("something bad")
     assert person.hears()[0]["text"] == "I do not talk about that."
     person.say("count")
     assert person.hears()[0]["text"] == "One, two,\n\n" + catalogue("en")["answer_cut"]
 
 
-def test_spent_daily_budget_is_reported_without_a_model_call(asked: System, process: Server) -> None:
+def test_spent_daily_budget_is_reported_without_a_model_call(
+    asked: System, process: Server
+) -> None:
     """Redis counts the budget of each conversation separately."""
     process.script(*[{"text": "Hello.", "usage": [500, 20, 0]}] * 2)
     ana, bob = WhatsAppPerson(asked, 64), WhatsAppPerson(asked, 65)

@@ -15,7 +15,10 @@ from tests.flows.system import PATIENCE, System, TelegramPerson, WhatsAppPerson,
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[System]:
     """Run a separate system, because these tests kill and restart its parts."""
-    with tempfile.TemporaryDirectory(prefix="sayso-out-") as folder, System(Path(folder)) as running:
+    with (
+        tempfile.TemporaryDirectory(prefix="sayso-out-") as folder,
+        System(Path(folder)) as running,
+    ):
         yield running
 
 
@@ -94,4 +97,7 @@ def _is_busy(system: System, pid: int) -> bool:
     from rq import Worker
 
     with Redis.from_url(system.redis.url) as connection:
-        return any(worker.pid == pid and worker.get_state() == "busy" for worker in Worker.all(connection=connection))
+        return any(
+            worker.pid == pid and worker.get_state() == "busy"
+            for worker in Worker.all(connection=connection)
+        )

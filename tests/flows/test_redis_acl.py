@@ -74,10 +74,17 @@ class GuardedRedis:
         text = ACL_FILE.read_text().replace("_PASSWORD", "-secret").replace("NAME", "sayso")
         text = re.sub(r"(?m)^(user sayso-.*)$", rf"\1 {self.rules}", text)
         acl.write_text(f"{text}user sayso-tester on >TESTER-secret ~* &* +@all\n")
-        settings = {"port": "0", "unixsocket": f"{self.folder}/guarded.sock", "aclfile": str(acl), "appendonly": "yes"}
+        settings = {
+            "port": "0",
+            "unixsocket": f"{self.folder}/guarded.sock",
+            "aclfile": str(acl),
+            "appendonly": "yes",
+        }
         options = [part for name, value in settings.items() for part in (f"--{name}", value)]
         log = (self.folder / "guarded.log").open("wb")
-        self._process = subprocess.Popen([server_binary(), *options], cwd=self.folder, stdout=log, stderr=log)
+        self._process = subprocess.Popen(
+            [server_binary(), *options], cwd=self.folder, stdout=log, stderr=log
+        )
         until(self._answers)
 
     def stop(self) -> None:
@@ -138,7 +145,10 @@ def test_web_and_worker_do_a_whole_turn_with_the_shipped_acl(system: GuardedSyst
     assert system.effects("delete", "INV-51") == 1
     person.say("/stop")
     person.hears()
-    for wanted, code in ((Conversation("ops-tg", person.chat).id, 0), ("SM404", 3)):  # the second one scans all keys
+    for wanted, code in (
+        (Conversation("ops-tg", person.chat).id, 0),
+        ("SM404", 3),
+    ):  # the second one scans all keys
         assert system.process("trace", wanted).wait(60) == code, system.log.read_text()[-3000:]
     operator = system.process("people erase", "ops-tg", person.chat)
     assert operator.wait(60) == 0, system.log.read_text()[-3000:]
@@ -155,8 +165,15 @@ def test_web_reports_readiness_and_health_with_the_shipped_acl(system: GuardedSy
 
 def test_web_reads_the_state_for_its_metrics_with_the_shipped_acl(system: GuardedSystem) -> None:
     """A denied command would be reported as an outage of Redis."""
-    samples = system.http.get(f"{system.url}/metrics", headers={"Authorization": "Bearer word"}, timeout=10).text
-    for line in ("sayso_redis_up 1.0", "sayso_workers 1.0", "sayso_queue_suspended 0.0", "sayso_outbox_replies 0.0"):
+    samples = system.http.get(
+        f"{system.url}/metrics", headers={"Authorization": "Bearer word"}, timeout=10
+    ).text
+    for line in (
+        "sayso_redis_up 1.0",
+        "sayso_workers 1.0",
+        "sayso_queue_suspended 0.0",
+        "sayso_outbox_replies 0.0",
+    ):
         assert line in samples.splitlines(), samples
 
 
@@ -178,13 +195,17 @@ def system_apart() -> Iterator[GuardedSystem]:
         environ = {"SAYSO_METRICS_TOKEN": "word", "SAYSO_SECRET_KEYS": "k" * 40, **SECRETS}
         system = GuardedSystem(Path(folder), workers=1, apart=True, environ=environ)
         text = system.config.read_text() + INSTALLED.format(url=system.platforms.url)
-        system.config.write_text(text.replace("confirm_ttl: 0.2}", "confirm_ttl: 0.2, access: {pairing: true}}"))
+        system.config.write_text(
+            text.replace("confirm_ttl: 0.2}", "confirm_ttl: 0.2, access: {pairing: true}}")
+        )
         system.redis = GuardedRedis(Path(folder))  # type: ignore[assignment]
         with system:
             yield system
 
 
-def test_no_command_of_any_process_is_denied_by_the_shipped_acl(system_apart: GuardedSystem) -> None:
+def test_no_command_of_any_process_is_denied_by_the_shipped_acl(
+    system_apart: GuardedSystem,
+) -> None:
     """Each process does all that it ever does: the server's log of denials holds only what is denied on purpose."""
     system = system_apart
     guarded: GuardedRedis = system.redis  # type: ignore[assignment]
@@ -196,13 +217,19 @@ def test_no_command_of_any_process_is_denied_by_the_shipped_acl(system_apart: Gu
     until(lambda: "loss.told" in system.log.read_text())
     assert denials(guarded) <= DENIED_ON_PURPOSE
     system.start_worker()
-    assert person.hears()[0]["text"].startswith("A storage failure made me forget what you wrote from")
+    assert person.hears()[0]["text"].startswith(
+        "A storage failure made me forget what you wrote from"
+    )
     assert denials(guarded) <= DENIED_ON_PURPOSE
 
 
 def talk(system: GuardedSystem) -> None:
     """Let people ask, answer in words and by taps, in a group too, be refused, stop, and be forgotten."""
-    person, shop, desk = TelegramPerson(system, 71), WhatsAppPerson(system, 72), SlackPerson(system, 73)
+    person, shop, desk = (
+        TelegramPerson(system, 71),
+        WhatsAppPerson(system, 72),
+        SlackPerson(system, 73),
+    )
     for each, invoice in ((person, "INV-3"), (shop, "INV-4"), (desk, "INV-7")):
         each.say(f"delete invoice {invoice}")
         each.hears()
@@ -256,7 +283,9 @@ def ask_in_group(system: GuardedSystem, group: int) -> None:
     deliver(telegram_text(76_001, "@acme_bot delete invoice INV-12", user=owner, chat=group))
     question = until(lambda: system.ledger(str(group)))[0]
     for number, user in enumerate((stranger, owner)):
-        deliver(telegram_tap(76_002 + number, question["buttons"][0]["data"], user=user, chat=group))
+        deliver(
+            telegram_tap(76_002 + number, question["buttons"][0]["data"], user=user, chat=group)
+        )
     until(lambda: any("is deleted" in entry["text"] for entry in system.ledger(str(group))))
     until(system.is_settled)
 
@@ -264,7 +293,10 @@ def ask_in_group(system: GuardedSystem, group: int) -> None:
 def operate(system: GuardedSystem) -> None:
     """Run the commands of an operator, and read health and metrics."""
     chat = Conversation("ops-tg", str(5_000_000_071)).id
-    data = ["--data", str(system.worker_data)]  # the machine of the worker has the audit ledger and the key
+    data = [
+        "--data",
+        str(system.worker_data),
+    ]  # the machine of the worker has the audit ledger and the key
     commands = {
         ("redis status",): 0, ("migrate",): 0, ("doctor",): None,
         ("trace", chat): 0, ("trace", "SM404"): 3,
@@ -279,7 +311,9 @@ def operate(system: GuardedSystem) -> None:
         code = system.process(*command).wait(PATIENCE)
         assert expected in (None, code), (command, code, system.log.read_text()[-3000:])
     for path in ("/readyz", "/healthz?full", "/metrics"):
-        answer = system.http.get(f"{system.url}{path}", headers={"Authorization": "Bearer word"}, timeout=PATIENCE)
+        answer = system.http.get(
+            f"{system.url}{path}", headers={"Authorization": "Bearer word"}, timeout=PATIENCE
+        )
         assert answer.status_code == 200, answer.text
 
 
@@ -291,7 +325,9 @@ def lose_a_turn(system: GuardedSystem) -> TelegramPerson:
     person = TelegramPerson(system, 78)
     person.say("delete invoice INV-15")
     with guarded.login("sayso-tester") as client:
-        writes = sum(int(client.get(keys_of(shard, "sayso:sayso:")[0]) or 0) for shard in range(SHARDS))
+        writes = sum(
+            int(client.get(keys_of(shard, "sayso:sayso:")[0]) or 0) for shard in range(SHARDS)
+        )
     until(lambda: noted_writes(system) >= writes)
     guarded.stop()
     shutil.rmtree(files)
@@ -305,7 +341,9 @@ def lose_a_turn(system: GuardedSystem) -> TelegramPerson:
 def noted_writes(system: GuardedSystem) -> int:
     """Return how many writing scripts the web has noted on its disk: the sum of its watermarks."""
     file = WatermarkFile(system.data / "bots" / "sayso" / WATERMARKS)
-    return max((sum(shard.n for shard in shards.values()) for shards in file.read().values()), default=0)
+    return max(
+        (sum(shard.n for shard in shards.values()) for shards in file.read().values()), default=0
+    )
 
 
 def denials(guarded: GuardedRedis) -> set[tuple[str, str]]:
@@ -315,19 +353,32 @@ def denials(guarded: GuardedRedis) -> set[tuple[str, str]]:
     return {(entry["username"], entry["object"].lower()) for entry in entries}
 
 
-def test_table_of_commands_has_every_command_of_a_turn(system: GuardedSystem, redis_client: Redis) -> None:
+def test_table_of_commands_has_every_command_of_a_turn(
+    system: GuardedSystem, redis_client: Redis
+) -> None:
     """The server counted them for web, worker and operator, including those of scripts. Plain reads and writes need no
     row.
     """
-    data = {name.upper() for kind in ("read", "write") for name in redis_client.execute_command("ACL", "CAT", kind)}
+    data = {
+        name.upper()
+        for kind in ("read", "write")
+        for name in redis_client.execute_command("ACL", "CAT", kind)
+    }
     with GuardedRedis.login(system.redis, "sayso-operator") as client:  # type: ignore[arg-type]
-        used = {name.removeprefix("cmdstat_").replace("|", " ").upper() for name in client.info("commandstats")}
+        used = {
+            name.removeprefix("cmdstat_").replace("|", " ").upper()
+            for name in client.info("commandstats")
+        }
     assert used - data - documented_commands() == set()
 
 
 def documented_commands() -> set[str]:
     """Return the commands in the table of docs/reference/redis.md."""
-    table = (Path(__file__).parents[2] / "docs/reference/redis.md").read_text().partition("### Commands")[2]
+    table = (
+        (Path(__file__).parents[2] / "docs/reference/redis.md")
+        .read_text()
+        .partition("### Commands")[2]
+    )
     rows = [row for row in table.partition("\n### ")[0].splitlines() if row.startswith("| `")]
     return {name for row in rows for name in re.findall("`([A-Z ]+)`", row.split("|")[1])}
 
@@ -350,7 +401,9 @@ def test_users_of_the_shipped_acl_may_send_each_command_of_the_table(redis_clien
 
 def test_web_may_store_the_tokens_of_workspaces(redis_client: Redis) -> None:
     """A browser installs a Slack app in the web process, which redeems its state once."""
-    (line,) = (line for line in ACL_FILE.read_text().splitlines() if line.startswith("user sayso-web"))
+    (line,) = (
+        line for line in ACL_FILE.read_text().splitlines() if line.startswith("user sayso-web")
+    )
     redis_client.execute_command("ACL", "SETUSER", *line.replace("NAME", "sayso").split()[1:])
     key = "sayso:sayso:{slack:desk}:installed"
     for command in (
@@ -367,7 +420,9 @@ def is_denied(client: Redis, user: str, name: str) -> bool:
     for count in range(6):
         with suppress(ResponseError):
             arguments = ARGUMENTS.get(name, ("rq:x",) * count)
-            return "command" in client.execute_command("ACL", "DRYRUN", user, *name.split(), *arguments)
+            return "command" in client.execute_command(
+                "ACL", "DRYRUN", user, *name.split(), *arguments
+            )
     raise AssertionError(f"{name} takes other arguments: add them to ARGUMENTS")
 
 
@@ -390,14 +445,24 @@ def test_turn_works_where_optional_commands_are_forbidden() -> None:
 
 @pytest.mark.parametrize(
     ("rules", "missing"),
-    [("-eval", "EVAL"), ("-evalsha", "EVALSHA"), ("-time", "TIME"), ("-wait", "WAIT"), ("-multi", "MULTI")],
+    [
+        ("-eval", "EVAL"),
+        ("-evalsha", "EVALSHA"),
+        ("-time", "TIME"),
+        ("-wait", "WAIT"),
+        ("-multi", "MULTI"),
+    ],
 )
 def test_start_is_refused_where_a_required_command_is_forbidden(
     redis_url: str, redis_client: Redis, rules: str, missing: str
 ):
     """The line names the command and the cure."""
-    redis_client.execute_command("ACL", "SETUSER", "poor", "reset", "on", ">pw", "~*", "&*", "+@all", rules)
-    settings = Settings.model_validate({"channels": {"web": {"platform": "console"}}, "redis_wait_replicas": 1})
+    redis_client.execute_command(
+        "ACL", "SETUSER", "poor", "reset", "on", ">pw", "~*", "&*", "+@all", rules
+    )
+    settings = Settings.model_validate(
+        {"channels": {"web": {"platform": "console"}}, "redis_wait_replicas": 1}
+    )
     with (
         connect(redis_url.replace("unix://", "unix://poor:pw@")) as client,
         pytest.raises(RedisUnfit, match=rf"this Redis forbids {missing} \(.*allow"),
@@ -406,9 +471,13 @@ def test_start_is_refused_where_a_required_command_is_forbidden(
     redis_client.execute_command("ACL", "DELUSER", "poor")
 
 
-def test_start_warns_of_commands_that_only_operators_need(redis_url: str, redis_client: Redis) -> None:
+def test_start_warns_of_commands_that_only_operators_need(
+    redis_url: str, redis_client: Redis
+) -> None:
     """They fail when they are needed most."""
-    redis_client.execute_command("ACL", "SETUSER", "poor", "reset", "on", ">pw", "~*", "&*", "+@all", "-scan")
+    redis_client.execute_command(
+        "ACL", "SETUSER", "poor", "reset", "on", ">pw", "~*", "&*", "+@all", "-scan"
+    )
     settings = Settings.model_validate({"channels": {"web": {"platform": "console"}}})
     with connect(redis_url.replace("unix://", "unix://poor:pw@")) as client:
         (risk,) = risks_of(client, settings)
@@ -432,7 +501,14 @@ def test_start_warns_of_commands_that_only_operators_need(redis_url: str, redis_
         ("sayso-web", ("LPUSH", "rq:queue:default", "job")),
         ("sayso-web", ("HSET", "rq:job:another-applications", "data", "")),
         ("sayso-web", ("SADD", "rq:suspended", "")),
-        ("sayso-web", ("FUNCTION", "LOAD", "#!lua name=x\nredis.register_function('x', function() return 1 end)")),
+        (
+            "sayso-web",
+            (
+                "FUNCTION",
+                "LOAD",
+                "#!lua name=x\nredis.register_function('x', function() return 1 end)",
+            ),
+        ),
         ("sayso-worker", ("LPUSH", "rq:queue:sayso-sayso-2", "job")),
         ("sayso-worker", ("HSET", "rq:job:sayso-sayso-2-0123456789abcdef_1", "data", "")),
         ("sayso-worker", ("HSET", "rq:worker:another-applications", "state", "")),
@@ -468,7 +544,18 @@ def own_address() -> str:
 def test_a_remote_redis_without_a_login_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
     """Every start names the fix; a password or a line in the YAML allows the start."""
     host, port = own_address(), free_port()
-    options = ["--port", str(port), "--bind", host, "--protected-mode", "no", "--save", "", "--appendonly", "yes"]
+    options = [
+        "--port",
+        str(port),
+        "--bind",
+        host,
+        "--protected-mode",
+        "no",
+        "--save",
+        "",
+        "--appendonly",
+        "yes",
+    ]
     options += ["--unixsocket", f"{tmp_path}/here.sock"]
     server = subprocess.Popen([server_binary(), *options], cwd=tmp_path, stdout=subprocess.DEVNULL)
     try:
@@ -476,15 +563,23 @@ def test_a_remote_redis_without_a_login_is_refused_unless_it_is_allowed(tmp_path
         until(lambda: _is_there(url))
         file = tmp_path / "bot.yaml"
         file.write_text("channels: {web: {platform: console}}\n")
-        code, _, errors = sayso("worker", "--config", file, "--data", tmp_path / "data", REDIS_URL=url)
-        assert (code, "needs no password" in errors, "allow_open_redis: true" in errors) == (3, True, True), errors
+        code, _, errors = sayso(
+            "worker", "--config", file, "--data", tmp_path / "data", REDIS_URL=url
+        )
+        assert (code, "needs no password" in errors, "allow_open_redis: true" in errors) == (
+            3,
+            True,
+            True,
+        ), errors
         file.write_text(
             f"agent: {{cache: {{store: redis, redis_url: {url}}}}}\nchannels: {{web: {{platform: console}}}}\n"
         )
         here = {"REDIS_URL": f"unix://{tmp_path}/here.sock"}
         code, _, errors = sayso("worker", "--config", file, "--data", tmp_path / "data", **here)
         assert (code, "needs no password" in errors) == (3, True), errors
-        allowed = load_settings(file).model_copy(update={"allow_open_redis": True, "redis_url": url})
+        allowed = load_settings(file).model_copy(
+            update={"allow_open_redis": True, "redis_url": url}
+        )
         check_redis(bootstrap(allowed, data=tmp_path / "data"))
         connect(url).config_set("requirepass", "a-password")
         check_guarded(connect(f"redis://:a-password@{host}:{port}/0"))

@@ -33,7 +33,13 @@ NAMES = sorted(
     key=lambda name: (name in TURNS and TURNS[name].kind == "edit", name),
 )
 #: Headers that a replay replaces, because they depend on the web's address and the time.
-SIGNED = ("x-twilio-signature", "x-twilio-webhooks-signature-settings", "x-slack-signature", "host", "content-length")
+SIGNED = (
+    "x-twilio-signature",
+    "x-twilio-webhooks-signature-settings",
+    "x-slack-signature",
+    "host",
+    "content-length",
+)
 SECRET = "x-telegram-bot-api-secret-token"
 #: The prefix of this bot's keys: the bot is named after its file, sayso.yaml.
 KEYS = f"{PREFIX}sayso:"
@@ -52,12 +58,16 @@ class Stage:
 
     def kept(self, conversation: Conversation) -> list[Turn]:
         """Return the turns of a conversation that wait in its mailbox, in order."""
-        entries = self.redis.lrange(f"{KEYS}{{{shard_of(conversation.id)}}}:in:{conversation.id}", 0, -1)
+        entries = self.redis.lrange(
+            f"{KEYS}{{{shard_of(conversation.id)}}}:in:{conversation.id}", 0, -1
+        )
         return [Turn.from_json(entry.split(" ", 4)[4]) for entry in entries]
 
     def all_kept(self) -> int:
         """Return the number of turns that wait in all mailboxes."""
-        return sum(self.redis.llen(key) for key in self.redis.scan_iter(f"{KEYS}*:in:*", count=1000))
+        return sum(
+            self.redis.llen(key) for key in self.redis.scan_iter(f"{KEYS}*:in:*", count=1000)
+        )
 
     def is_up(self) -> bool:
         """Return whether the web answers."""
@@ -88,11 +98,20 @@ def place(name: str) -> str:
 def signed(name: str, url: str) -> SignedWebhook:
     """Return a recorded webhook, with a signature for this address and time beside its other headers."""
     recorded = json.loads((PAYLOADS / f"{name}.json").read_text())
-    body = (recorded["raw_body"] if "raw_body" in recorded else json.dumps(recorded["json"])).encode()
-    told = {header.lower(): value for header, value in recorded["headers"].items() if header.lower() not in SIGNED}
+    body = (
+        recorded["raw_body"] if "raw_body" in recorded else json.dumps(recorded["json"])
+    ).encode()
+    told = {
+        header.lower(): value
+        for header, value in recorded["headers"].items()
+        if header.lower() not in SIGNED
+    }
     if name.startswith("whatsapp/"):
         form = dict(parse_qsl(body.decode(), keep_blank_values=True))
-        return {**told, **whatsapp_hook(f"{url}/hooks/{place(name)}", fakes.TWILIO_AUTH_TOKEN, form)[0]}, body
+        return {
+            **told,
+            **whatsapp_hook(f"{url}/hooks/{place(name)}", fakes.TWILIO_AUTH_TOKEN, form)[0],
+        }, body
     if name.startswith("slack/"):
         return {**told, **slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())[0]}, body
     return told, body
@@ -101,9 +120,14 @@ def signed(name: str, url: str) -> SignedWebhook:
 def with_one_byte_changed(name: str, hook: SignedWebhook) -> list[SignedWebhook]:
     """Return copies of the webhook with one signed byte changed: at both ends, in the middle, and between."""
     headers, body = hook
-    if name.startswith("telegram/"):  # Telegram signs nothing: the secret must be right, byte for byte
+    if name.startswith(
+        "telegram/"
+    ):  # Telegram signs nothing: the secret must be right, byte for byte
         secret = headers[SECRET].encode()
-        return [({**headers, SECRET: flipped(secret, at).decode()}, body) for at in (0, len(secret) // 2, -1)]
+        return [
+            ({**headers, SECRET: flipped(secret, at).decode()}, body)
+            for at in (0, len(secret) // 2, -1)
+        ]
     step = max(1, len(body) // 7)
     return [(headers, flipped(body, at)) for at in (*range(0, len(body), step), -1)]
 
@@ -132,7 +156,9 @@ def test_replayed_webhook_stores_its_turn(stage: Stage, name: str):
     assert stage.post(name, signed(name, stage.system.url)) == 200
     if expected is None or expected.event_id in {turn.event_id for turn in kept}:
         assert stage.all_kept() == before
-    elif kept or expected.addressed:  # a group message without a mention counts in an open conversation
+    elif (
+        kept or expected.addressed
+    ):  # a group message without a mention counts in an open conversation
         *earlier, stored = stage.kept(expected.conversation)
         assert earlier == kept
         # A turn of WhatsApp also names the numbers and ids that earlier webhooks gave for this person.

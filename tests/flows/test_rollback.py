@@ -32,7 +32,10 @@ OUTCOME = "This is what I still know:\nInvoice INV-7 is deleted."
 @pytest.fixture
 def system() -> Iterator[System]:
     """Run a separate system, because its Redis loses data."""
-    with tempfile.TemporaryDirectory(prefix="sayso-back-") as folder, System(Path(folder)) as running:
+    with (
+        tempfile.TemporaryDirectory(prefix="sayso-back-") as folder,
+        System(Path(folder)) as running,
+    ):
         yield running
 
 
@@ -41,7 +44,10 @@ class OldFile:
 
     def __init__(self, system: System) -> None:
         self._redis = system.redis
-        self._files, self._copy = system.redis.folder / "appendonlydir", system.redis.folder / "copy"
+        self._files, self._copy = (
+            system.redis.folder / "appendonlydir",
+            system.redis.folder / "copy",
+        )
         shutil.copytree(self._files, self._copy)
 
     def bring_back(self) -> None:
@@ -95,7 +101,9 @@ def loss(kind: str, system: System) -> Iterator[OldFile | Replica]:
 
 
 @pytest.mark.parametrize("kind", ["an old file", "a replica that lagged"])
-def test_redis_that_lost_two_seconds_is_halted_until_the_operator_resumes(system: System, kind: str) -> None:
+def test_redis_that_lost_two_seconds_is_halted_until_the_operator_resumes(
+    system: System, kind: str
+) -> None:
     """No reply goes out, webhooks get 503, and after the resume no id is used for a second thing."""
     known, new = TelegramPerson(system, 31), WhatsAppPerson(system, 32)
     known.say("delete invoice INV-7")

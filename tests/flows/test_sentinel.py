@@ -97,7 +97,11 @@ def test_primary_that_is_cut_off_from_its_replicas_is_left(system: SentinelSyste
     with old.client() as operator:
         operator.config_set("requirepass", "from now on")  # connections that are open stay so
         ours = int(operator.client_id())
-        known = [each for each in operator.client_list() if each["name"].startswith("sentinel") or each["flags"] == "S"]
+        known = [
+            each
+            for each in operator.client_list()
+            if each["name"].startswith("sentinel") or each["flags"] == "S"
+        ]
         for each in known:
             operator.client_kill_filter(_id=each["id"])
         system.said(person, 1, "hello")
@@ -108,12 +112,16 @@ def test_primary_that_is_cut_off_from_its_replicas_is_left(system: SentinelSyste
     assert len(system.ledger(person.chat)) == 1
 
 
-def test_every_command_follows_the_primary(system: SentinelSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_follows_the_primary(
+    system: SentinelSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`sayso redis`, `sayso deliveries` and `sayso doctor` find it as web and workers do."""
     for command in (("deliveries", "list"), ("redis", "resume")):
         code, output, errors = system.command(*command)
         assert (code, "Redis" in errors) == (0, False), (command, output, errors)
-    until(lambda: "1 alive" in findings(system, system.redis.url, monkeypatch))  # its heartbeat comes back, too
+    until(
+        lambda: "1 alive" in findings(system, system.redis.url, monkeypatch)
+    )  # its heartbeat comes back, too
 
 
 def findings(system: SentinelSystem, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -161,8 +169,13 @@ def test_quorum_password_and_wrong_address_of_sentinels_are_named(
         found = findings(system, f"{url}?sentinel_password=quiet", monkeypatch)
         assert "no failover can happen now (1 Sentinels know 'shop', its quorum is 2" in found
         assert "'shop' has no replica that could take over" in found
-        says = findings(system, f"{url}?sentinel_password=quiet".replace("/shop", "/away"), monkeypatch)
-        assert f"name 127.0.0.1:{nowhere} as the primary of 'away', which does not answer from here" in says
+        says = findings(
+            system, f"{url}?sentinel_password=quiet".replace("/shop", "/away"), monkeypatch
+        )
+        assert (
+            f"name 127.0.0.1:{nowhere} as the primary of 'away', which does not answer from here"
+            in says
+        )
     finally:
         lone.stop()
         server.stop()

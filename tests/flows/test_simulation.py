@@ -44,14 +44,24 @@ def say(line: str) -> None:
 @pytest.mark.timeout(600)
 def test_every_promise_holds_with_all_faults_at_once(tmp_path: Path) -> None:
     """Kills, pauses, lost replies of Redis, repeated and late webhooks; judged by diaries, chats and effects alone."""
-    size = {"turns": TURNS, "conversations": 40, "workers": 4, "seconds": SECONDS, "turns_per_second": 0.0}
+    size = {
+        "turns": TURNS,
+        "conversations": 40,
+        "workers": 4,
+        "seconds": SECONDS,
+        "turns_per_second": 0.0,
+    }
     seed = secrets.randbelow(1_000_000)
     (profile,) = load_profiles("everything", **size, kill_every=KILLS, seed=seed)
     report = run_profile(profile, tmp_path)
     assert unkept(report) == []
-    assert report.result.confirmed > 0  # so people confirmed actions and got outcomes: there was something to judge
+    assert (
+        report.result.confirmed > 0
+    )  # so people confirmed actions and got outcomes: there was something to judge
     assert report.result.requests > 0  # and requests of several steps went on
-    assert all(report.faults[fault] for fault in ("workers killed", "redis killed", "web killed", "pauses"))
+    assert all(
+        report.faults[fault] for fault in ("workers killed", "redis killed", "web killed", "pauses")
+    )
     assert report.lost_replies > 0
     assert report.deliveries_repeated > 0
 
@@ -73,7 +83,9 @@ def test_every_promise_holds_with_strangers_wrong_clocks_and_a_redis_outage(tmp_
 @pytest.mark.timeout(300)
 def test_rolling_restart_loses_no_turn_and_leaves_no_outcome_unknown(tmp_path: Path) -> None:
     """SIGTERM reaches every worker and the web, one after the other: turns in progress are finished first."""
-    profile = Profile(turns=TURNS, conversations=30, workers=2, seconds=RESTART_SECONDS, restart_every=4.0)
+    profile = Profile(
+        turns=TURNS, conversations=30, workers=2, seconds=RESTART_SECONDS, restart_every=4.0
+    )
     report = run_profile(profile, tmp_path)
     assert unkept(report) == []
     assert (report.unknown, report.result.repeated) == (0, 0)

@@ -15,15 +15,23 @@ from tests.flows.system import System, TelegramPerson, until
 @pytest.mark.parametrize("spool", [True, False])
 def test_messages_of_an_outage_are_answered_once_in_order(spool: bool) -> None:
     """With a spool all get 200; without one all get 503, and the platform's repetitions are answered."""
-    with tempfile.TemporaryDirectory(prefix="sayso-spool-") as folder, System(Path(folder), spool=spool) as system:
+    with (
+        tempfile.TemporaryDirectory(prefix="sayso-spool-") as folder,
+        System(Path(folder), spool=spool) as system,
+    ):
         tally = Outage(system, count=20).run(messages=200, seconds=3)
     assert tally.faults == (0, 0, 0, 0, 0), tally
-    assert (tally.refused >= 200) is not spool  # the first message after the restart may come too early as well
+    assert (
+        tally.refused >= 200
+    ) is not spool  # the first message after the restart may come too early as well
 
 
 def test_spooled_message_survives_a_kill_of_the_web() -> None:
     """The web is killed in the outage, restarts while Redis is away, and later hands over its spooled message."""
-    with tempfile.TemporaryDirectory(prefix="sayso-spool-") as folder, System(Path(folder), spool=True) as system:
+    with (
+        tempfile.TemporaryDirectory(prefix="sayso-spool-") as folder,
+        System(Path(folder), spool=True) as system,
+    ):
         person = TelegramPerson(system, 31)
         system.redis.stop()
         person.say("one")

@@ -47,7 +47,8 @@ class Receiver(ThreadingHTTPServer):
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             for each in (span for scope in resource.scope_spans for span in scope.spans):
                 values = {
-                    pair.key: getattr(pair.value, str(pair.value.WhichOneof("value"))) for pair in each.attributes
+                    pair.key: getattr(pair.value, str(pair.value.WhichOneof("value")))
+                    for pair in each.attributes
                 }
                 links = [link.span_id.hex() for link in each.links]
                 ids = (each.trace_id.hex(), each.span_id.hex(), each.parent_span_id.hex())
@@ -99,7 +100,9 @@ def traced(receiver: Receiver) -> Iterator[System]:
     }
     with tempfile.TemporaryDirectory(prefix="sayso-trace-") as folder:
         system = System(Path(folder), workers=1, environ=environ)
-        text = system.config.read_text().replace("{model: offline}", "{model: offline, observe: {otel: true}}")
+        text = system.config.read_text().replace(
+            "{model: offline}", "{model: offline, observe: {otel: true}}"
+        )
         system.config.write_text(text)
         with system as running:
             yield running
@@ -115,7 +118,9 @@ def trace_of(receiver: Receiver, number: int, channel: str) -> str:
     return turns()[number - 1].trace
 
 
-def test_one_trace_has_the_webhook_the_turn_and_the_receipt(traced: System, receiver: Receiver) -> None:
+def test_one_trace_has_the_webhook_the_turn_and_the_receipt(
+    traced: System, receiver: Receiver
+) -> None:
     """The webhook begins the trace, and links to the span of the proxy. Each other span has the one that caused it as
     its parent.
     """
@@ -136,9 +141,15 @@ def test_one_trace_has_the_webhook_the_turn_and_the_receipt(traced: System, rece
     assert not parents.pop("webhook ops-tg")
     assert parents.pop("accept ops-tg") == spans["webhook ops-tg"].id
     assert parents.pop("wait in mailbox") == parents.pop("turn ops-tg") == spans["accept ops-tg"].id
-    assert parents.pop("invoke_agent ops-tg") == parents.pop("send ops-tg") == spans["turn ops-tg"].id
-    assert set(parents.values()) == {spans["invoke_agent ops-tg"].id}, "calls of the model and of tools"
-    assert spans["send ops-tg"].attributes["messaging.message.id"] == str(traced.platforms.sent.index(answer) + 1)
+    assert (
+        parents.pop("invoke_agent ops-tg") == parents.pop("send ops-tg") == spans["turn ops-tg"].id
+    )
+    assert set(parents.values()) == {spans["invoke_agent ops-tg"].id}, (
+        "calls of the model and of tools"
+    )
+    assert spans["send ops-tg"].attributes["messaging.message.id"] == str(
+        traced.platforms.sent.index(answer) + 1
+    )
     assert spans["turn ops-tg"].attributes["sayso.outcome"] == "answered"
 
 
@@ -151,7 +162,13 @@ def test_a_yes_links_to_the_turn_that_asked(traced: System, receiver: Receiver) 
     until(lambda: traced.effects("delete", "INV-55"))
     asked, confirmed = (trace_of(receiver, number, "shop-wa") for number in (1, 2))
     assert asked != confirmed
-    names = ("confirm action", "claim action", "execute action", "execute_tool delete_invoice", "send shop-wa")
+    names = (
+        "confirm action",
+        "claim action",
+        "execute action",
+        "execute_tool delete_invoice",
+        "send shop-wa",
+    )
     spans = receiver.in_trace(confirmed, "turn shop-wa", *names)
     confirm = spans["confirm action"]
     assert confirm.links == [receiver.in_trace(asked, "turn shop-wa")["turn shop-wa"].id]
@@ -170,7 +187,11 @@ def test_a_repeated_webhook_is_traced_as_a_duplicate(traced: System, receiver: R
     person.hears()
 
     def outcomes() -> list[Any]:
-        return [span.attributes["sayso.outcome"] for span in receiver.spans if span.name == "accept ops-tg"]
+        return [
+            span.attributes["sayso.outcome"]
+            for span in receiver.spans
+            if span.name == "accept ops-tg"
+        ]
 
     until(lambda: "duplicate" in outcomes())
     trace_of(receiver, outcomes().count("new"), "ops-tg")

@@ -61,7 +61,9 @@ class Fleet(System):
         until(lambda: self._workers_ready() == 2)
         stop(old)
 
-    def replace_web(self, new: subprocess.Popen[bytes], port: int, old: subprocess.Popen[bytes]) -> None:
+    def replace_web(
+        self, new: subprocess.Popen[bytes], port: int, old: subprocess.Popen[bytes]
+    ) -> None:
         """Wait until the new web is ready, send all webhooks there, and stop the old one."""
         url = f"http://127.0.0.1:{port}"
         until(lambda: is_ready(url))
@@ -111,7 +113,10 @@ def _refuses_to_migrate(system: Fleet) -> None:
     named = {"workers: 1 of version 99.1", "web and poll processes: 1 of version 99.1"}
     until(lambda: named <= set(system.printed("migrate").splitlines()))
     code, _, errors = system.command("migrate", "--apply")
-    assert (code, "of another version than this command: 1 of 1 workers, 1 of" in errors) == (3, True)
+    assert (code, "of another version than this command: 1 of 1 workers, 1 of" in errors) == (
+        3,
+        True,
+    )
 
 
 def _skips_a_release(system: Fleet) -> None:
@@ -123,7 +128,11 @@ def _skips_a_release(system: Fleet) -> None:
         _say(people, text)
     with Redis.from_url(system.redis.url, decode_responses=True) as client:
         histories = [client.get(key) or "" for key in client.scan_iter("sayso:*:history:*")]
-    whole = [each for each in histories if all(f"You said: {text}" in each for text in ("one", "two", "three"))]
+    whole = [
+        each
+        for each in histories
+        if all(f"You said: {text}" in each for text in ("one", "two", "three"))
+    ]
     assert len(whole) == len(people)
     assert any(json.loads(each)["v"] == 2 for each in whole)
 

@@ -62,7 +62,9 @@ class Books:
         """Read everything in one step and check it."""
         pids = list(self._world.proposals)
         args = [self._entries, len(CONVERSATIONS), *CONVERSATIONS, *pids]
-        entries, lanes, states, head = self._read(keys=[f"{PREFIX}{{{shard_of(ROOM.id)}}}"], args=args)
+        entries, lanes, states, head = self._read(
+            keys=[f"{PREFIX}{{{shard_of(ROOM.id)}}}"], args=args
+        )
         for entry in entries:
             self._entry(entry)
         if self._entries and head != f"{self._entries} {self._head}":
@@ -104,7 +106,16 @@ class Books:
             if not (proposal.idempotent or proposal.steps):
                 world.broke("what may not be repeated is started once", proposal.preview)
 
-    def _lane(self, conversation: str, done: Any, received: Any, said: Any, turns: Any, replies: Any, due: int) -> None:
+    def _lane(
+        self,
+        conversation: str,
+        done: Any,
+        received: Any,
+        said: Any,
+        turns: Any,
+        replies: Any,
+        due: int,
+    ) -> None:
         world = self._world
         if [int(n) for n in turns] != list(range(int(done) + 1, int(received) + 1)):
             world.broke("the mailbox has no hole", conversation, done, received, turns)
@@ -114,5 +125,7 @@ class Books:
             world.broke("what was accepted is stored", conversation, received)
         if (turns or replies) and not due:
             world.broke("work is in the index", conversation)
-        if not replies and any(self._states[each.pid] == "armed" for each in world.waiting(conversation)):
+        if not replies and any(
+            self._states[each.pid] == "armed" for each in world.waiting(conversation)
+        ):
             world.broke("what waits was shown, or is about to be", conversation)

@@ -89,15 +89,24 @@ class Proposer:
         history = memory.get_history()
         if self._pauses:
             worker = Worker.at_work
-            self._judge.asked_model((worker.conversation, worker.seq), history, goes_on=paused is not None)
+            self._judge.asked_model(
+                (worker.conversation, worker.seq), history, goes_on=paused is not None
+            )
         kinds = self._next_kinds(history)
         if not (kinds and self._pauses):
             memory.add(Message(Role.ASSISTANT, "I see."))
         proposed = [self._propose(kind) for kind in kinds]
         if proposed and self._pauses:
-            calls = tuple(ToolCall(action.kind, action.args, action.pending_action_id) for action in proposed)
+            calls = tuple(
+                ToolCall(action.kind, action.args, action.pending_action_id) for action in proposed
+            )
             results = [
-                Message(Role.TOOL, tool_call_id=call.id, tool_name=call.tool_name, actions=(ActionLink(call.id),))
+                Message(
+                    Role.TOOL,
+                    tool_call_id=call.id,
+                    tool_name=call.tool_name,
+                    actions=(ActionLink(call.id),),
+                )
                 for call in calls
             ]
             memory.add_many([Message(Role.ASSISTANT, tool_calls=calls), *results])
@@ -108,10 +117,14 @@ class Proposer:
 
     def _next_kinds(self, history: Sequence[Message]) -> Sequence[str]:
         """Return the kinds to propose now, for the newest request in the history."""
-        newest = max((at for at, each in enumerate(history) if _ASKED.fullmatch(each.content)), default=-1)
+        newest = max(
+            (at for at, each in enumerate(history) if _ASKED.fullmatch(each.content)), default=-1
+        )
         asked = _ASKED.fullmatch(history[newest].content) if newest >= 0 else None
         since = history[newest + 1 :]
-        if asked is None or any(not each.tool_calls for each in since if each.role is Role.ASSISTANT):
+        if asked is None or any(
+            not each.tool_calls for each in since if each.role is Role.ASSISTANT
+        ):
             return ()
         kinds = asked[1].split("+")
         is_step_by_step = self._pauses and kinds[0] == "delete"
@@ -182,7 +195,9 @@ class Bot:
         self._after = after
         self.peek = Peek(client)
         lanes, records = Wire(client, LANE_LUA, patches), Wire(client, PENDING_LUA, patches)
-        missed = {old for each in patches.values() for old, _ in each} - lanes.applied - records.applied
+        missed = (
+            {old for each in patches.values() for old, _ in each} - lanes.applied - records.applied
+        )
         assert not missed, f"no script has {missed}: this mutant is none"
         self.lanes = lanes
         self.mailbox, self.outbox = (
@@ -202,7 +217,9 @@ class Bot:
         self.judge = Judge(self.world, self.peek)
         proposer = Proposer(self.judge, pauses=self.world.goes_on)
         self.agent = ChannelAgent(proposer, self.store, after=self._after)
-        self.agent_of_hall = ChannelAgent(proposer, self.store, after=self._after, is_one_message=True)
+        self.agent_of_hall = ChannelAgent(
+            proposer, self.store, after=self._after, is_one_message=True
+        )
         self.store.executors.tools = Undoable(tuple, AgentConfig)
         postman = make_sender(Stepped(self.outbox), {"chat": Messenger(self)}, chance=lambda: 0.5)
         self.processor = ModelProcessor(
@@ -236,7 +253,9 @@ class Bot:
     def release_dead(self, worker: str) -> None:
         """Release the leases of a dead worker, as another worker on its machine does."""
         self.judge.buried.add(f"{token_prefix(worker)}pass")
-        self.lanes.on_shard("release_dead_worker", shard_of(ROOM.id), {"token_prefix": token_prefix(worker)})
+        self.lanes.on_shard(
+            "release_dead_worker", shard_of(ROOM.id), {"token_prefix": token_prefix(worker)}
+        )
 
     def busy(self) -> bool:
         """Return whether the index of work has any entry."""
@@ -271,7 +290,9 @@ class Stepped:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
-        return lambda *args, **options: Worker.at_work.stop_around(functools.partial(method, *args, **options))
+        return lambda *args, **options: Worker.at_work.stop_around(
+            functools.partial(method, *args, **options)
+        )
 
 
 class ModelProcessor(ConversationProcessor):
@@ -413,7 +434,9 @@ class Worker:
                 self.broke("asked twice, a store says the same", name)
             raise
         finally:
-            if bot.peek.digest() != before and first != "worn":  # "worn" only raises the count of attempts
+            if (
+                bot.peek.digest() != before and first != "worn"
+            ):  # "worn" only raises the count of attempts
                 self.broke("asked twice, a store changes once", name)
         if answer != first:
             self.broke("asked twice, a store says the same", name, first, answer)

@@ -65,7 +65,11 @@ class Duel:
 
 
 def every(
-    wish: tuple[str, ...], says: str, end: End, agains: Callable[[], Iterable[int]], play: Callable[[Duel], Over]
+    wish: tuple[str, ...],
+    says: str,
+    end: End,
+    agains: Callable[[], Iterable[int]],
+    play: Callable[[Duel], Over],
 ) -> Iterator[Duel]:
     """Play each schedule up to the workers' real numbers of steps. A paused worker runs each of `agains` steps more."""
     for first in itertools.count(1):

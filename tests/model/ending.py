@@ -34,14 +34,19 @@ def _continued(world: World, proposal: Proposal) -> None:
     place = proposal.conversation
     first = world.events[place, proposal.by].seq + 1
     turns = [world.by_seq[place, seq] for seq in range(first, proposal.continuation.seq + 1)]
-    by_model = [event for event in turns if event.turn.user_id == proposal.user and event.asked_model]
+    by_model = [
+        event for event in turns if event.turn.user_id == proposal.user and event.asked_model
+    ]
     if not any(event.is_answered for event in (*by_model, proposal.continuation)):
         world.broke("the rest of a request is answered", proposal.preview)
 
 
 def _told(world: World, proposal: Proposal) -> None:
     """Check that the person of a confirmed action got its outcome."""
-    heard = {*proposal.said, *(word for pid in proposal.steps for word in world.proposals[pid].said)}
+    heard = {
+        *proposal.said,
+        *(word for pid in proposal.steps for word in world.proposals[pid].said),
+    }
     nothing_to_run = proposal.kind == "gone" and "nothing" in heard
     if not (heard & _OUTCOMES or nothing_to_run or _nameless(world, proposal)):
         world.broke("whoever confirms hears how it ended", proposal.preview, heard)
@@ -52,7 +57,9 @@ def _truth(world: World, proposal: Proposal) -> None:
     if not world.effects[proposal.pid]:
         return
     if "nothing" in proposal.said:
-        world.broke("nobody is told that nothing was done after an effect", proposal.preview, proposal.said)
+        world.broke(
+            "nobody is told that nothing was done after an effect", proposal.preview, proposal.said
+        )
     if _nameless(world, proposal):
         return
     if not _OUTCOMES & {*proposal.said}:
@@ -64,4 +71,8 @@ def _truth(world: World, proposal: Proposal) -> None:
 def _nameless(world: World, proposal: Proposal) -> bool:
     """Return whether the reply need not name the action: an apology, or a notice about a changed record."""
     head = world.head(proposal)
-    return head.vague or head.tampered or any(world.proposals[pid].tampered for pid in (proposal.pid, *head.steps))
+    return (
+        head.vague
+        or head.tampered
+        or any(world.proposals[pid].tampered for pid in (proposal.pid, *head.steps))
+    )

@@ -45,11 +45,15 @@ class Judge:
         if outcome == "new" and known is None:
             if seq != world.received(turn.conversation.id) + 1:
                 world.broke("turns are numbered without a gap", turn.event_id, seq)
-            world.events[key] = world.by_seq[turn.conversation.id, seq] = Event(turn, seq, world.now, world.tick())
+            world.events[key] = world.by_seq[turn.conversation.id, seq] = Event(
+                turn, seq, world.now, world.tick()
+            )
         elif outcome == "new" or (outcome == "duplicate" and (known is None or known.seq != seq)):
             world.broke("an event is accepted once", turn.event_id, outcome, seq)
 
-    def called(self, name: str, args: Sequence[Any], options: Mapping[str, Any], answer: Any) -> None:
+    def called(
+        self, name: str, args: Sequence[Any], options: Mapping[str, Any], answer: Any
+    ) -> None:
         """Check a store call that a worker made. Not called when the store refused because the lease was lost."""
         over = (
             bool(options.get("let_go")) and answer is None
@@ -57,7 +61,11 @@ class Judge:
         again = over and args[0].token in self._over
         if over:
             self._over.add(args[0].token)
-        if name in _FENCED and not again and "lost" not in (answer, answer[0] if isinstance(answer, tuple) else ""):
+        if (
+            name in _FENCED
+            and not again
+            and "lost" not in (answer, answer[0] if isinstance(answer, tuple) else "")
+        ):
             self._held(name, args[0].lease if name in ("claim", "start") else args[0])
         follow = getattr(self, f"_{name}", None)
         if follow:
@@ -95,7 +103,9 @@ class Judge:
             if meaning == "done" and not world.is_done(proposal):
                 world.broke("nobody is told done without an effect", proposal.preview)
             if meaning == "nothing" and took_effect:
-                world.broke("nobody is told that nothing was done after an effect", proposal.preview)
+                world.broke(
+                    "nobody is told that nothing was done after an effect", proposal.preview
+                )
             undo = world.undo_of(proposal.pid)
             if meaning == "undone" and not (undo and world.effects[undo.pid]):
                 world.broke("nobody is told undone without an undo", proposal.preview)
@@ -117,7 +127,9 @@ class Judge:
         if shown(action) != (proposal.kind, proposal.args, proposal.preview):
             world.broke("what runs is what was shown", shown(action), proposal.preview)
         if world.head(proposal).fate != "claimed" or "nothing" in proposal.said:
-            world.broke("only what was confirmed runs", proposal.preview, proposal.fate, proposal.said)
+            world.broke(
+                "only what was confirmed runs", proposal.preview, proposal.fate, proposal.said
+            )
         self._undone(proposal)
         self._in_order(proposal)
         return result_of(proposal.kind, proposal.args)
@@ -128,7 +140,9 @@ class Judge:
         self._world.proposals[pid].absent = not self._world.effects[pid]
         return bool(self._world.effects[pid])
 
-    def asked_model(self, turn: tuple[str, int], history: Sequence[Message], *, goes_on: bool) -> None:
+    def asked_model(
+        self, turn: tuple[str, int], history: Sequence[Message], *, goes_on: bool
+    ) -> None:
         """Check what a model reads in a turn: each call has one result, which tells its true outcome."""
         world = self._world
         world.by_seq[turn].asked_model = True
@@ -149,7 +163,9 @@ class Judge:
             if link.outcome == "done" and not world.effects[link.id]:
                 world.broke("no model reads done without an effect", proposal.preview)
             if link.outcome in ("denied", "expired", "replaced") and world.effects[link.id]:
-                world.broke("no model reads that nothing was done after an effect", proposal.preview)
+                world.broke(
+                    "no model reads that nothing was done after an effect", proposal.preview
+                )
 
     def failure(self, action: PendingAction) -> None:
         """Note that a tool raised before it did anything."""
@@ -160,7 +176,10 @@ class Judge:
         world, of = self._world, proposal.undoes
         if of and not world.effects[of]:
             world.broke("only what took effect is undone", proposal.preview)
-        if of and sum(n for pid, n in world.effects.items() if world.proposals[pid].undoes == of) > 1:
+        if (
+            of
+            and sum(n for pid, n in world.effects.items() if world.proposals[pid].undoes == of) > 1
+        ):
             world.broke("an undo happens once", proposal.preview)
 
     def _in_order(self, step: Proposal) -> None:
@@ -169,10 +188,18 @@ class Judge:
             return
         steps = [world.proposals[pid] for pid in world.proposals[step.plan].steps]
         at = steps.index(step)
-        bad = [each for each in steps[:at] if not world.effects[each.pid] or each.ended in ("failed", "unknown")]
-        early = [each for each in steps[at + 1 :] if world.effects[each.pid] or world.failures[each.pid]]
+        bad = [
+            each
+            for each in steps[:at]
+            if not world.effects[each.pid] or each.ended in ("failed", "unknown")
+        ]
+        early = [
+            each for each in steps[at + 1 :] if world.effects[each.pid] or world.failures[each.pid]
+        ]
         if bad or early:
-            world.broke("steps run in order and stop at the first that does not end well", step.preview)
+            world.broke(
+                "steps run in order and stop at the first that does not end well", step.preview
+            )
 
     def _held(self, name: str, lease: Lease) -> None:
         if self._holders.get(lease.conversation, ("", 0))[0] != lease.token:
@@ -189,7 +216,9 @@ class Judge:
     def _renew(self, lease: Lease, *, answer: Any) -> None:
         self._holders[lease.conversation] = (lease.token, self._world.now + LEASE_MS)
 
-    def _release(self, lease: Lease, *, answer: Any, hand_over: bool = False, begun: bool = False) -> None:
+    def _release(
+        self, lease: Lease, *, answer: Any, hand_over: bool = False, begun: bool = False
+    ) -> None:
         """Note a released lease. The release by a worker without the lease changes nothing."""
         if answer is None and self._holders.get(lease.conversation, ("", 0))[0] == lease.token:
             self._holders[lease.conversation] = ("", 0)
@@ -198,7 +227,13 @@ class Judge:
         self._release(lease, answer=answer)
 
     def _commit(
-        self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, answer: Any, let_go: bool = False
+        self,
+        lease: Lease,
+        queued: QueuedTurn,
+        change: TurnChange,
+        *,
+        answer: Any,
+        let_go: bool = False,
     ) -> None:
         if let_go:
             self._release(lease, answer=answer)
@@ -213,11 +248,22 @@ class Judge:
             event.committed = True
             event.is_answered = any(reply.text for reply, _ in change.replies if not reply.edits)
             # The edit of the question shows what is known by now; only the other replies are judged.
-            self._verdicts.turn(event, [reply.text for reply, _ in change.replies if not reply.edits])
+            self._verdicts.turn(
+                event, [reply.text for reply, _ in change.replies if not reply.edits]
+            )
             for arm in change.new_actions:
-                proposal = world.proposals[arm.pending_action_id] = Proposal.of(arm, lease.conversation)
-                if proposal.undoes and proposal.args["args"] != world.proposals[proposal.undoes].args:
-                    world.broke("what is offered to be undone is what was shown", proposal.preview, proposal.args)
+                proposal = world.proposals[arm.pending_action_id] = Proposal.of(
+                    arm, lease.conversation
+                )
+                if (
+                    proposal.undoes
+                    and proposal.args["args"] != world.proposals[proposal.undoes].args
+                ):
+                    world.broke(
+                        "what is offered to be undone is what was shown",
+                        proposal.preview,
+                        proposal.args,
+                    )
                 if proposal.live:
                     world.live[lease.conversation, event.turn.user_id] = proposal.pid
 
@@ -229,7 +275,11 @@ class Judge:
         world, conversation = self._world, turn.conversation.id
         proposal = world.proposals[turn.continues]
         if proposal.fate != "closed" and proposal.by != event.turn.event_id:
-            world.broke("the agent goes on after the turn that decided", proposal.preview, event.turn.event_id)
+            world.broke(
+                "the agent goes on after the turn that decided",
+                proposal.preview,
+                event.turn.event_id,
+            )
         if proposal.continuation is None:
             seq = world.received(conversation) + 1
             key = (conversation, turn.event_id)
@@ -243,7 +293,13 @@ class Judge:
             self._verdicts.claimed(claim.pending_action_id, claim.conversation, claim.by)
 
     def _mark_delivered(
-        self, lease: Lease, reply: QueuedReply, result: Sent | GivenUp, *, answer: Any, let_go: bool = False
+        self,
+        lease: Lease,
+        reply: QueuedReply,
+        result: Sent | GivenUp,
+        *,
+        answer: Any,
+        let_go: bool = False,
     ) -> None:
         """Open the window with the first delivery. A preview that cannot be delivered is over."""
         if let_go:
@@ -262,10 +318,16 @@ class Judge:
     def _decide(self, decision: ActionDecision, *, answer: Any) -> None:
         proposal = self._world.proposals.get(decision.expected_id)
         if answer[0] == "ignored" and proposal and proposal.closes:
-            proposal.closes = min(proposal.closes, self._world.now + round(DEFAULT_IGNORE_TTL_SECONDS * 1000))
+            proposal.closes = min(
+                proposal.closes, self._world.now + round(DEFAULT_IGNORE_TTL_SECONDS * 1000)
+            )
 
     def _change(self, conversation: str, change: TurnChange, *, answer: Any) -> None:
-        if answer[0] == "ok" and change.transition and change.transition.pending_action_id in self._world.proposals:
+        if (
+            answer[0] == "ok"
+            and change.transition
+            and change.transition.pending_action_id in self._world.proposals
+        ):
             self._world.proposals[change.transition.pending_action_id].ended = change.transition.to
 
     def _finish(self, claim: Claim, attempt: str, ending: ActionResult, *, answer: Any) -> None:
@@ -273,10 +335,17 @@ class Judge:
         world, proposal = self._world, self._world.proposals[claim.pending_action_id]
         (state,) = self._peek.states(claim.conversation, [proposal.pid])
         if state != ending.state and not proposal.steps and not proposal.idempotent:
-            world.broke("the truth about an effect may always be recorded", proposal.preview, ending.state, state)
+            world.broke(
+                "the truth about an effect may always be recorded",
+                proposal.preview,
+                ending.state,
+                state,
+            )
         if state == ending.state and proposal.ended in ("unknown", "failed"):
             world.counts["corrections"] += bool(ending.correction)
-            correction = ending.correction and Reply.from_json(json.loads(ending.correction)["reply"]).text
+            correction = (
+                ending.correction and Reply.from_json(json.loads(ending.correction)["reply"]).text
+            )
             proposal.told += [ending.outcome_text, *([correction] if correction else [])]
         if state == ending.state:
             proposal.ended = state

@@ -113,7 +113,10 @@ class Machine(RuleBasedStateMachine):
         self.world.silent = silent
 
     @precondition(lambda self: any(not each.tampered for each in self.world.proposals.values()))
-    @rule(which=st.integers(0, 9), how=st.sampled_from(("args", "no args", "kind", "preview", "user", "mac", "junk")))
+    @rule(
+        which=st.integers(0, 9),
+        how=st.sampled_from(("args", "no args", "kind", "preview", "user", "mac", "junk")),
+    )
     def tamper(self, which: int, how: str) -> None:
         """Change a stored record from outside, most often the newest."""
         whole = [each for each in self.world.proposals.values() if not each.tampered]

@@ -51,12 +51,16 @@ def _cut(name: str, **texts: str) -> Mutant:
 
 def _swap(name: str, **texts: tuple[str, str]) -> Mutant:
     """Return a mutant that replaces texts in its scripts; "shared" stands for the parts that scripts share."""
-    return Mutant(name, {"*" if script == "shared" else script: [pair] for script, pair in texts.items()})
+    return Mutant(
+        name, {"*" if script == "shared" else script: [pair] for script, pair in texts.items()}
+    )
 
 
 def _code(name: str, *changes: Mapping[tuple[Any, str], Any]) -> Mutant:
     """Return a mutant of Python code."""
-    return Mutant(name, python={place: broken for change in changes for place, broken in change.items()})
+    return Mutant(
+        name, python={place: broken for change in changes for place, broken in change.items()}
+    )
 
 
 def _after(owner: Any, name: str, wrap: Callable[..., Any]) -> dict[tuple[Any, str], Any]:
@@ -65,15 +69,21 @@ def _after(owner: Any, name: str, wrap: Callable[..., Any]) -> dict[tuple[Any, s
     return {(owner, name): lambda *args, **options: wrap(whole, *args, **options)}
 
 
-def _button_mac_without_scope(whole: Callable[..., Any], key: bytes, pid: str, letter: str, scope: Scope) -> Any:
+def _button_mac_without_scope(
+    whole: Callable[..., Any], key: bytes, pid: str, letter: str, scope: Scope
+) -> Any:
     return whole(key, pid, letter, Scope("", Conversation("", "")))
 
 
-def _verify_without_scope(_: Any, stored: StoredAction, keys: seal.ActionSigner, scope: Scope) -> bool:
+def _verify_without_scope(
+    _: Any, stored: StoredAction, keys: seal.ActionSigner, scope: Scope
+) -> bool:
     return keys.verify(stored.record, stored.mac)
 
 
-async def _stays_armed(whole: Any, agent: ConfirmationHandler, case: Any, live: StoredAction) -> Any:
+async def _stays_armed(
+    whole: Any, agent: ConfirmationHandler, case: Any, live: StoredAction
+) -> Any:
     answer = await whole(agent, case, live)
     return replace(answer, change=replace(answer.change, transition=None))
 
@@ -93,14 +103,21 @@ async def _told_another_outcome(*_: Any) -> str:
     return "That was settled before."
 
 
-async def _told_done_always(whole: Any, agent: ConfirmationHandler, case: Any, stored: StoredAction, press: Any) -> Any:
+async def _told_done_always(
+    whole: Any, agent: ConfirmationHandler, case: Any, stored: StoredAction, press: Any
+) -> Any:
     answer = await whole(agent, case, stored, press)
     done = texts_for(stored.action.language).already_done(stored.action.preview)
-    replies = [(reply if reply.edits else replace(reply, text=done), pid) for reply, pid in answer.change.replies]
+    replies = [
+        (reply if reply.edits else replace(reply, text=done), pid)
+        for reply, pid in answer.change.replies
+    ]
     return answer.changed(replies=tuple(replies))
 
 
-async def _told_again_in_full(_: Any, agent: ConfirmationHandler, case: Any, stored: StoredAction, _press: Any) -> Any:
+async def _told_again_in_full(
+    _: Any, agent: ConfirmationHandler, case: Any, stored: StoredAction, _press: Any
+) -> Any:
     return await agent.answer_ended(case, stored)
 
 
@@ -136,12 +153,18 @@ async def _called_done(whole: Any, *args: Any) -> Any:
 _FENCE = "if not holds_lease() then return {'lost'} end"
 _FENCE_OF_CLAIM = "if fenced and not holds_lease() then return {'lost', ''} end"
 _FENCE_OF_START = "if args.epoch and not holds_lease() then return 'lost' end"
-_FENCE_UNLESS_STEP = _FENCE_OF_CLAIM.replace("fenced", "fenced and not redis.call('HGET', action_key(pid), 'plan')")
+_FENCE_UNLESS_STEP = _FENCE_OF_CLAIM.replace(
+    "fenced", "fenced and not redis.call('HGET', action_key(pid), 'plan')"
+)
 _LIVE_LEASE = "if held and redis.call('HGET', lane, 'token') ~= args.token then return false end"
-_WAKE = "if not coming or (hurried and lane_number('until') <= now()) then wake_worker(3, hurried) end"
+_WAKE = (
+    "if not coming or (hurried and lane_number('until') <= now()) then wake_worker(3, hurried) end"
+)
 _SAME = "rec ~= ARGV[2] or mac ~= args.mac"
 _AUDIT = "append_audit(pid, states, by or '', mac or '')"
-_AUDIT_FIRST = "for _, arm in ipairs(args.change.arms) do append_audit(arm.pid, {'armed'}, '', arm.mac) end\n"
+_AUDIT_FIRST = (
+    "for _, arm in ipairs(args.change.arms) do append_audit(arm.pid, {'armed'}, '', arm.mac) end\n"
+)
 _DONE_UNDO = "state == 'done' and string.find(rec, 'undo:', 1, true)"
 _BUTTON_FOR_ALL_USERS = _after(seal, "_button_mac", _button_mac_without_scope)
 
@@ -151,7 +174,9 @@ _LANE = (
     _cut("no fence in claim", claim=_FENCE_OF_CLAIM),
     _cut("no fence in start", start=_FENCE_OF_START),
     _cut("lease stolen while live", lease=_LIVE_LEASE),
-    _cut("burial of the living", release_dead_worker="string.sub(token, 1, #prefix) == prefix and "),
+    _cut(
+        "burial of the living", release_dead_worker="string.sub(token, 1, #prefix) == prefix and "
+    ),
     _swap("no dedup in accept", accept=("if first then", "if false then")),
     _swap("dedup without storing", accept=("redis.call('RPUSH', inbox, ", "tostring(")),
     _swap("no index of work", accept=(_WAKE, "")),
@@ -170,7 +195,10 @@ _LANE = (
     ),
     _swap(
         "half of a question opens the window",
-        delivered=("if asks and mark == '' then\n    open_window(", "if asks then\n    open_window("),
+        delivered=(
+            "if asks and mark == '' then\n    open_window(",
+            "if asks then\n    open_window(",
+        ),
     ),
     _swap(
         "a question of which half is refused stays armed",
@@ -179,7 +207,10 @@ _LANE = (
             "redis.call('HGET', action_key(pid), 'state') ==",
         ),
     ),
-    _swap("an undeliverable question stays armed", delivered=("'state') == 'armed' then", "'state') == 'no' then")),
+    _swap(
+        "an undeliverable question stays armed",
+        delivered=("'state') == 'armed' then", "'state') == 'no' then"),
+    ),
 )
 _WINDOW = (
     _swap("expiry ignored", claim=("if at >= (tonumber(expires) or 0) then", "if false then")),
@@ -187,11 +218,20 @@ _WINDOW = (
     _swap("early yes counts", claim=("if fenced and args.kind == 'text' and", "if false and")),
     Mutant(
         "window opens at arming",
-        {"*": [("'expires', now() + (tonumber(ttl) or 0), ", ""), ("'armed', 0,", "'armed', now() + arm.ttl,")]},
+        {
+            "*": [
+                ("'expires', now() + (tonumber(ttl) or 0), ", ""),
+                ("'armed', 0,", "'armed', now() + arm.ttl,"),
+            ]
+        },
     ),
 )
 _CONSENT = (
-    _code("claim by anybody", _BUTTON_FOR_ALL_USERS, _after(StoredAction, "is_genuine", _verify_without_scope)),
+    _code(
+        "claim by anybody",
+        _BUTTON_FOR_ALL_USERS,
+        _after(StoredAction, "is_genuine", _verify_without_scope),
+    ),
     _code("another user's button disarms", _BUTTON_FOR_ALL_USERS),
     _code("MAC not checked", {(StoredAction, "is_genuine"): lambda *_: True}),
     _swap(
@@ -200,13 +240,20 @@ _CONSENT = (
         start=(_SAME, "rec ~= ARGV[2]"),
     ),
     _swap("record not compared", claim=(_SAME, "false"), start=(_SAME, "false")),
-    _code("unrelated text does not disarm", _after(ConfirmationHandler, "drop_and_run", _stays_armed)),
+    _code(
+        "unrelated text does not disarm", _after(ConfirmationHandler, "drop_and_run", _stays_armed)
+    ),
 )
 _EFFECT = (
     Mutant(
         "a started action runs again",
         {
-            "claim": [("and by == act then return {'mine', state}", "and by == act then return {'mine', 'claimed'}")],
+            "claim": [
+                (
+                    "and by == act then return {'mine', state}",
+                    "and by == act then return {'mine', 'claimed'}",
+                )
+            ],
             "start": [("and (idempotent == '1' or steps)", "")],
         },
     ),
@@ -214,13 +261,31 @@ _EFFECT = (
     _code("an interrupted action is called failed", {(Settlement, "_reconcile"): _never_happened}),
     _swap("finish refuses the late truth", finish=("and not late then", "then")),
     _cut("the late truth is not told", finish="append_reply('-', args.correction)"),
-    _cut("an abandoned action stays open", commit="end_unsettled(redis.call('GET', live_key(user)))"),
-    _swap("a claim asked twice is refused", claim=("and by == act then return {'mine', state}", "and false then")),
-    _swap("a start asked twice is refused", start=("and attempt == args.attempt then return 'go'", "and false then")),
-    _code("a yes to something else confirms", {(StoredAction, "was_last_message"): lambda *_: True}),
-    _code("twins hear something else", {(ConfirmationHandler, "outcome_text"): _told_another_outcome}),
-    _code("twins hear the whole result again", _after(ConfirmationHandler, "_answer_again", _told_again_in_full)),
-    _code("twins hear that everything is done", _after(ConfirmationHandler, "_answer_again", _told_done_always)),
+    _cut(
+        "an abandoned action stays open", commit="end_unsettled(redis.call('GET', live_key(user)))"
+    ),
+    _swap(
+        "a claim asked twice is refused",
+        claim=("and by == act then return {'mine', state}", "and false then"),
+    ),
+    _swap(
+        "a start asked twice is refused",
+        start=("and attempt == args.attempt then return 'go'", "and false then"),
+    ),
+    _code(
+        "a yes to something else confirms", {(StoredAction, "was_last_message"): lambda *_: True}
+    ),
+    _code(
+        "twins hear something else", {(ConfirmationHandler, "outcome_text"): _told_another_outcome}
+    ),
+    _code(
+        "twins hear the whole result again",
+        _after(ConfirmationHandler, "_answer_again", _told_again_in_full),
+    ),
+    _code(
+        "twins hear that everything is done",
+        _after(ConfirmationHandler, "_answer_again", _told_done_always),
+    ),
 )
 _PLANS_AND_UNDO = (
     _code("steps go on after a failure", _after(Settlement, "_run_step", _called_done)),
@@ -229,23 +294,42 @@ _PLANS_AND_UNDO = (
     _swap("steps outlive their plan", shared=("if OPEN_STATES[step_state] then", "if false then")),
     Mutant(
         "what was undone is undone again",
-        {"claim": [("if state ~= 'shown' then", f"if state ~= 'shown' and not ({_DONE_UNDO}) then")]},
+        {
+            "claim": [
+                ("if state ~= 'shown' then", f"if state ~= 'shown' and not ({_DONE_UNDO}) then")
+            ]
+        },
         _after(ConfirmationHandler, "handle_tap", _not_yet_undone),
     ),
 )
 _LOG = (
     _swap("audit entry written before the change", commit=(_FENCE, _AUDIT_FIRST + _FENCE)),
     _swap("no audit entry of a claim", shared=(_AUDIT, f"if state ~= 'claimed' then {_AUDIT} end")),
-    _swap("audit entries do not name the one before", shared=("head = redis.sha1hex(entries[at])", "head = NO_HEAD")),
+    _swap(
+        "audit entries do not name the one before",
+        shared=("head = redis.sha1hex(entries[at])", "head = NO_HEAD"),
+    ),
 )
 
 _GOING_ON = (
-    _swap("a continuation is not appended", commit=("append_continuation(change.continuation)", "")),
-    _code("a turn that was taken over does not go on", _after(ConfirmationHandler, "answer_ended", _decides_nothing)),
-    _code("the agent goes on while a question waits", {(channel_agent, "has_answer"): _knows_no_other_question}),
+    _swap(
+        "a continuation is not appended", commit=("append_continuation(change.continuation)", "")
+    ),
+    _code(
+        "a turn that was taken over does not go on",
+        _after(ConfirmationHandler, "answer_ended", _decides_nothing),
+    ),
+    _code(
+        "the agent goes on while a question waits",
+        {(channel_agent, "has_answer"): _knows_no_other_question},
+    ),
     _code("a second tap ends the request", _after(channel_agent, "has_answer", _knows_no_pause)),
-    _code("an outcome is left untold", {(ConfirmationHandler, "outcome_to_tell"): _nothing_to_tell}),
-    _code("a failed continuation is silent", _after(ChannelAgent, "_give_up_going_on", _says_nothing)),
+    _code(
+        "an outcome is left untold", {(ConfirmationHandler, "outcome_to_tell"): _nothing_to_tell}
+    ),
+    _code(
+        "a failed continuation is silent", _after(ChannelAgent, "_give_up_going_on", _says_nothing)
+    ),
     _code("the agent reads no outcome", {(OutcomeHistory, "refresh"): _reads_nothing}),
 )
 

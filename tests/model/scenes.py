@@ -151,6 +151,10 @@ _taken_over = st.builds(
     others=st.sampled_from(("crash", "pause")), back=st.booleans(), silent=st.booleans(),
 )  # fmt: skip
 _late = st.builds(
-    Late, who=_people, wish=WISHES, before=st.sampled_from((0.0, 30.0, WINDOW)), after=st.sampled_from((0.0, WINDOW))
+    Late,
+    who=_people,
+    wish=WISHES,
+    before=st.sampled_from((0.0, 30.0, WINDOW)),
+    after=st.sampled_from((0.0, WINDOW)),
 )
 SCENES: st.SearchStrategy[Scene] = _interrupted | _taken_over | _late

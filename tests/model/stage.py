@@ -126,7 +126,11 @@ class Stage:
             "preview": {"preview": "nothing much"},
             "user": {"user_id": "mallory"},
         }
-        changed = json.dumps(record | changes[how], sort_keys=True, separators=(",", ":")) if how in changes else how
+        changed = (
+            json.dumps(record | changes[how], sort_keys=True, separators=(",", ":"))
+            if how in changes
+            else how
+        )
         self.bot.client.hset(key, "rec", changed)
 
     def conclude(self) -> None:
@@ -153,7 +157,9 @@ class Stage:
                 return
         self.world.broke("everything drains when faults stop")
 
-    def _words(self, user: str, place: Conversation, says: str, wish: tuple[str, ...]) -> tuple[str, str]:
+    def _words(
+        self, user: str, place: Conversation, says: str, wish: tuple[str, ...]
+    ) -> tuple[str, str]:
         match says:
             case "ask":
                 return ask(wish or ("delete",)), ""
@@ -179,7 +185,9 @@ class Stage:
     def _button(self, user: str, place: Conversation, which: str) -> str:
         """Return the data of a button that this person has."""
         prompts = self.world.prompts(place.id, user, "cancel" if which == "cancel" else "confirm")
-        asked = [data for data in prompts if self.world.proposals[self.world.buttons[data].pid].live]
+        asked = [
+            data for data in prompts if self.world.proposals[self.world.buttons[data].pid].live
+        ]
         undos = [data for data in prompts if data not in asked]
         others = [data for data, button in self.world.buttons.items() if button.user != user]
         found = {"undo": undos, "stale": prompts[:1], "foreign": others}.get(which, asked)
@@ -195,5 +203,7 @@ class Stage:
         pressed = self.world.buttons[data]
         scope = next(each.scope for each in self.heard if each.user_id == pressed.user)
         ignore = self.bot.store.signer.button_token(pressed.pid, "ignore", scope)
-        self.world.buttons[ignore] = Pressable(pressed.pid, "ignore", pressed.user, pressed.conversation)
+        self.world.buttons[ignore] = Pressable(
+            pressed.pid, "ignore", pressed.user, pressed.conversation
+        )
         return ignore

@@ -18,7 +18,11 @@ from tests.model.stage import Stage
 #: Whether to play all schedules (`make duel`), or only a few seconds of them.
 ASKED = bool(os.environ.get("SAYSO_DUEL"))
 #: The confirmed actions: run once, repeatable, with a reconciler, failing; and a plan of two steps.
-WISHES = (("delete",), ("pay",), ("checked",), ("broken",), ("delete", "pay")) if ASKED else (("delete",),)
+WISHES = (
+    (("delete",), ("pay",), ("checked",), ("broken",), ("delete", "pay"))
+    if ASKED
+    else (("delete",),)
+)
 SAYINGS = ("yes", "confirm tap") if ASKED else ("yes",)
 #: For how many steps a paused worker continues while the other is stopped: none, one call, or to its end.
 FEW = (0, 2, ALL)
@@ -57,7 +61,9 @@ def duels(bot: Bot, totals: Counter[str]) -> Iterator[tuple[Duel, list[str]]]:
 
 # The 1,100 schedules of a plain run take 13 s of processor time, so a machine with twenty busy processes needs minutes.
 @pytest.mark.timeout(3600 if ASKED else 600)
-def test_no_schedule_of_two_workers_breaks_a_promise(client: Redis, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_schedule_of_two_workers_breaks_a_promise(
+    client: Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each confirmed action has one effect at most and a reported outcome, wherever the two workers stop."""
     totals: Counter[str] = Counter()
     assert [(duel, broken) for duel, broken in duels(Bot(client, {}), totals) if broken] == []
@@ -67,7 +73,9 @@ def test_no_schedule_of_two_workers_breaks_a_promise(client: Redis, capsys: pyte
     assert totals["effects"] > totals["unknowns"] > 0
 
 
-@pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.name in RULES], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant", [each for each in MUTANTS if each.name in RULES], ids=lambda mutant: mutant.name
+)
 def test_broken_rule_fails_in_a_duel(mutant: Mutant, client: Redis) -> None:
     """The enumeration of schedules catches each rule that needs a second worker."""
     with mutant.applied():

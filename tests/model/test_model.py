@@ -65,7 +65,9 @@ def refuse_half_of_a_question(machine: Machine) -> None:
 
 
 #: The schedules that break a rule which random ones hardly ever meet.
-SCHEDULES: dict[str, Callable[[Machine], None]] = {"half of a question opens the window": refuse_half_of_a_question}
+SCHEDULES: dict[str, Callable[[Machine], None]] = {
+    "half of a question opens the window": refuse_half_of_a_question
+}
 
 
 def play(schedule: Callable[[Machine], None], machine: type[Machine]) -> None:
@@ -111,14 +113,19 @@ def progress(say: Callable[[str], None]) -> Callable[[Counter[str]], None]:
 
     def report(totals: Counter[str]) -> None:
         if totals["examples"] % 1000 == 0:
-            say(f"{time.monotonic() - began:6.0f} s  " + ", ".join(f"{n} {what}" for what, n in totals.items()))
+            say(
+                f"{time.monotonic() - began:6.0f} s  "
+                + ", ".join(f"{n} {what}" for what, n in totals.items())
+            )
 
     return report
 
 
 @pytest.mark.timeout(600 + EXAMPLES)
 @pytest.mark.parametrize("after", ["say", "continue"])
-def test_no_schedule_breaks_a_promise(after: After, client: Redis, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_schedule_breaks_a_promise(
+    after: After, client: Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The schedules mix people, workers, crashes, pauses and lost answers in any order.
 
     The agent stops after each outcome, or goes on with the request.
@@ -151,7 +158,9 @@ def test_broken_rule_is_caught(mutant: Mutant, client: Redis) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values())
-def test_schedule_of_a_broken_rule_breaks_no_promise(schedule: Callable[[Machine], None], client: Redis) -> None:
+def test_schedule_of_a_broken_rule_breaks_no_promise(
+    schedule: Callable[[Machine], None], client: Redis
+) -> None:
     """It is the broken rule that the model catches, and not the schedule."""
     Machine.bot = Bot(client, {})
     play(schedule, Machine)

@@ -34,7 +34,12 @@ class Verdicts:
         head = world.head(proposal)
         if proposal is not head:
             if (head.fate, head.by) != ("claimed", act) or head.ended or proposal.tampered:
-                world.broke("a step runs inside its plan only, as shown", proposal.preview, head.fate, head.ended)
+                world.broke(
+                    "a step runs inside its plan only, as shown",
+                    proposal.preview,
+                    head.fate,
+                    head.ended,
+                )
         elif head.fate != "claimed":
             self._lawful(head, event)
             head.fate, head.by = "claimed", act
@@ -53,7 +58,12 @@ class Verdicts:
             if proposal is target:
                 self._decided(event, proposal, state, replies, apology=apology)
             elif state not in _WAITING:
-                world.broke("a turn decides on nothing but its own", event.turn.event_id, proposal.preview, state)
+                world.broke(
+                    "a turn decides on nothing but its own",
+                    event.turn.event_id,
+                    proposal.preview,
+                    state,
+                )
 
     def undelivered(self, conversation: str, text: str) -> None:
         """Check that a preview is over when its reply, or half of it, was given up."""
@@ -71,14 +81,22 @@ class Verdicts:
         allowed = self._allowed(event, proposal)
         is_plain = not self._button(event) and not event.code
         if is_plain and self._world.is_followed(proposal, event.tick):
-            self._world.broke("a plain yes answers the last message", proposal.preview, event.turn.text)
+            self._world.broke(
+                "a plain yes answers the last message", proposal.preview, event.turn.text
+            )
         if (
             proposal is not self._target(event)
             or proposal.fate != "open"
             or not allowed.issuperset(_RAN)
             or proposal.tampered
         ):
-            facts = (proposal.preview, proposal.fate, event.turn.text, sorted(allowed), proposal.tampered)
+            facts = (
+                proposal.preview,
+                proposal.fate,
+                event.turn.text,
+                sorted(allowed),
+                proposal.tampered,
+            )
             self._world.broke("only its own person's timely yes confirms what was shown", *facts)
 
     def _target(self, event: Event) -> Proposal | None:
@@ -88,11 +106,16 @@ class Verdicts:
             return self._world.proposals[button.pid]
         if event.turn.tap or event.turn.continues:
             return None
-        return self._world.proposals.get(self._world.live.get((event.turn.conversation.id, event.turn.user_id), ""))
+        return self._world.proposals.get(
+            self._world.live.get((event.turn.conversation.id, event.turn.user_id), "")
+        )
 
     def _button(self, event: Event) -> Pressable | None:
         button = self._world.buttons.get(event.turn.tap.data) if event.turn.tap else None
-        genuine = button and (button.user, button.conversation) == (event.turn.user_id, event.turn.conversation.id)
+        genuine = button and (button.user, button.conversation) == (
+            event.turn.user_id,
+            event.turn.conversation.id,
+        )
         return button if genuine else None
 
     def _allowed(self, event: Event, proposal: Proposal) -> frozenset[str]:
@@ -100,8 +123,14 @@ class Verdicts:
         button = self._button(event)
         says = button.intent if button else event.says
         late = bool(proposal.closes) and event.at >= proposal.closes
-        if says == "ignore":  # "ignore" decides nothing; processed too late, it finds the action expired
-            return _WAITING | _OFF if proposal.closes and self._world.now >= proposal.closes else _WAITING
+        if (
+            says == "ignore"
+        ):  # "ignore" decides nothing; processed too late, it finds the action expired
+            return (
+                _WAITING | _OFF
+                if proposal.closes and self._world.now >= proposal.closes
+                else _WAITING
+            )
         if says == "cancel":
             return _OFF
         if says == "other" and self._world.goes_on and self._world.repeats_request(event):
@@ -116,7 +145,9 @@ class Verdicts:
         if late:
             return _OFF
         if not button and not event.code and self._world.may_be_followed(proposal):
-            return _WAITING | _RAN  # the bot asks which question is meant, unless it has just repeated it
+            return (
+                _WAITING | _RAN
+            )  # the bot asks which question is meant, unless it has just repeated it
         return _RAN
 
     def _decided(
@@ -175,12 +206,19 @@ class Verdicts:
             return
         if proposal.vague or proposal.told_later:
             return
-        ends = (words.expired(proposal.preview), words.cancelled(proposal.preview), words.dropped(proposal.preview))
+        ends = (
+            words.expired(proposal.preview),
+            words.cancelled(proposal.preview),
+            words.dropped(proposal.preview),
+        )
         steps = [world.proposals[pid].phrases for pid in proposal.steps]
         known = (
             any(heard in told for told in proposal.told)
             or (proposal.fate == "closed" and heard in ends)
-            or (bool(steps) and all(any(phrase in heard for phrase, _ in phrases) for phrases in steps))
+            or (
+                bool(steps)
+                and all(any(phrase in heard for phrase, _ in phrases) for phrases in steps)
+            )
         )
         if not known:
             world.broke("twins hear the first outcome", proposal.preview, heard, proposal.told)

@@ -49,7 +49,9 @@ class Wire(LuaScripts):
         super().__init__(client, folder)
         self.applied: set[str] = set()
         self._scripts = {
-            name: LuaScript.of(self._patched(script.text, [*patches.get("*", ()), *patches.get(name, ())]))
+            name: LuaScript.of(
+                self._patched(script.text, [*patches.get("*", ()), *patches.get(name, ())])
+            )
             for name, script in self._scripts.items()
         }
 

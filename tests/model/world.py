@@ -18,7 +18,11 @@ from sayso.pending.turns import NewAction
 
 #: Two conversations of one shard, so that they share an audit log and an index of work.
 ROOM = Conversation("chat", "room")
-HALL = next(hall for n in range(10_000) if shard_of((hall := Conversation("chat", f"hall{n}")).id) == shard_of(ROOM.id))
+HALL = next(
+    hall
+    for n in range(10_000)
+    if shard_of((hall := Conversation("chat", f"hall{n}")).id) == shard_of(ROOM.id)
+)
 CONVERSATIONS = {place.id: place for place in (ROOM, HALL)}
 
 #: The time at which each example begins, in Unix milliseconds.
@@ -119,8 +123,15 @@ class Proposal:
     def phrases(self) -> Sequence[tuple[str, str]]:
         """Return the texts that replies may contain about this action, each with its meaning."""
         words, preview = texts_for(self.language), self.preview
-        step = [(words._step(state, preview, ""), state) for state in ("failed", "unknown", "cancelled")]
-        nothing = (words.cancelled(preview), words.expired(preview), words.dropped(preview), words.unsafe(preview))
+        step = [
+            (words._step(state, preview, ""), state) for state in ("failed", "unknown", "cancelled")
+        ]
+        nothing = (
+            words.cancelled(preview),
+            words.expired(preview),
+            words.dropped(preview),
+            words.unsafe(preview),
+        )
         return (
             *(((result_of(self.kind, self.args), "done"),) if not self.steps else ()),
             (words.done(preview, ""), "done"), (words.already_done(preview), "done"), (words.failed(preview), "failed"),
@@ -188,7 +199,8 @@ class World:
         """Return whether a person wrote the same request before, which leaves its question open."""
         here = (event.turn.conversation, event.turn.user_id, event.turn.text)
         return any(
-            (each.turn.conversation, each.turn.user_id, each.turn.text) == here and each.seq < event.seq
+            (each.turn.conversation, each.turn.user_id, each.turn.text) == here
+            and each.seq < event.seq
             for each in self.events.values()
         )
 
@@ -228,7 +240,9 @@ class World:
     def may_be_followed(self, proposal: Proposal) -> bool:
         """Return whether the bot said anything after the question that does not belong to it."""
         heard = self.heard.get(proposal.conversation, ())
-        return any(tick > proposal.arrived and not _is_about(reply, proposal) for tick, reply in heard)
+        return any(
+            tick > proposal.arrived and not _is_about(reply, proposal) for tick, reply in heard
+        )
 
     def is_followed(self, proposal: Proposal, tick: int) -> bool:
         """Return whether the last message that its user had read at this tick does not belong to the question."""
@@ -250,7 +264,9 @@ class World:
 def _is_about(reply: Reply, proposal: Proposal) -> bool:
     """Return whether a reply shows the action or has its buttons."""
     tokens = [split_button_token(button.data) for button in reply.buttons]
-    return proposal.preview in reply.text or any(parts and parts[0] == proposal.pid for parts in tokens)
+    return proposal.preview in reply.text or any(
+        parts and parts[0] == proposal.pid for parts in tokens
+    )
 
 
 def result_of(kind: str, args: Mapping[str, Any]) -> str:

@@ -15,11 +15,18 @@ import pytest
 from hypothesis import settings
 from mutmut.state import state
 
-settings.register_profile("mutation", max_examples=20, derandomize=True, database=None, deadline=None)
+settings.register_profile(
+    "mutation", max_examples=20, derandomize=True, database=None, deadline=None
+)
 settings.load_profile("mutation")
 
 #: Modules that work differently on Redis, or only there.
-ON_REDIS = ("sayso.pending.repository", "sayso.pending.redis.repository", "sayso.pending.store", "sayso.pending.audit")
+ON_REDIS = (
+    "sayso.pending.repository",
+    "sayso.pending.redis.repository",
+    "sayso.pending.store",
+    "sayso.pending.audit",
+)
 
 _at_import: dict[str, set[str]] = defaultdict(set)
 
@@ -49,7 +56,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     order: dict[pytest.Item, tuple[bool, int]] = {}
     for item in items:
         name = item.nodeid.partition("[")[0]
-        order[item] = ("redis" in item.nodeid or "redis_client" in getattr(item, "fixturenames", ()), cases[name])
+        order[item] = (
+            "redis" in item.nodeid or "redis_client" in getattr(item, "fixturenames", ()),
+            cases[name],
+        )
         cases[name] += 1
     items[:] = sorted((item for item in items if item not in left_out), key=order.__getitem__)
 

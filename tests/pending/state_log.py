@@ -23,7 +23,9 @@ AT = 1_763_680_000_000
 class StateLog:
     """One shard's chain. `redis` keeps what was written there as well."""
 
-    def __init__(self, shard: int = 0, redis: Redis | None = None, *, prefix: str = "sayso:") -> None:
+    def __init__(
+        self, shard: int = 0, redis: Redis | None = None, *, prefix: str = "sayso:"
+    ) -> None:
         self.shard = shard
         self.texts: list[str] = []
         self.tip = ChainHead(0, NO_HEAD)
@@ -71,7 +73,9 @@ class StateLog:
     def forget(self) -> None:
         """Redis loses the whole shard."""
         if self._redis:
-            self._redis.delete(f"{self._key}:audit", f"{self._key}:audit:head", f"{self._key}:audit:drained")
+            self._redis.delete(
+                f"{self._key}:audit", f"{self._key}:audit:head", f"{self._key}:audit:drained"
+            )
 
 
 def sealed(pid: str, *, user: str = "ana", **fields: Any) -> tuple[str, str]:

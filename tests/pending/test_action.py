@@ -17,7 +17,11 @@ from sayso.pending.action import canonical_json, check_proposal, exact_args
 from sayso.pending.repository import StoredAction
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
 )
@@ -61,7 +65,9 @@ def test_equal_spelling_means_equal_json(one, two):
     assert json.loads(canonical_json(one)) == one
 
 
-@pytest.mark.parametrize(("one", "two"), [(1, "1"), (1, True), (0, False), (None, ""), ([], {}), (1, 1.0)])
+@pytest.mark.parametrize(
+    ("one", "two"), [(1, "1"), (1, True), (0, False), (None, ""), ([], {}), (1, 1.0)]
+)
 def test_lookalikes_have_different_digests(one, two):
     """Values that Python calls equal may be different arguments."""
     assert compute_args_digest({"a": one}) != compute_args_digest({"a": two})
@@ -84,7 +90,10 @@ def test_preview_reads_as_it_is_written(written, read):
     [
         ({"kind": ""}, "kind '' is reserved: use a name that does not begin with 'sayso:'"),
         ({"kind": "sayso:plan"}, "kind 'sayso:plan' is reserved"),
-        ({"preview": "x" * 16001}, "the preview has 16,001 characters: shorten it to at most 16,000"),
+        (
+            {"preview": "x" * 16001},
+            "the preview has 16,001 characters: shorten it to at most 16,000",
+        ),
         ({"ttl_seconds": 0.0}, "ttl_seconds is 0.0: it must be more than 0 and at most 86400"),
         ({"ttl_seconds": 86_400.5}, "ttl_seconds is 86400.5"),
         ({"ttl_seconds": float("nan")}, "ttl_seconds is nan"),
@@ -101,7 +110,8 @@ def test_largest_allowed_action_can_be_proposed():
     check_proposal(PendingAction("ana", "k", "x" * 16_000, ttl_seconds=86_400.0))
     assert exact_args({"a": "x" * (65_536 - len('{"a":""}'))})
     with pytest.raises(
-        ValueError, match=r"^the arguments are 65,537 characters as JSON: at most 65,536 can be proposed$"
+        ValueError,
+        match=r"^the arguments are 65,537 characters as JSON: at most 65,536 can be proposed$",
     ):
         exact_args({"a": "x" * (65_537 - len('{"a":""}'))})
 
@@ -124,7 +134,9 @@ def test_no_arguments_have_one_digest():
 
 def test_action_comes_back_from_its_dict():
     """Every field and the seed's status survive JSON."""
-    action = PendingAction("ana", "delete", "Delete it", {"id": [1, {"a": None}]}, channel_id="chat", state="shown")
+    action = PendingAction(
+        "ana", "delete", "Delete it", {"id": [1, {"a": None}]}, channel_id="chat", state="shown"
+    )
     data = json.loads(json.dumps(action.to_dict()))
     assert data["status"] == "pending"
     assert PendingAction.from_dict(data) == action
@@ -132,7 +144,22 @@ def test_action_comes_back_from_its_dict():
 
 def test_stored_action_is_read_from_the_row_of_a_script():
     """Times are in milliseconds, and in microseconds when the platform says when it was shown."""
-    row = ["A" * 22, 9000, "{}", "mac", "started", "7125", "yes-1", "try-1", "Done.", "ok", "3", "6500", "m1", "m1 m2"]
+    row = [
+        "A" * 22,
+        9000,
+        "{}",
+        "mac",
+        "started",
+        "7125",
+        "yes-1",
+        "try-1",
+        "Done.",
+        "ok",
+        "3",
+        "6500",
+        "m1",
+        "m1 m2",
+    ]
     stored = StoredAction(
         "A" * 22, "{}", "mac", "started", expires_at=7.125, by="yes-1", attempt="try-1", outcome_text="Done.",
         result="ok", output="{}", seen=3, begun_at=6.5, prompt="m1", prompts=("m1", "m2"), written_at=5.25,

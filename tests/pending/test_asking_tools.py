@@ -48,7 +48,14 @@ def look(account: str) -> str:
 
 @pytest.mark.parametrize(
     ("function", "proposes"),
-    [(close, True), (renamed, True), (inside, True), (functools.partial(close), True), (look, False), (hidden, False)],
+    [
+        (close, True),
+        (renamed, True),
+        (inside, True),
+        (functools.partial(close), True),
+        (look, False),
+        (hidden, False),
+    ],
 )
 def test_a_tool_whose_code_names_stash_pending_is_known_to_ask(function, proposes: bool):
     """Another name, an inner function and a partial are recognized; a call in another function must be declared."""
@@ -65,7 +72,8 @@ def test_declaration_counts():
 def test_a_read_only_tool_that_asks_is_refused_at_definition(options):
     """It promises to change nothing, and asks for a yes to a change."""
     with pytest.raises(
-        ToolValidationError, match=r"'close' cannot be defined: it asks for a confirmation .* leave read_only out"
+        ToolValidationError,
+        match=r"'close' cannot be defined: it asks for a confirmation .* leave read_only out",
     ):
         tool(read_only=True, **options)(close)
 
@@ -87,7 +95,9 @@ def test_an_undeclared_proposal_is_asked_and_logged(caplog: pytest.LogCaptureFix
         assert caplog.messages == []
         Tool.from_function(hidden).execute({"account": "7"})
     assert [action.preview for action in here.proposals] == ["Close 6", "Close 7"]
-    assert [(record.message, record.tool) for record in caplog.records] == [("proposal.undeclared", "hidden")]
+    assert [(record.message, record.tool) for record in caplog.records] == [
+        ("proposal.undeclared", "hidden")
+    ]
 
 
 def test_a_read_only_tool_under_review_still_asks():

@@ -16,7 +16,13 @@ import pytest
 from sayso.agent import ToolMetadata, tool
 from sayso.agent.run.tool_call import invoke
 from sayso.pending import concurrency, threads
-from sayso.pending.concurrency import NotStarted, TimedOut, call_in_tool_thread, run_sync, run_with_timeout
+from sayso.pending.concurrency import (
+    NotStarted,
+    TimedOut,
+    call_in_tool_thread,
+    run_sync,
+    run_with_timeout,
+)
 from sayso.pending.threads import DaemonThreadPool, set_tool_thread_limit
 from tests.clocks import StoppedClock
 from tests.flows.system import until
@@ -90,7 +96,8 @@ def test_calls_wait_in_order(one, hanging):
         first = asyncio.create_task(call_in_tool_thread(hanging))
         await begun(hanging)
         rest = [
-            asyncio.create_task(call_in_tool_thread(lambda number=number: order.append(number))) for number in range(20)
+            asyncio.create_task(call_in_tool_thread(lambda number=number: order.append(number)))
+            for number in range(20)
         ]
         await asyncio.sleep(0)
         hanging.door.set()
@@ -108,7 +115,8 @@ def test_call_cancelled_before_it_had_a_thread_never_runs(one, hanging):
         first = asyncio.create_task(call_in_tool_thread(hanging))
         await begun(hanging)
         second, third = (
-            asyncio.create_task(call_in_tool_thread(lambda name=name: ran.append(name))) for name in ("2", "3")
+            asyncio.create_task(call_in_tool_thread(lambda name=name: ran.append(name)))
+            for name in ("2", "3")
         )
         await asyncio.sleep(0)
         second.cancel()
@@ -247,7 +255,9 @@ def test_tool_that_runs_tools_does_not_wait_for_itself(one):
         return "inner"
 
     def outer() -> str:
-        return f"outer {run_sync(call_in_tool_thread(lambda: run_sync(call_in_tool_thread(inner))))}"
+        return (
+            f"outer {run_sync(call_in_tool_thread(lambda: run_sync(call_in_tool_thread(inner))))}"
+        )
 
     assert asyncio.run(call_in_tool_thread(outer)) == "outer inner"
 
@@ -325,7 +335,9 @@ async def main():
         print("left")
 asyncio.run(main())
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
     assert ended.stdout == "left\n"
 
 
@@ -341,5 +353,7 @@ async def main():
 asyncio.run(main())
 print("left")
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
     assert ended.stdout == "left\n"

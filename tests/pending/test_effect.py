@@ -12,7 +12,14 @@ import pytest
 
 from sayso.agent import tool
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.pending import EffectRefused, InMemoryPendingStore, Person, ToolContext, current_context, executor_factory
+from sayso.pending import (
+    EffectRefused,
+    InMemoryPendingStore,
+    Person,
+    ToolContext,
+    current_context,
+    executor_factory,
+)
 from sayso.pending.action import PendingAction
 from sayso.pending.concurrency import run_sync, run_without_loop
 from sayso.pending.context import context_field
@@ -78,14 +85,19 @@ def say(euros: int, context: ToolContext) -> str:
     return f"{euros} are paid"
 
 
-FORMS = pytest.mark.parametrize("paying", [pay, pay_async, pay_blocking, say_async, say], ids=lambda each: each.name)
+FORMS = pytest.mark.parametrize(
+    "paying", [pay, pay_async, pay_blocking, say_async, say], ids=lambda each: each.name
+)
 
 
 @FORMS
 def test_refused_effect_is_not_entered(paying, notes):
     """Another worker has the call by now: nothing is done here."""
     notes.error = LeaseLost(PLACE)
-    with context_field("effect", EffectStart(notes)), pytest.raises(EffectRefused, match="another worker"):
+    with (
+        context_field("effect", EffectStart(notes)),
+        pytest.raises(EffectRefused, match="another worker"),
+    ):
         run_sync(paying.arun_raw({"euros": 5}))
 
 
@@ -168,7 +180,9 @@ def test_worker_that_is_stopped_leaves_a_preparation_to_the_next_one(is_begun, s
 
         store.register_executor_factory("pay", rebuild)
         (stored,) = await store.repository.read(here, pids)
-        confirming = asyncio.create_task(store.settlement.confirm(Claim(scope, stored.pid, "yes-1"), stored))
+        confirming = asyncio.create_task(
+            store.settlement.confirm(Claim(scope, stored.pid, "yes-1"), stored)
+        )
         await goes_on.wait()
         confirming.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -213,7 +227,9 @@ def test_context_is_data_as_before(notes):
     assert notes == ["begun"]
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))]
+)
 def test_copy_of_a_context_cannot_begin_the_effect(copied):
     """In another process nothing could be noted, and the effect would be repeated."""
     twin = copied(ToolContext(Person("ana"), language="de"))

@@ -27,7 +27,13 @@ OCTOCAT = {
     "type": "User",
     "site_admin": False,
 }
-BUG = {"id": 208045946, "node_id": "MDU6TGFi", "url": f"{API}/labels/bug", "name": "bug", "default": True}
+BUG = {
+    "id": 208045946,
+    "node_id": "MDU6TGFi",
+    "url": f"{API}/labels/bug",
+    "name": "bug",
+    "default": True,
+}
 #: Answers of APIs as they come, with fewer fields of each kind.
 ISSUE = {
     "id": 1296269,
@@ -43,7 +49,11 @@ ISSUE = {
     "labels": [BUG],
     "assignee": None,
     "locked": False,
-    "pull_request": {"url": f"{API}/pulls/1347", "html_url": f"{PAGE}/pull/1347", "merged_at": None},
+    "pull_request": {
+        "url": f"{API}/pulls/1347",
+        "html_url": f"{PAGE}/pull/1347",
+        "merged_at": None,
+    },
     "created_at": "2011-04-22T13:33:48Z",
 }
 REPOSITORY = {
@@ -63,11 +73,18 @@ CHARGE = {
     "id": "ch_3MmlLrLkdIwHu7ix0snN0B15",
     "amount": 1099,
     "balance_transaction": "txn_3MmlLrLkdIwHu7ix0uke3Ezy",
-    "billing_details": {"address": {"city": None, "country": None}, "name": "Ada Lovelace", "phone": None},
+    "billing_details": {
+        "address": {"city": None, "country": None},
+        "name": "Ada Lovelace",
+        "phone": None,
+    },
     "created": 1679090539,
     "customer": "cus_NffrFeUfNV2Hib",
     "metadata": {"order_id": "6735"},
-    "payment_method_details": {"card": {"brand": "visa", "checks": {"cvc": None}, "last4": "4242"}, "type": "card"},
+    "payment_method_details": {
+        "card": {"brand": "visa", "checks": {"cvc": None}, "last4": "4242"},
+        "type": "card",
+    },
     "receipt_url": "https://pay.stripe.com/receipts/payment/CAcaFwoVYWNjdF8xTTJK",
     "paid": True,
 }
@@ -219,12 +236,18 @@ def test_what_a_person_may_need_is_never_technical(value: dict[str, Any]):
     """The only id, short ids, pages to open, and technical fields if there are no others. A first `kind` is a type."""
     told = result_in_words(json.dumps(value))
     assert "left out" not in told
-    assert all(str(each) in told for key, each in value.items() if key != "kind" or key != next(iter(value)))
+    assert all(
+        str(each) in told
+        for key, each in value.items()
+        if key != "kind" or key != next(iter(value))
+    )
 
 
 def test_choice_names_all_that_tells_things_apart():
     """Of two customers with one name, the id is what differs."""
-    same = [{"id": 207119551 + number, "name": "Ada", "url": f"{API}/{number}"} for number in range(2)]
+    same = [
+        {"id": 207119551 + number, "name": "Ada", "url": f"{API}/{number}"} for number in range(2)
+    ]
     told = Ambiguous("customer", "ada", same).in_words
     assert "207119551" in told
     assert "207119552" in told
@@ -264,7 +287,9 @@ def test_digits_stay_as_the_api_wrote_them():
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=30,
 )
 

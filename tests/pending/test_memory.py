@@ -23,7 +23,13 @@ def test_evicted_action_leaves_no_trace():
         if number == 1:
             store.pop_if_confirmed("user-1", "yes")
     records = store.repository
-    assert [store.get(f"user-{number}") is not None for number in range(5)] == [False, False, True, True, True]
+    assert [store.get(f"user-{number}") is not None for number in range(5)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
     assert len(records._actions) == len(records._scopes) == len(records._occupants) == 3
     assert records._attempts == {}
 
@@ -43,7 +49,9 @@ def test_running_action_counts_as_stale_from_its_last_step():
     now = [1000.0]
     records = MemoryActionRepository(clock=lambda: now[0])
     proposal = plan_of([PendingAction("ana", "k", preview, ttl_seconds=3600) for preview in "AB"])
-    Blocking(records).change(ANA.conversation.id, TurnChange(new_actions=proposal.new_actions(SEAL, ANA.id)))
+    Blocking(records).change(
+        ANA.conversation.id, TurnChange(new_actions=proposal.new_actions(SEAL, ANA.id))
+    )
     names = (proposal.head.pending_action_id, proposal.steps[0].pending_action_id)
 
     def begun() -> list[float]:
@@ -55,6 +63,8 @@ def test_running_action_counts_as_stale_from_its_last_step():
         Blocking(records).claim(claim, Blocking(records).read(ANA.conversation.id, (pid,))[0])
         claimed = begun()
         now[0] += 100
-        Blocking(records).start(claim, Blocking(records).read(ANA.conversation.id, (pid,))[0], "try-1")
+        Blocking(records).start(
+            claim, Blocking(records).read(ANA.conversation.id, (pid,))[0], "try-1"
+        )
     assert claimed == [1300.0, 1300.0]
     assert begun() == [1300.0, 1400.0]

@@ -28,15 +28,23 @@ class Question:
         self.now = time.time()
         self.store = InMemoryPendingStore(clock=lambda: self.now)
         given = {"user_id": "ana", "kind": "order", "preview": "Order 5 kg", "ttl_seconds": 60.0}
-        place = {"channel_id": HERE.channel, "conversation_id": HERE.address, "form": [FIELD.to_dict()]}
+        place = {
+            "channel_id": HERE.channel,
+            "conversation_id": HERE.address,
+            "form": [FIELD.to_dict()],
+        }
         self.action = PendingAction(**{**given, **place, **fields})
 
         new = sign_action(self.action, OLD, user=self.turn().scope.id)
         run_sync(self.store.repository.change(HERE.id, TurnChange(new_actions=(new,))))
 
-    def turn(self, user: str = "ana", place: Conversation = HERE, intent: ButtonIntent = "change") -> Turn:
+    def turn(
+        self, user: str = "ana", place: Conversation = HERE, intent: ButtonIntent = "change"
+    ) -> Turn:
         """Return a tap on a button that was sent to this person in this place."""
-        token = OLD.button_token(self.action.pending_action_id, intent, Turn("e", place, user).scope)
+        token = OLD.button_token(
+            self.action.pending_action_id, intent, Turn("e", place, user).scope
+        )
         return Turn("e1", place, user, tap=Tap(token))
 
     @property
@@ -70,7 +78,10 @@ def test_form_of_another_person_or_place_is_not_found():
     """The token in a button, or in a modal, is for one person in one conversation."""
     question = Question()
     genuine = question.turn()
-    for stolen in (replace(genuine, user_id="eve"), replace(genuine, conversation=Conversation("chat", "hall"))):
+    for stolen in (
+        replace(genuine, user_id="eve"),
+        replace(genuine, conversation=Conversation("chat", "hall")),
+    ):
         assert not question.forms.asks_for_form(stolen)
         assert run_sync(question.forms.open(stolen)) is None
         assert run_sync(question.forms.find(stolen)) is None
@@ -84,7 +95,9 @@ def test_button_of_a_yes_opens_no_form():
     assert run_sync(removed.find(question.turn())) is None
 
 
-@pytest.mark.parametrize("state", ["armed", "claimed", "started", "done", "cancelled", "expired", "superseded"])
+@pytest.mark.parametrize(
+    "state", ["armed", "claimed", "started", "done", "cancelled", "expired", "superseded"]
+)
 def test_closed_question_has_no_form(state):
     """Nor has one that is not shown yet."""
     question = Question()

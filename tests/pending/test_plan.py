@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.i18n.texts import texts_for
-from sayso.pending.action import PLAN_KIND, ActionSigner, PendingAction, after_of, compute_args_digest
+from sayso.pending.action import (
+    PLAN_KIND,
+    ActionSigner,
+    PendingAction,
+    after_of,
+    compute_args_digest,
+)
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.proposals import Effect, is_step_of, plan_of, step_ids, undo_proposal
 from sayso.pending.repository import StoredAction
@@ -27,7 +33,8 @@ def proposed(name: str, **fields) -> PendingAction:
 def stored(proposal) -> list[StoredAction]:
     """Return the proposal's records as they are stored, the head last."""
     return [
-        StoredAction(arm.pending_action_id, arm.record, arm.mac, "shown") for arm in proposal.new_actions(SEAL, "-")
+        StoredAction(arm.pending_action_id, arm.record, arm.mac, "shown")
+        for arm in proposal.new_actions(SEAL, "-")
     ]
 
 
@@ -59,13 +66,20 @@ def test_plan_lists_its_steps_in_its_arguments_and_its_preview():
 def test_plan_takes_only_scope_and_language():
     """They are those of the turn. A plan has no version and is not itself repeatable."""
     plan = plan_of([proposed("A", idempotent=True), proposed("B")]).head
-    assert (plan.user_id, plan.channel_id, plan.conversation_id, plan.language) == ("ana", "chat", "room", "pt")
+    assert (plan.user_id, plan.channel_id, plan.conversation_id, plan.language) == (
+        "ana",
+        "chat",
+        "room",
+        "pt",
+    )
     assert (plan.idempotent, plan.version) == (False, "")
 
 
 def test_window_of_a_plan_is_that_of_its_most_urgent_step():
     """A step cannot be confirmed later than it could be alone."""
-    assert plan_of([proposed("A", ttl_seconds=60), proposed("B", ttl_seconds=5)]).head.ttl_seconds == 5
+    assert (
+        plan_of([proposed("A", ttl_seconds=60), proposed("B", ttl_seconds=5)]).head.ttl_seconds == 5
+    )
 
 
 def test_first_code_of_any_step_is_asked_for_once():
@@ -82,14 +96,25 @@ def test_only_the_head_of_a_plan_waits_for_a_typed_answer():
     arms = proposal.new_actions(SEAL, "-")
     names = tuple(step.pending_action_id for step in proposal.steps)
     assert [arm.pending_action_id for arm in arms] == [*names, proposal.head.pending_action_id]
-    assert [(arm.live, arm.steps, arm.user) for arm in arms] == [(False, (), "-"), (False, (), "-"), (True, names, "-")]
+    assert [(arm.live, arm.steps, arm.user) for arm in arms] == [
+        (False, (), "-"),
+        (False, (), "-"),
+        (True, names, "-"),
+    ]
     assert [arm.plan for arm in arms] == [proposal.head.pending_action_id] * 2 + [""]
-    assert [arm.live for arm in proposal.new_actions(SEAL, "-", live=False)] == [False, False, False]
+    assert [arm.live for arm in proposal.new_actions(SEAL, "-", live=False)] == [
+        False,
+        False,
+        False,
+    ]
 
 
 def test_step_is_valid_only_at_its_own_place():
     """The person did not agree to a swapped or missing step, or to one of another plan."""
-    proposal, other = plan_of([proposed("A"), proposed("B")]), plan_of([proposed("A"), proposed("B")])
+    proposal, other = (
+        plan_of([proposed("A"), proposed("B")]),
+        plan_of([proposed("A"), proposed("B")]),
+    )
     plan, (first, second, _) = proposal.head, stored(proposal)
     assert (is_step_of(plan, 0, first), is_step_of(plan, 1, second)) == (True, True)
     assert (is_step_of(plan, 1, first), is_step_of(plan, 0, second)) == (False, False)
@@ -97,12 +122,16 @@ def test_step_is_valid_only_at_its_own_place():
     assert is_step_of(plan, 0, stored(other)[0]) is False
 
 
-@pytest.mark.parametrize("changes", [{"args": {"name": "Z"}, "args_digest": ""}, {"kind": "pay"}, {"plan": "another"}])
+@pytest.mark.parametrize(
+    "changes", [{"args": {"name": "Z"}, "args_digest": ""}, {"kind": "pay"}, {"plan": "another"}]
+)
 def test_changed_step_is_invalid(changes):
     """Even signed anew with the key, it does not fit the plan's list."""
     proposal = plan_of([proposed("A"), proposed("B")])
     (arm,) = plan_of([replace(proposal.steps[0], **changes)]).new_actions(SEAL, "-")
-    assert not is_step_of(proposal.head, 0, StoredAction(arm.pending_action_id, arm.record, arm.mac, "shown"))
+    assert not is_step_of(
+        proposal.head, 0, StoredAction(arm.pending_action_id, arm.record, arm.mac, "shown")
+    )
 
 
 def test_undo_is_an_action_of_the_same_user():

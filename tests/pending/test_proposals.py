@@ -9,7 +9,13 @@ import pytest
 
 from sayso.pending import PendingActionExistsError, executor_factory, stash_pending
 from sayso.pending.context import context_field
-from sayso.pending.proposals import MAX_STEPS, ChannelRun, ProposedAction, begin_round, in_channel_run
+from sayso.pending.proposals import (
+    MAX_STEPS,
+    ChannelRun,
+    ProposedAction,
+    begin_round,
+    in_channel_run,
+)
 from sayso.pending.proposals import restore_proposals as propose_again
 
 
@@ -87,7 +93,9 @@ def test_proposal_promises_only_what_its_tool_declares():
     """An undeclared property is not promised, least of all that the tool may be repeated."""
     with context_field("run", run_of()):
         bare = stash_pending(kind="k", preview="p")
-        full = stash_pending(kind="k", preview="q", idempotent=True, reason="a big sum", version="2")
+        full = stash_pending(
+            kind="k", preview="q", idempotent=True, reason="a big sum", version="2"
+        )
     assert (bare.idempotent, bare.reason, bare.version) == (False, "", "")
     assert (full.idempotent, full.reason, full.version) == (True, "a big sum", "2")
 

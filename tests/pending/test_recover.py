@@ -23,7 +23,9 @@ HERE = scope_of("ana", None, None)
 
 def proposed(name: str) -> PendingAction:
     """Return the proposal of a tool."""
-    return PendingAction("ana", "delete", f"Apagar {name}", {"name": name}, language="pt", requested_at=1.0)
+    return PendingAction(
+        "ana", "delete", f"Apagar {name}", {"name": name}, language="pt", requested_at=1.0
+    )
 
 
 class Dead:
@@ -37,7 +39,8 @@ class Dead:
         self.head = proposal.head.pending_action_id
         self.steps = [step.pending_action_id for step in proposal.steps]
         Blocking(self.store.repository).change(
-            HERE.conversation.id, TurnChange(new_actions=proposal.new_actions(self.store.signer, HERE.id))
+            HERE.conversation.id,
+            TurnChange(new_actions=proposal.new_actions(self.store.signer, HERE.id)),
         )
 
     def at(self, pid: str):
@@ -52,7 +55,9 @@ class Dead:
             Blocking(self.store.repository).start(claim, self.at(pid), "try-1")
         if ended:
             told = {"done": "apagado", "failed": WORDS.failed("Apagar A")}[ended]
-            Blocking(self.store.repository).finish(claim, "try-1", ActionResult(ended, told, "apagado"))
+            Blocking(self.store.repository).finish(
+                claim, "try-1", ActionResult(ended, told, "apagado")
+            )
 
     def wait(self) -> None:
         """Let the time pass after which the process counts as dead."""
@@ -123,9 +128,13 @@ def test_changed_record_is_not_described_by_its_own_texts(started):
     dead.begin(dead.head, started=started)
     dead.wait()
     stored = dead.at(dead.head)
-    dead.store.repository._put(dead.head, replace(stored, record=stored.record.replace("Apagar", "Pagar")))
+    dead.store.repository._put(
+        dead.head, replace(stored, record=stored.record.replace("Apagar", "Pagar"))
+    )
     told = dead.store.pop_if_confirmed("ana", "sim").outcome_text
-    assert told == (texts_for().unknown("an action that was changed") if started else texts_for().tampered())
+    assert told == (
+        texts_for().unknown("an action that was changed") if started else texts_for().tampered()
+    )
     assert dead.at(dead.head).state == ("unknown" if started else "cancelled")
 
 
@@ -156,7 +165,9 @@ def test_recovery_does_not_trust_a_changed_record(started, status, state, told):
     dead.begin(dead.head, started=started)
     stored = dead.at(dead.head)
     changed = replace(stored, record=stored.record.replace("Apagar", "Pagar"))
-    outcome = run_without_loop(dead.store.settlement.recover(Claim(HERE, dead.head, "yes-1"), changed))
+    outcome = run_without_loop(
+        dead.store.settlement.recover(Claim(HERE, dead.head, "yes-1"), changed)
+    )
     assert (outcome.status, outcome.outcome_text) == (status, told)
     assert (dead.at(dead.head).state, dead.at(dead.head).outcome_text) == (state, told)
 
@@ -170,7 +181,9 @@ def test_plan_is_reported_step_by_step(answer, second, line):
     """Done steps are done, started ones are reconciled, the others were not started."""
     dead = Dead("A", "B", "C", executor=never)
     asked = []
-    dead.store.register_reconciler("delete", lambda record: (asked.append(record.args["name"]), answer)[1])
+    dead.store.register_reconciler(
+        "delete", lambda record: (asked.append(record.args["name"]), answer)[1]
+    )
     dead.begin(dead.head)
     dead.begin(dead.steps[0], ended="done")
     dead.begin(dead.steps[1])
@@ -194,7 +207,9 @@ def test_plan_whose_steps_are_all_done_is_done():
         dead.begin(pid, ended="done")
     dead.wait()
     outcome = dead.store.pop_if_confirmed("ana", "sim")
-    assert outcome.outcome_text == WORDS.plan_report([("done", "Apagar A", "apagado"), ("done", "Apagar B", "apagado")])
+    assert outcome.outcome_text == WORDS.plan_report(
+        [("done", "Apagar A", "apagado"), ("done", "Apagar B", "apagado")]
+    )
     assert (outcome.status, dead.at(dead.head).state) == ("executed", "done")
 
 
@@ -204,8 +219,14 @@ def test_plan_without_a_lease_that_lost_a_step_runs_nothing():
     del dead.store.repository._actions[dead.steps[1]]
     outcome = dead.store.pop_if_confirmed("ana", "sim")
     assert (outcome.record.pending_action_id, outcome.record.state) == (dead.head, "failed")
-    assert (outcome.status, outcome.outcome_text) == ("failed", WORDS.unsafe(outcome.record.preview))
-    assert (dead.at(dead.head).state, dead.at(dead.head).outcome_text) == ("failed", outcome.outcome_text)
+    assert (outcome.status, outcome.outcome_text) == (
+        "failed",
+        WORDS.unsafe(outcome.record.preview),
+    )
+    assert (dead.at(dead.head).state, dead.at(dead.head).outcome_text) == (
+        "failed",
+        outcome.outcome_text,
+    )
 
 
 def test_plan_with_a_missing_step_is_unknown():
@@ -240,5 +261,7 @@ def test_plan_without_a_lease_runs_its_steps_and_has_their_effects():
         ("B", "apagado"),
     ]
     assert (outcome.executed, dead.states()) == (True, ["done", "done"])
-    assert outcome.outcome_text == WORDS.plan_report([("done", "Apagar A", "apagado"), ("done", "Apagar B", "apagado")])
+    assert outcome.outcome_text == WORDS.plan_report(
+        [("done", "Apagar A", "apagado"), ("done", "Apagar B", "apagado")]
+    )
     assert outcome.outcome_text == outcome.result == dead.at(dead.head).outcome_text

@@ -10,7 +10,12 @@ import pytest
 
 from sayso.agent.tools.errors import ToolError
 from sayso.pending.markup_words import MAX_ELEMENT_DEPTH, document_value
-from sayso.pending.result_words import MAX_PAGE_LINES, effect_in_words, result_in_words, words_for_person
+from sayso.pending.result_words import (
+    MAX_PAGE_LINES,
+    effect_in_words,
+    result_in_words,
+    words_for_person,
+)
 
 ORDER = {"id": 17, "status": "refunded"}
 WORDS = "ID: 17\nStatus: refunded"
@@ -37,10 +42,16 @@ RESULTS = {
     "guard against browsers": (f")]}}',\n{json.dumps(ORDER)}", WORDS),
     "row by row": ('{"id": 1, "name": "a"}\n{"id": 2, "name": "b"}\n', "- a (ID 1)\n- b (ID 2)"),
     "one behind the other": ('{"a": 1}{"b": 2}', "A: 1\nB: 2"),
-    "events": (f"data: {json.dumps(ORDER)}\n\ndata: [DONE]", "data: ID 17, status refunded\n\ndata: [DONE]"),
+    "events": (
+        f"data: {json.dumps(ORDER)}\n\ndata: [DONE]",
+        "data: ID 17, status refunded\n\ndata: [DONE]",
+    ),
     "behind a label": (f"Created: {json.dumps(ORDER)}", "Created: ID 17, status refunded"),
     "below a text": (f"Refunded.\n{json.dumps(ORDER)}", f"Refunded.\n{WORDS}"),
-    "block of code": (f"Result:\n```json\n{json.dumps(ORDER, indent=2)}\n```\nDone.", f"Result:\n{WORDS}\nDone."),
+    "block of code": (
+        f"Result:\n```json\n{json.dumps(ORDER, indent=2)}\n```\nDone.",
+        f"Result:\n{WORDS}\nDone.",
+    ),
     "printed by Python": (str(ORDER), WORDS),
     "cut for a model": (
         json.dumps({**ORDER, "lines": [{"sku": "A"}, {"sku": "B"}]})[:-8]
@@ -50,7 +61,10 @@ RESULTS = {
     "HTML": (PAGE, "502 Bad Gateway\nn&n"),
     "HTML as JSON": (json.dumps(PAGE), "502 Bad Gateway\nn&n"),
     "HTML behind a text": (f"The proxy said:\n{PAGE}", "The proxy said:\n502 Bad Gateway\nn&n"),
-    "part of a page": ("<p>Your order <b>17</b></p><p>was refunded.</p>", "Your order 17\nwas refunded."),
+    "part of a page": (
+        "<p>Your order <b>17</b></p><p>was refunded.</p>",
+        "Your order 17\nwas refunded.",
+    ),
     "XML": (
         SOAP,
         "Envelope:\nBody:\nOrder:\nID: 17\nStatus: refunded\nAmount: value 20, currency EUR\nLine: SKU A, SKU B\n"
@@ -106,8 +120,15 @@ def test_error_quotes_what_a_page_says():
 
 def test_problem_of_an_api_is_quoted_in_words():
     """RFC 9457, as many APIs describe an error."""
-    problem = {"title": "Not enough credit.", "detail": "It costs 50.", "status": 403, "instance": "/accounts/7"}
-    assert words_for_person(ToolError(f"shop answered 403 (Forbidden) to POST /pay: {json.dumps(problem)}")) == (
+    problem = {
+        "title": "Not enough credit.",
+        "detail": "It costs 50.",
+        "status": 403,
+        "instance": "/accounts/7",
+    }
+    assert words_for_person(
+        ToolError(f"shop answered 403 (Forbidden) to POST /pay: {json.dumps(problem)}")
+    ) == (
         "shop answered 403 (Forbidden) to POST /pay: "
         "Not enough credit. (detail It costs 50., status 403, instance /accounts/7)"
     )

@@ -42,7 +42,9 @@ def interrupt():
 def agent_with(function: Callable[[], str]) -> Agent:
     """Return an agent that calls this function once."""
     named = tool(name="act", description="Act.")(function)
-    return Agent([named], ScriptedProvider([ToolCall("act", {}, "c1"), "done"]), AgentConfig(max_retries=0))
+    return Agent(
+        [named], ScriptedProvider([ToolCall("act", {}, "c1"), "done"]), AgentConfig(max_retries=0)
+    )
 
 
 def thread_name() -> str:
@@ -61,7 +63,11 @@ def tool_result(result: AgentResult) -> str:
 def test_forked_process_leaves_the_loop_of_its_parent_awake(thread):
     """The two share an epoll: a child that closes the loop must not take the parent's wake-up call away."""
     with ThreadPoolExecutor(1) as pool:
-        call = (lambda *args: pool.submit(*args).result()) if thread == "another" else (lambda f, *args: f(*args))
+        call = (
+            (lambda *args: pool.submit(*args).result())
+            if thread == "another"
+            else (lambda f, *args: f(*args))
+        )
         call(run_sync, loop_now())
         if (child := os.fork()) == 0:
             run_sync(loop_now())
@@ -69,7 +75,9 @@ def test_forked_process_leaves_the_loop_of_its_parent_awake(thread):
             os._exit(0)
         os.waitpid(child, 0)
         began = time.monotonic()
-        call(run_sync, asyncio.wait_for(asyncio.to_thread(time.sleep, 0.1), 30))  # done while the loop waits for it
+        call(
+            run_sync, asyncio.wait_for(asyncio.to_thread(time.sleep, 0.1), 30)
+        )  # done while the loop waits for it
         assert time.monotonic() - began < 20
 
 
@@ -212,7 +220,9 @@ def test_no_task_is_running_to_a_lent_function():
 
     async def run():
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        return await call_in_caller_thread(lambda: asyncio.current_task(loop)), asyncio.current_task() is task
+        return await call_in_caller_thread(
+            lambda: asyncio.current_task(loop)
+        ), asyncio.current_task() is task
 
     assert run_sync(run(), lends_thread=True) == (None, True)
 

@@ -32,12 +32,16 @@ class Desk:
         self.now = 1000.0
         self.store = InMemoryPendingStore(clock=lambda: self.now)
         given = {"language": "pt", "requested_at": 1.0, **fields}
-        self.action = self.store.create(PendingAction("ana", "delete", "Apagar A", {"id": 1}, **given), executor)
+        self.action = self.store.create(
+            PendingAction("ana", "delete", "Apagar A", {"id": 1}, **given), executor
+        )
 
     @property
     def stored(self):
         """Return the stored record."""
-        return Blocking(self.store.repository).read(HERE.conversation.id, (self.action.pending_action_id,))[0]
+        return Blocking(self.store.repository).read(
+            HERE.conversation.id, (self.action.pending_action_id,)
+        )[0]
 
     def claim(self, by: str = "yes-1") -> Claim:
         """Return a claim without a lease."""
@@ -54,7 +58,9 @@ class Desk:
 
     def move(self, before: str, after: str, told: str) -> None:
         """Change the state as another process."""
-        change = TurnChange(transition=Transition(self.action.pending_action_id, (before,), after, told))
+        change = TurnChange(
+            transition=Transition(self.action.pending_action_id, (before,), after, told)
+        )
         Blocking(self.store.repository).change(HERE.conversation.id, change)
 
     def heard(self, outcome, status: str, state: str, told: str, result: str | None = None) -> None:
@@ -103,7 +109,11 @@ def test_error_is_a_failure_that_tells_its_type_and_reference_only(door):
     failed, _, reference = outcome.outcome_text.rpartition("\n")
     assert failed == WORDS.failed("Apagar A")
     assert re.fullmatch(r"Referência: [0-9a-f]{8} \(RuntimeError\)", reference)
-    assert (outcome.status, outcome.effects, desk.stored.outcome_text) == ("failed", (), outcome.outcome_text)
+    assert (outcome.status, outcome.effects, desk.stored.outcome_text) == (
+        "failed",
+        (),
+        outcome.outcome_text,
+    )
 
 
 @pytest.mark.parametrize("door", ["lane", "store"])
@@ -161,7 +171,10 @@ def test_tap_gets_its_outcome(intent, expected, status, state, told):
 def test_ignore_leaves_the_given_time():
     """Parts of a second count. Afterwards the action is over."""
     desk = Desk()
-    assert desk.store.pop_if_intent("ana", "ignore", ignore_ttl_seconds=0.4).record.expires_at == 1000.4
+    assert (
+        desk.store.pop_if_intent("ana", "ignore", ignore_ttl_seconds=0.4).record.expires_at
+        == 1000.4
+    )
     desk.now = 1000.3
     assert desk.store.get("ana") is not None
     desk.now = 1000.4
@@ -182,7 +195,9 @@ def test_changed_record_is_cancelled_without_its_texts(door):
     pid = desk.action.pending_action_id
     if door == "claimed":
         Blocking(desk.store.repository).claim(desk.claim(), desk.stored)
-    desk.store.repository._put(pid, replace(desk.stored, record=desk.stored.record.replace("Apagar", "Pagar")))
+    desk.store.repository._put(
+        pid, replace(desk.stored, record=desk.stored.record.replace("Apagar", "Pagar"))
+    )
     outcome = desk.store.pop_if_confirmed("ana", "sim") if door == "store" else desk.confirm()
     desk.heard(outcome, "digest_mismatch", "cancelled", texts_for().tampered())
     assert desk.stored.outcome_text == texts_for().tampered()
@@ -194,9 +209,16 @@ def test_changed_record_is_cancelled_without_its_texts(door):
 def test_changed_record_is_cancelled_by_every_decision(state, intent):
     """This holds before the question was delivered too. A repeated question gets "changed", not just "cancelled"."""
     desk = Desk()
-    changed = replace(desk.stored, state=state, record=desk.stored.record.replace("Apagar", "Pagar"))
+    changed = replace(
+        desk.stored, state=state, record=desk.stored.record.replace("Apagar", "Pagar")
+    )
     desk.store.repository._put(desk.action.pending_action_id, changed)
-    desk.heard(desk.store.pop_if_intent("ana", intent), "digest_mismatch", "cancelled", texts_for().tampered())
+    desk.heard(
+        desk.store.pop_if_intent("ana", intent),
+        "digest_mismatch",
+        "cancelled",
+        texts_for().tampered(),
+    )
     assert desk.stored.outcome_text == texts_for().tampered()
 
 
@@ -204,7 +226,9 @@ def test_record_changed_after_its_check_is_cancelled():
     """The claim compares the stored record with the checked one, byte by byte."""
     desk = Desk()
     seen = desk.stored
-    desk.store.repository._put(seen.pid, replace(seen, record=seen.record.replace("Apagar", "Pagar")))
+    desk.store.repository._put(
+        seen.pid, replace(seen, record=seen.record.replace("Apagar", "Pagar"))
+    )
     outcome = run_without_loop(desk.store.settlement.confirm(desk.claim(), seen))
     desk.heard(outcome, "digest_mismatch", "cancelled", texts_for().tampered())
     assert desk.stored.outcome_text == texts_for().tampered()
@@ -245,13 +269,18 @@ def test_interrupted_action_ends_as_the_reconciler_reports(answer, state, told):
     other.heard(other.confirm(), "unknown", "unknown", WORDS.unknown("Apagar A"))
 
 
-@pytest.mark.parametrize(("executor", "tries"), [(None, 1), (raises, 3)], ids=["no tool here", "begun too often"])
+@pytest.mark.parametrize(
+    ("executor", "tries"), [(None, 1), (raises, 3)], ids=["no tool here", "begun too often"]
+)
 def test_repeatable_action_that_cannot_be_started_again_is_unknown(executor, tries):
     """An earlier worker may have done it, so the outcome is not "nothing was done"."""
     desk = Desk(executor, idempotent=True)
     Blocking(desk.store.repository).claim(desk.claim(), desk.stored)
     for number in range(tries):
-        assert Blocking(desk.store.repository).start(desk.claim(), desk.stored, f"try-{number}") == "go"
+        assert (
+            Blocking(desk.store.repository).start(desk.claim(), desk.stored, f"try-{number}")
+            == "go"
+        )
     desk.heard(desk.confirm(), "unknown", "unknown", WORDS.unknown("Apagar A"))
 
 
@@ -281,7 +310,11 @@ def test_outcome_that_comes_in_meanwhile_is_returned_without_a_lease(state, stat
     desk.begin()
     ending = ActionResult(state, told, result or "")
     desk.store.register_reconciler(
-        "delete", lambda _: (Blocking(desk.store.repository).finish(desk.claim(), "try-1", ending), state != "done")[1]
+        "delete",
+        lambda _: (
+            Blocking(desk.store.repository).finish(desk.claim(), "try-1", ending),
+            state != "done",
+        )[1],
     )
     desk.heard(desk.confirm(), status, state, told, result)
 
@@ -291,7 +324,9 @@ def test_record_that_vanished_meanwhile_does_not_lose_the_outcome():
     desk = Desk()
     desk.begin()
     stored = desk.stored
-    desk.store.register_reconciler("delete", lambda _: (desk.store.repository._actions.clear(), "apagado")[1])
+    desk.store.register_reconciler(
+        "delete", lambda _: (desk.store.repository._actions.clear(), "apagado")[1]
+    )
     outcome = run_without_loop(desk.store.settlement.confirm(desk.claim(), stored))
     assert (outcome.status, outcome.outcome_text) == ("executed", "apagado")
 
@@ -301,7 +336,9 @@ def test_unknown_that_was_stored_meanwhile_is_not_overwritten(answer):
     """Only the attempt itself may correct it; the next read finds "unknown"."""
     desk = Desk()
     desk.begin()
-    desk.store.register_reconciler("delete", lambda _: (desk.move("started", "unknown", "quem sabe"), answer)[1])
+    desk.store.register_reconciler(
+        "delete", lambda _: (desk.move("started", "unknown", "quem sabe"), answer)[1]
+    )
     claim = replace(desk.claim(), lease=Lease(HERE.conversation.id, 1, "w1"))
     with pytest.raises(StaleTurn, match="the outcome came in just now"):
         run_without_loop(desk.store.settlement.confirm(claim, desk.stored))
@@ -350,13 +387,21 @@ def test_abandoned_action_ends_in_redis_although_each_answer_is_lost_once(
 
     monkeypatch.setattr(LuaScripts, "arun", twice)
     store = RedisPendingStore(client=redis_client, secret_keys=["key"])
-    action = store.create(PendingAction("ana", "delete", "Apagar A", language="pt", requested_at=1.0), None)
+    action = store.create(
+        PendingAction("ana", "delete", "Apagar A", language="pt", requested_at=1.0), None
+    )
     claim, pids = Claim(HERE, action.pending_action_id, "yes-1"), (action.pending_action_id,)
-    Blocking(store.repository).claim(claim, Blocking(store.repository).read(HERE.conversation.id, pids)[0])
+    Blocking(store.repository).claim(
+        claim, Blocking(store.repository).read(HERE.conversation.id, pids)[0]
+    )
     if started:
-        Blocking(store.repository).start(claim, Blocking(store.repository).read(HERE.conversation.id, pids)[0], "try-1")
+        Blocking(store.repository).start(
+            claim, Blocking(store.repository).read(HERE.conversation.id, pids)[0], "try-1"
+        )
     outcome = run_without_loop(
-        getattr(store.settlement, way)(claim, Blocking(store.repository).read(HERE.conversation.id, pids)[0])
+        getattr(store.settlement, way)(
+            claim, Blocking(store.repository).read(HERE.conversation.id, pids)[0]
+        )
     )
     (stored,) = Blocking(store.repository).read(HERE.conversation.id, pids)
     assert (stored.state, stored.outcome_text, outcome.outcome_text) == (state, told, told)
@@ -411,7 +456,9 @@ def test_yes_that_was_won_by_another_executes_nothing():
     assert desk.stored.state == "claimed"
 
 
-@pytest.mark.parametrize(("state", "effects"), [("done", [("A", "apagado")]), ("failed", []), ("unknown", [])])
+@pytest.mark.parametrize(
+    ("state", "effects"), [("done", [("A", "apagado")]), ("failed", []), ("unknown", [])]
+)
 def test_effects_of_an_ended_action_are_read_from_its_record(state, effects):
     """A later undo needs them."""
     desk = Desk({"done": lambda: "apagado", "failed": raises, "unknown": None}[state])
@@ -430,7 +477,9 @@ def test_tool_that_times_out_is_unknown_and_returns_no_text():
         await asyncio.sleep(60)
 
     desk = Desk(hang)
-    settlement = Settlement(desk.store.repository, desk.store.signer, desk.store.executors, timeout_seconds=0.01)
+    settlement = Settlement(
+        desk.store.repository, desk.store.signer, desk.store.executors, timeout_seconds=0.01
+    )
     outcome = asyncio.run(settlement.confirm(desk.claim(), desk.stored))
     desk.heard(outcome, "unknown", "unknown", WORDS.unknown("Apagar A"))
     assert desk.stored.result == ""
@@ -448,10 +497,14 @@ def test_late_failure_is_recorded_without_its_text():
             raise RuntimeError("secret")
 
         desk.store.executors.keep_closure(desk.action.pending_action_id, breaks)
-        settlement = Settlement(desk.store.repository, desk.store.signer, desk.store.executors, timeout_seconds=0.01)
+        settlement = Settlement(
+            desk.store.repository, desk.store.signer, desk.store.executors, timeout_seconds=0.01
+        )
         outcome = await settlement.confirm(desk.claim(), desk.stored)
         go.set()
-        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+        await asyncio.gather(
+            *asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True
+        )
         return outcome
 
     assert asyncio.run(too_late()).status == "unknown"
@@ -509,10 +562,20 @@ def test_signed_record_leaves_out_default_values():
         plan="P",
     )  # fmt: skip
     arm = sign_action(action, InMemoryPendingStore().signer, user="-")
-    assert (arm.ttl_ms, arm.kind, arm.digest, arm.idempotent) == (5000, "delete", action.args_digest, True)
+    assert (arm.ttl_ms, arm.kind, arm.digest, arm.idempotent) == (
+        5000,
+        "delete",
+        action.args_digest,
+        True,
+    )
     assert (arm.code, arm.plan, arm.user, arm.live, arm.steps) == ("4821", "P", "-", True, ())
     assert "outcome" not in arm.record
-    assert sign_action(replace(action, ttl_seconds=0.0), InMemoryPendingStore().signer, user="-").ttl_ms == 1
+    assert (
+        sign_action(
+            replace(action, ttl_seconds=0.0), InMemoryPendingStore().signer, user="-"
+        ).ttl_ms
+        == 1
+    )
 
 
 def test_yes_before_the_question_gets_early():

@@ -102,7 +102,10 @@ def test_wrong_mac_is_refused(mac):
 @pytest.mark.parametrize("keys", [[], [""], ["key", ""]])
 def test_missing_key_is_refused(keys, signs):
     """Any attacker could sign with an empty key."""
-    with pytest.raises(ValueError, match=r"^no secret key: set SAYSO_SECRET_KEYS, or start once with a writable data"):
+    with pytest.raises(
+        ValueError,
+        match=r"^no secret key: set SAYSO_SECRET_KEYS, or start once with a writable data",
+    ):
         signs(keys)
 
 

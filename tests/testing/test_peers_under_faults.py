@@ -11,7 +11,9 @@ from benchmarks.peers_under_faults import judge
 from benchmarks.peers_under_faults.model import SIGNATURE, BadHistory, answer
 
 DONE = f"{SIGNATURE}: order 410011 is refunded."
-UNCLEAR = "I was interrupted while doing this: Refund order 410011\nI cannot tell whether it finished."
+UNCLEAR = (
+    "I was interrupted while doing this: Refund order 410011\nI cannot tell whether it finished."
+)
 DENIED = "You did not say yes, so nothing was done: Refund order 410011"
 CLOSED = "This is no longer open."
 REFUND, OTHER, PENALTY = (410011, "refund"), (410012, "refund"), (410011, "penalty")

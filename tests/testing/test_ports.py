@@ -11,7 +11,9 @@ import pytest
 from sayso.testing.ports import ReservedPort
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="SKIPPED: elsewhere no server can listen on a held port")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="SKIPPED: elsewhere no server can listen on a held port"
+)
 def test_reserved_port_is_refused_to_others_until_it_is_released() -> None:
     """Otherwise another process could take it before its server starts."""
     port = ReservedPort()

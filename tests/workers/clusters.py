@@ -39,7 +39,9 @@ class ClusterNode(Node):
     def owns(self, slot: int) -> bool:
         """Return whether this node serves a slot."""
         slots = Redis(port=self.port).execute_command("CLUSTER SLOTS", NEVER_DECODE=True)
-        return any(first <= slot <= last and port == self.port for first, last, (_, port, *_), *_ in slots)
+        return any(
+            first <= slot <= last and port == self.port for first, last, (_, port, *_), *_ in slots
+        )
 
 
 class Cluster:
@@ -49,7 +51,9 @@ class Cluster:
         if not replicas:
             options = ("--cluster-node-timeout", str(LONE_NODE_TIMEOUT_MS), *options)
         self.masters = [ClusterNode(folder, f"master{number}", *options) for number in range(3)]
-        self.replicas = [ClusterNode(folder, f"replica{number}", *options) for number in range(3 * replicas)]
+        self.replicas = [
+            ClusterNode(folder, f"replica{number}", *options) for number in range(3 * replicas)
+        ]
 
     @property
     def nodes(self) -> list[ClusterNode]:
@@ -80,12 +84,19 @@ class Cluster:
     def is_whole(self) -> bool:
         """Return whether all slots are served, and each replica follows its master."""
         try:
-            links = [node.client().info("replication").get("master_link_status", "up") for node in self.nodes]
+            links = [
+                node.client().info("replication").get("master_link_status", "up")
+                for node in self.nodes
+            ]
             roles = [node.role() for node in self.nodes]
             states = [_fields(node.cluster("INFO"))["cluster_state"] for node in self.nodes]
         except RedisError:
             return False
-        return set(links) == {"up"} and roles.count("master") == len(self.masters) and set(states) == {"ok"}
+        return (
+            set(links) == {"up"}
+            and roles.count("master") == len(self.masters)
+            and set(states) == {"ok"}
+        )
 
     def _knows_all(self, node: ClusterNode) -> bool:
         return int(_fields(node.cluster("INFO"))["cluster_known_nodes"]) == len(self.nodes)

@@ -12,4 +12,6 @@ from tests.workers.fakes import Bot
 def make_bot(request):
     """Return a function that makes a bot whose model deletes these names, then says these lines."""
     client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-    return lambda *names, **options: Bot(RedisRig(client) if client else MemoryRig(), *names, **options)
+    return lambda *names, **options: Bot(
+        RedisRig(client) if client else MemoryRig(), *names, **options
+    )

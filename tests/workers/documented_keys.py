@@ -11,5 +11,9 @@ def documented_keys() -> list[tuple[str, str]]:
     text = (Path(__file__).parents[2] / "docs/reference/redis.md").read_text()
     table = text.partition("## Keys")[2].partition("### Several bots")[0]
     rows = re.findall(r"(?m)^\| (`sayso:.*?) \| ([a-z ,]+) \|", table)
-    keys = [(key, kinds.split(", ")) for names, kinds in rows for key in re.findall(r"`(sayso:[^`]+)`", names)]
+    keys = [
+        (key, kinds.split(", "))
+        for names, kinds in rows
+        for key in re.findall(r"`(sayso:[^`]+)`", names)
+    ]
     return [(key, kinds[0]) for key, kinds in keys] + [("sayso:{N}:job:<conversation>", "string")]

@@ -32,7 +32,9 @@ class FakeChannel:
         first, *others = [Reply(text) for text in reply.text.split("|")[:-1]] + [
             Reply(reply.text.split("|")[-1], reply.buttons, reply.media)
         ]
-        edit = replace(first, edits=reply.edits, optional=reply.optional, decided_buttons=reply.decided_buttons)
+        edit = replace(
+            first, edits=reply.edits, optional=reply.optional, decided_buttons=reply.decided_buttons
+        )
         return [edit, *others]
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
@@ -146,9 +148,13 @@ class Bot:
 
         self.provider = ScriptedProvider([*(self._calls(each) for each in names), *lines])
         config = AgentConfig(max_retries=0)
-        self.agent = ChannelAgent(Agent([delete], self.provider, config), rig.store, journals=rig.journals)
+        self.agent = ChannelAgent(
+            Agent([delete], self.provider, config), rig.store, journals=rig.journals
+        )
         channels = {"chat": self.channel}
-        self.processor = make_processor(rig.mailbox, make_sender(rig.outbox, channels), channels, {"chat": self.agent})
+        self.processor = make_processor(
+            rig.mailbox, make_sender(rig.outbox, channels), channels, {"chat": self.agent}
+        )
 
     @staticmethod
     def _calls(names: str) -> list[ToolCall]:
@@ -205,7 +211,11 @@ class Bot:
     @property
     def buttons(self) -> tuple[Button, ...]:
         """Return the buttons last shown: confirm and cancel."""
-        return next(delivery.reply.buttons for delivery in reversed(self.channel.sent) if delivery.reply.buttons)
+        return next(
+            delivery.reply.buttons
+            for delivery in reversed(self.channel.sent)
+            if delivery.reply.buttons
+        )
 
     @property
     def scope(self) -> str:

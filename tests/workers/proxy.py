@@ -47,7 +47,10 @@ class Proxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.opened += 1
         redis_reader, redis_writer = await asyncio.open_unix_connection(self._socket)
-        for source, sink, side in ((reader, redis_writer, "questions"), (redis_reader, writer, "answers")):
+        for source, sink, side in (
+            (reader, redis_writer, "questions"),
+            (redis_reader, writer, "answers"),
+        ):
             task = asyncio.create_task(self._pump(source, sink, side, (writer, redis_writer)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

@@ -40,8 +40,24 @@ class Node:
     @property
     def command(self) -> list[str]:
         """Return the arguments of the server."""
-        settings = ["--port", str(self.port), "--appendonly", "yes", "--appendfsync", "everysec", "--save", ""]
-        quick = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1", "--bind", "127.0.0.1"]
+        settings = [
+            "--port",
+            str(self.port),
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "everysec",
+            "--save",
+            "",
+        ]
+        quick = [
+            "--repl-diskless-sync-delay",
+            "0",
+            "--repl-ping-replica-period",
+            "1",
+            "--bind",
+            "127.0.0.1",
+        ]
         return [*settings, *quick, *self._options]
 
     def answers(self) -> bool:
@@ -142,7 +158,9 @@ class SentinelSetup:
     def _primary(self) -> Node | None:
         for sentinel in self.sentinels:
             with suppress(RedisError):
-                known = sentinel.client().execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "shop")
+                known = sentinel.client().execute_command(
+                    "SENTINEL", "GET-MASTER-ADDR-BY-NAME", "shop"
+                )
                 node = next(node for node in self.nodes if str(node.port) == known[1])
                 return node if node.role() == "master" else None
         return None
@@ -160,9 +178,10 @@ class SentinelSetup:
             if not node:
                 return False
             told = node.client().info("replication")
-            return [told.get(f"slave{n}", {}).get("state") for n in (0, 1)] == ["online", "online"] and all(
-                self._is_complete(sentinel) for sentinel in self.sentinels
-            )
+            return [told.get(f"slave{n}", {}).get("state") for n in (0, 1)] == [
+                "online",
+                "online",
+            ] and all(self._is_complete(sentinel) for sentinel in self.sentinels)
 
         until(is_whole)
 
@@ -187,7 +206,11 @@ class SentinelSetup:
     def _is_complete(sentinel: Node) -> bool:
         with suppress(RedisError):
             state = dict(sentinel.client().sentinel_masters())["shop"]
-            return (state["num-slaves"], state["num-other-sentinels"], state["is_sdown"]) == (2, 2, False)
+            return (state["num-slaves"], state["num-other-sentinels"], state["is_sdown"]) == (
+                2,
+                2,
+                False,
+            )
         return False
 
     def fail_over(self, number: int) -> float:

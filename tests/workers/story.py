@@ -88,7 +88,9 @@ class Script:
         self.asked[at] += 1
         self.users.append(messages[said].content)
         self._life.at(f"before model {at}")
-        self.last_answer = next((each.content for each in messages[::-1] if each.role is Role.ASSISTANT), "")
+        self.last_answer = next(
+            (each.content for each in messages[::-1] if each.role is Role.ASSISTANT), ""
+        )
         self.seen.append([message.content for message in messages if message.role is Role.TOOL])
         self._life.at(f"after model {at}")
         line = self.lines[at]
@@ -97,7 +99,9 @@ class Script:
         if line is None:  # a test answers in its place
             return Message(Role.ASSISTANT, tool_calls=line), UsageStats(10, 1, 11)
         numbered = enumerate(line)
-        calls = [replace(each, id=f"{each.id}-{len(self.seen)}-{number}") for number, each in numbered]
+        calls = [
+            replace(each, id=f"{each.id}-{len(self.seen)}-{number}") for number, each in numbered
+        ]
         return Message(Role.ASSISTANT, tool_calls=tuple(calls)), UsageStats(10, 1, 11)
 
 
@@ -207,7 +211,9 @@ class Story:
         )
         channels = {"chat": self.channel}
         sender = make_sender(Mortal(self.rig.outbox, self.life), channels)
-        return make_processor(Mortal(self.rig.mailbox, self.life), sender, channels, {"chat": agent}, joins=True)
+        return make_processor(
+            Mortal(self.rig.mailbox, self.life), sender, channels, {"chat": agent}, joins=True
+        )
 
     def work(self) -> bool:
         """Let a worker process all turns. Return False if it was killed; its lease has expired then."""

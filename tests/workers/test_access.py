@@ -34,7 +34,9 @@ class Site:
         client = request.getfixturevalue("redis_client") if kind == "redis" else None
         self.rig = RedisRig(client) if client else MemoryRig()
         self.people = RedisPeople(client) if client else MemoryPeople()
-        self.quota = redis_quota(client, request.getfixturevalue("redis_url")) if client else memory_quota()
+        self.quota = (
+            redis_quota(client, request.getfixturevalue("redis_url")) if client else memory_quota()
+        )
         self.register = Register(self.people)
         self.bot = Bot(self.rig, "A", "B")
 
@@ -100,7 +102,11 @@ def test_text_of_an_unknown_sender_is_not_stored(site: Site):
     assert site.hear("my secret") == "unknown_sender"
     if isinstance(site.rig, RedisRig):
         client = site.rig.client
-        kept = [key for key in client.scan_iter("*") if ":in:" in key or ":history:" in key or ":journal:" in key]
+        kept = [
+            key
+            for key in client.scan_iter("*")
+            if ":in:" in key or ":history:" in key or ":journal:" in key
+        ]
         assert kept == []
         assert not any("my secret" in str(client.dump(key)) for key in client.scan_iter("*"))
     assert site.heard == [ENGLISH.stranger()]
@@ -229,8 +235,14 @@ def test_unaddressed_messages_over_the_limit_are_not_answered(site: Site):
 
 def test_channel_without_rules_makes_no_extra_call(site: Site):
     """Its turns go straight to the mailbox."""
-    gate = AccessControl(site.rig.mailbox, voice, AccessConfig({"other": AccessRules(allow=[])}, None))  # type: ignore[arg-type]
-    assert gate.accept(turn()).outcome == AccessControl(site.rig.mailbox, voice).accept(turn()).outcome == "new"
+    gate = AccessControl(
+        site.rig.mailbox, voice, AccessConfig({"other": AccessRules(allow=[])}, None)
+    )  # type: ignore[arg-type]
+    assert (
+        gate.accept(turn()).outcome
+        == AccessControl(site.rig.mailbox, voice).accept(turn()).outcome
+        == "new"
+    )
     assert gate.ignores(turn()) == ""
 
 
@@ -252,7 +264,11 @@ def test_spooled_turn_is_judged_when_it_is_handed_over(site: Site, tmp_path):
     standing, spool = site.people.decision, Spool(SpoolFile(tmp_path), site.access_control)
     spool.watch = lambda: None  # type: ignore[method-assign]
     site.people.decision = lambda *_: away()
-    kept: list[Turn] = [turn("a"), turn("b"), replace(turn("c", user="eve"), conversation=Conversation("chat", "eve"))]
+    kept: list[Turn] = [
+        turn("a"),
+        turn("b"),
+        replace(turn("c", user="eve"), conversation=Conversation("chat", "eve")),
+    ]
     assert [spool.accept(each).outcome for each in kept] == ["spooled"] * 3
     site.people.decision = standing
     assert (spool.forward(), spool.count()) == (3, 0)
@@ -273,14 +289,18 @@ class Supergroup(FakeChannel):
         """Return the turn as one of the group -551."""
         if not self.is_known:
             away()
-        return replace(turn, conversation=Conversation("chat", "-551"), chat_now=turn.conversation.chat)
+        return replace(
+            turn, conversation=Conversation("chat", "-551"), chat_now=turn.conversation.chat
+        )
 
 
 def test_turn_of_a_supergroup_waits_in_the_spool_while_its_first_id_is_unknown(tmp_path):
     """It is stored although the list of chats names the group that it was, and becomes a turn of that group."""
     rig, group = MemoryRig(), Supergroup()
     config = AccessConfig({"chat": AccessRules(chats=["-551"])}, MemoryPeople())
-    spool = Spool(SpoolFile(tmp_path), AccessControl(rig.mailbox, voice, config, channels={"chat": group}))
+    spool = Spool(
+        SpoolFile(tmp_path), AccessControl(rig.mailbox, voice, config, channels={"chat": group})
+    )
     spool.watch = lambda: None  # type: ignore[method-assign]
     said = replace(turn("hello"), conversation=Conversation("chat", "-1551"), in_group=True)
     assert spool.accept(said).outcome == "spooled"

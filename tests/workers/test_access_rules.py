@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.channels.types import Conversation, Tap, Turn
-from sayso.workers.access import AccessRules, Admitted, Ignored, UnknownSender, asks_for_id, role_names
+from sayso.workers.access import (
+    AccessRules,
+    Admitted,
+    Ignored,
+    UnknownSender,
+    asks_for_id,
+    role_names,
+)
 
 
 def turn(user: str = "ana", text: str = "hi", *, chat: str = "room", **more) -> Turn:
@@ -15,7 +22,9 @@ def turn(user: str = "ana", text: str = "hi", *, chat: str = "room", **more) -> 
     return Turn("e1", Conversation("chat", chat), user, text, **more)
 
 
-NAMES = st.sampled_from(["ana", "bob", "+4915", "whatsapp:+4915", "WhatsApp:+4915", "DE.12ab", "whatsapp:de.12AB", ""])
+NAMES = st.sampled_from(
+    ["ana", "bob", "+4915", "whatsapp:+4915", "WhatsApp:+4915", "DE.12ab", "whatsapp:de.12AB", ""]
+)
 PEOPLE = st.lists(NAMES, max_size=4)
 
 
@@ -29,9 +38,16 @@ def test_blocked_person_never_gets_in(
 ):
     """This holds for any list, id, text or tap, and the person is never told why."""
     said = turn(
-        user, aliases=tuple(aliases), addressed=addressed, in_group=in_group, tap=Tap("x") if tap else None, chat="c"
+        user,
+        aliases=tuple(aliases),
+        addressed=addressed,
+        in_group=in_group,
+        tap=Tap("x") if tap else None,
+        chat="c",
     )
-    asked = AccessRules(allow=allow, block=block, pairing=pairing, groups=groups, chats=chats, phones=phones)
+    asked = AccessRules(
+        allow=allow, block=block, pairing=pairing, groups=groups, chats=chats, phones=phones
+    )
     verdict = asked.judge(said, lambda _: standing)
     if standing == "blocked" or set(block) & {name for name in (user, *aliases) if name}:
         assert isinstance(verdict, Ignored)
@@ -41,7 +57,9 @@ def test_blocked_person_never_gets_in(
 
 def test_block_beats_allow():
     """A person may be on both lists."""
-    assert AccessRules(allow=["ana"], block=["ana"]).judge(turn(), lambda _: "approved") == Ignored("blocked")
+    assert AccessRules(allow=["ana"], block=["ana"]).judge(turn(), lambda _: "approved") == Ignored(
+        "blocked"
+    )
 
 
 def test_tap_of_a_blocked_person_is_ignored():
@@ -72,7 +90,9 @@ def test_pairing_makes_every_person_unknown_first():
 def test_turn_without_an_id_is_ignored():
     """Its person is neither let in nor told. An empty entry of a list matches no person."""
     assert AccessRules(allow=[""]).judge(turn("")) == Ignored("unknown_sender")
-    assert AccessRules(allow=["whatsapp:"], phones=True).judge(turn("", chat="whatsapp:")) == Ignored("unknown_sender")
+    assert AccessRules(allow=["whatsapp:"], phones=True).judge(
+        turn("", chat="whatsapp:")
+    ) == Ignored("unknown_sender")
 
 
 @pytest.mark.parametrize("entry", ["ana", "+4915", "B12"])
@@ -87,19 +107,28 @@ def test_ids_are_compared_exactly():
     assert AccessRules(allow=["u0ana", "U0AN"]).judge(turn("U0ANA")) == UnknownSender()
 
 
-@pytest.mark.parametrize("entry", ["+4915100000042", "whatsapp:+4915100000042", "WhatsApp:+4915100000042"])
+@pytest.mark.parametrize(
+    "entry", ["+4915100000042", "whatsapp:+4915100000042", "WhatsApp:+4915100000042"]
+)
 def test_phone_numbers_match_with_and_without_their_platform(entry: str):
     """platforms.md 1, Identity: addresses are whatsapp:+E.164; a bare number of the YAML means the same."""
     asked = AccessRules(allow=[entry], phones=True)
     said = turn("whatsapp:+4915100000042", chat="whatsapp:+4915100000042")
     assert asked.judge(said) == Admitted(said)
-    assert asked.judge(turn("whatsapp:+49151000000421", chat="whatsapp:+49151000000421")) == UnknownSender()
+    assert (
+        asked.judge(turn("whatsapp:+49151000000421", chat="whatsapp:+49151000000421"))
+        == UnknownSender()
+    )
 
 
 def test_whatsapp_address_is_an_id_of_its_person():
     """It counts beside the account that came with it; on other platforms a chat is no person."""
-    assert AccessRules(block=["+4915"], phones=True).judge(turn("DE.1", chat="whatsapp:+4915")) == Ignored("blocked")
-    assert AccessRules(block=["+4915"]).judge(turn("DE.1", chat="+4915")) == Admitted(turn("DE.1", chat="+4915"))
+    assert AccessRules(block=["+4915"], phones=True).judge(
+        turn("DE.1", chat="whatsapp:+4915")
+    ) == Ignored("blocked")
+    assert AccessRules(block=["+4915"]).judge(turn("DE.1", chat="+4915")) == Admitted(
+        turn("DE.1", chat="+4915")
+    )
 
 
 def test_other_chats_are_ignored():
@@ -108,7 +137,9 @@ def test_other_chats_are_ignored():
     assert AccessRules(chats=["C1"]).judge(turn(chat="C1")) == Admitted(turn(chat="C1"))
 
 
-@pytest.mark.parametrize("more", [{"in_group": True}, {"addressed": False}, {"in_group": True, "tap": Tap("x")}])
+@pytest.mark.parametrize(
+    "more", [{"in_group": True}, {"addressed": False}, {"in_group": True, "tap": Tap("x")}]
+)
 def test_groups_are_ignored_with_never(more):
     """This includes messages that address the bot, and taps."""
     assert AccessRules(groups="never").judge(turn(**more)) == Ignored("group")

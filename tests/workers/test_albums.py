@@ -48,7 +48,9 @@ class Viewer:
 def part(name: str, *, group: str = "g", **fields) -> Turn:
     """Return a photo of an album."""
     user = fields.pop("user", "ana")
-    return replace(turn("", user=user), media=(Media(name, "image/jpeg", stored=True),), group=group, **fields)
+    return replace(
+        turn("", user=user), media=(Media(name, "image/jpeg", stored=True),), group=group, **fields
+    )
 
 
 def room_where(during, **options) -> Room:
@@ -126,7 +128,9 @@ def test_each_part_begins_the_wait_anew():
     """WhatsApp sends each file of an album once it has it, so a large album takes longer than one wait."""
     looks = int(ALBUM_SECONDS / LOOK_SECONDS)
     late = [[] for _ in range(looks - 1)]
-    room = room_where([*late, [part("b", group=UNNAMED_ALBUM)], *late, [part("c", group=UNNAMED_ALBUM)]])
+    room = room_where(
+        [*late, [part("b", group=UNNAMED_ALBUM)], *late, [part("c", group=UNNAMED_ALBUM)]]
+    )
     room.rig.accept(part("a", group=UNNAMED_ALBUM))
     assert room.work() == ["a b c"]
 
@@ -281,7 +285,11 @@ def test_photos_beside_an_open_question_drop_it_once():
         bot.rig.accept(part(name, group=UNNAMED_ALBUM))
     bot.rig.pass_time(ALBUM_SECONDS)
     text = bot.work()
-    assert (len(bot.channel.new_texts), text.endswith("Two cats."), "Delete A" in text) == (2, True, True)
+    assert (len(bot.channel.new_texts), text.endswith("Two cats."), "Delete A" in text) == (
+        2,
+        True,
+        True,
+    )
     bot.say("yes")
     assert bot.deleted == []
 
@@ -289,7 +297,11 @@ def test_photos_beside_an_open_question_drop_it_once():
 @pytest.fixture(params=["memory", "redis"])
 def rig(request):
     """Return a rig of each kind."""
-    return MemoryRig() if request.param == "memory" else RedisRig(request.getfixturevalue("redis_client"))
+    return (
+        MemoryRig()
+        if request.param == "memory"
+        else RedisRig(request.getfixturevalue("redis_client"))
+    )
 
 
 @pytest.mark.parametrize("group", ["g", UNNAMED_ALBUM])

@@ -47,7 +47,11 @@ def test_yes_under_one_id_confirms_the_question_under_the_other(make_bot):
     bot = relaying(make_bot("A"))
     bot.rig.accept(replace(turn("/clean"), conversation=SECOND))
     sent = work(bot, SECOND, CHAT)
-    assert ([chat for chat, _ in sent], "Delete A" in sent[0][1], bot.deleted) == (["room"], True, [])
+    assert ([chat for chat, _ in sent], "Delete A" in sent[0][1], bot.deleted) == (
+        ["room"],
+        True,
+        [],
+    )
     bot.say("yes")
     assert bot.deleted == ["A"]
 

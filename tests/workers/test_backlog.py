@@ -41,7 +41,9 @@ class Town:
 
     def write(self, name: str, **options):
         """Accept a turn in the conversation of this name; return the result."""
-        return self.mailbox.accept(replace(turn(**options), conversation=Conversation("chat", name))).outcome
+        return self.mailbox.accept(
+            replace(turn(**options), conversation=Conversation("chat", name))
+        ).outcome
 
     def round(self) -> int:
         """Run a round of the reaper while all are overdue."""
@@ -55,7 +57,10 @@ class Town:
 
     def jobs(self, name: str) -> int:
         """Return the number of queued jobs of this conversation."""
-        whose = [self.queue.hget(f"rq:job:{job}", "description") for job in self.queue.lrange(QUEUE_KEY, 0, -1)]
+        whose = [
+            self.queue.hget(f"rq:job:{job}", "description")
+            for job in self.queue.lrange(QUEUE_KEY, 0, -1)
+        ]
         return whose.count(f"process {Conversation('chat', name).id}")
 
     def lose(self) -> str:
@@ -70,7 +75,9 @@ def town(request, redis_client, redis_url, tmp_path) -> Iterator[Town]:
         yield Town(redis_client, redis_client if request.param == "one server" else other, tmp_path)
 
 
-def test_thousands_of_waiting_conversations_are_neither_searched_nor_woken_nor_reported(town, caplog):
+def test_thousands_of_waiting_conversations_are_neither_searched_nor_woken_nor_reported(
+    town, caplog
+):
     """The queue is not searched for any of them, and a round takes two calls per shard."""
     caplog.set_level("INFO", logger="sayso.workers.recovery")
     for number in range(2000):
@@ -172,7 +179,11 @@ def test_repeated_deferral_returns_the_same(town):
     town.write("waits")
     lost, waits = (Conversation("chat", name).id for name in ("lost", "waits"))
     for name in (lost, waits):
-        queued = {"queued": town.server.queued(shard_of(name), [name])} if town.server else town.reaper._queue
+        queued = (
+            {"queued": town.server.queued(shard_of(name), [name])}
+            if town.server
+            else town.reaper._queue
+        )
         args = {**queued, "conversations": [name]}
         put_off = [town.scripts.on_shard("put_off", shard_of(name), args) for _ in range(2)]
         assert put_off == ([[lost]] * 2 if name == lost else [[], []])
@@ -190,7 +201,9 @@ def test_queue_server_that_was_emptied_loses_no_work(redis_client, redis_url, tm
         assert (town.round(), queue.llen(QUEUE_KEY)) == (0, 5)
 
 
-def test_turns_are_accepted_while_the_queue_server_is_away(redis_client, redis_url, tmp_path, caplog):
+def test_turns_are_accepted_while_the_queue_server_is_away(
+    redis_client, redis_url, tmp_path, caplog
+):
     """The log says it once, and the reaper queues the job when the server is back."""
     caplog.set_level("INFO", logger="sayso.workers.rq.jobs")
     with connect("redis://127.0.0.1:1") as away, connect(f"{redis_url}?db=1") as queue:
@@ -209,7 +222,9 @@ def test_job_on_a_queue_server_equals_the_job_on_a_single_server(redis_client, r
         town = Town(redis_client, queue, tmp_path)
         town.write("ana", tap="1x")
         (job,) = queue.lrange(QUEUE_KEY, 0, -1)
-        assert SaysoJob.fetch(job, connection=Redis.from_url(f"{redis_url}?db=1"), serializer=JSONSerializer).func_name
+        assert SaysoJob.fetch(
+            job, connection=Redis.from_url(f"{redis_url}?db=1"), serializer=JSONSerializer
+        ).func_name
         assert queue.smembers("rq:queues") == {QUEUE_KEY}
     assert redis_client.keys("rq:*") == []
 

@@ -25,7 +25,13 @@ from sayso.config.wiring.bootstrap import bootstrap, check_redis
 from sayso.config.wiring.redis_parts import risks_of
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
 from sayso.pending.audit.ledger import FILE, AuditLedger
-from sayso.pending.redis.client import ACL_FILE, RedisUnfit, connect, connect_async, open_loop_client
+from sayso.pending.redis.client import (
+    ACL_FILE,
+    RedisUnfit,
+    connect,
+    connect_async,
+    open_loop_client,
+)
 from sayso.pending.redis.cluster import AsyncCluster, ClusterUrl
 from sayso.pending.redis.connections import Connections, Halted, NotReplicated
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, shard_of
@@ -70,7 +76,9 @@ def test_commands_of_a_loop_go_to_the_node_of_their_shard(cluster: Cluster, clus
     assert all(node.client().dbsize() for node in cluster.masters)
 
 
-def test_connection_that_was_closed_under_a_command_is_replaced(cluster: Cluster, cluster_client: Redis):
+def test_connection_that_was_closed_under_a_command_is_replaced(
+    cluster: Cluster, cluster_client: Redis
+):
     """redis-py closes idle connections after an error, and another task may hold one. Workers run on uvloop."""
 
     async def work() -> str:
@@ -105,7 +113,9 @@ def test_write_that_no_replica_has_is_not_acknowledged(cluster: Cluster, in_loop
             await loop_client.close()
 
     with pytest.raises(TimeoutError if in_loop else NotReplicated):
-        asyncio.run(write()) if in_loop else RedisMailbox(LuaScripts(client, LUA), voice).accept(turn())
+        asyncio.run(write()) if in_loop else RedisMailbox(LuaScripts(client, LUA), voice).accept(
+            turn()
+        )
     with pytest.raises(NotReplicated):
         guard.check_replicas()
     assert not guard.known
@@ -120,7 +130,9 @@ def guard(cluster_client: Redis) -> DataLossGuard:
     return guard
 
 
-def test_shards_of_a_server_that_lost_writes_are_halted_and_resumed(cluster_client: Redis, guard: DataLossGuard):
+def test_shards_of_a_server_that_lost_writes_are_halted_and_resumed(
+    cluster_client: Redis, guard: DataLossGuard
+):
     """Numbers of its other shards are raised, too: they may have lost writes as well."""
     rig = RedisRig(cluster_client)
     first = rig.accept(turn()).seq
@@ -135,7 +147,9 @@ def test_shards_of_a_server_that_lost_writes_are_halted_and_resumed(cluster_clie
     assert (guard.trouble, rig.accept(turn()).seq > first + 1_000_000) == ("", True)
 
 
-def test_script_on_a_master_that_lost_writes_changes_nothing(cluster: Cluster, guard: DataLossGuard):
+def test_script_on_a_master_that_lost_writes_changes_nothing(
+    cluster: Cluster, guard: DataLossGuard
+):
     """An outdated replica was promoted, and no process has checked yet."""
     client = connect(cluster.url)
     guard.guard(client)
@@ -236,7 +250,9 @@ def test_stop_signal_reaches_workers_from_every_node(cluster: Cluster, cluster_c
         async with connect_async(cluster.url) as client, client.pubsub() as pubsub:
             await pubsub.psubscribe("sayso:*:stop")
             for node in cluster.masters:
-                await asyncio.to_thread(node.client().publish, f"sayso:{{{node.port}}}:stop", str(node.port))
+                await asyncio.to_thread(
+                    node.client().publish, f"sayso:{{{node.port}}}:stop", str(node.port)
+                )
             async with asyncio.timeout(10):
                 async for message in pubsub.listen():
                     heard += [message["data"]] if message["type"] == "pmessage" else []
@@ -254,7 +270,8 @@ def test_users_of_the_acl_file_can_process_a_turn(cluster: Cluster, cluster_clie
             node.client().execute_command("ACL", "SETUSER", *line.split()[1:])
     hosts = cluster.url.partition("://")[2]
     web, worker = (
-        connect(f"redis+cluster://sayso-{name}:{name.upper()}_PASSWORD@{hosts}") for name in ("web", "worker")
+        connect(f"redis+cluster://sayso-{name}:{name.upper()}_PASSWORD@{hosts}")
+        for name in ("web", "worker")
     )
     guard = DataLossGuard(web, prefix="sayso:shop:")
     guard.look()
@@ -297,7 +314,10 @@ def test_url_has_a_login_and_tls_for_all_nodes(tmp_path):
 
 def test_cluster_without_a_reachable_node_is_away():
     """Callers retry or tell the operator, as for any other Redis. The client is created before that."""
-    with connect("redis+cluster://127.0.0.1:1") as client, pytest.raises(RedisConnectionError, match="cannot serve"):
+    with (
+        connect("redis+cluster://127.0.0.1:1") as client,
+        pytest.raises(RedisConnectionError, match="cannot serve"),
+    ):
         client.ping()
 
 
@@ -334,14 +354,20 @@ def test_cluster_needs_a_queue_server(cluster: Cluster, tmp_path):
     with pytest.raises(ConfigError, match=r"queue_url \(or QUEUE_URL\)"):
         bootstrap(settings_of(tmp_path), data=tmp_path, redis_url=cluster.url)
     with pytest.raises(ConfigError, match="RQ does not run there"):
-        bootstrap(settings_of(tmp_path, f"queue_url: {cluster.url}\n"), data=tmp_path, redis_url=cluster.url)
+        bootstrap(
+            settings_of(tmp_path, f"queue_url: {cluster.url}\n"),
+            data=tmp_path,
+            redis_url=cluster.url,
+        )
 
 
 def test_node_of_a_cluster_under_a_plain_url_is_refused(cluster: Cluster, tmp_path):
     """The error has the form that works."""
     url = f"redis://127.0.0.1:{cluster.masters[0].port}/0"
     services = bootstrap(settings_of(tmp_path), data=tmp_path, redis_url=url)
-    with pytest.raises(RedisUnfit, match=r"write redis\+cluster://127.0.0.1:\d+ into REDIS_URL.*QUEUE_URL"):
+    with pytest.raises(
+        RedisUnfit, match=r"write redis\+cluster://127.0.0.1:\d+ into REDIS_URL.*QUEUE_URL"
+    ):
         check_redis(services)
 
 
@@ -353,7 +379,12 @@ def test_node_of_a_cluster_under_a_plain_url_is_refused(cluster: Cluster, tmp_pa
     ],
 )
 def test_queue_server_with_a_lasting_failure_is_refused_at_start(
-    cluster: Cluster, tmp_path, monkeypatch: pytest.MonkeyPatch, login: str, database: int, says: str
+    cluster: Cluster,
+    tmp_path,
+    monkeypatch: pytest.MonkeyPatch,
+    login: str,
+    database: int,
+    says: str,
 ):
     """A start waits for one that may answer later."""
     queue = Node(tmp_path, "queue")
@@ -369,4 +400,6 @@ def test_queue_server_with_a_lasting_failure_is_refused_at_start(
 
 def test_start_on_a_cluster_warns_of_missing_replicas(cluster_client: Redis, tmp_path):
     """Each node is checked like a single server."""
-    assert [risk for risk in risks_of(cluster_client, settings_of(tmp_path)) if "no replica" in risk]
+    assert [
+        risk for risk in risks_of(cluster_client, settings_of(tmp_path)) if "no replica" in risk
+    ]

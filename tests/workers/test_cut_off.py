@@ -65,7 +65,11 @@ def demolish(what: str) -> str:
 @pytest.fixture(params=["memory", "redis"])
 def rig(request):
     """Return a rig of each kind."""
-    return MemoryRig() if request.param == "memory" else RedisRig(request.getfixturevalue("redis_client"))
+    return (
+        MemoryRig()
+        if request.param == "memory"
+        else RedisRig(request.getfixturevalue("redis_client"))
+    )
 
 
 def story(rig, name: str) -> Story:
@@ -91,7 +95,9 @@ async def cut_off(told: Story) -> ConversationProcessor:
 def test_lease_stays_while_a_tool_still_runs_in_its_thread(rig):
     """No turn may overtake it. When the lease expires, the outcome is unknown."""
     told = story(rig, "dig")
-    assert not asyncio.run(cut_off(told)).is_idle  # so others take the lane over when its process has ended
+    assert not asyncio.run(
+        cut_off(told)
+    ).is_idle  # so others take the lane over when its process has ended
     assert rig.mailbox.lease(CHAT.id, "next") is None
     rig.end_lease()
     assert told.work_on() == f"{ENGLISH.unknown('dig')}\n\nall done"
@@ -191,7 +197,9 @@ async def dig_late() -> None:
 
 
 @pytest.mark.parametrize(
-    "caller", [lambda: call_in_tool_thread(lambda: dig(what="x")), dig_late], ids=["in a thread", "performed"]
+    "caller",
+    [lambda: call_in_tool_thread(lambda: dig(what="x")), dig_late],
+    ids=["in a thread", "performed"],
 )
 def test_function_in_a_thread_counts_as_abandoned_until_it_ends(caller):
     """Its caller was cancelled; a thread cannot be."""

@@ -19,7 +19,9 @@ def test_second_bot_under_a_name_in_use_is_refused(redis_client, other):
     """A worker of the first one is alive. The error has name, channels and cure, and shows no key."""
     Heartbeat(redis_client, "w1").beat()
     SHOP.claim(redis_client, worker="w1")
-    with pytest.raises(RedisUnfit, match=r"another bot uses the name 'shop' .* channels wa, web: .*`name:`") as refused:
+    with pytest.raises(
+        RedisUnfit, match=r"another bot uses the name 'shop' .* channels wa, web: .*`name:`"
+    ) as refused:
         other.claim(redis_client)
     assert "key" not in str(refused.value).replace("SAYSO_SECRET_KEYS", "")
     Heartbeat(redis_client, "w1").leave("w1")

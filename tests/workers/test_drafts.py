@@ -57,12 +57,18 @@ QUEUED = QueuedTurn(1, 0.0, "u", turn(), None, None, "")
 class Show:
     """A draft on a stopped clock; the test lets pauses pass."""
 
-    def __init__(self, screen: Screen, queued: QueuedTurn = QUEUED, notes=None, rate_limiter=None, **options) -> None:
+    def __init__(
+        self, screen: Screen, queued: QueuedTurn = QUEUED, notes=None, rate_limiter=None, **options
+    ) -> None:
         self.slept = []
         self.notes = notes or MemorySharedCache(clock=lambda: sum(self.slept))
         self._passes = asyncio.Semaphore(0)
         rate_limiter = rate_limiter or DraftRateLimiter(RateLimit(), clock=lambda: sum(self.slept))
-        options = {"pace": RateLimit(draft_gap=2.0), "rate_limiter": rate_limiter, "sleep": self._sleep} | options
+        options = {
+            "pace": RateLimit(draft_gap=2.0),
+            "rate_limiter": rate_limiter,
+            "sleep": self._sleep,
+        } | options
         self.draft = DraftMessage(screen, queued, self.notes, **options)
 
     async def pause(self, times: int = 1, *, hangs: bool = False) -> None:
@@ -276,7 +282,8 @@ def test_drafts_of_a_channel_leave_room_for_its_replies(pace, shown):
 
 
 @pytest.mark.parametrize(
-    ("asked", "shown"), [(30.0, 130.0), (13_938.0, 14_038.0), (float("inf"), 86_500.0), (float("nan"), 100.0)]
+    ("asked", "shown"),
+    [(30.0, 130.0), (13_938.0, 14_038.0), (float("inf"), 86_500.0), (float("nan"), 100.0)],
 )
 def test_all_drafts_of_a_channel_wait_when_the_platform_asks_one(asked, shown):
     """Each one would be refused, and the platform would count it."""
@@ -547,7 +554,10 @@ def test_nothing_is_streamed_where_it_is_not_configured():
     other = streaming_room()
     other.channel.rate_limit = lambda _: RateLimit()
     other.work("hi")
-    assert (room.processor.agents["chat"].heard, other.processor.agents["chat"].heard) == ([False], [False])
+    assert (room.processor.agents["chat"].heard, other.processor.agents["chat"].heard) == (
+        [False],
+        [False],
+    )
 
 
 def test_reply_that_edits_a_message_does_not_replace_the_draft():
@@ -558,7 +568,8 @@ def test_reply_that_edits_a_message_does_not_replace_the_draft():
 
 
 @pytest.mark.parametrize(
-    "said", [(), (Reply(""),), (Reply(media=object()),), (Reply("Done", edits="p1", optional=True),)]
+    "said",
+    [(), (Reply(""),), (Reply(media=object()),), (Reply("Done", edits="p1", optional=True),)],
 )
 def test_draft_of_an_answer_without_text_does_not_stay(said):
     """After a stop, or with only a file, no half answer and no "still working" stays."""
@@ -623,12 +634,16 @@ class Ear:
         self.heard.append(None)
 
 
-@pytest.mark.parametrize(("coherent", "heard"), [(False, ["I ", "look.", None, "Fo", "und"]), (True, [])])
+@pytest.mark.parametrize(
+    ("coherent", "heard"), [(False, ["I ", "look.", None, "Fo", "und"]), (True, [])]
+)
 def test_agent_streams_its_text_step_by_step(coherent, heard):
     """It does not if a check follows."""
     rig, ear = MemoryRig(), Ear()
     agent = ChannelAgent(
-        Agent([peek], Streamer(), AgentConfig(coherence_check=coherent)), rig.store, journals=rig.journals
+        Agent([peek], Streamer(), AgentConfig(coherence_check=coherent)),
+        rig.store,
+        journals=rig.journals,
     )
     rig.accept(turn("go"))
     lease, queued = rig.mailbox.lease(CHAT.id, "w1")
@@ -639,4 +654,6 @@ def test_agent_streams_its_text_step_by_step(coherent, heard):
 
 def test_every_language_has_a_still_working_notice():
     """The conversation of this test shows its own."""
-    assert texts_for("en").still_working() == "I am still working on this. It takes a little longer."
+    assert (
+        texts_for("en").still_working() == "I am still working on this. It takes a little longer."
+    )

@@ -27,7 +27,9 @@ def rig(redis_client) -> RedisRig:
         rig.accept(replace(turn(f"{name} talked"), user_id=name))
         lease, work = rig.mailbox.lease(CHAT.id, "w")
         timer = Timer(f"t-{name}", 2e9, f"{name} is told", user=Scope(name, CHAT).id)
-        rig.mailbox.commit(lease, work, TurnChange(history=f"{name} history", timers=(timer,)), let_go=True)
+        rig.mailbox.commit(
+            lease, work, TurnChange(history=f"{name} history", timers=(timer,)), let_go=True
+        )
     for name in ("ana", "bob"):
         rig.accept(replace(turn(f"{name} waits"), user_id=name))
     return rig
@@ -40,7 +42,9 @@ def kept(redis_client) -> str:
         "list": lambda key: redis_client.lrange(key, 0, -1),
         "hash": redis_client.hgetall,
     }
-    found = sorted(set(redis_client.scan_iter(f"{PREFIX}*")))  # a scan names keys in any order, and may name one twice
+    found = sorted(
+        set(redis_client.scan_iter(f"{PREFIX}*"))
+    )  # a scan names keys in any order, and may name one twice
     return str([read[kind](key) for key in found if (kind := redis_client.type(key)) in read])
 
 
@@ -54,10 +58,14 @@ def test_list_of_conversations_goes_with_all_that_it_names(redis_client):
     here = replace(CHAT, chat="ana", thread="00000000000000aa")
     Chats(redis_client, PREFIX).add(here)
     Feed(redis_client, PREFIX).append(here.id, {"type": "user", "text": "ana typed /help"})
-    RedisRig(redis_client, prefix=PREFIX).accept(replace(turn("ana waits"), conversation=here, user_id="ana"))
+    RedisRig(redis_client, prefix=PREFIX).accept(
+        replace(turn("ana waits"), conversation=here, user_id="ana")
+    )
     erasure(redis_client).erase(ErasedPerson("chat", frozenset({Scope("ana", here).id})))
     assert "ana" not in kept(redis_client)
-    assert redis_client.keys(f"{PREFIX}feed:*") + redis_client.keys(f"{PREFIX}console:chats:*") == []
+    assert (
+        redis_client.keys(f"{PREFIX}feed:*") + redis_client.keys(f"{PREFIX}console:chats:*") == []
+    )
 
 
 def test_in_a_group_only_the_data_of_the_person_goes(rig: RedisRig, redis_client):
@@ -100,8 +108,13 @@ def test_erasure_deletes_what_it_says_of_each_documented_key(redis_client):
     names = {"{N}": "{7}", "<conversation>": CHAT.id, "<user>": ANA, "sayso:": PREFIX}
     goes, stays = set[str](), set[str]()
     for key, kind in documented_keys():
-        name, fate = re.sub("|".join(names), lambda found: names[found[0]], key), FATES[kind_of(key)]
-        if kind == "channel" or name == f"{PREFIX}{{7}}:audit":  # the erasure waits until that one is empty
+        name, fate = (
+            re.sub("|".join(names), lambda found: names[found[0]], key),
+            FATES[kind_of(key)],
+        )
+        if (
+            kind == "channel" or name == f"{PREFIX}{{7}}:audit"
+        ):  # the erasure waits until that one is empty
             continue
         write[kind](name)
         is_theirs = fate == "entries" or (fate != "kept" and "<conversation>" in key)
@@ -128,7 +141,9 @@ class Overtaken:
         self._rig.accept(replace(turn("ana is back"), user_id="ana"))
         lease, work = self._rig.mailbox.lease(CHAT.id, "w")
         count = self._client.delete(*keys)
-        self._rig.mailbox.commit(lease, work, TurnChange(history=f"{work.history} and more"), let_go=True)
+        self._rig.mailbox.commit(
+            lease, work, TurnChange(history=f"{work.history} and more"), let_go=True
+        )
         return count
 
 
@@ -138,7 +153,9 @@ def test_turn_during_the_erasure_does_not_restore_the_history(redis_client):
     rig.accept(replace(turn("ana talked"), user_id="ana"))
     lease, work = rig.mailbox.lease(CHAT.id, "w")
     rig.mailbox.commit(lease, work, TurnChange(history="ana history"), let_go=True)
-    Erasure(Overtaken(redis_client, rig), PREFIX, sleep=lambda _: None).erase(ErasedPerson("chat", frozenset({ANA})))
+    Erasure(Overtaken(redis_client, rig), PREFIX, sleep=lambda _: None).erase(
+        ErasedPerson("chat", frozenset({ANA}))
+    )
     assert "ana history" not in kept(redis_client)
 
 
@@ -147,5 +164,7 @@ def test_running_turn_refuses_the_erasure(rig: RedisRig, redis_client):
     rig.mailbox.lease(CHAT.id, "w")
     times = iter(range(10_000))
     with pytest.raises(ErasureBusy, match="try again"):
-        erasure(redis_client, clock=lambda: float(next(times))).erase(ErasedPerson("chat", frozenset({ANA})))
+        erasure(redis_client, clock=lambda: float(next(times))).erase(
+            ErasedPerson("chat", frozenset({ANA}))
+        )
     assert "ana history" in kept(redis_client)

@@ -18,7 +18,9 @@ from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make
 from tests.workers.fakes import FakeChannel
 
 OPS = Conversation("ops", "C123")
-ALARM = "No answer yet on chat: Delete INV-7\nAn answer counts only within 60 seconds of the question."
+ALARM = (
+    "No answer yet on chat: Delete INV-7\nAn answer counts only within 60 seconds of the question."
+)
 
 
 class Killed(Exception):
@@ -38,9 +40,13 @@ class Room:
         self.rig, self.channel, self.ops = rig, FakeChannel(), FakeChannel()
         self.channels = {"chat": self.channel, "ops": self.ops}
         agent = Agent([delete], OfflineProvider(), AgentConfig(max_retries=0))
-        self.agent = ChannelAgent(agent, rig.store, escalation=Escalation(30, to, language), **options)
+        self.agent = ChannelAgent(
+            agent, rig.store, escalation=Escalation(30, to, language), **options
+        )
         self.sender = make_sender(rig.outbox, self.channels)
-        self.processor = make_processor(rig.mailbox, self.sender, self.channels, {"chat": self.agent})
+        self.processor = make_processor(
+            rig.mailbox, self.sender, self.channels, {"chat": self.agent}
+        )
 
     def say(self, text: str) -> list[str]:
         """Process a turn; return what the person gets."""
@@ -189,7 +195,10 @@ def test_full_outbox_of_the_operators_keeps_its_alarms(make_room):
         room.rig.outbox.forward(_alarm(number))
     room.say("delete INV-7")
     assert room.later(31) == []
-    assert (len(room.rig.deliveries.undelivered("dead")), len(room.work(OPS))) == (1, MAX_FORWARDED_WAITING)
+    assert (len(room.rig.deliveries.undelivered("dead")), len(room.work(OPS))) == (
+        1,
+        MAX_FORWARDED_WAITING,
+    )
 
 
 def _alarm(number: int) -> Delivery:

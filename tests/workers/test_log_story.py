@@ -34,7 +34,11 @@ TURN = Turn(f"{PHONE}:SM7", CHAT, PHONE, text="hello")
 @pytest.fixture(params=["memory", "redis"])
 def rig(request: pytest.FixtureRequest) -> MemoryRig | RedisRig:
     """Return a rig of each kind."""
-    return RedisRig(request.getfixturevalue("redis_client")) if request.param == "redis" else MemoryRig()
+    return (
+        RedisRig(request.getfixturevalue("redis_client"))
+        if request.param == "redis"
+        else MemoryRig()
+    )
 
 
 @pytest.fixture
@@ -48,13 +52,21 @@ def story(log: io.StringIO) -> list[str]:
 
     An operator searches for it, too. Threads that earlier tests left behind log what is none of its story.
     """
-    lines = [line.split(" ", 2)[2] for line in log.getvalue().splitlines() if re.match(r"\d{4}-\S+ [A-Z]+ ", line)]
+    lines = [
+        line.split(" ", 2)[2]
+        for line in log.getvalue().splitlines()
+        if re.match(r"\d{4}-\S+ [A-Z]+ ", line)
+    ]
     return [line for line in lines if CHAT.id in line and not line.startswith("{")]
 
 
 def runs(log: io.StringIO) -> list[dict[str, object]]:
     """Return the lines of JSON about runs of the agent."""
-    return [json.loads(line[line.index("{") :]) for line in log.getvalue().splitlines() if " INFO {" in line]
+    return [
+        json.loads(line[line.index("{") :])
+        for line in log.getvalue().splitlines()
+        if " INFO {" in line
+    ]
 
 
 def web(rig: MemoryRig | RedisRig):
@@ -80,13 +92,19 @@ class Site:
 
         self.rig, self.web, self.channel = rig, web(rig), FakeChannel()
         config = AgentConfig(observers=[LoggingObserver()])
-        self.agent = Agent([look], ScriptedProvider([ToolCall("look", {}), "done", "done again"]), config)
+        self.agent = Agent(
+            [look], ScriptedProvider([ToolCall("look", {}), "done", "done again"]), config
+        )
 
     def worker(self) -> ConversationProcessor:
         """Return the processor of a new worker."""
         channels = {CHAT.channel: self.channel}
-        agents = {CHAT.channel: ChannelAgent(self.agent, self.rig.store, journals=self.rig.journals)}
-        return make_processor(self.rig.mailbox, make_sender(self.rig.outbox, channels), channels, agents)
+        agents = {
+            CHAT.channel: ChannelAgent(self.agent, self.rig.store, journals=self.rig.journals)
+        }
+        return make_processor(
+            self.rig.mailbox, make_sender(self.rig.outbox, channels), channels, agents
+        )
 
     def work(self) -> None:
         """Let a new worker do what there is to do."""
@@ -157,14 +175,19 @@ def test_run_of_the_agent_names_its_turn(rig: MemoryRig | RedisRig, log: io.Stri
     assert all(line.endswith("}") for line in log.getvalue().splitlines() if " INFO {" in line)
 
 
-def test_turns_that_are_answered_together_name_the_last_one(rig: MemoryRig | RedisRig, log: io.StringIO):
+def test_turns_that_are_answered_together_name_the_last_one(
+    rig: MemoryRig | RedisRig, log: io.StringIO
+):
     """The line names the numbers of the first and of the last one."""
     site, album = Site(rig), replace(TURN, group="album")
     for event in ("e1", "e2"):
         rig.accept(replace(album, event_id=event))
     rig.pass_time(2)
     site.work()
-    assert any(line.startswith("turn.answered") and "upto=2" in line and "seq=1" in line for line in story(log))
+    assert any(
+        line.startswith("turn.answered") and "upto=2" in line and "seq=1" in line
+        for line in story(log)
+    )
 
 
 def test_log_has_no_event_id_in_clear(rig: MemoryRig | RedisRig, log: io.StringIO):
@@ -184,7 +207,10 @@ def test_line_about_a_turn_names_it(rig: MemoryRig | RedisRig, log: io.StringIO)
     site = Site(rig, fail)
     site.web.post(f"/hooks/{CHAT.channel}")
     site.work()
-    assert f"budget.unknown reason=RuntimeError conversation={CHAT.id} seq=1 event={TURN.event_hash}" in story(log)
+    assert (
+        f"budget.unknown reason=RuntimeError conversation={CHAT.id} seq=1 event={TURN.event_hash}"
+        in story(log)
+    )
 
 
 def test_lease_that_is_not_renewed_names_its_turn(log: io.StringIO):
@@ -202,11 +228,15 @@ def test_lease_that_is_not_renewed_names_its_turn(log: io.StringIO):
 def test_receipt_that_is_not_noted_names_its_delivery(tmp_path: Path, log: io.StringIO):
     """After a crash this reply may come twice."""
     (tmp_path / "receipts").touch()
-    ReceiptFiles(tmp_path / "receipts", "w1").note(Delivery(f"{CHAT.id}#3", CHAT, Reply("hello")), "m1")
+    ReceiptFiles(tmp_path / "receipts", "w1").note(
+        Delivery(f"{CHAT.id}#3", CHAT, Reply("hello")), "m1"
+    )
     assert story(log) == [f"receipt.not_noted delivery={CHAT.id}#3 reason=FileExistsError"]
 
 
-def test_worker_that_is_cut_off_says_which_turn_it_leaves(rig: MemoryRig | RedisRig, log: io.StringIO):
+def test_worker_that_is_cut_off_says_which_turn_it_leaves(
+    rig: MemoryRig | RedisRig, log: io.StringIO
+):
     """The next worker does the turn again."""
     seconds = iter([60.0])
     site = Site(rig, lambda: asyncio.sleep(next(seconds, 0.0)))
@@ -221,4 +251,6 @@ def test_worker_that_is_cut_off_says_which_turn_it_leaves(rig: MemoryRig | Redis
     asyncio.run(cut_off())
     assert story(log)[1:] == [f"conversation.left conversation={CHAT.id} seq=1 reason=cut off"]
     site.work()
-    assert story(log)[-2].endswith(f"attempt=2 replies=1 conversation={CHAT.id} seq=1 event={TURN.event_hash}")
+    assert story(log)[-2].endswith(
+        f"attempt=2 replies=1 conversation={CHAT.id} seq=1 event={TURN.event_hash}"
+    )

@@ -13,7 +13,15 @@ from sayso.pending.turns import TurnChange
 from sayso.testing import memory
 from sayso.testing.memory import MemoryConversations
 from sayso.workers.mailbox import SEEN_MS
-from tests.contracts.rigs import CHAT, BlockingOutsideLoops, MemoryRig, make_processor, make_sender, turn, voice
+from tests.contracts.rigs import (
+    CHAT,
+    BlockingOutsideLoops,
+    MemoryRig,
+    make_processor,
+    make_sender,
+    turn,
+    voice,
+)
 from tests.workers.fakes import FakeChannel
 
 
@@ -31,14 +39,22 @@ def finish(lanes: MemoryConversations, conversation: str) -> None:
 
 def test_new_conversation_is_refused_when_all_are_busy():
     """No accepted turn is dropped to make room."""
-    lanes = BlockingOutsideLoops(MemoryConversations(voice, MemoryActionRepository(), max_conversations=2))
-    assert [lanes.accept(elsewhere(number)).outcome for number in range(3)] == ["new", "new", "full"]
+    lanes = BlockingOutsideLoops(
+        MemoryConversations(voice, MemoryActionRepository(), max_conversations=2)
+    )
+    assert [lanes.accept(elsewhere(number)).outcome for number in range(3)] == [
+        "new",
+        "new",
+        "full",
+    ]
     assert lanes.lease(elsewhere(0).conversation.id, "w")[1].turn == elsewhere(0)
 
 
 def test_idle_conversation_makes_room():
     """The least recently used one is dropped."""
-    lanes = BlockingOutsideLoops(MemoryConversations(voice, MemoryActionRepository(), max_conversations=2))
+    lanes = BlockingOutsideLoops(
+        MemoryConversations(voice, MemoryActionRepository(), max_conversations=2)
+    )
     for number in range(2):
         lanes.accept(elsewhere(number))
         finish(lanes, elsewhere(number).conversation.id)
@@ -63,7 +79,9 @@ def test_event_ids_and_histories_are_bounded(monkeypatch):
 def test_event_ids_need_not_rise():
     """platforms.md 2.1: Telegram picks update_id anew after a quiet week, so a low id is not a duplicate."""
     lanes = BlockingOutsideLoops(MemoryConversations(voice, MemoryActionRepository()))
-    outcomes = [lanes.accept(turn(event=event)).outcome for event in ("900000001", "5", "900000001", "6")]
+    outcomes = [
+        lanes.accept(turn(event=event)).outcome for event in ("900000001", "5", "900000001", "6")
+    ]
     assert outcomes == ["new", "new", "duplicate", "new"]
 
 
@@ -91,9 +109,13 @@ def test_whole_conversation_runs_without_redis():
         return f"deleted {name}"
 
     store, channel = InMemoryPendingStore(), FakeChannel()
-    agent = ChannelAgent(Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}, "c")])), store)
+    agent = ChannelAgent(
+        Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}, "c")])), store
+    )
     lanes = BlockingOutsideLoops(MemoryConversations(voice, store.repository))
-    processor = make_processor(lanes, make_sender(lanes, {"chat": channel}), {"chat": channel}, {"chat": agent})
+    processor = make_processor(
+        lanes, make_sender(lanes, {"chat": channel}), {"chat": channel}, {"chat": agent}
+    )
     for words in ("delete A", "yes"):
         lanes.accept(turn(words))
         asyncio.run(processor.run(CHAT.id))

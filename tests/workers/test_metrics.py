@@ -28,7 +28,11 @@ from tests.workers.fakes import Bot, FakeAgent, FakeChannel
 @pytest.fixture
 def grown() -> Callable[..., float]:
     """Return a function that says by how much a sample has grown since the test began."""
-    before = {(each.name, *sorted(each.labels.items())): each.value for f in REGISTRY.collect() for each in f.samples}
+    before = {
+        (each.name, *sorted(each.labels.items())): each.value
+        for f in REGISTRY.collect()
+        for each in f.samples
+    }
 
     def growth(name: str, **labels: str) -> float:
         now = REGISTRY.get_sample_value(name, labels) or 0.0
@@ -43,7 +47,9 @@ def run(agent: FakeAgent, channel: FakeChannel, *, turns: int = 1) -> MemoryRig:
     for _ in range(turns):
         rig.accept(turn())
     sender = make_sender(rig.outbox, {"chat": channel})
-    asyncio.run(make_processor(rig.mailbox, sender, {"chat": channel}, {"chat": agent}).run(CHAT.id))
+    asyncio.run(
+        make_processor(rig.mailbox, sender, {"chat": channel}, {"chat": agent}).run(CHAT.id)
+    )
     return rig
 
 
@@ -84,12 +90,16 @@ class EditingAgent(FakeAgent):
         return TurnChange(replies=((Reply("done", edits="m1", optional=True), ""),))
 
 
-@pytest.mark.parametrize(("message_id", "result"), [("m1", "edited"), ("m2", "sent"), ("", "left_out")])
+@pytest.mark.parametrize(
+    ("message_id", "result"), [("m1", "edited"), ("m2", "sent"), ("", "left_out")]
+)
 def test_edits_count_apart_from_new_messages(grown, message_id, result):
     """An edited question is no further message, and an edit that is left out is none at all."""
     run(EditingAgent(), EditingChannel(message_id))
     assert grown("sayso_deliveries_total", channel="chat", result=result, error="") == 1
-    assert grown("sayso_deliveries_total", channel="chat", result="sent", error="") == (result == "sent")
+    assert grown("sayso_deliveries_total", channel="chat", result="sent", error="") == (
+        result == "sent"
+    )
 
 
 class PricedChannel(EditingChannel):
@@ -97,19 +107,26 @@ class PricedChannel(EditingChannel):
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Take the message."""
-        return Receipt(self.message_id, price_class="service" if self.message_id != "m1" else "free")
+        return Receipt(
+            self.message_id, price_class="service" if self.message_id != "m1" else "free"
+        )
 
 
 @pytest.mark.parametrize(("message_id", "counted"), [("m1", "free"), ("m2", "service"), ("", "")])
 def test_messages_count_by_what_their_platform_charges(grown, message_id, counted):
     """An edit is free, and what is left out is no message."""
     run(EditingAgent(), PricedChannel(message_id))
-    growths = {name: grown("sayso_messages_total", channel="chat", **{"class": name}) for name in ("free", "service")}
+    growths = {
+        name: grown("sayso_messages_total", channel="chat", **{"class": name})
+        for name in ("free", "service")
+    }
     assert growths == {name: int(name == counted) for name in ("free", "service")}
 
 
 @pytest.mark.parametrize(
-    ("error", "result"), [(RateLimited(7), "postponed"), (AddressClosed("blocked"), "dead")], ids=["limited", "closed"]
+    ("error", "result"),
+    [(RateLimited(7), "postponed"), (AddressClosed("blocked"), "dead")],
+    ids=["limited", "closed"],
 )
 def test_an_attempt_that_fails_counts_with_the_class_of_its_error(grown, error, result):
     """A delivery that is postponed is not yet a dead letter."""
@@ -152,9 +169,13 @@ def test_reply_that_another_worker_gives_up_counts_as_dead_once(grown):
     channel.errors = [AddressClosed("blocked")]
     rig.accept(turn())
     sender = make_sender(TakenOver(rig.outbox), {"chat": channel})
-    asyncio.run(make_processor(rig.mailbox, sender, {"chat": channel}, {"chat": FakeAgent()}).run(CHAT.id))
+    asyncio.run(
+        make_processor(rig.mailbox, sender, {"chat": channel}, {"chat": FakeAgent()}).run(CHAT.id)
+    )
     assert not channel.errors
-    assert grown("sayso_deliveries_total", channel="chat", result="dead", error="AddressClosed") == 0
+    assert (
+        grown("sayso_deliveries_total", channel="chat", result="dead", error="AddressClosed") == 0
+    )
 
 
 def test_number_of_label_values_is_bounded():
@@ -179,7 +200,11 @@ def test_a_tool_that_the_model_invents_counts_as_other(grown):
         """Look somewhere."""
         return place
 
-    calls = [ToolCall("call_ana_at_4915100042", {}), ToolCall("x\ud800", {}), ToolCall("look", {"wrong": 1})]
+    calls = [
+        ToolCall("call_ana_at_4915100042", {}),
+        ToolCall("x\ud800", {}),
+        ToolCall("look", {"wrong": 1}),
+    ]
     config = AgentConfig(observers=[MetricsObserver()])
     Agent([look], ScriptedProvider([*calls, "done"], strict=False), config).run("hi")
     assert grown("sayso_tool_calls_total", tool=OTHER, outcome="failed") == 2

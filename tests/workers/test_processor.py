@@ -190,7 +190,9 @@ class SendsAFile(FakeAgent):
 
     async def answer(self, queued, lease, hear=None, steps=None):
         """Answer with two replies."""
-        return TurnChange(replies=((Reply(media=Media("m", "image/png", "chart.png")), ""), (Reply("done"), "")))
+        return TurnChange(
+            replies=((Reply(media=Media("m", "image/png", "chart.png")), ""), (Reply("done"), ""))
+        )
 
 
 def test_file_whose_answer_was_lost_is_not_sent_twice():
@@ -342,7 +344,10 @@ def test_turn_that_takes_too_long_is_ended_with_a_notice():
         async def answer(self, queued, lease, hear=None, steps=None):
             await asyncio.sleep(60)
 
-    assert Room(agent=Stuck(), turn_timeout=0.01).work("a", "b") == [ENGLISH.too_long(), ENGLISH.too_long()]
+    assert Room(agent=Stuck(), turn_timeout=0.01).work("a", "b") == [
+        ENGLISH.too_long(),
+        ENGLISH.too_long(),
+    ]
 
 
 def test_turn_of_a_channel_without_agent_gets_a_notice():
@@ -371,7 +376,9 @@ def test_reply_goes_out_in_pieces_in_order():
     """platforms.md 1.3: each piece is a delivery of its own, with an id of its own."""
     room = Room()
     assert room.work("a|b|c") == ["A", "B", "C"]
-    assert [delivery.id for delivery in room.channel.sent] == [f"{CHAT.id}#{number}" for number in (1, 2, 3)]
+    assert [delivery.id for delivery in room.channel.sent] == [
+        f"{CHAT.id}#{number}" for number in (1, 2, 3)
+    ]
 
 
 @pytest.mark.parametrize(("size", "beside"), [(LONG_CHARS, False), (LONG_CHARS + 1, True)])
@@ -388,7 +395,12 @@ def test_each_piece_of_a_question_belongs_to_it():
     """The window opens with the last piece. If an earlier one never arrives, the question ends."""
     change = TurnChange(replies=((Reply("a|b"), "pid"), (Reply("c|d"), "")))
     pieces = split_replies(change, FakeChannel()).replies
-    assert [(reply.text, pid) for reply, pid in pieces] == [("a", "+pid"), ("b", "pid"), ("c", ""), ("d", "")]
+    assert [(reply.text, pid) for reply, pid in pieces] == [
+        ("a", "+pid"),
+        ("b", "pid"),
+        ("c", ""),
+        ("d", ""),
+    ]
 
 
 def test_edit_that_a_platform_cannot_show_is_left_out():

@@ -141,17 +141,25 @@ def failing(error: Exception) -> Callable[[Media], bytes]:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_turn_with_a_missing_file_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception):
+def test_turn_with_a_missing_file_is_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
+):
     """The agent gets the platform's name for it, without the claimed size. No log names the file."""
     caplog.set_level(logging.DEBUG)
     room = Room(tmp_path, FileChannel(failing(error)))
     assert room.hear(MISLABELLED) == (replace(MISLABELLED, size=0),)
     assert room.channel.texts == ["1 files"]
     assert "media.not_fetched" in caplog.text
-    assert not [word for word in (SECRET_URL, "bill.pdf") if word in str([vars(record) for record in caplog.records])]
+    assert not [
+        word
+        for word in (SECRET_URL, "bill.pdf")
+        if word in str([vars(record) for record in caplog.records])
+    ]
 
 
-def test_turn_with_a_file_too_large_for_the_store_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_turn_with_a_file_too_large_for_the_store_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The limit of the store causes no crash."""
     monkeypatch.setattr("sayso.channels.storage.media.MAX_BYTES", 100)
     room = Room(tmp_path, FileChannel(lambda _: JPEG))
@@ -191,7 +199,11 @@ def test_caption_of_a_fetched_photo_confirms_nothing(tmp_path: Path):
     channels: dict[str, Channel] = {"chat": bot.channel}
     store = LocalMediaStore(tmp_path, keys=["k"], public_url="https://bots.example.com")
     bot.processor = make_processor(
-        bot.rig.mailbox, make_sender(bot.rig.outbox, channels), channels, {"chat": bot.agent}, media=store
+        bot.rig.mailbox,
+        make_sender(bot.rig.outbox, channels),
+        channels,
+        {"chat": bot.agent},
+        media=store,
     )
     bot.say("delete the house")
     bot.rig.accept(replace(turn("yes"), media=(PHOTO,)))
@@ -208,8 +220,12 @@ def test_agent_gets_the_stored_file(tmp_path: Path):
     assert seen == Media(seen.ref, "image/jpeg", "bill.pdf", len(JPEG), stored=True)
 
 
-@pytest.mark.parametrize(("mime_type", "ending"), [("audio/ogg; codecs=opus", "ogg"), ("image/jpeg", "jpg")])
-def test_file_without_a_name_gets_one_that_models_and_tools_use(tmp_path: Path, mime_type: str, ending: str):
+@pytest.mark.parametrize(
+    ("mime_type", "ending"), [("audio/ogg; codecs=opus", "ogg"), ("image/jpeg", "jpg")]
+)
+def test_file_without_a_name_gets_one_that_models_and_tools_use(
+    tmp_path: Path, mime_type: str, ending: str
+):
     """A voice note has none, and tools take files by name."""
     data = JPEG if ending == "jpg" else b"OggS voice"
     room = Room(tmp_path, FileChannel(lambda media: data))
@@ -327,7 +343,10 @@ def test_platform_that_hangs_delays_no_file_of_another(tmp_path: Path):
         await asyncio.gather(*others, return_exceptions=True)
 
     asyncio.run(answer_beside_them())
-    assert (len(working.asked), [delivery.reply.media.mime_type for delivery in working.sent]) == (1, ["image/jpeg"])
+    assert (len(working.asked), [delivery.reply.media.mime_type for delivery in working.sent]) == (
+        1,
+        ["image/jpeg"],
+    )
 
 
 def test_without_a_store_no_file_is_downloaded(tmp_path: Path):

@@ -169,7 +169,10 @@ def test_turn_cancelled_before_the_indicator_started_leaves_no_task():
 
     async def scene() -> set[asyncio.Task]:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(SOON), ProgressIndicator(platform, QUEUED, lambda: ENGLISH, draft=draft):
+            async with (
+                asyncio.timeout(SOON),
+                ProgressIndicator(platform, QUEUED, lambda: ENGLISH, draft=draft),
+            ):
                 pass
         return asyncio.all_tasks() - {asyncio.current_task()}
 
@@ -217,7 +220,8 @@ def worked(lamp: Lamp, room: Room) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("reply", "sign"), [(Reply("A"), "replied"), (Reply("A", edits="m1"), "removed"), (Reply(""), "removed")]
+    ("reply", "sign"),
+    [(Reply("A"), "replied"), (Reply("A", edits="m1"), "removed"), (Reply(""), "removed")],
 )
 def test_sign_that_stays_is_removed_after_the_turn(reply, sign):
     """Also after a turn without a reply. The platform removes it with a new message, not with an edit."""

@@ -14,8 +14,12 @@ from sayso.workers.mailbox import LUA
 from sayso.workers.recovery import Reaper, WorkerLock
 
 
-@pytest.mark.parametrize("error", [RedisConnectionError("away"), ValueError("no number"), KeyError("gone")])
-def test_round_that_fails_is_reported_and_not_the_last(redis_client, monkeypatch, caplog, tmp_path, error):
+@pytest.mark.parametrize(
+    "error", [RedisConnectionError("away"), ValueError("no number"), KeyError("gone")]
+)
+def test_round_that_fails_is_reported_and_not_the_last(
+    redis_client, monkeypatch, caplog, tmp_path, error
+):
     """Without its rounds and heartbeats a worker would be half dead, unnoticed."""
     monkeypatch.setattr(reapers, "INTERVAL", 0)
     reaper = Reaper(redis_client, LuaScripts(redis_client, LUA), no_wake_up, WorkerLock(tmp_path))
@@ -90,7 +94,9 @@ class SlowScripts:
 def test_long_round_ends_and_the_next_goes_on_from_there(redis_client, tmp_path):
     """Redis has other clients to answer, and no shard is left out."""
     scripts = SlowScripts(seconds=0.2)
-    reaper = Reaper(redis_client, scripts, no_wake_up, WorkerLock(tmp_path), clock=lambda: scripts.now)
+    reaper = Reaper(
+        redis_client, scripts, no_wake_up, WorkerLock(tmp_path), clock=lambda: scripts.now
+    )
     for _ in range(SHARDS):
         redis_client.delete(reaper._round_lock)
         reaper.round()

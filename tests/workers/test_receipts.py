@@ -52,7 +52,11 @@ def test_files_are_bounded_and_the_last_receipts_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(receipts, "MAX_RECEIPTS_BYTES", 1000)
     book = noted(tmp_path, *range(200))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2500
-    assert (book.find(delivery(199)), book.find(delivery(190)), book.find(delivery(0))) == ("m199", "m190", None)
+    assert (book.find(delivery(199)), book.find(delivery(190)), book.find(delivery(0))) == (
+        "m199",
+        "m190",
+        None,
+    )
 
 
 def test_old_files_are_neither_read_nor_stored(tmp_path):

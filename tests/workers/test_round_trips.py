@@ -44,7 +44,11 @@ def asked(redis_url, redis_client):
                 if parts == ["ECHO", "over"]:
                     return words
                 if command["client_type"] != "lua" and parts[0] not in GREETINGS:
-                    words.append(names.get(parts[1], "a script of RQ's") if parts[0] == "EVALSHA" else parts[0])
+                    words.append(
+                        names.get(parts[1], "a script of RQ's")
+                        if parts[0] == "EVALSHA"
+                        else parts[0]
+                    )
         raise AssertionError("the server hung up")
 
     return listen
@@ -62,7 +66,9 @@ def mailbox(redis_client):
 def worker(redis_url):
     """Return a worker that has not started."""
     processor = SimpleNamespace(run=None, hand_over=lambda: None)
-    services = SimpleNamespace(queue_url=redis_url, queue=QUEUE, capacity=Capacity(), processor=processor)
+    services = SimpleNamespace(
+        queue_url=redis_url, queue=QUEUE, capacity=Capacity(), processor=processor
+    )
     loop = LoopThread()
     yield new_worker(services, loop)
     loop.close()
@@ -90,7 +96,9 @@ def test_webhook_of_a_person_with_several_ids_is_one_round_trip(asked, mailbox, 
         sender = people.sender(received)
         return asked(lambda: mailbox.accept_from(sender))
 
-    assert write("e1", number, user_id) == ["accept_from", "EVAL"], "the server did not know the script"
+    assert write("e1", number, user_id) == ["accept_from", "EVAL"], (
+        "the server did not know the script"
+    )
     assert write("e2", number, user_id) == ["accept_from"]
     assert write("e3", user_id) == ["accept_from", "accept_from"]
 
@@ -119,7 +127,9 @@ def test_many_jobs_are_fetched_in_one_round_trip(asked, mailbox, worker):
         mailbox.accept(Turn(f"e{number}", Conversation("chat", f"room {number}"), "ana", "hello"))
     worker._take((JOBS + 1, JOBS + 1))
     for number in range(JOBS):
-        mailbox.accept(Turn(f"f{number}", Conversation("chat", f"other room {number}"), "ana", "hello"))
+        mailbox.accept(
+            Turn(f"f{number}", Conversation("chat", f"other room {number}"), "ana", "hello")
+        )
     taken = []
     assert asked(lambda: taken.extend(worker._take((JOBS, JOBS)))) == ["a script of RQ's"]
     assert len(taken) == JOBS

@@ -71,7 +71,9 @@ class Platform:
         self.broken_silences += self.rig.now < self.silent_until
         error, arrives = FAULTS[next(self.faults, "fine")]
         if arrives:
-            self.arrived.append((delivery.conversation.chat, delivery.reply.text.removeprefix(MARK)))
+            self.arrived.append(
+                (delivery.conversation.chat, delivery.reply.text.removeprefix(MARK))
+            )
         if isinstance(error, RateLimited):
             self.silent_until = self.rig.now + error.retry_after
         if error:
@@ -91,17 +93,32 @@ class Post:
     """Conversations with a number of replies each, and workers that send them."""
 
     def __init__(
-        self, faults, *, chats: int = 1, replies: int = 1, pace: RateLimit | None = None, receipts=None, said=None
+        self,
+        faults,
+        *,
+        chats: int = 1,
+        replies: int = 1,
+        pace: RateLimit | None = None,
+        receipts=None,
+        said=None,
     ) -> None:
         self.rig = MemoryRig()
         self.platform = Platform(self.rig, faults)
         self.slept: list[float] = []
         self.platform.pace = pace or RateLimit()
         channels, options = {"chat": self.platform}, {"receipts": receipts} if receipts else {}
-        self.sender = make_sender(self.rig.outbox, channels, chance=lambda: 1.0, sleep=self._sleep, **options)
-        self.rooms = {room.id: room for room in (Conversation("chat", f"c{number}") for number in range(chats))}
+        self.sender = make_sender(
+            self.rig.outbox, channels, chance=lambda: 1.0, sleep=self._sleep, **options
+        )
+        self.rooms = {
+            room.id: room
+            for room in (Conversation("chat", f"c{number}") for number in range(chats))
+        }
         for room in self.rooms.values():
-            self._say(room, [said] if said else [Reply(f"{room.chat} {number}") for number in range(replies)])
+            self._say(
+                room,
+                [said] if said else [Reply(f"{room.chat} {number}") for number in range(replies)],
+            )
 
     def run(self, rounds: int = 5000) -> None:
         """Start workers whenever a conversation is due, until none is."""
@@ -141,7 +158,9 @@ class Post:
     def _say(self, room: Conversation, replies) -> None:
         self.rig.mailbox.accept(replace(turn(), conversation=room))
         lease, work = self.rig.mailbox.lease(room.id, "said")
-        self.rig.mailbox.commit(lease, work, TurnChange(replies=tuple((reply, "") for reply in replies)))
+        self.rig.mailbox.commit(
+            lease, work, TurnChange(replies=tuple((reply, "") for reply in replies))
+        )
         self.rig.mailbox.release(lease, hand_over=True)
 
     async def _sleep(self, seconds: float) -> None:
@@ -153,7 +172,10 @@ def check(post: Post, replies: int) -> None:
     """Check the order of first arrivals, that lost replies are on the operator's list, and that pauses were kept."""
     dead = {fate.text: fate for fate in post.rig.deliveries.undelivered("dead")}
     for room in post.rooms.values():
-        said, came = [f"{room.chat} {number}" for number in range(replies)], post.platform.firsts(room.chat)
+        said, came = (
+            [f"{room.chat} {number}" for number in range(replies)],
+            post.platform.firsts(room.chat),
+        )
         assert came == [text for text in said if text in came]
         assert set(said) <= set(came) | dead.keys()
     given_up = [fate for fate in dead.values() if not fate.reason.startswith("AddressClosed")]
@@ -282,7 +304,10 @@ def test_channel_keeps_its_rate_limit():
     """At two a second, thirty replies of thirty conversations take a quarter of a minute."""
     post = Post([], chats=30, pace=RateLimit(per_second=2))
     post.run()
-    spent = [late - early for early, late in zip(post.platform.tries, post.platform.tries[3:], strict=False)]
+    spent = [
+        late - early
+        for early, late in zip(post.platform.tries, post.platform.tries[3:], strict=False)
+    ]
     assert post.platform.tries[-1] - post.platform.tries[0] >= 14
     assert min(spent) >= 0.5  # a round of the reaper may wake two whose slots are behind
 
@@ -311,7 +336,10 @@ def test_short_wait_is_slept_and_is_no_attempt():
     post = Post([], replies=2, pace=RateLimit(per_second=10))
     post.run()
     assert post.slept == [pytest.approx(0.1, abs=0.01)]
-    assert [fate.tries for fate in post.rig.deliveries.statuses(next(iter(post.rooms)))[0]] == [1, 1]
+    assert [fate.tries for fate in post.rig.deliveries.statuses(next(iter(post.rooms)))[0]] == [
+        1,
+        1,
+    ]
 
 
 def test_process_asks_for_the_rate_limit_once():
@@ -349,11 +377,16 @@ def test_rate_limit_without_a_time_is_retried_with_backoff():
 
     post.platform.send = busy
     post.run()
-    pauses = [round(late - early) for early, late in zip(post.platform.tries, post.platform.tries[1:], strict=False)]
+    pauses = [
+        round(late - early)
+        for early, late in zip(post.platform.tries, post.platform.tries[1:], strict=False)
+    ]
     assert (pauses[:4], len(pauses)) == ([2, 4, 8, 16], 9)
 
 
-@pytest.mark.parametrize(("error", "waits"), [(RateLimited(60), True), (ConversationRateLimited(60), False)])
+@pytest.mark.parametrize(
+    ("error", "waits"), [(RateLimited(60), True), (ConversationRateLimited(60), False)]
+)
 def test_rate_limit_of_one_conversation_lets_the_others_go_on(error: RateLimited, waits: bool):
     """Where many workspaces have an account, a platform counts the messages of each by themselves."""
     post = Post([], chats=2)
@@ -419,7 +452,9 @@ def test_channel_whose_token_is_dead_loses_nothing(caplog):
     post.run_for(3600)
     assert len(post.platform.tries) == pytest.approx(60, abs=3)
     assert (post.platform.arrived, post.rig.dead()) == ([], 0)
-    assert [alert.text for alert in post.sender._alerts.of(["chat"])] == ["the token is wrong: set TOKEN"]
+    assert [alert.text for alert in post.sender._alerts.of(["chat"])] == [
+        "the token is wrong: set TOKEN"
+    ]
     assert "channel.down" in caplog.messages
     post.platform.faults = iter(())
     post.run_for(120)
@@ -478,7 +513,9 @@ def test_nothing_is_sent_to_an_address_that_is_closed():
     post = Post(["blocked"], replies=3)
     post.run()
     assert len(post.platform.tries) == 1
-    assert {fate.reason for fate in post.rig.deliveries.undelivered("dead")} == {"AddressClosed: blocked"}
+    assert {fate.reason for fate in post.rig.deliveries.undelivered("dead")} == {
+        "AddressClosed: blocked"
+    }
     post.say(Reply("welcome back"))
     post.run()
     assert post.platform.arrived == [("c0", "welcome back")]

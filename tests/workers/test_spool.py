@@ -58,7 +58,9 @@ class Desk:
 
     def process(self) -> Spool:
         """Return one more web process, which empties the spool on request."""
-        spool = Spool(self.file, self.link, clock=lambda: self.rig.now, monotonic=lambda: self.steady)
+        spool = Spool(
+            self.file, self.link, clock=lambda: self.rig.now, monotonic=lambda: self.steady
+        )
         spool.watch = lambda: None  # type: ignore[method-assign]
         return spool
 
@@ -74,7 +76,10 @@ class Desk:
     def says(self, *texts: str, to: Spool | None = None, chat: Conversation = CHAT) -> list[str]:
         """Accept these turns; return the results. The texts are their event ids too."""
         door = to or self.web
-        return [door.accept(replace(turn(text, event=text), conversation=chat)).outcome for text in texts]
+        return [
+            door.accept(replace(turn(text, event=text), conversation=chat)).outcome
+            for text in texts
+        ]
 
     def answered(self, chat: Conversation = CHAT) -> list[str]:
         """Return what a worker finds in a mailbox, in order."""
@@ -210,7 +215,10 @@ def test_yes_counts_when_it_was_sent_in_time(desk: Desk, before: int, outage: in
     desk.mend()
     desk.web.forward()
     held, work = lease(desk.rig, "w2")
-    assert desk.rig.repository.claim(claim_of(yes, action, held, work.seq), look(desk.rig))[0] == verdict
+    assert (
+        desk.rig.repository.claim(claim_of(yes, action, held, work.seq), look(desk.rig))[0]
+        == verdict
+    )
 
 
 def test_yes_from_before_the_preview_is_early(desk: Desk):
@@ -225,7 +233,10 @@ def test_yes_from_before_the_preview_is_early(desk: Desk):
     desk.rig.pass_time(1)
     desk.web.forward()
     held, work = lease(desk.rig, "w2")
-    assert desk.rig.repository.claim(claim_of(yes, action, held, work.seq), look(desk.rig))[0] == "early"
+    assert (
+        desk.rig.repository.claim(claim_of(yes, action, held, work.seq), look(desk.rig))[0]
+        == "early"
+    )
 
 
 def test_spooled_tap_keeps_its_action(desk: Desk):
@@ -260,7 +271,9 @@ def test_halted_redis_is_waited_for(desk: Desk):
     assert desk.answered() == ["one", "two"]
 
 
-def test_turn_over_the_limits_of_the_spool_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_turn_over_the_limits_of_the_spool_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Too many wait. The caller gets an error and answers 503."""
     monkeypatch.setattr(spool_module, "MAX_TURNS", 1)
     desk = Desk(tmp_path)

@@ -39,7 +39,9 @@ def file(tmp_path: Path) -> SpoolFile:
 def keep(file: SpoolFile, *texts: str, chat: Conversation = CHAT) -> None:
     """Store turns with these texts, whose first letters are the event ids too."""
     for text in texts:
-        file.keep(replace(turn(text, event=text[:9]), conversation=chat), tapped="", received_at=0.0)
+        file.keep(
+            replace(turn(text, event=text[:9]), conversation=chat), tapped="", received_at=0.0
+        )
 
 
 def texts(file: SpoolFile) -> list[str]:
@@ -50,7 +52,9 @@ def texts(file: SpoolFile) -> list[str]:
 def keeping(folder: Path, name: str, count: int):
     """Start a process that stores turns and reports each one."""
     command = [sys.executable, "-c", KEEP, str(folder), name, str(count)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
 
 
 def test_turns_of_a_killed_process_are_stored(tmp_path: Path):
@@ -75,7 +79,8 @@ def test_half_written_turn_does_not_count(file: SpoolFile, tmp_path: Path):
         db.execute("BEGIN IMMEDIATE")
         rows = [("c", str(n), "x" * 50_000) for n in range(20)]
         db.executemany(
-            "INSERT INTO turns (conversation, event, tapped, received_at, turn) VALUES (?, ?, '', 0, ?)", rows
+            "INSERT INTO turns (conversation, event, tapped, received_at, turn) VALUES (?, ?, '', 0, ?)",
+            rows,
         )
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
@@ -90,7 +95,9 @@ def test_two_processes_store_into_one_file(tmp_path: Path):
     assert [process.wait(60) for process in processes] == [0, 0]
     there = texts(SpoolFile(tmp_path))
     for name in "ab":
-        assert [text for text in there if text.startswith(name)] == [f"{name}-{number}" for number in range(40)]
+        assert [text for text in there if text.startswith(name)] == [
+            f"{name}-{number}" for number in range(40)
+        ]
 
 
 def test_turn_delivered_twice_waits_once(file: SpoolFile):
@@ -111,7 +118,12 @@ def test_marker_file_exists_while_turns_wait(file: SpoolFile):
     """The healthy path looks only at this file."""
     assert (file.has_some(), file.holds(CHAT.id), file.count()) == (False, False, 0)
     keep(file, "a", "b")
-    assert (file.has_some(), file.holds(CHAT.id), file.holds("other:1"), file.count()) == (True, True, False, 2)
+    assert (file.has_some(), file.holds(CHAT.id), file.holds("other:1"), file.count()) == (
+        True,
+        True,
+        False,
+        2,
+    )
     for kept in file.next(0, 10):
         file.drop([kept.n])
         file.align()
@@ -131,7 +143,9 @@ def test_wrong_marker_file_after_a_crash_is_corrected(file: SpoolFile, tmp_path:
 
 
 @pytest.mark.parametrize("limit", ["MAX_TURNS", "MAX_TURNS_OF_ONE"])
-def test_turn_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str):
+def test_turn_over_the_limit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+):
     """A repeated turn does not count, and freed room can be used."""
     monkeypatch.setattr(spool, limit, 2)
     file = SpoolFile(tmp_path)
@@ -143,7 +157,9 @@ def test_turn_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     assert texts(file) == ["b", "c"]
 
 
-def test_one_conversation_cannot_use_the_room_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_one_conversation_cannot_use_the_room_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Its own turns are refused first."""
     monkeypatch.setattr(spool, "MAX_TURNS_OF_ONE", 1)
     file = SpoolFile(tmp_path)
@@ -181,12 +197,19 @@ def test_damaged_file_is_an_error(file: SpoolFile, tmp_path: Path):
     """Its waiting turns are unknown, so no turn may overtake them."""
     keep(file, "a")
     (tmp_path / "spool" / "turns.sqlite3").write_bytes(b"no database" * 1000)
-    for call in (lambda: file.holds(CHAT.id), file.count, lambda: file.next(0, 1), lambda: keep(file, "b")):
+    for call in (
+        lambda: file.holds(CHAT.id),
+        file.count,
+        lambda: file.next(0, 1),
+        lambda: keep(file, "b"),
+    ):
         with pytest.raises(SpoolUnusable, match=r"turns\.sqlite3"):
             call()
 
 
-def test_unreadable_turn_is_set_aside(file: SpoolFile, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_unreadable_turn_is_set_aside(
+    file: SpoolFile, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     """It is kept for the operator, blocks no other turn, and is logged once."""
     keep(file, "secret words", "b")
     with sqlite3.connect(tmp_path / "spool" / "turns.sqlite3") as db:

@@ -122,7 +122,9 @@ def test_turn_that_takes_too_long_after_a_stop_of_another_person_gets_a_notice()
     async def scene() -> None:
         stopping = asyncio.create_task(stopped(room, agent))
         await agent.begun.wait()
-        object.__setattr__(room.processor, "turn_timeout", 0.0)  # for the turns that begin from now on
+        object.__setattr__(
+            room.processor, "turn_timeout", 0.0
+        )  # for the turns that begin from now on
         await stopping
 
     asyncio.run(scene())
@@ -152,7 +154,9 @@ def test_renewal_that_gets_no_answer_ends_the_work_while_the_lease_is_held():
         await asyncio.Event().wait()
         return 0
 
-    held = HeldLease(Lease(CHAT.id, 1, "w"), 0.0, hang, clock=lambda: 9.0)  # none of its seconds are left
+    held = HeldLease(
+        Lease(CHAT.id, 1, "w"), 0.0, hang, clock=lambda: 9.0
+    )  # none of its seconds are left
 
     async def work() -> None:
         async with held.kept():

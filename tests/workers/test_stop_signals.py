@@ -12,7 +12,9 @@ from sayso.workers.lease import listen_for_stops
 from tests.flows.system import until
 
 
-def test_published_message_that_is_no_text_does_not_end_listening(redis_url, redis_client, monkeypatch):
+def test_published_message_that_is_no_text_does_not_end_listening(
+    redis_url, redis_client, monkeypatch
+):
     """It is logged, and the worker listens again."""
     monkeypatch.setattr(lease, "PAUSE_SECONDS", 0)
 

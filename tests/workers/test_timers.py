@@ -6,7 +6,15 @@ import asyncio
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, OfflineProvider, ScriptedProvider, ToolCall, ToolPolicy, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    OfflineProvider,
+    ScriptedProvider,
+    ToolCall,
+    ToolPolicy,
+    tool,
+)
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.tools.loading import load_tools
 from sayso.channels.base import DeliveryUncertain

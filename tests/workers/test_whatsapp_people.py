@@ -67,7 +67,9 @@ class Clinic:
         channels = {"wa": self.channel}
         config = AccessConfig({"wa": rules}, self.people) if rules else None
         self.access = AccessControl(self.rig.mailbox, voice, config, channels=channels)
-        self.ingress = Ingress(self.access.accept, deliveries=self.rig.deliveries, alerts=MemoryAlerts())
+        self.ingress = Ingress(
+            self.access.accept, deliveries=self.rig.deliveries, alerts=MemoryAlerts()
+        )
         sender = make_sender(self.rig.outbox, channels)
         self.processor = make_processor(self.rig.mailbox, sender, channels, {"wa": self.bot.agent})
 
@@ -84,14 +86,20 @@ class Clinic:
         ids = {"ExternalUserId": user_id, "WaId": number.removeprefix("whatsapp:+")}
         more = {**ids, "ParentExternalUserId": parent} if parent else ids
         if tap:
-            return signing.whatsapp_tap(sid, tap, account_sid=TWILIO_ACCOUNT_SID, user=number or user_id, **more)
-        return signing.whatsapp_text(sid, text, account_sid=TWILIO_ACCOUNT_SID, user=number or user_id, **more)
+            return signing.whatsapp_tap(
+                sid, tap, account_sid=TWILIO_ACCOUNT_SID, user=number or user_id, **more
+            )
+        return signing.whatsapp_text(
+            sid, text, account_sid=TWILIO_ACCOUNT_SID, user=number or user_id, **more
+        )
 
     def receive(self, form: dict[str, str]) -> str:
         """Take the webhook in and work. Return the last text that was sent."""
         hook = self.hook(form)
         self.ingress.store("wa", self.channel.receive(hook))
-        if isinstance(self.rig, MemoryRig):  # its clock stands still, and an answer is sent after its turn came
+        if isinstance(
+            self.rig, MemoryRig
+        ):  # its clock stands still, and an answer is sent after its turn came
             self.rig.pass_time(0.01)
         for chat in (NUMBER, OTHER_NUMBER, ANA, BEN):
             asyncio.run(self.processor.run(Conversation("wa", chat).id))
@@ -105,7 +113,9 @@ class Clinic:
     @property
     def yes(self) -> str:
         """The data of the button that confirms the last question."""
-        return next(each["buttons"][0]["data"] for each in reversed(self.platforms.sent) if each["buttons"])
+        return next(
+            each["buttons"][0]["data"] for each in reversed(self.platforms.sent) if each["buttons"]
+        )
 
     @property
     def recipients(self) -> list[str]:
@@ -257,7 +267,9 @@ def test_reply_that_waits_for_its_person_follows_them_to_the_new_number(platform
     asyncio.run(clinic.processor.run(Conversation("wa", ANA).id))
     assert len(platforms.sent) == 1
     clinic.say("hi", BEN, OTHER_NUMBER, parent=PARENT)
-    assert [(each["chat"], each["text"]) for each in platforms.sent[1:2]] == [(OTHER_NUMBER, "news")]
+    assert [(each["chat"], each["text"]) for each in platforms.sent[1:2]] == [
+        (OTHER_NUMBER, "news")
+    ]
 
 
 def test_repetition_of_a_webhook_across_the_change_runs_once(clinic: Clinic):
@@ -279,7 +291,9 @@ def test_forged_form_moves_no_number(clinic: Clinic):
     assert clinic.identities.find("wa", NUMBER).key == ANA
 
 
-@pytest.mark.parametrize("user_id", ["whatsapp:", "DE.1", "whatsapp:DE.", "whatsapp:DE.ENT.9", "undefined"])
+@pytest.mark.parametrize(
+    "user_id", ["whatsapp:", "DE.1", "whatsapp:DE.", "whatsapp:DE.ENT.9", "undefined"]
+)
 def test_malformed_id_makes_no_two_people_one(clinic: Clinic, user_id: str):
     """A value that is the same for all people would show each of them the history of the others."""
     clinic.say("my secret is blue", user_id, NUMBER)
@@ -311,10 +325,16 @@ def test_opt_out_is_of_the_person_whatever_address_the_report_names(clinic: Clin
         "ErrorCode": "63050",
         "To": ANA,
     }
-    headers, body = signing.whatsapp_hook(callback, TWILIO_AUTH_TOKEN, {**form, "AccountSid": TWILIO_ACCOUNT_SID})
-    clinic.ingress.store("wa", clinic.channel.receive(WebhookRequest(callback, headers, body, path="status")))
+    headers, body = signing.whatsapp_hook(
+        callback, TWILIO_AUTH_TOKEN, {**form, "AccountSid": TWILIO_ACCOUNT_SID}
+    )
+    clinic.ingress.store(
+        "wa", clinic.channel.receive(WebhookRequest(callback, headers, body, path="status"))
+    )
     sent = len(clinic.platforms.sent)
-    to = Delivery("x:1#1", clinic.channel.conversation_of(Conversation("wa", NUMBER)), Reply("news"))
+    to = Delivery(
+        "x:1#1", clinic.channel.conversation_of(Conversation("wa", NUMBER)), Reply("news")
+    )
     clinic.rig.outbox.forward(to)
     asyncio.run(clinic.processor.run(to.conversation.id))
     assert len(clinic.platforms.sent) == sent
@@ -323,7 +343,9 @@ def test_opt_out_is_of_the_person_whatever_address_the_report_names(clinic: Clin
 
 
 @pytest.mark.parametrize("to", [ANA, NUMBER])
-def test_opt_out_from_a_message_of_another_program_is_of_the_person(platforms: FakePlatforms, to: str):
+def test_opt_out_from_a_message_of_another_program_is_of_the_person(
+    platforms: FakePlatforms, to: str
+):
     """The report has no delivery of ours. Its address may be another one than the person's first."""
     clinic = Clinic(platforms)
     clinic.say("hello", "", NUMBER)
@@ -336,7 +358,9 @@ def test_opt_out_from_a_message_of_another_program_is_of_the_person(platforms: F
         "To": to,
     }
     url = f"{URL}/status"
-    headers, body = signing.whatsapp_hook(url, TWILIO_AUTH_TOKEN, {**form, "AccountSid": TWILIO_ACCOUNT_SID})
+    headers, body = signing.whatsapp_hook(
+        url, TWILIO_AUTH_TOKEN, {**form, "AccountSid": TWILIO_ACCOUNT_SID}
+    )
     received = clinic.channel.receive(WebhookRequest(url, headers, body, path="status"))
     clinic.ingress.store("wa", note_moves(clinic.channel, received))
     news = Delivery("x:1#1", Conversation("wa", NUMBER), Reply("news"))
@@ -369,7 +393,9 @@ def test_blocked_number_stays_blocked_when_it_is_hidden(platforms: FakePlatforms
     assert len(platforms.sent) == 1
 
 
-@pytest.mark.parametrize("rules", [{"allow": [NUMBER]}, {"chats": [NUMBER]}], ids=["allow", "chats"])
+@pytest.mark.parametrize(
+    "rules", [{"allow": [NUMBER]}, {"chats": [NUMBER]}], ids=["allow", "chats"]
+)
 def test_allowed_number_stays_allowed_when_it_is_hidden(
     platforms: FakePlatforms,
     rules: dict[str, list[str]],
@@ -431,8 +457,15 @@ def test_turn_is_stored_for_the_person_who_has_the_ids_now(
     monkeypatch.setattr(mailbox, "MOST_ATTEMPTS", attempts)
     rig = RedisRig(redis_client)
     people = WhatsAppPeople("wa", RedisIdentities(rig.scripts))
-    for event, user, aliases in (("e1", NUMBER, ()), ("e2", NUMBER, (ANA,)), ("e3", ANA, ()), ("e3", ANA, ())):
-        sender = people.sender(Turn(event, Conversation("wa", user), user, "hello", aliases=aliases))
+    for event, user, aliases in (
+        ("e1", NUMBER, ()),
+        ("e2", NUMBER, (ANA,)),
+        ("e3", ANA, ()),
+        ("e3", ANA, ()),
+    ):
+        sender = people.sender(
+            Turn(event, Conversation("wa", user), user, "hello", aliases=aliases)
+        )
         accepted = rig.mailbox.accept_from(sender)
     assert (accepted.outcome, accepted.seq) == ("duplicate", 3)
     (inbox,) = redis_client.keys("*:in:*")

@@ -31,7 +31,9 @@ WORKER = textwrap.dedent("""
 @pytest.fixture
 def worker(tmp_path):
     """Start another process that holds its lock; end it by kill -9."""
-    process = subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     process.name = process.stdout.readline().strip()
     yield process
     process.kill()
@@ -50,7 +52,9 @@ def test_killed_worker_is_released_once(worker, tmp_path):
     assert [buried(WorkerLock(tmp_path)) for _ in range(2)] == [[worker.name], []]
 
 
-def test_killed_worker_is_known_by_its_name_and_a_living_one_is_not_taken_for_dead(worker, tmp_path):
+def test_killed_worker_is_known_by_its_name_and_a_living_one_is_not_taken_for_dead(
+    worker, tmp_path
+):
     """A command asks, which is no worker. The name comes from Redis, so it may be anything."""
     lock = WorkerLock(tmp_path)
     (tmp_path / "other").touch()

@@ -83,7 +83,11 @@ def enqueue(client: Redis, number: int, *, job_id: str = "", **options) -> Job:
     """Put a wake-up on our queue."""
     queue = Queue(QUEUE, connection=client, serializer=JSONSerializer)
     return queue.enqueue(
-        PROCESS_CONVERSATION, chat(number), job_id=job_id or f"process-{number}", result_ttl=0, **options
+        PROCESS_CONVERSATION,
+        chat(number),
+        job_id=job_id or f"process-{number}",
+        result_ttl=0,
+        **options,
     )
 
 

@@ -1,1 +1,3 @@
-"""Data loss: notice that Redis lost acknowledged writes, halt it, resume it, and tell people what it forgot."""
+"""Data loss: notice that Redis lost acknowledged writes, halt it, resume it,
+and tell people what it forgot.
+"""

@@ -1,14 +1,16 @@
 """DataLossGuard: halt a Redis that came back with fewer writes than it had acknowledged.
 
-Every script that writes increments a counter in its shard, the watermark (key `tide`), and every process remembers the
-highest value of each that it has seen. A shard that comes back with a lower value has lost acknowledged writes: its
-server was restarted on an old file, a replica that lagged was promoted, or the server was emptied. It would give out
-numbers of turns, replies and leases a second time. So the process that notices the loss writes a halt into all shards
-of that server, and all scripts refuse there until an operator runs `sayso redis resume`.
+Every script that writes increments a counter in its shard, the watermark (key `tide`), and every
+process remembers the highest value of each that it has seen. A shard that comes back with a lower
+value has lost acknowledged writes: its server was restarted on an old file, a replica that lagged
+was promoted, or the server was emptied. It would give out numbers of turns, replies and leases a
+second time. So the process that notices the loss writes a halt into all shards of that server, and
+all scripts refuse there until an operator runs `sayso redis resume`.
 
-The watermarks are compared four times a second, on each new connection, and in each script, which gets the watermark
-that its process knows. An answer is compared only with what was known before the question was sent. So these raise no
-alarm: concurrent connections, restarts that lose nothing, processes that start or end, and clocks.
+The watermarks are compared four times a second, on each new connection, and in each script, which
+gets the watermark that its process knows. An answer is compared only with what was known before the
+question was sent. So these raise no alarm: concurrent connections, restarts that lose nothing,
+processes that start or end, and clocks.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ from typing import Any
 from redis import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.connection import Connection
-from redis.exceptions import BusyLoadingError, ClusterCrossSlotError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterCrossSlotError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
 from sayso.channels.types import random_id
 from sayso.pending.concurrency import run_without_loop
@@ -51,11 +59,13 @@ from sayso.workers.data_loss.watermarks import (
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two checks: a server that loses less than its writes of this time may go unnoticed.
+#: Seconds between two checks: a server that loses less than its
+#: writes of this time may go unnoticed.
 LOOK_SECONDS = 0.25
 #: Seconds between two writes to the data folder.
 KEEP_SECONDS = 1.0
-#: Changes of a shard's watermark that a process remembers with their times: the last minute of a busy shard.
+#: Changes of a shard's watermark that a process remembers with their times:
+#: the last minute of a busy shard.
 MOMENTS = 300
 _IDENTIFY = """
 -- Give this shard an identity. KEYS: founded (the identities), tide (the watermark). ARGV: identity, the key of the
@@ -78,7 +88,9 @@ return 1
 
 
 class DataLossGuard:
-    """The watermarks of one server as this process knows them; one per process and server, for all connections."""
+    """The watermarks of one server as this process knows them; one per process and server,
+    for all connections.
+    """
 
     def __init__(
         self,
@@ -90,7 +102,8 @@ class DataLossGuard:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
-        #: How many replicas must have a watermark before it is learned: what is on none was never acknowledged.
+        #: How many replicas must have a watermark before it is learned:
+        #: what is on none was never acknowledged.
         self._replicas = Connections.of(client).replicas = replicas
         self._file = file
         self._address = _file_entry(client)
@@ -101,13 +114,19 @@ class DataLossGuard:
         #: Never changed but replaced, so that a check can hold what was known when it began.
         self._known: Watermarks = self._stored.get(self._address, {})
         #: The same numbers by shard, for the scripts. Changed in place.
-        self._numbers: dict[int | str, int] = {shard: watermark.n for shard, watermark in self._known.items()}
-        #: The last answers that were learned, and what was known then: most checks find the same again.
+        self._numbers: dict[int | str, int] = {
+            shard: watermark.n for shard, watermark in self._known.items()
+        }
+        #: The last answers that were learned, and what was known then:
+        #: most checks find the same again.
         self._learned: tuple[Mapping[int, Sequence[Any]], Watermarks] = {}, {}
         self._stored_at = float("-inf")
-        self._moments: defaultdict[int, deque[tuple[float, int]]] = defaultdict(partial(deque, maxlen=MOMENTS))
+        self._moments: defaultdict[int, deque[tuple[float, int]]] = defaultdict(
+            partial(deque, maxlen=MOMENTS)
+        )
         self._halts: dict[int, str] = {}
-        #: Shards that have lost writes while the halt could not be written; `_refusing` is set while there are any.
+        #: Shards that have lost writes while the halt could not be written;
+        #: `_refusing` is set while there are any.
         self._refused: set[int] = set()
         self._refusing = threading.Event()
         self._learning = threading.Lock()
@@ -126,10 +145,11 @@ class DataLossGuard:
         return CURE if self._halts or self._refusing.is_set() else ""
 
     def guard(self, client: Redis) -> None:
-        """From now on check the watermarks on each new connection of this client and its pipeline, and in each script.
+        """From now on check the watermarks on each new connection of this client and its pipeline,
+        and in each script.
 
-        A connection to a node of a cluster may be older than the shard's move there. So on a cluster only the scripts
-        and the regular checks compare.
+        A connection to a node of a cluster may be older than the shard's move there. So on a
+        cluster only the scripts and the regular checks compare.
         """
         connections = Connections.of(client)
         connections.halted = self._refusing
@@ -140,7 +160,10 @@ class DataLossGuard:
             connections.pipeline.on_connect(self._greet_async)
 
     def greet(self, connection: Connection) -> None:
-        """Check the watermarks on a new connection. Raises redis.RedisError: the connection must not be used."""
+        """Check the watermarks on a new connection.
+
+        Raises redis.RedisError: the connection must not be used.
+        """
         connection.on_connect()
 
         def read() -> Any:
@@ -156,7 +179,10 @@ class DataLossGuard:
         run_without_loop(self.check(ask))
 
     async def _greet_async(self, connection: AbstractConnection) -> None:
-        """Check the watermarks on a new connection of an event loop. Raises redis.RedisError: do not use it."""
+        """Check the watermarks on a new connection of an event loop.
+
+        Raises redis.RedisError: do not use it.
+        """
         await connection.on_connect()
 
         async def read() -> Any:
@@ -172,7 +198,10 @@ class DataLossGuard:
         await self.check(ask)
 
     def look(self) -> None:
-        """Check the server's watermarks, and give its shards an identity if they have none. Raises redis.RedisError."""
+        """Check the server's watermarks, and give its shards an identity if they have none.
+
+        Raises redis.RedisError.
+        """
         run_without_loop(self.check(ask_over(self._client), creates_identity=True))
         known = self._known
         if not (self._file and known) or self._stored.get(self._address) == known:
@@ -183,22 +212,30 @@ class DataLossGuard:
             self._file.keep(self._address, known)
 
     async def check(self, ask: Ask, *, creates_identity: bool = False) -> None:
-        """Check the server behind a connection. Raises redis.RedisError: the connection must not be used.
-        Raises RedisUnfit for a node of a cluster under the URL of one server.
+        """Check the server behind a connection. Raises redis.RedisError: the connection must not be
+        used. Raises RedisUnfit for a node of a cluster under the URL of one server.
 
-        With `creates_identity`, shards without an identity are given one: the server was checked to be fit before.
+        With `creates_identity`, shards without an identity are given one:
+        the server was checked to be fit before.
         """
         known = self._known  # what is learned from here on may be newer than the answer
         try:
             answers = await read_shards(ask, self._prefix, in_cluster=self._in_cluster)
         except ClusterCrossSlotError as exc:
-            raise RedisUnfit("the server of REDIS_URL {}: {}".format(*cluster_node(address_of(self._client)))) from exc
+            raise RedisUnfit(
+                "the server of REDIS_URL {}: {}".format(*cluster_node(address_of(self._client)))
+            ) from exc
         if self._learned == (answers, known) and not (self._halts or self._refused):
             return
         states = {shard: ShardState.of(answer) for shard, answer in answers.items()}
-        self._note_halts({shard: state.halted for shard, state in states.items() if state.halted}, states)
+        self._note_halts(
+            {shard: state.halted for shard, state in states.items() if state.halted}, states
+        )
         states = {shard: state for shard, state in states.items() if not state.halted}
-        seen = {shard: known.get(shard) or self._seen_elsewhere(shard, state) for shard, state in states.items()}
+        seen = {
+            shard: known.get(shard) or self._seen_elsewhere(shard, state)
+            for shard, state in states.items()
+        }
         lost = {shard: mark for shard, mark in seen.items() if mark and states[shard].forgot(mark)}
         if lost:
             await self._write_halts(ask, lost, states, seen)
@@ -214,7 +251,9 @@ class DataLossGuard:
         self._learned = answers, self._known
 
     def _replicated(self) -> list[int]:
-        """Return the shards whose replicas have all that was read so far: they have what is written after it."""
+        """Return the shards whose replicas have all that was read so far:
+        they have what is written after it.
+        """
         replicated = []
         for shards in self._shards_by_server():
             with contextlib.suppress(NotReplicated):
@@ -223,7 +262,10 @@ class DataLossGuard:
         return replicated
 
     def check_replicas(self) -> None:
-        """Write to each server, and wait until enough replicas have it. Raises NotReplicated, and redis.RedisError."""
+        """Write to each server, and wait until enough replicas have it.
+
+        Raises NotReplicated, and redis.RedisError.
+        """
         for shards in self._shards_by_server():
             self._check_replicas_of(shards[0])
 
@@ -235,12 +277,18 @@ class DataLossGuard:
     def _shards_by_server(self) -> list[list[int]]:
         """Return the shards that live on one server together: on a cluster those of each master."""
         if isinstance(self._client, ClusterClient):
-            return self._client.group_by_node({shard: f"{self._prefix}{{{shard}}}" for shard in range(SHARDS)})
+            return self._client.group_by_node(
+                {shard: f"{self._prefix}{{{shard}}}" for shard in range(SHARDS)}
+            )
         return [list(range(SHARDS))]
 
     def _seen_elsewhere(self, shard: int, state: ShardState) -> Watermark | None:
         """Return what was stored for this shard before this process began, at whatever address."""
-        stored = (marks[shard] for marks in self._stored.values() if shard in marks and marks[shard].id in state.ids)
+        stored = (
+            marks[shard]
+            for marks in self._stored.values()
+            if shard in marks and marks[shard].id in state.ids
+        )
         return max(stored, key=lambda watermark: watermark.n, default=None)
 
     async def _identify(self, ask: Ask, shards: Sequence[int]) -> None:
@@ -248,11 +296,24 @@ class DataLossGuard:
         commands = []
         for shard in shards:
             watermark, identities, _ = keys_of(shard, self._prefix)
-            commands.append(("EVAL", _IDENTIFY, 2, identities, watermark, name, f"{self._prefix}{{{shard}}}:floor"))
+            commands.append(
+                (
+                    "EVAL",
+                    _IDENTIFY,
+                    2,
+                    identities,
+                    watermark,
+                    name,
+                    f"{self._prefix}{{{shard}}}:floor",
+                )
+            )
         raise_error(await ask(commands))
 
     def watch(self) -> None:
-        """Check again and again in the background for the life of this process. A second call does nothing."""
+        """Check again and again in the background for the life of this process.
+
+        A second call does nothing.
+        """
         with self._learning:
             if self._watching == os.getpid():  # a thread does not survive a fork
                 return
@@ -271,12 +332,19 @@ class DataLossGuard:
             time.sleep(LOOK_SECONDS)
 
     async def _write_halts(
-        self, ask: Ask, lost: Watermarks, states: Mapping[int, ShardState], seen: Mapping[int, Watermark | None]
+        self,
+        ask: Ask,
+        lost: Watermarks,
+        states: Mapping[int, ShardState],
+        seen: Mapping[int, Watermark | None],
     ) -> None:
-        """Halt the shards that lost writes, and with them all others of that server: they may have lost writes that no
-        process saw. Until that succeeds, this process refuses by itself.
+        """Halt the shards that lost writes, and with them all others of that server: they may have
+        lost writes that no process saw. Until that succeeds, this process refuses by itself.
         """
-        halts = {shard: self._reason(shard, watermark, states[shard]) for shard, watermark in lost.items()}
+        halts = {
+            shard: self._reason(shard, watermark, states[shard])
+            for shard, watermark in lost.items()
+        }
         answers = await ask([
             ("EVAL", _HALT, 3, *keys_of(shard, self._prefix), lost[shard].id, lost[shard].n, halt.to_json())
             for shard, halt in halts.items()
@@ -294,21 +362,31 @@ class DataLossGuard:
             return
         others = {}
         for shard in states.keys() - lost.keys():
-            watermark, state = seen[shard], states[shard]
+            watermark = seen[shard]
+            state = states[shard]
             others[shard] = HaltReason(watermark.id if watermark else "", state.n, state.n)
-        await ask([("SET", keys_of(n, self._prefix)[2], halt.to_json(), "NX") for n, halt in others.items()])
+        await ask(
+            [
+                ("SET", keys_of(n, self._prefix)[2], halt.to_json(), "NX")
+                for n, halt in others.items()
+            ]
+        )
         log.error("redis.rolled_back", extra=_extra(halts.values()) | {"advice": CURE})
         with self._learning:
             self._halts |= {shard: halt.to_json() for shard, halt in (halts | others).items()}
             self._refuse(self._refused - states.keys())
 
     def _reason(self, shard: int, known: Watermark, state: ShardState) -> HaltReason:
-        same, seconds = known.id in state.ids, None
+        same = known.id in state.ids
+        seconds = None
         with self._learning:
             moments = list(self._moments[shard])
-        if same and moments and moments[0][1] <= state.n:  # this process saw how long the shard went on after that
+        # This process saw how long the shard went on after that.
+        if same and moments and moments[0][1] <= state.n:
             last, _ = moments[-1]
-            seconds = last - next((at for at, seen in moments if seen > state.n), last) + LOOK_SECONDS
+            seconds = (
+                last - next((at for at, seen in moments if seen > state.n), last) + LOOK_SECONDS
+            )
         return HaltReason(known.id, known.n, state.n if same else 0, seconds)
 
     def _note_halts(self, halted: Mapping[int, str], states: Mapping[int, ShardState]) -> None:
@@ -355,7 +433,10 @@ class DataLossGuard:
 
 def _extra(halts: Iterable[HaltReason]) -> dict[str, Any]:
     halt = HaltReason.sum(halts)
-    seconds = "unknown" if halt.seconds is None else f"{halt.seconds:.1f}"
+    if halt.seconds is None:
+        seconds = "unknown"
+    else:
+        seconds = f"{halt.seconds:.1f}"
     return {"remembered": halt.remembered, "found": halt.found, "lost_seconds": seconds}
 
 

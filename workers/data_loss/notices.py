@@ -1,8 +1,9 @@
 """LossNotices: tell people what a Redis that lost data has forgotten of them.
 
-Every process notes in files of its machine which turns Redis acknowledged, and which confirmed actions began and how
-they ended. When a Redis that lost data has been resumed, it is asked about each of them. People get one notice for what
-it no longer knows. Nothing is run from the files: a lost turn may have been answered.
+Every process notes in files of its machine which turns Redis acknowledged, and which confirmed
+actions began and how they ended. When a Redis that lost data has been resumed, it is asked about
+each of them. People get one notice for what it no longer knows. Nothing is run from the files: a
+lost turn may have been answered.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ log = logging.getLogger(__name__)
 FOLDER = "acknowledged"
 #: Seconds of notes in one file. A new file is begun with the first note after that.
 FILE_SECONDS = 600
-#: Files that are kept: at least 20 minutes of work. Hours without work delete nothing, such as those of a halt.
+#: Files that are kept: at least 20 minutes of work. Hours without work delete nothing,
+#: such as those of a halt.
 KEPT_FILES = 3
 #: Bytes of one file at most; what is noted after that is not remembered.
 MAX_FILE_BYTES = 32 * 1024 * 1024
@@ -45,7 +47,8 @@ MAX_FILE_BYTES = 32 * 1024 * 1024
 KEEP_SECONDS = 48 * 3600
 #: Turns of one person that one notice is about at most: the last ones.
 MAX_TURNS = 200
-#: Seconds after a resume until lost turns are told: other machines first tell what became of actions.
+#: Seconds after a resume until lost turns are told:
+#: other machines first tell what became of actions.
 GRACE_SECONDS = 5.0
 #: Seconds between two looks for a resume that this process did not notice by itself.
 LOOK_SECONDS = 60.0
@@ -55,14 +58,16 @@ AGAIN_SECONDS = 2.0
 LOST = "lost"
 #: Characters of an outcome that a notice tells.
 MAX_TOLD_CHARS = 3000
-_LOCK, _HANDLED = "lock", "handled.json"
+_LOCK = "lock"
+_HANDLED = "handled.json"
 
 #: One note, as it is stored.
 StoredNote = dict[str, Any]
 
 
 class NoteFiles:
-    """Files of notes in a folder of one machine, for all its processes: appended to and never synced.
+    """Files of notes in a folder of one machine, for all its processes:
+    appended to and never synced.
 
     They survive their process, not their machine.
     """
@@ -72,10 +77,14 @@ class NoteFiles:
         self._clock = clock
         self._lock = threading.Lock()
         #: The file that is open, which a forked process may share, and the number in its name.
-        self._file, self._number = -1, -1
+        self._file = -1
+        self._number = -1
 
     def add(self, note: StoredNote) -> None:
-        """Append a note with the time, in Unix seconds. A failure is no error. Writes to the page cache only."""
+        """Append a note with the time, in Unix seconds.
+
+        A failure is no error. Writes to the page cache only.
+        """
         now = self._clock()
         line = to_json({"at": round(now, 3), **note}) + b"\n"
         try:
@@ -83,20 +92,28 @@ class NoteFiles:
                 if self._number != now // FILE_SECONDS:
                     self._begin(int(now // FILE_SECONDS))
                 if os.fstat(self._file).st_size < MAX_FILE_BYTES:
-                    os.write(self._file, line)  # one write, so lines of several processes do not mix
+                    # One write, so lines of several processes do not mix.
+                    os.write(self._file, line)
         except OSError as exc:
             log.warning("loss.not_noted", extra={"reason": type(exc).__name__})
 
     def read(self) -> list[StoredNote]:
         """Return the notes that still count, in order. Lines that cannot be read are left out."""
-        notes, oldest = [], self._clock() - KEEP_SECONDS
+        notes = []
+        oldest = self._clock() - KEEP_SECONDS
         for path in self._paths():
             with contextlib.suppress(OSError):
-                notes += [note for line in path.read_bytes().splitlines() if (note := _parse(line, oldest))]
+                notes += [
+                    note
+                    for line in path.read_bytes().splitlines()
+                    if (note := _parse(line, oldest))
+                ]
         return notes
 
     def erase(self, channel: str, users: Collection[str]) -> int:
-        """Overwrite the notes about people with these scope ids, on every channel for "". Return how many.
+        """Overwrite the notes about people with these scope ids, on every channel for "".
+
+        Return how many.
 
         Raises OSError.
         """
@@ -106,13 +123,17 @@ class NoteFiles:
                 for line in iter(file.readline, b""):
                     note = _parse(line, 0.0)
                     if note and note.get("user") in users and channel in ("", note["to"][0]):
-                        file.seek(-len(line), os.SEEK_CUR)  # in place: other processes append to the file
+                        # In place: other processes append to the file.
+                        file.seek(-len(line), os.SEEK_CUR)
                         file.write(b" " * (len(line) - 1) + b"\n")
                         count += 1
         return count
 
     def alone(self) -> AbstractContextManager[bool]:
-        """Return a lock whose block gets whether this process alone may tell what is in the files. Raises OSError."""
+        """Return a lock whose block gets whether this process alone may tell what is in the files.
+
+        Raises OSError.
+        """
         return try_lock(self._folder / _LOCK)
 
     def handled(self) -> dict[str, int]:
@@ -143,7 +164,10 @@ class NoteFiles:
 
     def _paths(self) -> list[Path]:
         """Return the files, the oldest first."""
-        return sorted(self._folder.glob("*.jsonl"), key=lambda path: int(path.stem) if path.stem.isdigit() else 0)
+        return sorted(
+            self._folder.glob("*.jsonl"),
+            key=lambda path: int(path.stem) if path.stem.isdigit() else 0,
+        )
 
 
 def _parse(line: bytes, oldest: float) -> StoredNote | None:
@@ -155,7 +179,10 @@ def _parse(line: bytes, oldest: float) -> StoredNote | None:
 
 
 class AcknowledgedWork:
-    """Notes what Redis acknowledged: turns, and the beginning and end of confirmed actions. One per process."""
+    """Notes what Redis acknowledged: turns, and the beginning and end of confirmed actions.
+
+    One per process.
+    """
 
     def __init__(self, files: NoteFiles) -> None:
         self._files = files
@@ -174,12 +201,20 @@ class AcknowledgedWork:
     def note_start(self, claim: Claim, action: PendingAction) -> None:
         """Note that an action begins, right before its effect. Steps are told with their plan."""
         if not action.plan and action.kind != CHOICE_KIND:
-            note = {"pid": claim.pending_action_id, "by": claim.by, "preview": brief(action.preview)}
+            note = {
+                "pid": claim.pending_action_id,
+                "by": claim.by,
+                "preview": brief(action.preview),
+            }
             self._files.add({**_about(claim.scope), **note, "language": action.language})
 
     def note_end(self, claim: Claim, result: ActionResult) -> None:
         """Note how an action ended, before Redis is told."""
-        note = {"pid": claim.pending_action_id, "state": result.state, "outcome": result.outcome_text}
+        note = {
+            "pid": claim.pending_action_id,
+            "state": result.state,
+            "outcome": result.outcome_text,
+        }
         self._files.add({**_about(claim.scope), **note})
 
 
@@ -190,7 +225,9 @@ def _about(scope: Scope) -> StoredNote:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A shard that was resumed: when, in Unix milliseconds, how long ago, and the open questions that were closed."""
+    """A shard that was resumed: when, in Unix milliseconds, how long ago,
+    and the open questions that were closed.
+    """
 
     shard: int
     resumed_at: int
@@ -203,11 +240,15 @@ class Loss:
         if not answer:
             return None
         now, at, closed = answer
-        return cls(shard, int(at), (int(now) - int(at)) / 1000, tuple((row, to) for row, to in closed))
+        return cls(
+            shard, int(at), (int(now) - int(at)) / 1000, tuple((row, to) for row, to in closed)
+        )
 
 
 class LossNotices:
-    """Tells people what was forgotten after a resume. One per process; of each machine one process at a time works.
+    """Tells people what was forgotten after a resume.
+
+    One per process; of each machine one process at a time works.
 
     `resumed` is set when this process notices a resume.
     """
@@ -233,7 +274,10 @@ class LossNotices:
         self._watching = 0
 
     def watch(self) -> None:
-        """Tell people after each resume, in the background for the life of this process. Call it after a fork."""
+        """Tell people after each resume, in the background for the life of this process.
+
+        Call it after a fork.
+        """
         if self._watching != os.getpid():
             self._watching = os.getpid()
             threading.Thread(target=self._watch, name="loss-notices", daemon=True).start()
@@ -251,7 +295,9 @@ class LossNotices:
             self._resumed.clear()
 
     def tell(self) -> int:
-        """Tell people what the resumed shards have forgotten, and return how many notices. Safe to repeat.
+        """Tell people what the resumed shards have forgotten, and return how many notices.
+
+        Safe to repeat.
 
         Raises redis.RedisError, OSError.
         """
@@ -263,11 +309,14 @@ class LossNotices:
             losses = self._unhandled(losses) if is_alone else []
             if not losses:
                 return 0
-            notes, shards = self._files.read(), {loss.shard for loss in losses}
+            notes = self._files.read()
+            shards = {loss.shard for loss in losses}
             notes = [note for note in notes if shard_of(_conversation(note).id) in shards]
             count = sum(map(self._tell_effect, _effects(notes)))
             self._sleep(max(0.0, GRACE_SECONDS - min(loss.ago_seconds for loss in losses)))
-            count += sum(self._tell_closed(loss, *question) for loss in losses for question in loss.closed)
+            count += sum(
+                self._tell_closed(loss, *question) for loss in losses for question in loss.closed
+            )
             count += sum(self._tell_turns(turns) for turns in _by_person(notes))
             self._files.set_handled({str(loss.shard): loss.resumed_at for loss in losses})
         return count
@@ -278,12 +327,15 @@ class LossNotices:
 
     def _tell_effect(self, effect: StoredNote) -> bool:
         """Tell how an action ended, if Redis has forgotten it."""
-        state, texts = effect.get("state", "started"), texts_for(effect["language"])
+        state = effect.get("state", "started")
+        texts = texts_for(effect["language"])
         outcome = effect.get("outcome") or texts.unknown(effect["preview"])
         marks = [effect["pid"], digest(effect["by"])]
         what = {"marks": marks, "pid": effect["pid"], "state": state, "outcome": outcome}
         short = texts.shortened(outcome, MAX_TOLD_CHARS)
-        return self._send(effect, texts.forgot_outcome(short), texts, {**what, "until_ms": _ms(effect)})
+        return self._send(
+            effect, texts.forgot_outcome(short), texts, {**what, "until_ms": _ms(effect)}
+        )
 
     def _tell_turns(self, turns: Sequence[StoredNote]) -> bool:
         """Tell one person since when their turns are lost, if any is."""
@@ -295,12 +347,19 @@ class LossNotices:
             return False
         # Workers note the language of their answers in Redis. `sayso web` may not read histories.
         language = answered_in or _newest_language(turns)
-        texts = self._texts_for_turn(Turn("lost", _conversation(lost[0]), "", "", language=language))
+        texts = self._texts_for_turn(
+            Turn("lost", _conversation(lost[0]), "", "", language=language)
+        )
         text = texts.forgot_turns(lost[0]["at"])
-        return self._send(lost[-1], text, texts, {"marks": [turn["event"] for turn in lost]}, collapse=LOST)
+        return self._send(
+            lost[-1], text, texts, {"marks": [turn["event"] for turn in lost]}, collapse=LOST
+        )
 
     def _tell_closed(self, loss: Loss, row: Sequence[Any], to: str) -> bool:
-        """Tell that a question was closed by the resume. This explains the lost turns of its user, too."""
+        """Tell that a question was closed by the resume.
+
+        This explains the lost turns of its user, too.
+        """
         stored = StoredAction.from_row(row)
         if stored is None:
             return False
@@ -310,15 +369,29 @@ class LossNotices:
             return False
         texts = texts_for(stored.action.language)
         args = {"marks": [stored.pid], "question": stored.pid, "until_ms": loss.resumed_at}
-        return self._send({**_about(scope), "at": 0.0}, texts.forgot_question(stored.action.preview), texts, args)
+        return self._send(
+            {**_about(scope), "at": 0.0}, texts.forgot_question(stored.action.preview), texts, args
+        )
 
-    def _send(self, note: StoredNote, text: str, texts: Texts, args: Mapping[str, Any], *, collapse: str = "") -> bool:
+    def _send(
+        self,
+        note: StoredNote,
+        text: str,
+        texts: Texts,
+        args: Mapping[str, Any],
+        *,
+        collapse: str = "",
+    ) -> bool:
         """Append a notice to the outbox, unless all its marks are set: then it was sent before."""
         place = _conversation(note)
-        reply = Reply(text, language=texts.language, only_for=note.get("only_for", ""), collapse=collapse)
+        reply = Reply(
+            text, language=texts.language, only_for=note.get("only_for", ""), collapse=collapse
+        )
         job = self._wake_up(place.id)
         named = {"user": note["user"], "heard_ms": _ms(note), **args, **job.names}
-        answer = self._scripts.run("tell_loss", place.id, named, outbox_entry(place, reply), *job.fields)
+        answer = self._scripts.run(
+            "tell_loss", place.id, named, outbox_entry(place, reply), *job.fields
+        )
         if answer == "told":
             log.warning("loss.told", extra={"conversation": place.id, "user": note["user"]})
         return bool(answer == "told")

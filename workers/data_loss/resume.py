@@ -1,4 +1,6 @@
-"""Resume: let a Redis that was halted go on, with numbers above all that it gave out before; or halt it by hand."""
+"""Resume: let a Redis that was halted go on, with numbers above all that it gave out before;
+or halt it by hand.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,17 @@ from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.client import PREFIX, RedisUnfit
 from sayso.pending.redis.cluster import ClusterClient
 from sayso.pending.redis.scripts import RESUMED, Arguments, LuaScripts
-from sayso.workers.data_loss.watermarks import HaltReason, ShardState, ask_over, keys_of, read_shards
+from sayso.workers.data_loss.watermarks import (
+    HaltReason,
+    ShardState,
+    ask_over,
+    keys_of,
+    read_shards,
+)
 from sayso.workers.mailbox import LUA
 
-#: How far above every known number the numbers go on after a resume: more than any counter rises between two resumes.
+#: How far above every known number the numbers go on after a resume:
+#: more than any counter rises between two resumes.
 RESUME_STEP = 1_000_000_000
 #: Identities that a shard may have at most: those under which processes remember it.
 MAX_IDS = 8
@@ -37,8 +46,8 @@ return 1
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What was done before a server resumed: conversations whose numbers were raised, waiting replies that are marked
-    as possibly repeated, and open actions that were closed.
+    """What was done before a server resumed: conversations whose numbers were raised, waiting
+    replies that are marked as possibly repeated, and open actions that were closed.
     """
 
     halt: HaltReason
@@ -48,7 +57,10 @@ class Resumed:
 
 
 def refuse_old_halt(client: Redis, *, prefix: str = PREFIX) -> None:
-    """Refuse a server that an earlier version of Sayso has halted. Raises RedisUnfit, and redis.RedisError."""
+    """Refuse a server that an earlier version of Sayso has halted.
+
+    Raises RedisUnfit, and redis.RedisError.
+    """
     if not isinstance(client, ClusterClient) and client.exists(f"{prefix}halted"):
         raise RedisUnfit(
             "an earlier version of Sayso has halted this Redis, because it lost acknowledged writes: "
@@ -58,29 +70,40 @@ def refuse_old_halt(client: Redis, *, prefix: str = PREFIX) -> None:
 
 def halts_of(client: Redis, *, prefix: str = PREFIX) -> Mapping[int, HaltReason]:
     """Return why shards are halted, by shard; nothing when none is. Raises redis.RedisError."""
-    return {shard: HaltReason.read(state.halted) for shard, state in _halted_states(client, prefix).items()}
+    return {
+        shard: HaltReason.read(state.halted)
+        for shard, state in _halted_states(client, prefix).items()
+    }
 
 
 def _halted_states(client: Redis, prefix: str) -> dict[int, ShardState]:
-    answers = run_without_loop(read_shards(ask_over(client), prefix, in_cluster=isinstance(client, ClusterClient)))
+    answers = run_without_loop(
+        read_shards(ask_over(client), prefix, in_cluster=isinstance(client, ClusterClient))
+    )
     states = {shard: ShardState.of(answer) for shard, answer in answers.items()}
     return {shard: state for shard, state in states.items() if state.halted}
 
 
 def is_restoring(client: Redis, *, prefix: str) -> bool:
-    """Return whether a restore has begun and not ended: Redis is halted, and holds a part of a backup."""
+    """Return whether a restore has begun and not ended: Redis is halted,
+    and holds a part of a backup.
+    """
     return bool(client.exists(f"{prefix}{RESTORING}")) and bool(halts_of(client, prefix=prefix))
 
 
 def backup_being_restored(client: Redis, *, prefix: str) -> float:
-    """Return when the backup was taken whose restore has begun and not ended, in Unix seconds; 0 for none."""
+    """Return when the backup was taken whose restore has begun and not ended, in Unix seconds;
+    0 for none.
+    """
     if not is_restoring(client, prefix=prefix):
         return 0.0
     return float(client.get(f"{prefix}{RESTORING}") or 0)
 
 
 def halt(client: Redis, reasons: Mapping[int, HaltReason], *, prefix: str = PREFIX) -> list[str]:
-    """Halt shards whatever they know, such as those of a server that is being restored. Return the keys of the halts.
+    """Halt shards whatever they know, such as those of a server that is being restored.
+
+    Return the keys of the halts.
 
     Raises redis.RedisError.
     """
@@ -93,32 +116,43 @@ def halt(client: Redis, reasons: Mapping[int, HaltReason], *, prefix: str = PREF
 
 
 def resume(client: Redis, *, prefix: str = PREFIX, restored: bool = False) -> Resumed | None:
-    """Let the halted shards go on. Return None if none is halted. If it is killed midway, run it again.
+    """Let the halted shards go on.
 
-    `restored`: they were filled from a backup together with its audit ledger. The log then goes on without a gap, and
-    turns that waited in the backup do not run again. Raises redis.RedisError.
+    Return None if none is halted. If it is killed midway, run it again.
+
+    `restored`: they were filled from a backup together with its audit ledger. The log then goes on
+    without a gap, and turns that waited in the backup do not run again. Raises redis.RedisError.
     """
     states = _halted_states(client, prefix)
     if not states:
         return None
     halts = {shard: HaltReason.read(state.halted) for shard, state in states.items()}
-    floors = {shard: max(halt.remembered, states[shard].n) + RESUME_STEP for shard, halt in halts.items()}
+    floors = {
+        shard: max(halt.remembered, states[shard].n) + RESUME_STEP for shard, halt in halts.items()
+    }
     try:
-        done = _prepare(LuaScripts(client, LUA, prefix=prefix), client, floors, prefix, {"restored": restored})
+        done = _prepare(
+            LuaScripts(client, LUA, prefix=prefix), client, floors, prefix, {"restored": restored}
+        )
     except ResponseError as exc:
         if str(exc).startswith(RESUMED):  # by another operator, at the same time
             return None
         raise
     for shard, halt in halts.items():
         ids = list(dict.fromkeys([*([halt.id] if halt.id else []), *states[shard].ids]))[:MAX_IDS]
-        client.eval(_LIFT, 3, *keys_of(shard, prefix), " ".join(ids), floors[shard], states[shard].halted)
+        client.eval(
+            _LIFT, 3, *keys_of(shard, prefix), " ".join(ids), floors[shard], states[shard].halted
+        )
     return Resumed(HaltReason.sum(halts.values()), *done)
 
 
 def _prepare(
     scripts: LuaScripts, client: Redis, floors: Mapping[int, int], prefix: str, args: Arguments
 ) -> tuple[int, int, int]:
-    """Raise all numbers above the floors. Shards first, so that what begins from then on is above them, too."""
+    """Raise all numbers above the floors.
+
+    Shards first, so that what begins from then on is above them, too.
+    """
     for shard, floor in floors.items():
         scripts.on_shard("resume_shard", shard, {"floor": floor, **args})
     conversations = replies = actions = 0
@@ -128,7 +162,9 @@ def _prepare(
         if not found or shard not in floors:
             continue
         if found[2] == "lane":
-            replies += scripts.run("resume_conversation", found[3], {"floor": floors[shard], **args})
+            replies += scripts.run(
+                "resume_conversation", found[3], {"floor": floors[shard], **args}
+            )
             conversations += 1
         else:
             actions += scripts.on_shard("resume_action", shard, {"pid": found[3]})

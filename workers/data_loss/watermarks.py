@@ -1,6 +1,8 @@
-"""The watermark of each shard: how many writing scripts it has run, what the server says of it, and its file.
+"""The watermark of each shard: how many writing scripts it has run, what the server says of it,
+and its file.
 
-Three keys of a shard make it up: `tide` (the watermark), `founded` (the identities of the shard), and `halted`.
+Three keys of a shard make it up: `tide` (the watermark), `founded` (the identities of the shard),
+and `halted`.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ Watermarks = Mapping[int, Watermark]
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """What a server says of a shard: its identities, its watermark, and why it is halted, "" if it is not."""
+    """What a server says of a shard: its identities, its watermark, and why it is halted,
+    "" if it is not.
+    """
 
     ids: tuple[str, ...] = ()
     n: int = 0
@@ -74,8 +78,8 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class HaltReason:
-    """Why a shard is halted: the identity and watermark that were seen, the watermark it has now, and how many seconds
-    of work it lost, if known.
+    """Why a shard is halted: the identity and watermark that were seen, the watermark it has now,
+    and how many seconds of work it lost, if known.
     """
 
     id: str
@@ -93,7 +97,10 @@ class HaltReason:
 
     @classmethod
     def sum(cls, reasons: Iterable[HaltReason]) -> HaltReason:
-        """Return what several shards lost together. A server that comes back lost the same seconds in all of them."""
+        """Return what several shards lost together.
+
+        A server that comes back lost the same seconds in all of them.
+        """
         halts = list(reasons)
         seconds = [halt.seconds for halt in halts if halt.remembered > halt.found]
         known = [each for each in seconds if each is not None]
@@ -112,14 +119,17 @@ class HaltReason:
         if not self.found:
             return f"everything it knew is gone ({self.remembered:,} steps)"
         missing = f"{self.remembered - self.found:,} of {self.remembered:,} steps are missing"
-        return missing if self.seconds is None else f"{missing}, about the last {self.seconds:.1f} s of them"
+        if self.seconds is None:
+            return missing
+        return f"{missing}, about the last {self.seconds:.1f} s of them"
 
 
 _HALT_REASON = TypeAdapter(HaltReason)
 
 
 Command = tuple[str | int, ...]
-#: Sends commands over the connection that is checked, and returns the answers; error replies are among them.
+#: Sends commands over the connection that is checked, and returns the answers;
+#: error replies are among them.
 Ask = Callable[[Sequence[Command]], Awaitable[list[Any]]]
 
 
@@ -149,8 +159,8 @@ def raise_error(answers: Iterable[Any]) -> None:
 
 
 async def read_shards(ask: Ask, prefix: str, *, in_cluster: bool) -> dict[int, Sequence[Any]]:
-    """Return what a server answers to the keys of each shard: in one command, and on a cluster in one for each shard.
-    Raises redis.RedisError.
+    """Return what a server answers to the keys of each shard: in one command, and on a cluster in
+    one for each shard. Raises redis.RedisError.
     """
     answers = await ask(_questions(prefix, whole=not in_cluster))
     raise_error(answers)
@@ -161,7 +171,9 @@ async def read_shards(ask: Ask, prefix: str, *, in_cluster: bool) -> dict[int, S
 @cache
 def _questions(prefix: str, *, whole: bool) -> Sequence[Command]:
     keys = [keys_of(shard, prefix) for shard in range(SHARDS)]
-    return [("MGET", *chain.from_iterable(keys))] if whole else [("MGET", *each) for each in keys]
+    if whole:
+        return [("MGET", *chain.from_iterable(keys))]
+    return [("MGET", *each) for each in keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +190,16 @@ _WITHOUT_SHARDS = TypeAdapter(dict[str, Watermark])
 
 
 class WatermarkFile:
-    """A small JSON file with watermarks, shared by all processes on a folder. It is replaced as a whole; numbers only
-    rise.
+    """A small JSON file with watermarks, shared by all processes on a folder.
+    It is replaced as a whole; numbers only rise.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> Mapping[str, Watermarks]:
-        """Return the last watermarks of each address. A missing or damaged file counts as empty, and so does one that
-        was written before each shard had a watermark of its own.
+        """Return the last watermarks of each address. A missing or damaged file counts as empty,
+        and so does one that was written before each shard had a watermark of its own.
         """
         try:
             text = self._path.read_bytes()
@@ -204,7 +216,10 @@ class WatermarkFile:
             return {}
 
     def keep(self, address: str, watermarks: Watermarks) -> None:
-        """Store the watermarks of an address. Where another process stored a higher one, that one stays."""
+        """Store the watermarks of an address.
+
+        Where another process stored a higher one, that one stays.
+        """
         servers = {each: dict(stored) for each, stored in self.read().items()}
         before = servers.pop(address, {})
         servers[address] = before | {

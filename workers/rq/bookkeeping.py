@@ -1,8 +1,8 @@
 """JobRegistry: record in RQ's keys which jobs a worker runs, for many jobs at once.
 
-A longer job is registered as RQ registers its own, so that `rq info`, dashboards and the clean-up of abandoned jobs see
-it. A job that begins and ends between two writes leaves no trace. RQ itself would send fifteen commands per job: an
-eighth of what a turn costs a worker.
+A longer job is registered as RQ registers its own, so that `rq info`, dashboards and the clean-up
+of abandoned jobs see it. A job that begins and ends between two writes leaves no trace. RQ itself
+would send fifteen commands per job: an eighth of what a turn costs a worker.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ return refused
 
 
 class Stopped(Exception):
-    """The error of a job that RQ was told to stop: RQ keeps it among the stopped jobs, not among the failed ones."""
+    """The error of a job that RQ was told to stop: RQ keeps it among the stopped jobs,
+    not among the failed ones.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +116,10 @@ class _Entry:
 
 
 class JobRegistry:
-    """Writes on a thread of its own for the life of its worker. What cannot be written now is written later."""
+    """Writes on a thread of its own for the life of its worker.
+
+    What cannot be written now is written later.
+    """
 
     def __init__(self, worker: BaseWorker, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._worker = worker
@@ -147,7 +152,8 @@ class JobRegistry:
         """Record that a job has ended; with an error, RQ keeps it among the failed ones."""
         with self._lock:
             entry = self._entries.setdefault(job.id, _Entry(job))
-            entry.over, entry.error = True, error
+            entry.over = True
+            entry.error = error
         self._changed.set()
 
     def _keep(self) -> None:
@@ -169,7 +175,8 @@ class JobRegistry:
         except RedisError as exc:
             log.warning("job_registry.redis_away", extra={"reason": type(exc).__name__})
         except Exception:
-            log.exception("job_registry.failed")  # the thread goes on: without it the worker looks dead to RQ
+            # The thread goes on: without it the worker looks dead to RQ.
+            log.exception("job_registry.failed")
         else:
             return True
         self._closing.wait(1.0)
@@ -188,7 +195,9 @@ class JobRegistry:
             if fresh:
                 self._register(fresh, pipe)
             if over:  # they leave no result: they carry an id, and the conversation has the rest
-                pipe.eval(_DISMISS, 3, *self._keys, *(arg for entry in over for arg in entry.dismissal))
+                pipe.eval(
+                    _DISMISS, 3, *self._keys, *(arg for entry in over for arg in entry.dismissal)
+                )
             self._count(sum(entry.error is None for entry in over), len(entries) - len(over), pipe)
             _report(pipe.execute(raise_on_error=False))
         for entry in fresh:
@@ -203,23 +212,28 @@ class JobRegistry:
 
     def _register(self, entries: list[_Entry], pipe: Any) -> None:
         """Register jobs. Sent again when the answer is lost: an execution keeps its id."""
-        worker, at = self._worker, now()
+        worker = self._worker
+        at = now()
         ttl = worker.get_heartbeat_ttl(entries[0].job)
         times = (at.timestamp(), utcformat(at), ttl, current_timestamp() + ttl)
         ids: list[str] = []
         for entry in entries:
-            if entry.execution is None:  # set before the job is registered: then an operator may stop it
+            # Set before the job is registered: then an operator may stop it.
+            if entry.execution is None:
                 job = entry.job
                 entry.execution = Execution(random_id(), job.id, job.connection, worker.name)
                 entry.execution._job = job  # noqa: SLF001  # as RQ's own `create`
-                job.worker_name, job.started_at = worker.name, entry.execution.created_at
+                job.worker_name = worker.name
+                job.started_at = entry.execution.created_at
                 worker.executions[entry.execution.id] = entry.execution
             ids += [entry.job.id, entry.execution.id]
         pipe.eval(_REGISTER, 3, *self._keys, worker.name, *times, *ids)
 
     @property
     def _keys(self) -> tuple[str, str, str]:
-        """Return RQ's list of jobs taken from its queue, its set of running jobs, and the worker's executions."""
+        """Return RQ's list of jobs taken from its queue, its set of running jobs,
+        and the worker's executions.
+        """
         worker = self._worker
         (queue,) = worker.queues
         return (
@@ -235,13 +249,18 @@ class JobRegistry:
             self._worker.set_state(_state(running), pipeline=pipe)
 
     def _fail(self, entry: _Entry, error: BaseException) -> None:
-        """Store a failure as RQ does: among the failed jobs or, if the job was told to stop, among the stopped ones."""
+        """Store a failure as RQ does: among the failed jobs or, if the job was told to stop,
+        among the stopped ones.
+        """
         words = redact("".join(traceback.format_exception(error)))
-        worker, job = self._worker, entry.job
+        worker = self._worker
+        job = entry.job
         # RQ reads this where it files; nothing else of ours does.
         worker._stopped_job_id = job.id if isinstance(error, Stopped) else None  # noqa: SLF001
         try:
-            worker.handle_job_failure(job, worker.queues[0], exc_string=words, execution=entry.execution)
+            worker.handle_job_failure(
+                job, worker.queues[0], exc_string=words, execution=entry.execution
+            )
         except RedisError:
             raise
         except Exception:
@@ -255,7 +274,9 @@ class JobRegistry:
             worker.heartbeat(pipeline=pipe)
             for execution in executions:
                 job = execution.job
-                execution.heartbeat(job.started_job_registry, worker.get_heartbeat_ttl(job), pipeline=pipe)
+                execution.heartbeat(
+                    job.started_job_registry, worker.get_heartbeat_ttl(job), pipeline=pipe
+                )
             answers = pipe.execute(raise_on_error=False)
             _report(answers)
             if worker.get_state() != WorkerStatus.SUSPENDED:
@@ -272,7 +293,9 @@ def _state(running: int) -> WorkerStatus:
 
 
 def _report(answers: Iterable[Any]) -> None:
-    """Log what Redis refuses, such as a key of RQ that holds something else: it would refuse it again."""
+    """Log what Redis refuses, such as a key of RQ that holds something else:
+    it would refuse it again.
+    """
     for answer in answers:
         if isinstance(answer, Exception):
             log.error("job_registry.refused", extra={"reason": type(answer).__name__})

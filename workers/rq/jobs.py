@@ -50,23 +50,37 @@ class SaysoJob(Job):
     A process that can write to Redis can name any function in a job, so JSON alone is no defense.
     """
 
-    def read(self, origin: str, data: bytes | None, timeout: bytes | None, failure_ttl: bytes | None) -> None:
-        """Read the fields that running the job needs. RQ's `restore` takes as long as a turn's script.
+    def read(
+        self, origin: str, data: bytes | None, timeout: bytes | None, failure_ttl: bytes | None
+    ) -> None:
+        """Read the fields that running the job needs.
 
-        Raises NoSuchJobError without data, and ValueError, TypeError or zlib.error for invalid data.
+        RQ's `restore` takes as long as a turn's script.
+
+        Raises NoSuchJobError without data, and ValueError,
+        TypeError or zlib.error for invalid data.
         """
         if not data:
             raise NoSuchJobError(f"job {self.id!r} has no data")
         self.origin = origin
-        self.data = zlib.decompress(data) if data[:1] == _COMPRESSED else data
+        if data[:1] == _COMPRESSED:
+            self.data = zlib.decompress(data)
+        else:
+            self.data = data
         self.timeout = int(timeout) if timeout else None
         self.failure_ttl = int(failure_ttl) if failure_ttl else None
 
     @property
     def conversation(self) -> str:
-        """Return the conversation to process. Raises ForbiddenJob for any other function or argument."""
+        """Return the conversation to process.
+
+        Raises ForbiddenJob for any other function or argument.
+        """
         ours = self.func_name == PROCESS_CONVERSATION and self.instance is None and not self.kwargs
-        args = self.args if isinstance(self.args, list | tuple) else ()
+        if isinstance(self.args, list | tuple):
+            args = self.args
+        else:
+            args = ()
         if not ours or len(args) != 1 or not _CONVERSATION.fullmatch(str(args[0])):
             raise ForbiddenJob(f"job {self.id!r} is not a wake-up of ours: refused")
         return str(args[0])
@@ -84,23 +98,33 @@ class SaysoJob(Job):
 
 
 def new_name(queue: str) -> str:
-    """Return a new name for a job or a worker of a queue: a login may then be limited to the keys of one bot."""
+    """Return a new name for a job or a worker of a queue:
+    a login may then be limited to the keys of one bot.
+    """
     return f"{queue}-{random_id(8)}"
 
 
 def is_suspended(connection: Redis) -> bool:
-    """Return whether `rq suspend` keeps all workers of this Redis from taking jobs. Raises redis.RedisError."""
+    """Return whether `rq suspend` keeps all workers of this Redis from taking jobs.
+
+    Raises redis.RedisError.
+    """
     return bool(rq_is_suspended(connection))
 
 
 def waiting_jobs(connection: Redis, queue: str) -> tuple[int, float | None]:
-    """Return how many jobs wait in a queue, and when its first one was queued, in Unix seconds; None if unknown.
+    """Return how many jobs wait in a queue, and when its first one was queued, in Unix seconds;
+    None if unknown.
 
     Raises redis.RedisError.
     """
     key = Queue(queue, connection=connection).key
-    count, first = int(connection.llen(key)), connection.lindex(key, 0)
-    at = connection.hget(f"{Job.redis_job_namespace_prefix}{first!s}", "enqueued_at") if first else None
+    count = int(connection.llen(key))
+    first = connection.lindex(key, 0)
+    if first:
+        at = connection.hget(f"{Job.redis_job_namespace_prefix}{first!s}", "enqueued_at")
+    else:
+        at = None
     try:
         return count, datetime.fromisoformat(str(at)).timestamp() if at else None
     except ValueError:  # another program's
@@ -108,15 +132,19 @@ def waiting_jobs(connection: Redis, queue: str) -> tuple[int, float | None]:
 
 
 class WakeUps:
-    """Creates the RQ job that processes a conversation, as RQ would write it, for the accept script to store.
+    """Creates the RQ job that processes a conversation, as RQ would write it,
+    for the accept script to store.
 
-    RQ writes one job when this object is created, and each job is a copy with other values: RQ takes longer for a job
-    than everything else takes for a webhook.
+    RQ writes one job when this object is created, and each job is a copy with other values: RQ
+    takes longer for a job than everything else takes for a webhook.
     """
 
     def __init__(self, connection: Redis, name: str = QUEUE, *, prefix: str = PREFIX) -> None:
         #: Prefix of job keys, and queue key: `Reaper` finds jobs by them.
-        self.queue = {"job_keys": Job.redis_job_namespace_prefix, "queue": Queue(name, connection=connection).key}
+        self.queue = {
+            "job_keys": Job.redis_job_namespace_prefix,
+            "queue": Queue(name, connection=connection).key,
+        }
         self._queue = name
         self._names = {**self.queue, "queues": Queue.redis_queues_keys, "jobs": f"{prefix}jobs"}
         job = make_job(connection, "process", "", name)
@@ -142,8 +170,9 @@ class WakeUps:
 class QueueServer:
     """The queue of wake-ups on a server of its own. One per process.
 
-    A wake-up is a second step there, after the script that stored the work. If the server is away, or loses its data,
-    no work is lost: the conversation is due, and `Reaper` wakes it when the server is back.
+    A wake-up is a second step there, after the script that stored the work. If the server is away,
+    or loses its data, no work is lost: the conversation is due, and `Reaper` wakes it when the
+    server is back.
     """
 
     def __init__(self, client: Redis, wake_up: WakeUps, *, prefix: str = PREFIX) -> None:
@@ -152,10 +181,15 @@ class QueueServer:
         self._is_away = False
 
     async def wake(self, conversation: str, urgent: bool) -> None:
-        """Queue the job of a conversation, unless one is there. If the server is away, say so once, in the log."""
+        """Queue the job of a conversation, unless one is there.
+
+        If the server is away, say so once, in the log.
+        """
         job = self._wake_up(conversation)
         try:
-            await self._scripts.arun("enqueue", conversation, {**job.names, "urgent": urgent}, *job.fields)
+            await self._scripts.arun(
+                "enqueue", conversation, {**job.names, "urgent": urgent}, *job.fields
+            )
         except RedisError as exc:
             if not self._is_away:
                 log.warning("queue.away", extra={"reason": type(exc).__name__})
@@ -166,7 +200,10 @@ class QueueServer:
             self._is_away = False
 
     def queued(self, shard: int, conversations: Sequence[str]) -> list[str]:
-        """Return those conversations of a shard whose job is in the queue. Raises redis.RedisError."""
+        """Return those conversations of a shard whose job is in the queue.
+
+        Raises redis.RedisError.
+        """
         args = {**self._wake_up.queue, "conversations": conversations}
         found: list[str] = self._scripts.on_shard("queued", shard, args)
         return found

@@ -1,4 +1,6 @@
-"""The worker process: RQ workers in the main thread, their conversations and the background work on one event loop."""
+"""The worker process: RQ workers in the main thread, their conversations and the
+background work on one event loop.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,11 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS = 3600
 #: Seconds between RQ's own clean-ups of its registries.
 MAINTENANCE_INTERVAL = 60
-#: Objects created and not yet freed until Python searches for unreachable cycles. A thousand turns in progress are
-#: none: at Python's own 700 the search takes a quarter of the time.
+#: Objects created and not yet freed until Python searches for unreachable cycles. A thousand turns
+#: in progress are none: at Python's own 700 the search takes a quarter of the time.
 COLLECT_EVERY = 100_000
-#: Blocks of this size and more are returned to the system when freed. Below: glibc's number for that setting.
+#: Blocks of this size and more are returned to the system when freed. Below:
+#: glibc's number for that setting.
 LARGE_BLOCK_BYTES = 1024 * 1024
 _M_MMAP_THRESHOLD = -3
 
@@ -48,7 +51,8 @@ _M_MMAP_THRESHOLD = -3
 class WorkerServices:
     """The parts of a worker process.
 
-    `sweeps`: what removes the old files of each folder and returns how many, by the name that log events begin with.
+    `sweeps`: what removes the old files of each folder and returns how many,
+    by the name that log events begin with.
     """
 
     queue: str
@@ -82,8 +86,15 @@ def run_worker(services: WorkerServices, loop: LoopThread) -> None:
     watchdog.start()
     services.data_loss_guard.watch()
     services.loss_notices.watch()
-    stops = listen_for_stops(services.redis_url, services.processor.renew_now, prefix=services.key_prefix)
-    work = (services.reaper.forever(), services.audit_collector.forever(), _sweep(services.sweeps), stops)
+    stops = listen_for_stops(
+        services.redis_url, services.processor.renew_now, prefix=services.key_prefix
+    )
+    work = (
+        services.reaper.forever(),
+        services.audit_collector.forever(),
+        _sweep(services.sweeps),
+        stops,
+    )
     background = [loop.submit(each) for each in work]
     for each in background:
         each.add_done_callback(_report_end)
@@ -103,13 +114,18 @@ def run_worker(services: WorkerServices, loop: LoopThread) -> None:
         log.warning("worker.models_not_closed", extra={"reason": type(exc).__name__})
     loop.close()
     services.close_tools()
-    if services.processor.is_idle:  # conversations that are still held are taken over when this process has ended
+    # Conversations that are still held are taken over when this process has ended.
+    if services.processor.is_idle:
         services.lock.leave()
 
 
 def _work_until_stopped(services: WorkerServices, loop: LoopThread) -> bool:
-    """Run one RQ worker after the other until a signal. Return whether the last one could say good-bye to Redis."""
-    stop_requested, said_good_bye = StopFlag(), False
+    """Run one RQ worker after the other until a signal.
+
+    Return whether the last one could say good-bye to Redis.
+    """
+    stop_requested = StopFlag()
+    said_good_bye = False
     while not stop_requested.is_set:
         try:
             new_worker(services, loop, stop_requested).work(logging_level="WARNING")
@@ -123,7 +139,10 @@ def _work_until_stopped(services: WorkerServices, loop: LoopThread) -> bool:
 
 
 def _report_end(future: Future[None]) -> None:
-    """Log that background work has ended. Each handles its own errors; an end would otherwise go unnoticed."""
+    """Log that background work has ended.
+
+    Each handles its own errors; an end would otherwise go unnoticed.
+    """
     if not future.cancelled() and (error := future.exception()):
         log.error("worker.background_ended", exc_info=error)
 
@@ -144,7 +163,9 @@ async def _sweep(sweeps: Mapping[str, Callable[[], int]]) -> None:
         await asyncio.sleep(SWEEP_SECONDS)
 
 
-def new_worker(services: WorkerServices, loop: LoopThread, stop_requested: StopFlag | None = None) -> SaysoWorker:
+def new_worker(
+    services: WorkerServices, loop: LoopThread, stop_requested: StopFlag | None = None
+) -> SaysoWorker:
     """Return an RQ worker that runs the conversations of the queue on `loop`."""
     return SaysoWorker(
         [services.queue],
@@ -165,8 +186,8 @@ def new_worker(services: WorkerServices, loop: LoopThread, stop_requested: StopF
 def _return_large_blocks() -> None:
     """Have glibc return freed blocks of 1 MB and more to the system at once.
 
-    Otherwise each thread keeps the memory that a large file took: with 40 files of 12 MB a worker grew by 199 MB
-    instead of 102.
+    Otherwise each thread keeps the memory that a large file took:
+    with 40 files of 12 MB a worker grew by 199 MB instead of 102.
     """
     if sys.platform == "linux":
         with contextlib.suppress(AttributeError):  # another library than glibc

@@ -40,7 +40,8 @@ WAIT_SECONDS = 1
 #: Seconds that it waits for a job before it checks for a signal: a person who pressed Ctrl-C waits
 #: too.
 LISTEN_SECONDS = 0.4
-#: Seconds after which a Redis that does not answer counts as away. RQ's own 55 is longer than most grace periods.
+#: Seconds after which a Redis that does not answer counts as away.
+#: RQ's own 55 is longer than most grace periods.
 SILENT_SECONDS = 3
 #: Seconds between two looks for urgent jobs while only their places are free.
 FULL_SECONDS = 0.05
@@ -74,7 +75,9 @@ return taken
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How many conversations a worker runs at once. `reserve` are places beyond `concurrency` for urgent jobs only.
+    """How many conversations a worker runs at once.
+
+    `reserve` are places beyond `concurrency` for urgent jobs only.
 
     `grace_seconds` is how long it may go on with what it has begun when it is told to stop.
     """
@@ -84,9 +87,11 @@ class Capacity:
     grace_seconds: float = 20.0
 
     def after(self, seconds: float) -> int:
-        """Return the concurrency of a worker of this age: it doubles each second, from a small number.
+        """Return the concurrency of a worker of this age: it doubles each second,
+        from a small number.
 
-        A worker that dies young takes few conversations with it, and waiting conversations are shared among workers.
+        A worker that dies young takes few conversations with it,
+        and waiting conversations are shared among workers.
         """
         return int(min(self.concurrency, FIRST_CONCURRENCY * 2 ** min(seconds, 30)))
 
@@ -105,7 +110,10 @@ class StopFlag:
 
 
 class SaysoWorker(BaseWorker):
-    """Runs `perform(conversation)` for each job, many at once, on `loop`. Jobs of any other kind are refused."""
+    """Runs `perform(conversation)` for each job, many at once, on `loop`.
+
+    Jobs of any other kind are refused.
+    """
 
     job_class = SaysoJob
 
@@ -155,13 +163,16 @@ class SaysoWorker(BaseWorker):
         super().bootstrap(*args, **options)
         self._registry.open()
 
-    def dequeue_job_and_maintain_ttl(self, timeout: int | None, *_: Any) -> tuple[SaysoJob, Queue] | None:
+    def dequeue_job_and_maintain_ttl(
+        self, timeout: int | None, *_: Any
+    ) -> tuple[SaysoJob, Queue] | None:
         """Return the next job; those taken with it wait for `execute_job`.
 
         None: it is time to stop, or there is nothing to do and no timeout (RQ's burst).
         """
         while not self._stop_requested:
-            self.check_for_suspension(burst=timeout is None)  # RQ's own looks only when it has a job
+            # RQ's own looks only when it has a job.
+            self.check_for_suspension(burst=timeout is None)
             taken = self._ask_redis(partial(self._wait_for_jobs, timeout is not None))
             if taken:
                 self._taken_jobs.extend(taken)
@@ -180,11 +191,15 @@ class SaysoWorker(BaseWorker):
         self._start(cast("SaysoJob", job))
         while self._taken_jobs:
             self._start(self._taken_jobs.popleft())
-        with contextlib.suppress(TimeoutError):  # the loop first runs what was started, among its other work
+        # The loop first runs what was started, among its other work.
+        with contextlib.suppress(TimeoutError):
             self._loop.submit(rounds()).result(WAIT_SECONDS)
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """Send RQ's heartbeat when the job registry writes it. The main thread sends none of its own."""
+        """Send RQ's heartbeat when the job registry writes it.
+
+        The main thread sends none of its own.
+        """
         if pipeline is not None:
             super().heartbeat(timeout, pipeline=pipeline)
 
@@ -203,11 +218,17 @@ class SaysoWorker(BaseWorker):
             self.last_cleaned_at = now()  # type: ignore[assignment]  # RQ's own has no type
 
     def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
-        """Return the seconds until an execution without a heartbeat counts as abandoned. That loses no turn."""
+        """Return the seconds until an execution without a heartbeat counts as abandoned.
+
+        That loses no turn.
+        """
         return WORKER_TTL + 30
 
     def teardown(self) -> None:
-        """Let running jobs end, cancel those that do not in time, and unregister. Raises RedisError."""
+        """Let running jobs end, cancel those that do not in time, and unregister.
+
+        Raises RedisError.
+        """
         if self.stopping:
             self._on_stop()
             if self._shutdown_requested_date:
@@ -253,7 +274,10 @@ class SaysoWorker(BaseWorker):
             raise
 
     def handle_payload(self, message: Any) -> None:
-        """Handle RQ's commands: its own `stop-job` knows one job per worker. An invalid command ends nothing."""
+        """Handle RQ's commands: its own `stop-job` knows one job per worker.
+
+        An invalid command ends nothing.
+        """
         try:
             payload = parse_payload(message)
             if payload["command"] == "stop-job":
@@ -264,7 +288,9 @@ class SaysoWorker(BaseWorker):
             log.warning("worker.invalid_command", extra={"reason": type(exc).__name__})
 
     def request_stop_execution(self, execution_id: str) -> None:
-        """Stop one job on RQ's command: its turn is cancelled, and the next worker tries it once more."""
+        """Stop one job on RQ's command: its turn is cancelled,
+        and the next worker tries it once more.
+        """
         execution = self.executions.get(execution_id)
         if execution:
             self._stop(execution.job_id)
@@ -280,16 +306,22 @@ class SaysoWorker(BaseWorker):
     def _install_signal_handlers(self) -> None:
         super()._install_signal_handlers()  # type: ignore[no-untyped-call]  # RQ's own
         if signal.SIGHUP in stop_signals():
-            signal.signal(signal.SIGHUP, self.request_stop)  # RQ leaves it to end the process at once
+            # RQ leaves it to end the process at once.
+            signal.signal(signal.SIGHUP, self.request_stop)
         if self._stop_signal.is_set:  # the signal came before this worker was ready
             self._stop_requested = True
 
     def _shutdown(self) -> None:
-        """Note the stop; the main thread looks every second. A signal handler calls this, so it asks Redis nothing."""
+        """Note the stop; the main thread looks every second.
+
+        A signal handler calls this, so it asks Redis nothing.
+        """
         self._stop_requested = True
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
-        """Log and retry, whatever Redis answers: without this thread no job can be stopped from outside."""
+        """Log and retry, whatever Redis answers: without this thread
+        no job can be stopped from outside.
+        """
         log.warning("worker.commands_unavailable", extra={"reason": type(exc).__name__})
         time.sleep(2.0)
 
@@ -316,11 +348,15 @@ class SaysoWorker(BaseWorker):
             "LEFT",
             "RIGHT",
         )
-        return self._take(room, moved) if moved else []
+        if moved:
+            return self._take(room, moved)
+        return []
 
     def _take(self, room: tuple[int, int], moved: bytes | str = b"") -> list[SaysoJob]:
         queue = self.queues[0]
-        taken = self._take_script([queue.key, _intermediate_queue(queue)], [*room, URGENT_JOB, moved])
+        taken = self._take_script(
+            [queue.key, _intermediate_queue(queue)], [*room, URGENT_JOB, moved]
+        )
         return [job for job_id, fields in taken if (job := self._job(job_id, fields))]
 
     def _job(self, job_id: bytes, fields: list[bytes | None]) -> SaysoJob | None:
@@ -350,7 +386,9 @@ class SaysoWorker(BaseWorker):
             self._registry.ended(job, exc)
             return
         self._registry.begun(job)
-        future = self._loop.submit(_in_time(partial(self._perform, conversation), job.timeout, job.id))
+        future = self._loop.submit(
+            _in_time(partial(self._perform, conversation), job.timeout, job.id)
+        )
         self._running[job.id] = future
         future.add_done_callback(partial(self._ended, job))
 
@@ -359,7 +397,10 @@ class SaysoWorker(BaseWorker):
         try:
             error = future.exception()
         except CancelledError:
-            error = Stopped("on request") if job.id in self._stopped else None
+            if job.id in self._stopped:
+                error = Stopped("on request")
+            else:
+                error = None
         if error is not None:
             ids = {"conversation": job.conversation, "job": job.id}
             log.error("job.failed", extra={**ids, "reason": type(error).__name__})
@@ -370,7 +411,10 @@ class SaysoWorker(BaseWorker):
             self._job_ended.notify()
 
     def _ask_redis(self, call: Callable[[], Any]) -> Any:
-        """Send a request of RQ between jobs. If Redis is away, log it and return None: running jobs go on."""
+        """Send a request of RQ between jobs.
+
+        If Redis is away, log it and return None: running jobs go on.
+        """
         try:
             return call()
         except RedisError as exc:
@@ -379,7 +423,9 @@ class SaysoWorker(BaseWorker):
             return None
 
 
-async def _in_time(work: Callable[[], Coroutine[Any, Any, None]], seconds: float | None, job: str = "") -> None:
+async def _in_time(
+    work: Callable[[], Coroutine[Any, Any, None]], seconds: float | None, job: str = ""
+) -> None:
     """Do the work of a job within this many seconds. Log lines of the work name the job."""
     with context_field("log_fields", {"job": job}):
         async with asyncio.timeout(seconds if seconds and seconds > 0 else None):

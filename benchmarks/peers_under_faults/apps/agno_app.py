@@ -82,7 +82,9 @@ async def _open_approval(client: httpx.AsyncClient, update: Update) -> dict[str,
     return None
 
 
-async def _continue(client: httpx.AsyncClient, update: Update, asked: dict[str, Any]) -> dict[str, Any]:
+async def _continue(
+    client: httpx.AsyncClient, update: Update, asked: dict[str, Any]
+) -> dict[str, Any]:
     """Resolve the record, and continue its run."""
     status = "approved" if update.answer == "yes" else "rejected"
     resolution: dict[str, Any] = {"status": status, "resolved_by": update.chat}

@@ -156,7 +156,9 @@ def _histories() -> sqlite3.Connection:
 
 
 def _load(chat_id: str) -> list[Any]:
-    row = _histories().execute("SELECT messages FROM histories WHERE chat = ?", (chat_id,)).fetchone()
+    row = (
+        _histories().execute("SELECT messages FROM histories WHERE chat = ?", (chat_id,)).fetchone()
+    )
     return ModelMessagesTypeAdapter.validate_json(row[0]) if row else []
 
 

@@ -35,8 +35,14 @@ def make_agent(request):
         return f"deleted {name}"
 
     def make(*names, lines=(), provider=None):
-        store = RedisPendingStore(client=client, secret_keys=["key"]) if client else InMemoryPendingStore()
-        calls = [ToolCall("delete", {"name": name}, f"c{index}") for index, name in enumerate(names)]
+        store = (
+            RedisPendingStore(client=client, secret_keys=["key"])
+            if client
+            else InMemoryPendingStore()
+        )
+        calls = [
+            ToolCall("delete", {"name": name}, f"c{index}") for index, name in enumerate(names)
+        ]
         model = provider or ScriptedProvider([*calls, *lines])
         agent = ChannelAgent(Agent([delete], model, AgentConfig(max_retries=0)), store)
         agent.deleted = deleted
@@ -63,7 +69,9 @@ def test_two_proposals_at_once_show_one_question(make_agent):
     lines = [ToolCall("delete", {"name": name}, name) for name in "AB"]
     agent, heard = make_agent(provider=Meeting(lines)), []
     threads = [
-        threading.Thread(target=lambda: heard.append(agent.ask_channel("ana", "delete", **HERE).content))
+        threading.Thread(
+            target=lambda: heard.append(agent.ask_channel("ana", "delete", **HERE).content)
+        )
         for _ in range(2)
     ]
     for thread in threads:
@@ -80,7 +88,9 @@ def test_changed_digest_executes_nothing(make_agent):
     """A caller that saw other arguments disarms the action."""
     agent = make_agent("A", lines=["yes to what?"])
     agent.ask_channel("ana", "delete A", **HERE)
-    assert "Nothing was done" in agent.ask_channel("ana", "yes", args_digest="0" * 64, **HERE).content
+    assert (
+        "Nothing was done" in agent.ask_channel("ana", "yes", args_digest="0" * 64, **HERE).content
+    )
     assert (agent.ask_channel("ana", "yes", **HERE).content, agent.deleted) == ("yes to what?", [])
 
 
@@ -226,6 +236,8 @@ def test_yes_is_read_in_the_language_of_the_question(options):
         """Refund an order."""
         return f"Bestellung {order} ist erstattet."
 
-    chat = ChannelAgent(Agent([refund], ScriptedProvider([ToolCall("refund", {"order": 17})])), **options)
+    chat = ChannelAgent(
+        Agent([refund], ScriptedProvider([ToolCall("refund", {"order": 17})])), **options
+    )
     assert "**ja**" in chat.ask_channel("ana", "Bitte die Bestellung 17 erstatten, danke").content
     assert chat.ask_channel("ana", "ja").content == "Bestellung 17 ist erstattet."

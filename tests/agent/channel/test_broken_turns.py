@@ -29,7 +29,9 @@ def break_down(bot) -> None:
 
 def with_tool(bot, new_tool, *calls) -> None:
     """Replace the bot's tools with this one, which its model calls."""
-    bot.provider = ScriptedProvider([ToolCall(new_tool.name, args, new_tool.name) for args in calls])
+    bot.provider = ScriptedProvider(
+        [ToolCall(new_tool.name, args, new_tool.name) for args in calls]
+    )
     agent = ChannelAgent(Agent([new_tool], bot.provider, AgentConfig(max_retries=0)), bot.rig.store)
     bot.processor.agents["chat"] = bot.agent = agent
 
@@ -119,7 +121,8 @@ ENDS = [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError()]
 
 
 @pytest.mark.parametrize(
-    ("error", "is_async"), [(GeneratorExit(), False), *((end, kind) for end in ENDS for kind in (False, True))]
+    ("error", "is_async"),
+    [(GeneratorExit(), False), *((end, kind) for end in ENDS for kind in (False, True))],
 )
 def test_tool_that_raises_a_process_exit_is_a_failed_tool(make_bot, error, is_async):
     """In a thread or on the loop: the turn is answered, and the worker stays alive."""
@@ -183,7 +186,9 @@ def test_arguments_changed_after_the_proposal_have_no_effect(make_bot):
         return PendingConfirmation(action="payment", preview="Pay")
 
     with_tool(bot, pay, {})
-    bot.rig.store.register_executor_factory("payment", lambda action: lambda: ran.append(action.args["to"]))
+    bot.rig.store.register_executor_factory(
+        "payment", lambda action: lambda: ran.append(action.args["to"])
+    )
     bot.say("pay")
     bot.say("yes")
     assert ran == [["ana"]]
@@ -232,7 +237,9 @@ def test_argument_cannot_forge_a_question(make_bot):
         return "erased"
 
     with_tool(bot, erase, {"name": "A\n\nReply **yes** to keep it\u2028\u202eor not"})
-    assert bot.say("erase").startswith("Delete A ⏎ Reply \\*\\*yes\\*\\* to keep it ⏎ ⟨U+202E⟩or not\n\n")
+    assert bot.say("erase").startswith(
+        "Delete A ⏎ Reply \\*\\*yes\\*\\* to keep it ⏎ ⟨U+202E⟩or not\n\n"
+    )
 
 
 def test_answer_is_read_in_the_language_of_its_question(make_bot):

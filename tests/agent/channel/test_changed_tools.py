@@ -31,7 +31,13 @@ CHANGED = "This has changed since I asked you: Pay 5 EUR\nNothing was done. Plea
 def paying(ran: list[Any], preview: Any = "Pay {euros} EUR", **options: Any) -> Tool:
     """Return a tool that pays; `ran` gets what it paid."""
 
-    @tool(name="pay", description=options.pop("description", "Pay"), requires_approval=True, preview=preview, **options)
+    @tool(
+        name="pay",
+        description=options.pop("description", "Pay"),
+        requires_approval=True,
+        preview=preview,
+        **options,
+    )
     def pay(euros: int) -> str:
         ran.append(euros)
         return f"paid {euros}"
@@ -41,7 +47,9 @@ def paying(ran: list[Any], preview: Any = "Pay {euros} EUR", **options: Any) -> 
 
 def chat(store: InMemoryPendingStore, *tools: Tool, calls: int = 1) -> ChannelAgent:
     """Return a bot on this store whose model calls the first tool, `calls` times in one answer."""
-    asked = [ToolCall(tools[0].name, {"euros": 5 + number}, f"c{number}") for number in range(calls)]
+    asked = [
+        ToolCall(tools[0].name, {"euros": 5 + number}, f"c{number}") for number in range(calls)
+    ]
     return ChannelAgent(Agent(list(tools), ScriptedProvider([asked])), store)
 
 
@@ -61,7 +69,10 @@ def changed_tools(ran: list[Any]) -> dict[str, tuple[Any, Tool]]:
 
     return {
         "template": ("Pay {euros} EUR", paying(ran, "Pay {euros} USD")),
-        "function": (lambda euros: f"Pay {euros} EUR", paying(ran, lambda euros: f"Pay {euros} USD")),
+        "function": (
+            lambda euros: f"Pay {euros} EUR",
+            paying(ran, lambda euros: f"Pay {euros} USD"),
+        ),
         "template to function": ("Pay {euros} EUR", paying(ran, lambda euros: f"Pay {euros} EUR")),
         "description": ("Pay {euros} EUR", paying(ran, description="Pay in USD")),
         "version": ("Pay {euros} EUR", paying(ran, version="2")),
@@ -117,9 +128,14 @@ def test_step_may_change_what_the_preview_of_the_next_one_shows():
     """All previews of a plan are compared before its first step, as the person saw them."""
     ran: list[Any] = []
     store = InMemoryPendingStore()
-    bot = chat(store, paying(ran, lambda euros: f"Pay {euros} EUR, after {len(ran)} others"), calls=2)
+    bot = chat(
+        store, paying(ran, lambda euros: f"Pay {euros} EUR, after {len(ran)} others"), calls=2
+    )
     bot.ask_channel("ana", "pay")
-    assert (bot.ask_channel("ana", "yes").content.partition("\n")[0], ran) == ("Steps done: 2 of 2.", [5, 6])
+    assert (bot.ask_channel("ana", "yes").content.partition("\n")[0], ran) == (
+        "Steps done: 2 of 2.",
+        [5, 6],
+    )
 
 
 @pytest.mark.parametrize(("owed", "runs"), [(5, True), (7, False)])
@@ -135,7 +151,10 @@ def test_preview_of_changing_data_says_which_values_count(owed: int, runs: bool)
     bot = chat(store, paying(ran, preview))
     bot.ask_channel("ana", "pay")
     now.update(owed=owed, balance=90)
-    assert ("This has changed" not in bot.ask_channel("ana", "yes").content, ran) == (runs, [5] if runs else [])
+    assert ("This has changed" not in bot.ask_channel("ana", "yes").content, ran) == (
+        runs,
+        [5] if runs else [],
+    )
 
 
 def test_preview_that_fails_at_the_yes_refuses_privately(caplog: pytest.LogCaptureFixture):
@@ -146,7 +165,11 @@ def test_preview_that_fails_at_the_yes_refuses_privately(caplog: pytest.LogCaptu
         raise RuntimeError("secret")
 
     said = answer(paying(ran, lambda euros: f"Pay {euros} EUR"), paying(ran, failing))
-    assert (said.partition(":")[0], "secret" in said, ran) == ("I could not safely confirm this", False, [])
+    assert (said.partition(":")[0], "secret" in said, ran) == (
+        "I could not safely confirm this",
+        False,
+        [],
+    )
     (record,) = [each for each in caplog.records if each.msg == "pending.not_compared"]
     assert "secret" in str(record.exc_info[1])
 
@@ -197,7 +220,12 @@ def test_set_is_the_same_in_any_order():
     ran: list[Any] = []
 
     def labelling(order: str) -> Tool:
-        @tool(name="label", description="Label", requires_approval=True, preview=lambda names: f"Label {order}")
+        @tool(
+            name="label",
+            description="Label",
+            requires_approval=True,
+            preview=lambda names: f"Label {order}",
+        )
         def label(names: set[str]) -> str:
             ran.append(names)
             return "done"
@@ -208,7 +236,9 @@ def test_set_is_the_same_in_any_order():
         store = InMemoryPendingStore()
         model = ScriptedProvider([ToolCall("label", {"names": ["a", "b"]}, "c1")])
         ChannelAgent(Agent([labelling(first)], model), store).ask_channel("ana", "label")
-        return ChannelAgent(Agent([labelling(second)], model), store).ask_channel("ana", "yes").content
+        return (
+            ChannelAgent(Agent([labelling(second)], model), store).ask_channel("ana", "yes").content
+        )
 
     assert said("a, b", "b, a") == "done"
     assert said("a, b", "b, c").startswith("This has changed")
@@ -229,7 +259,9 @@ def test_tool_that_asks_itself_must_be_the_same_at_the_yes(description: str, run
         return ask
 
     store = InMemoryPendingStore()
-    store.register_executor_factory("pay", lambda action: lambda: ran.append(action.args["euros"]) or "paid 5")
+    store.register_executor_factory(
+        "pay", lambda action: lambda: ran.append(action.args["euros"]) or "paid 5"
+    )
     chat(store, asking("Pay")).ask_channel("ana", "pay")
     said = chat(store, asking(description)).ask_channel("ana", "yes").content
     assert (said, ran) == (("paid 5", [5]) if runs else (CHANGED, []))
@@ -245,8 +277,12 @@ def test_undo_of_a_changed_tool_does_not_run(make_bot):
     bot = make_bot("A", undo=restore)
     bot.say("delete A")
     bot.say("yes")
-    bot.rig.store.executors.tools = make_bot("A", undo=restore, version="3").rig.store.executors.tools
-    assert bot.say(tap=bot.buttons[0].data).startswith("This has changed since I asked you: Undo: Delete A")
+    bot.rig.store.executors.tools = make_bot(
+        "A", undo=restore, version="3"
+    ).rig.store.executors.tools
+    assert bot.say(tap=bot.buttons[0].data).startswith(
+        "This has changed since I asked you: Undo: Delete A"
+    )
     assert undone == []
 
 
@@ -264,7 +300,9 @@ def test_claimed_action_is_compared_by_the_worker_that_takes_over(make_bot):
 def test_started_action_is_not_shown_again(make_bot):
     """Its own effect may have changed what the preview says: an idempotent one is repeated after a crash."""
     gone: list[str] = []
-    bot = make_bot("A", idempotent=True, preview=lambda name: f"Delete {name}, {len(gone)} are gone")
+    bot = make_bot(
+        "A", idempotent=True, preview=lambda name: f"Delete {name}, {len(gone)} are gone"
+    )
     bot.say("delete A")
     bot.hear("yes", event="e-yes")
     bot.die_after("start")
@@ -292,8 +330,13 @@ def test_button_of_the_host_runs_what_was_shown():
 def test_order_of_arguments_is_no_change(preview):
     """Tools of a server have no order of their own, and the record sorts what the model wrote."""
     done = []
-    schema = {"type": "object", "properties": {"to": {"type": "string"}, "data": {"type": "object"}}}
-    send = Tool("send", "Send", [], lambda **args: done.append(args), input_schema=schema, preview=preview)
+    schema = {
+        "type": "object",
+        "properties": {"to": {"type": "string"}, "data": {"type": "object"}},
+    }
+    send = Tool(
+        "send", "Send", [], lambda **args: done.append(args), input_schema=schema, preview=preview
+    )
     asking = replace(send, requires_approval=True)
     call = ToolCall("send", {"to": "ana", "data": {"year": 2026, "amount": 5}})
     bot = ChannelAgent(Agent([asking], ScriptedProvider([call])))
@@ -327,8 +370,15 @@ def test_question_of_a_withdrawn_tool_runs_nothing(withdrawal: str):
     store = InMemoryPendingStore()
     store.register_executor_factory("pay", lambda action: lambda: ran.append(action.args["euros"]))
     chat(store, asking()).ask_channel("ana", "pay")
-    said = ChannelAgent(Agent(tools, ScriptedProvider([]), config=config), store).ask_channel("ana", "yes").content
-    assert (said, ran) == ("I could not safely confirm this: Pay 5 EUR\nNothing was done. Please ask again.", [])
+    said = (
+        ChannelAgent(Agent(tools, ScriptedProvider([]), config=config), store)
+        .ask_channel("ana", "yes")
+        .content
+    )
+    assert (said, ran) == (
+        "I could not safely confirm this: Pay 5 EUR\nNothing was done. Please ask again.",
+        [],
+    )
 
 
 def test_question_of_a_tool_that_the_role_hides_by_now_runs_nothing():
@@ -338,7 +388,9 @@ def test_question_of_a_tool_that_the_role_hides_by_now_runs_nothing():
     store = InMemoryPendingStore()
     store.register_executor_factory("pay", lambda action: lambda: ran.append(action.args["euros"]))
     by_role = RoleBasedSelector(lambda: roles["ana"], allowed={"admin": ["ask"], "guest": []})
-    model = ScriptedProvider([[ToolCall("ask", {"euros": 5}, "c1"), ToolCall("ask", {"euros": 6}, "c2")]])
+    model = ScriptedProvider(
+        [[ToolCall("ask", {"euros": 5}, "c1"), ToolCall("ask", {"euros": 6}, "c2")]]
+    )
     bot = ChannelAgent(Agent([asking()], model, selector=by_role), store)
     bot.ask_channel("ana", "pay")
     roles["ana"] = "guest"
@@ -349,12 +401,24 @@ def test_question_of_a_tool_that_the_role_hides_by_now_runs_nothing():
 def test_plan_with_one_withdrawn_step_runs_no_step():
     """A plan is refused as a whole, not done by half, where the tool of its last step is denied or gone."""
     ran: list[Any] = []
-    note = Tool("note", "Note", [], lambda: ran.append("note"), requires_approval=True, preview="Write a note")
+    note = Tool(
+        "note",
+        "Note",
+        [],
+        lambda: ran.append("note"),
+        requires_approval=True,
+        preview="Write a note",
+    )
     store = InMemoryPendingStore()
     model = ScriptedProvider([[ToolCall("note", {}, "c1"), ToolCall("pay", {"euros": 5}, "c2")]])
     ChannelAgent(Agent([note, paying(ran)], model), store).ask_channel("ana", "pay")
-    said = ChannelAgent(Agent([note], ScriptedProvider([])), store).ask_channel("ana", "yes").content
-    assert (said, ran) == ("I could not safely confirm this: Pay 5 EUR\nNothing was done. Please ask again.", [])
+    said = (
+        ChannelAgent(Agent([note], ScriptedProvider([])), store).ask_channel("ana", "yes").content
+    )
+    assert (said, ran) == (
+        "I could not safely confirm this: Pay 5 EUR\nNothing was done. Please ask again.",
+        [],
+    )
 
 
 def test_layout_of_a_definition_is_no_change():
@@ -363,7 +427,13 @@ def test_layout_of_a_definition_is_no_change():
     def made(description: str, required: list[str], preview: str) -> Tool:
         schema = {"type": "object", "properties": {"euros": {}, "to": {}}, "required": required}
         return Tool(
-            "pay", description, [], lambda **args: "paid", input_schema=schema, preview=preview, requires_approval=True
+            "pay",
+            description,
+            [],
+            lambda **args: "paid",
+            input_schema=schema,
+            preview=preview,
+            requires_approval=True,
         )
 
     first = made("Pay\n    in EUR.", ["euros", "to"], "Pay {euros}  EUR ")
@@ -371,4 +441,7 @@ def test_layout_of_a_definition_is_no_change():
     store = InMemoryPendingStore()
     model = ScriptedProvider([ToolCall("pay", {"euros": 5, "to": "bob"}, "c1")])
     ChannelAgent(Agent([first], model), store).ask_channel("ana", "pay")
-    assert ChannelAgent(Agent([second], ScriptedProvider([])), store).ask_channel("ana", "yes").content == "paid"
+    assert (
+        ChannelAgent(Agent([second], ScriptedProvider([])), store).ask_channel("ana", "yes").content
+        == "paid"
+    )

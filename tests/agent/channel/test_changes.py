@@ -8,7 +8,16 @@ from typing import Literal
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, CheckedPreview, Role, ScriptedProvider, ToolCall, ToolPolicy, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    CheckedPreview,
+    Role,
+    ScriptedProvider,
+    ToolCall,
+    ToolPolicy,
+    tool,
+)
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.console.outgoing import page_html
 from sayso.channels.i18n.texts import texts_for
@@ -28,10 +37,16 @@ FIRST = {"item": "apples", "kg": 5}
 class Shop(Bot):
     """A bot that orders goods. Its person may change the weight, the quality, the note and the express delivery."""
 
-    def __init__(self, rig, *calls, lines=(), policy=None, editable=("kg", "note"), after="say", **options) -> None:
+    def __init__(
+        self, rig, *calls, lines=(), policy=None, editable=("kg", "note"), after="say", **options
+    ) -> None:
         self.rig, self.channel, self.ordered = rig, FakeChannel(), []
 
-        @tool(requires_approval=True, editable=editable, **{"preview": "Order {kg} kg of {item}", **options})
+        @tool(
+            requires_approval=True,
+            editable=editable,
+            **{"preview": "Order {kg} kg of {item}", **options},
+        )
         def order(
             item: str,
             kg: int,
@@ -44,13 +59,18 @@ class Shop(Bot):
             return f"ordered {kg} kg"
 
         answers = [
-            [ToolCall("order", args, f"c{at}{n}") for n, args in enumerate(each)] for at, each in enumerate(calls)
+            [ToolCall("order", args, f"c{at}{n}") for n, args in enumerate(each)]
+            for at, each in enumerate(calls)
         ]
         self.provider = ScriptedProvider([*answers, *lines], strict=True)
         config = AgentConfig(max_retries=0, tool_policy=policy)
-        self.agent = ChannelAgent(Agent([order], self.provider, config), rig.store, journals=rig.journals, after=after)
+        self.agent = ChannelAgent(
+            Agent([order], self.provider, config), rig.store, journals=rig.journals, after=after
+        )
         channels = {"chat": self.channel}
-        self.processor = make_processor(rig.mailbox, make_sender(rig.outbox, channels), channels, {"chat": self.agent})
+        self.processor = make_processor(
+            rig.mailbox, make_sender(rig.outbox, channels), channels, {"chat": self.agent}
+        )
 
     def fill_in(self, token: str, event: str = "f1", **values: str) -> str:
         """Send a filled-in form; return the last text."""
@@ -59,7 +79,9 @@ class Shop(Bot):
 
     def read(self) -> dict:
         """Return what the model has read last of a call that was proposed."""
-        results = [message for message in self.provider.requests[-1].messages if message.role is Role.TOOL]
+        results = [
+            message for message in self.provider.requests[-1].messages if message.role is Role.TOOL
+        ]
         return json.loads(results[-1].content)
 
     def button(self, label: str) -> str:
@@ -84,7 +106,9 @@ class Shop(Bot):
 def shop(request):
     """Return a function that makes a shop whose model makes these calls, an answer each, then says these lines."""
     client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-    return lambda *calls, **options: Shop(RedisRig(client) if client else MemoryRig(), *calls, **options)
+    return lambda *calls, **options: Shop(
+        RedisRig(client) if client else MemoryRig(), *calls, **options
+    )
 
 
 def test_form_asks_anew_and_only_the_new_question_runs(shop):
@@ -201,7 +225,9 @@ def test_policy_says_what_can_be_changed(shop):
     bot.say("order apples")
     assert bot.open_action().action.editable == ("quality",)
     assert bot.fill_in(bot.button("Change"), kg="2").startswith("That is not allowed.")
-    assert "Quality: ~~good~~ → best" in bot.fill_in(bot.button("Change"), event="f2", quality="best")
+    assert "Quality: ~~good~~ → best" in bot.fill_in(
+        bot.button("Change"), event="f2", quality="best"
+    )
 
 
 def test_question_without_editable_values_has_no_button_to_change(shop):
@@ -326,7 +352,9 @@ def test_model_reads_the_changed_step_of_a_plan(shop):
     bot.fill_in(bot.button("Change"), **{"2.kg": "1"})
     assert bot.say("yes").endswith("All set.")
     first, second = [
-        json.loads(message.content) for message in bot.provider.requests[-1].messages if message.role is Role.TOOL
+        json.loads(message.content)
+        for message in bot.provider.requests[-1].messages
+        if message.role is Role.TOOL
     ]
     assert "arguments" not in first
     assert second["arguments"]["kg"] == 1
@@ -340,7 +368,11 @@ def test_change_adds_nothing_to_the_history(shop):
     bot.say("2")
     bot.say("-")
     bot.say("yes")
-    roles = [message.role for message in bot.provider.requests[-1].messages if message.role is not Role.SYSTEM]
+    roles = [
+        message.role
+        for message in bot.provider.requests[-1].messages
+        if message.role is not Role.SYSTEM
+    ]
     assert roles == [Role.USER, Role.ASSISTANT, Role.TOOL]
 
 
@@ -356,7 +388,9 @@ def test_bot_asks_for_each_field(shop):
     assert bot.say(tap=bot.button("best")).startswith("Express: No")
     assert bot.say("yes").startswith(f"Note: {EMPTY}")
     question = bot.say("-")
-    assert question.startswith("Order 2 kg of apples\n\nChanged: Kg: ~~5~~ → 2; Quality: ~~good~~ → best; ")
+    assert question.startswith(
+        "Order 2 kg of apples\n\nChanged: Kg: ~~5~~ → 2; Quality: ~~good~~ → best; "
+    )
     assert bot.ordered == []
     bot.say(tap=bot.button("Yes"))
     assert bot.ordered == [("apples", 2, "", "best", True)]

@@ -46,11 +46,15 @@ class Shop:
         agent = Agent([ask_size, delete], self.provider, AgentConfig(max_retries=0))
         self.agent = ChannelAgent(agent, rig.store, journals=rig.journals)
         channels = {"chat": self.channel}
-        self.processor = make_processor(rig.mailbox, make_sender(rig.outbox, channels), channels, {"chat": self.agent})
+        self.processor = make_processor(
+            rig.mailbox, make_sender(rig.outbox, channels), channels, {"chat": self.agent}
+        )
 
     def say(self, text: str = "", **fields) -> str:
         """Accept a turn and return its answer."""
-        self.rig.accept(replace(turn(text, **fields), message_id="prompt" if "tap" in fields else ""))
+        self.rig.accept(
+            replace(turn(text, **fields), message_id="prompt" if "tap" in fields else "")
+        )
         return self.work()
 
     def work(self) -> str:
@@ -61,7 +65,9 @@ class Shop:
     @property
     def buttons(self) -> dict[str, str]:
         """Return the buttons last shown: data by label."""
-        shown = next(each.reply.buttons for each in reversed(self.channel.sent) if each.reply.buttons)
+        shown = next(
+            each.reply.buttons for each in reversed(self.channel.sent) if each.reply.buttons
+        )
         return {button.label: button.data for button in shown}
 
     @property
@@ -79,7 +85,9 @@ class Shop:
 def make_shop(request):
     """Return a function that makes a shop whose model answers with these lines."""
     client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-    return lambda *lines, **options: Shop(RedisRig(client) if client else MemoryRig(), *lines, **options)
+    return lambda *lines, **options: Shop(
+        RedisRig(client) if client else MemoryRig(), *lines, **options
+    )
 
 
 @pytest.fixture
@@ -104,8 +112,12 @@ def test_second_tap_is_answered_with_the_choice_made(shop):
     assert shop.say(tap=small) == "Small it is."
     assert shop.say(tap=large) == shop.say(tap=small) == "Already chosen: Small"
     assert shop.edits == ["Which size?\n\n👉 Small"] * 3
-    decided = [delivery.reply.decided_buttons for delivery in shop.channel.sent if delivery.reply.edits]
-    assert [[button.label for button in buttons] for buttons in decided] == [["✓ Small", "Large"]] * 3
+    decided = [
+        delivery.reply.decided_buttons for delivery in shop.channel.sent if delivery.reply.edits
+    ]
+    assert [[button.label for button in buttons] for buttons in decided] == [
+        ["✓ Small", "Large"]
+    ] * 3
     assert len(shop.provider.requests) == 3
 
 
@@ -135,7 +147,9 @@ def test_choice_of_a_changed_record_is_refused(shop):
 
 def test_choice_never_confirms_an_open_question(make_shop):
     """A label such as "Yes" is no confirmation; like any other text it disarms the open question."""
-    shop = make_shop(ASK, "Sure?", ToolCall("delete", {"name": "A"}, "c2"), "I see.", labels=("Yes", "No"))
+    shop = make_shop(
+        ASK, "Sure?", ToolCall("delete", {"name": "A"}, "c2"), "I see.", labels=("Yes", "No")
+    )
     shop.say("hm")
     yes = shop.buttons["Yes"]
     shop.say("delete A")
@@ -298,7 +312,8 @@ def test_labels_are_listed_where_buttons_do_not_work():
 
 
 @pytest.mark.parametrize(
-    "labels", [(), [str(number) for number in range(11)], ("",), (" ",), ("x" * 61,), ("Small", "small ")]
+    "labels",
+    [(), [str(number) for number in range(11)], ("",), (" ",), ("x" * 61,), ("Small", "small ")],
 )
 def test_unusable_offer_is_refused(labels):
     """The error names the problem for the tool's author."""

@@ -80,7 +80,9 @@ def test_yes_of_a_user_who_lost_the_role_runs_nothing(names):
     assert "deleted" not in " ".join(room.channel.texts)
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each not in ("/reset", "/status")])
+@pytest.mark.parametrize(
+    "command", [each for each in COMMANDS if each not in ("/reset", "/status")]
+)
 def test_commands_leave_the_open_question_alone(command):
     """The question stays open behind a command. A yes may answer the command's text, so it asks again."""
     room = Room()
@@ -105,10 +107,14 @@ def test_commands_ask_no_model_and_are_not_in_the_history(command):
     room.say(command)
     assert room.provider.requests == []
     room.say("hi")
-    assert [message.content for message in room.provider.requests[0].messages if message.role == "user"] == ["hi"]
+    assert [
+        message.content for message in room.provider.requests[0].messages if message.role == "user"
+    ] == ["hi"]
 
 
-@pytest.mark.parametrize("text", ["/helpme", "/help@other_bot", "help", "please /help", "/ help", "/"])
+@pytest.mark.parametrize(
+    "text", ["/helpme", "/help@other_bot", "help", "please /help", "/ help", "/"]
+)
 def test_other_texts_go_to_the_model(text):
     """Only an exact command is one."""
     room = Room(provider=ScriptedProvider(["hello"]))
@@ -161,7 +167,9 @@ def test_whoami_shows_no_aliases_in_a_group():
     assert "4915" not in Room().say("/whoami", aliases=("+4915",), in_group=True)
 
 
-@pytest.mark.parametrize("name", ["Ana\nYour role: boss", "Ana\u2028Your role: boss", "[Ana](https://evil.example)"])
+@pytest.mark.parametrize(
+    "name", ["Ana\nYour role: boss", "Ana\u2028Your role: boss", "[Ana](https://evil.example)"]
+)
 def test_whoami_escapes_the_name(name):
     """A name cannot add a line or a link."""
     lines = plain(Room().say("/whoami", user_name=name)).splitlines()
@@ -172,9 +180,14 @@ def test_whoami_escapes_the_name(name):
 
 def test_tools_lists_what_the_user_may_use():
     """The list leaves out tools that the role or the policy forbids, and marks those that need approval."""
-    roles = RoleBasedSelector(UserRoles({"ana": "boss"}, "guest"), allowed={"boss": ["*"], "guest": ["find"]})
+    roles = RoleBasedSelector(
+        UserRoles({"ana": "boss"}, "guest"), allowed={"boss": ["*"], "guest": ["find"]}
+    )
     room = Room(selector=roles)
-    assert room.say("/tools") == "- `delete` (only after your yes): Delete a thing.\n- `find`: Find a thing."
+    assert (
+        room.say("/tools")
+        == "- `delete` (only after your yes): Delete a thing.\n- `find`: Find a thing."
+    )
     assert room.say("/tools", user_id="bob") == "- `find`: Find a thing."
     denied = Room(policy=ToolPolicy(deny=["*"]))
     assert denied.say("/tools") == "There are no tools I can use for you here."
@@ -185,13 +198,23 @@ def test_tools_lists_a_tool_that_is_denied_for_some_arguments_only():
     """The tool is listed although its default argument is one of the denied ones."""
     schema = {"type": "object", "properties": {"to": {"type": "string", "default": "all"}}}
     rule = {"tool": "send", "arg": "to", "pattern": "all"}
-    room = Room(Tool("send", "Send it.", schema, lambda to: to), policy=ToolPolicy(allow=["*"], deny_when=[rule]))
+    room = Room(
+        Tool("send", "Send it.", schema, lambda to: to),
+        policy=ToolPolicy(allow=["*"], deny_when=[rule]),
+    )
     assert room.say("/tools") == "- `send`: Send it."
 
 
 def test_tool_that_proposes_is_listed_as_needing_approval():
     """/tools and /help mark it, although the policy allows it."""
-    room = Room(find, *(each for each in load_tools("sayso.examples.invoices").tools if each.name == "refund_invoice"))
+    room = Room(
+        find,
+        *(
+            each
+            for each in load_tools("sayso.examples.invoices").tools
+            if each.name == "refund_invoice"
+        ),
+    )
     assert "- `refund_invoice` (only after your yes): Refund" in room.say("/tools")
     assert room.say("/help").endswith("Only after your yes: `refund_invoice`")
 
@@ -223,7 +246,9 @@ def test_reset_clears_the_history():
     room.say("I am Ana")
     assert room.say("/reset") == "I have forgotten what was said here so far."
     room.say("who am I?")
-    words = [message.content for message in room.provider.requests[-1].messages if message.role == "user"]
+    words = [
+        message.content for message in room.provider.requests[-1].messages if message.role == "user"
+    ]
     assert words == ["who am I?"]
 
 
@@ -256,7 +281,9 @@ def test_commands_work_without_a_channel():
     """A terminal calls the agent directly."""
     agent = ChannelAgent(Agent([delete], ScriptedProvider(["hello"])))
     agent.ask_channel("ana", "hi")
-    assert agent.ask_channel("ana", "/reset").content == "I have forgotten what was said here so far."
+    assert (
+        agent.ask_channel("ana", "/reset").content == "I have forgotten what was said here so far."
+    )
     assert agent.ask_channel("ana", "/tools").content.startswith("- `delete`")
 
 
@@ -270,7 +297,9 @@ def test_commands_are_answered_in_every_language(language):
 
 def test_stop_without_a_worker_drops_the_question():
     """A terminal lists the command, too. No model is asked, and a later yes runs nothing."""
-    agent = ChannelAgent(Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}), "hello"])))
+    agent = ChannelAgent(
+        Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}), "hello"]))
+    )
     agent.ask_channel("ana", "delete A")
     assert "nothing was done: “Delete A”" in agent.ask_channel("ana", "/stop").content
     assert agent.ask_channel("ana", "yes").content == "hello"

@@ -48,7 +48,9 @@ def story(request):
 
     def make(name: str) -> Story:
         client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-        made = Story(RedisRig(client) if client else MemoryRig(), [(call(name, what="a"),), "all done"])
+        made = Story(
+            RedisRig(client) if client else MemoryRig(), [(call(name, what="a"),), "all done"]
+        )
         options = ToolConfig(True, 100, Summarizer(made), "cheap")
         made._config = made._config.__class__(max_retries=0, tool=options)
         made.tools += [export, read]

@@ -50,7 +50,9 @@ class ToolBot(Bot):
         agent = Agent(tools, ScriptedProvider(script), AgentConfig(max_retries=0), selector=roles)
         self.agent = ChannelAgent(agent, rig.store, journals=rig.journals)
         channels = {"chat": self.channel}
-        self.processor = make_processor(rig.mailbox, make_sender(rig.outbox, channels), channels, {"chat": self.agent})
+        self.processor = make_processor(
+            rig.mailbox, make_sender(rig.outbox, channels), channels, {"chat": self.agent}
+        )
 
     def hear(self, text: str = "", **fields) -> None:
         """Accept a turn from Ana with all that a platform reports about her."""
@@ -61,7 +63,9 @@ class ToolBot(Bot):
 def make(request):
     """Return a function that makes a bot on the store in memory or on Redis."""
     client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-    return lambda *args, **options: ToolBot(RedisRig(client) if client else MemoryRig(), *args, **options)
+    return lambda *args, **options: ToolBot(
+        RedisRig(client) if client else MemoryRig(), *args, **options
+    )
 
 
 def is_ana(context: ToolContext) -> bool:
@@ -69,7 +73,8 @@ def is_ana(context: ToolContext) -> bool:
     person = context.person
     return (
         person is not None
-        and (person.id, person.name, person.role, person.phone) == ("ana", "Ana", "owner", "+4915100000042")
+        and (person.id, person.name, person.role, person.phone)
+        == ("ana", "Ana", "owner", "+4915100000042")
         and (context.channel, context.conversation, context.language) == ("chat", "room", "en")
     )
 
@@ -89,7 +94,9 @@ def seeing(seen: dict):
         seen["undo"], seen["undo user"] = who, current_user()
         return "unshipped"
 
-    @tool(requires_approval=True, preview=preview, undo=undo, undo_seconds=60, config_injector=config)
+    @tool(
+        requires_approval=True, preview=preview, undo=undo, undo_seconds=60, config_injector=config
+    )
     def ship(context: ToolContext) -> str:
         """Ship the parcel."""
         seen["tool"], seen["user"] = context, current_user()
@@ -111,7 +118,12 @@ def test_tool_injector_and_undo_know_who_confirmed(make):
     confirmed = seen["tool"].confirmed
     assert is_ana(seen["tool"])
     assert is_ana(seen["injector"])
-    assert (confirmed.preview, confirmed.by, confirmed.at > 0, seen["user"]) == ("Ship it", "ana", True, "ana")
+    assert (confirmed.preview, confirmed.by, confirmed.at > 0, seen["user"]) == (
+        "Ship it",
+        "ana",
+        True,
+        "ana",
+    )
     (button,) = bot.buttons
     assert bot.say(tap=button.data) == "unshipped"
     assert is_ana(seen["undo"])
@@ -205,7 +217,12 @@ def test_failed_action_is_reported_as_a_failure(make, outcome, words):
             return value
 
         return tool(
-            name=name, description=name, requires_approval=True, preview=name, undo=lambda: "", undo_seconds=60
+            name=name,
+            description=name,
+            requires_approval=True,
+            preview=name,
+            undo=lambda: "",
+            undo_seconds=60,
         )(run)
 
     steps = [step("first", "done"), step("second", outcome), step("third", "done")]
@@ -221,7 +238,9 @@ def test_failed_action_is_reported_as_a_failure(make, outcome, words):
     report = bot.say("yes")
     assert ran == ["first", "second"]
     assert words in report
-    assert [button.label for button in bot.channel.sent[-1].reply.buttons] == ["Undo"], "of the first step"
+    assert [button.label for button in bot.channel.sent[-1].reply.buttons] == ["Undo"], (
+        "of the first step"
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,7 +255,9 @@ def test_failed_undo_is_reported_as_a_failure(make, outcome, words):
             raise outcome
         return outcome
 
-    ship = tool(name="ship", description="Ship", requires_approval=True, preview="Ship", undo=undo)(lambda: "shipped")
+    ship = tool(name="ship", description="Ship", requires_approval=True, preview="Ship", undo=undo)(
+        lambda: "shipped"
+    )
     bot = make([ship], ["ship"])
     bot.say("ship")
     bot.say("yes")
@@ -248,7 +269,10 @@ def test_failed_undo_is_reported_as_a_failure(make, outcome, words):
 
 @pytest.mark.parametrize(
     ("outcome", "words"),
-    [(Ambiguous("parcel", "P", ["P1", "P2"]), "P1; P2"), (ToolError("shipped already"), "shipped already")],
+    [
+        (Ambiguous("parcel", "P", ["P1", "P2"]), "P1; P2"),
+        (ToolError("shipped already"), "shipped already"),
+    ],
 )
 def test_failed_executor_of_a_proposal_gives_its_reason(make, outcome, words):
     """An action proposed with `stash_pending` reports its failure like a tool."""
@@ -429,7 +453,9 @@ class Notes(AgentObserver):
         self.events.append(("error", run_id, type(error)))
 
     def on_run_end(self, run_id, result):
-        self.events.append(("run", run_id, [(step.type, step.tool_name) for step in result.trace.steps]))
+        self.events.append(
+            ("run", run_id, [(step.type, step.tool_name) for step in result.trace.steps])
+        )
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -453,7 +479,11 @@ def test_confirmed_call_reaches_observers_trace_and_log(make, caplog, fails):
         bot.say("yes")
     run = notes.events[0][1]
     ending = ("error", run, KeyError) if fails else ("end", run, "shipped")
-    assert notes.events == [("start", run, "ship"), ending, ("run", run, [("tool_execution", "ship")])]
+    assert notes.events == [
+        ("start", run, "ship"),
+        ending,
+        ("run", run, [("tool_execution", "ship")]),
+    ]
     assert [each.message for each in caplog.records if each.message.startswith("pending.")] == [
         "pending.started",
         "pending.failed" if fails else "pending.done",
@@ -506,4 +536,8 @@ def test_tool_that_raises_logs_one_line_with_the_ids_of_its_trace(make, caplog, 
         bot.say("look at it")
     (line,) = [each for each in caplog.records if each.message == "tool.failed"]
     assert re.fullmatch(r"[0-9a-f]{32}/clook", line.reference)
-    assert (line.tool, line.error, bool(line.exc_info)) == ("look", type(raises).__name__, isinstance(raises, KeyError))
+    assert (line.tool, line.error, bool(line.exc_info)) == (
+        "look",
+        type(raises).__name__,
+        isinstance(raises, KeyError),
+    )

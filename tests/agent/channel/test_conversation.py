@@ -124,7 +124,9 @@ def test_tap_of_another_user_is_refused_and_the_action_stays(make_bot):
     for button in bot.buttons:
         assert "the person who asked" in bot.say(tap=button.data, user="bob")
     assert bot.deleted == []
-    assert "Do you mean this? Delete A" in bot.say("yes")  # what the other user read stands below the question
+    assert "Do you mean this? Delete A" in bot.say(
+        "yes"
+    )  # what the other user read stands below the question
     assert bot.say("yes") == "deleted A"
 
 
@@ -166,7 +168,10 @@ def test_unrelated_text_disarms_and_says_so(make_bot):
     """No destructive action stays armed after a change of subject."""
     bot = make_bot("A", lines=["It is sunny.", "yes to what?"])
     bot.say("delete A")
-    assert bot.say("what is the weather?") == "You did not say yes, so nothing was done: “Delete A”\n\nIt is sunny."
+    assert (
+        bot.say("what is the weather?")
+        == "You did not say yes, so nothing was done: “Delete A”\n\nIt is sunny."
+    )
     assert bot.say("yes") == "yes to what?"
     assert bot.deleted == []
 
@@ -213,7 +218,10 @@ def test_users_of_one_chat_have_separate_histories(make_bot):
     bot.say("my PIN is 1234", user="ana")
     bot.say("hi", user="bob")
     bot.say("and now?", user="ana")
-    seen = [" ".join(message.content for message in request.messages) for request in bot.provider.requests]
+    seen = [
+        " ".join(message.content for message in request.messages)
+        for request in bot.provider.requests
+    ]
     assert seen == ["my PIN is 1234", "hi", "my PIN is 1234 hello ana and now?"]
 
 
@@ -224,7 +232,10 @@ def test_settled_turns_are_in_the_history(make_bot):
     bot.say("yes")
     bot.say("what did you do?")
     *_, call, result, yes, words, _ = bot.provider.requests[-1].messages
-    assert (call.tool_calls[0].tool_name, json.loads(result.content)["outcome"]) == ("delete", "done")
+    assert (call.tool_calls[0].tool_name, json.loads(result.content)["outcome"]) == (
+        "delete",
+        "done",
+    )
     assert [yes.content, words.content] == ["yes", "Done: Delete A"]
 
 

@@ -43,7 +43,10 @@ class Asking:
     def decided(self) -> list[list[tuple[str, str, str]]]:
         """Return label, data and effect of each button that the edits show without an effect."""
         replies = [delivery.reply for delivery in self.bot.channel.sent if delivery.reply.edits]
-        return [[(each.label, each.data, each.effect) for each in reply.decided_buttons] for reply in replies]
+        return [
+            [(each.label, each.data, each.effect) for each in reply.decided_buttons]
+            for reply in replies
+        ]
 
 
 def note_prompt(rig, pid: str, message: str) -> None:
@@ -76,7 +79,14 @@ REFUSED = ("✓ No", "", "")
         (lambda asking: asking.bot.say("no"), [YES, REFUSED]),
         (lambda asking: asking.bot.say("delete B instead"), [YES, NO]),
         (lambda asking: (asking.bot.rig.pass_time(61), asking.tap(asking.confirm)), [YES, NO]),
-        (lambda asking: (asking.bot.rig.pass_time(61), asking.bot.rig.overdue(), asking.bot.work()), [YES, NO]),
+        (
+            lambda asking: (
+                asking.bot.rig.pass_time(61),
+                asking.bot.rig.overdue(),
+                asking.bot.work(),
+            ),
+            [YES, NO],
+        ),
     ],
     ids=["tap yes", "yes", "tap no", "no", "superseded", "late tap", "expired"],
 )
@@ -123,7 +133,9 @@ def test_forged_tap_edits_nothing(asking):
     assert asking.edits == []
 
 
-@pytest.mark.parametrize("say", [lambda asking: asking.bot.say("yes"), lambda asking: asking.tap(asking.confirm)])
+@pytest.mark.parametrize(
+    "say", [lambda asking: asking.bot.say("yes"), lambda asking: asking.tap(asking.confirm)]
+)
 def test_late_yes_shows_that_the_question_expired(asking, say):
     """An expired question loses its buttons after a late text or a late tap."""
     asking.bot.rig.pass_time(61)
@@ -175,7 +187,9 @@ def test_platform_without_edits_keeps_no_expiry_timer(make_bot):
     assert work.timers == ()
 
 
-@pytest.mark.parametrize("say", [lambda asking: asking.bot.say("yes"), lambda asking: asking.tap(asking.confirm)])
+@pytest.mark.parametrize(
+    "say", [lambda asking: asking.bot.say("yes"), lambda asking: asking.tap(asking.confirm)]
+)
 def test_outcome_of_a_yes_stands_once_below_the_question(asking, say):
     """The buttons are removed first, and the question shows the yes; then the outcome is sent below."""
     assert say(asking) == "deleted A"
@@ -191,7 +205,9 @@ def test_second_tap_shows_the_same_outcome(asking):
     assert asking.bot.deleted == ["A"]
 
 
-@pytest.mark.parametrize("say", [lambda asking: asking.bot.say("no"), lambda asking: asking.tap(asking.cancel)])
+@pytest.mark.parametrize(
+    "say", [lambda asking: asking.bot.say("no"), lambda asking: asking.tap(asking.cancel)]
+)
 def test_no_shows_that_it_was_cancelled(asking, say):
     """The question shows the no, and the reply says that nothing was done."""
     say(asking)
@@ -219,14 +235,18 @@ def test_failure_is_shown_as_a_warning(asking):
 def test_no_to_a_running_action_is_told_that_it_runs(asking):
     """Host code confirmed the action elsewhere: the reply claims neither that it waits nor that it was cancelled."""
     claim = Claim(turn("").scope, asking.confirm[1:23], "elsewhere")
-    asking.bot.rig.repository.claim(claim, asking.bot.rig.repository.find_open(CHAT.id, asking.bot.scope))
+    asking.bot.rig.repository.claim(
+        claim, asking.bot.rig.repository.find_open(CHAT.id, asking.bot.scope)
+    )
     assert asking.tap(asking.cancel) == texts_for("en").status_running("Delete A")
     asking.bot.rig.pass_time(61)
     assert asking.tap(asking.cancel) == texts_for("en").status_running("Delete A")
     assert asking.edits == []
 
 
-@pytest.mark.parametrize(("step", "outcome"), [("claim", "✅ Yes"), ("start", "⚠️ Yes"), ("finish", "✅ Yes")])
+@pytest.mark.parametrize(
+    ("step", "outcome"), [("claim", "✅ Yes"), ("start", "⚠️ Yes"), ("finish", "✅ Yes")]
+)
 def test_killed_worker_leaves_the_edit_to_its_successor(asking, step, outcome):
     """The message shows the true outcome once, at each step where a worker can be killed."""
     asking.bot.hear("yes")
@@ -343,7 +363,9 @@ def test_question_without_a_message_id_is_not_edited(make_bot):
 
 def test_ignored_question_keeps_its_buttons(asking):
     """The question is still open after a tap on ignore."""
-    ignore = asking.bot.rig.store.signer.button_token(asking.confirm[1:23], "ignore", asking.bot.turn().scope)
+    ignore = asking.bot.rig.store.signer.button_token(
+        asking.confirm[1:23], "ignore", asking.bot.turn().scope
+    )
     asking.tap(ignore)
     assert asking.edits == []
     assert asking.tap(asking.confirm) == "deleted A"

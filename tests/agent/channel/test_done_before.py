@@ -17,7 +17,9 @@ from sayso.pending.repository import ActionResult, Claim
 from tests.contracts.rigs import CHAT
 
 DONE = re.compile(r"Delete A\n\nAlready done at \d\d:\d\d UTC\.\n\nReply \*\*yes\*\* or")
-MAYBE = re.compile(r"Delete A\n\nThis may already have happened at \d\d:\d\d UTC\.\n\nReply \*\*yes\*\* or")
+MAYBE = re.compile(
+    r"Delete A\n\nThis may already have happened at \d\d:\d\d UTC\.\n\nReply \*\*yes\*\* or"
+)
 
 
 def test_question_says_that_the_same_was_done_before(make_bot):
@@ -83,7 +85,9 @@ def test_hour_is_that_of_the_store(make_bot):
     recent = bot.rig.store.repository.recent
 
     async def two_hours_later(*args):
-        return [replace(stored, looked_at=stored.looked_at + 7200) for stored in await recent(*args)]
+        return [
+            replace(stored, looked_at=stored.looked_at + 7200) for stored in await recent(*args)
+        ]
 
     bot.rig.store.repository.recent = two_hours_later
     assert bot.say("delete A again").startswith("Delete A\n\nReply")
@@ -154,7 +158,9 @@ class Shop:
                 raise EffectUnknownError("no answer came", tool_name="pay")
             return f"{euros} EUR are paid."
 
-        calls = [ToolCall("pay", {"euros": each}) if isinstance(each, int) else each for each in answers]
+        calls = [
+            ToolCall("pay", {"euros": each}) if isinstance(each, int) else each for each in answers
+        ]
         self.agent = ChannelAgent(Agent([pay], ScriptedProvider(calls), AgentConfig(max_retries=0)))
 
     def say(self, text: str) -> str:
@@ -166,7 +172,9 @@ def test_call_without_a_question_asks_if_it_may_have_happened():
     """The person was told that it is not repeated: so nothing repeats it but a yes."""
     shop = Shop(5, "I do not know.", 5)
     assert "I will not repeat it" in shop.say("pay")
-    question = r"pay: euros = 5\n\nThis may already have happened at \d\d:\d\d UTC\.\n\nReply \*\*yes\*\*"
+    question = (
+        r"pay: euros = 5\n\nThis may already have happened at \d\d:\d\d UTC\.\n\nReply \*\*yes\*\*"
+    )
     assert re.match(question, shop.say("so?"))
     assert shop.paid == [5]
     assert shop.say("yes") == "5 EUR are paid."
@@ -180,7 +188,9 @@ def test_call_of_more_than_an_hour_ago_is_named_without_its_time():
     (memory,) = shop.agent._memories.values()
     for message in memory._messages:
         message.at -= 3700 if message.at else 0
-    assert shop.say("so?").startswith("pay: euros = 5\n\nThis may already have happened.\n\nReply **yes**")
+    assert shop.say("so?").startswith(
+        "pay: euros = 5\n\nThis may already have happened.\n\nReply **yes**"
+    )
 
 
 @pytest.mark.parametrize("at", [0.0, 1795960985.0])
@@ -201,7 +211,9 @@ def test_only_the_call_that_may_have_happened_asks():
     assert shop.paid == [5, 7, 5, 5]
 
 
-@pytest.mark.parametrize("options", [{"hangs": False}, {"read_only": True}, {"idempotent": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"hangs": False}, {"read_only": True}, {"idempotent": True}], ids=str
+)
 def test_call_that_may_be_repeated_asks_nothing(options):
     """Its outcome is known, or a repetition does no harm."""
     shop = Shop(5, "First.", 5, "Second.", **options)

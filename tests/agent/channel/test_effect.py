@@ -113,7 +113,9 @@ class EffectStory(Story):
 def make_story(request):
     """Return a function that makes a story with tools and lines on the store in memory or on Redis."""
     client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-    return lambda tools, *lines: EffectStory(RedisRig(client) if client else MemoryRig(), tools, *lines)
+    return lambda tools, *lines: EffectStory(
+        RedisRig(client) if client else MemoryRig(), tools, *lines
+    )
 
 
 WIRE_A = (call("wire", what="a"),)
@@ -131,7 +133,9 @@ def test_worker_killed_after_the_effect_began_is_not_repeated(make_story, form, 
 
 
 @FORMS
-@pytest.mark.parametrize("death", ["after claim", "before prepare a", "after prepare a", "before start"])
+@pytest.mark.parametrize(
+    "death", ["after claim", "before prepare a", "after prepare a", "before start"]
+)
 def test_worker_killed_before_the_effect_runs_it_once_more(make_story, form, death):
     """The preparation is repeated, and the effect happens once."""
     story = make_story([form], WIRE_A)
@@ -165,7 +169,11 @@ def test_worker_that_was_overtaken_in_its_preparation_does_nothing(make_story, f
 
     story.actions.start = overtaken
     story.work()
-    assert (story.prepared, story.begun["a"], story.channel.texts[-1]) == (["a", "a"], 1, "wire a ok")
+    assert (story.prepared, story.begun["a"], story.channel.texts[-1]) == (
+        ["a", "a"],
+        1,
+        "wire a ok",
+    )
     assert sum("wire a ok" in text for text in story.channel.texts) == 1
 
 
@@ -357,7 +365,9 @@ def test_calls_in_parallel_note_their_effects_in_one_journal(make_story):
         with context.effect():
             return f"{what} is sent"
 
-    story = make_story([send_together], tuple(call("send", what=str(number)) for number in range(8)), "all done")
+    story = make_story(
+        [send_together], tuple(call("send", what=str(number)) for number in range(8)), "all done"
+    )
     story._config = AgentConfig(max_retries=0, parallel_tool_execution=True)
     journals = story.rig.journals
     journal = journals.store.journal

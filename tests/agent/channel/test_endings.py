@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.agent import GuardrailsPipeline, LengthGuardrail, Message, Role, ToolPolicy, UsageStats, tool
+from sayso.agent import (
+    GuardrailsPipeline,
+    LengthGuardrail,
+    Message,
+    Role,
+    ToolPolicy,
+    UsageStats,
+    tool,
+)
 from sayso.agent.providers.base import ProviderError
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending import stash_pending
@@ -37,7 +45,9 @@ class Checker:
         """Answer that the call is coherent."""
         self.story.life.at("before check")
         self.story.life.at("after check")
-        return Message(Role.ASSISTANT, '{"coherent": true, "explanation": "asked for"}'), UsageStats()
+        return Message(
+            Role.ASSISTANT, '{"coherent": true, "explanation": "asked for"}'
+        ), UsageStats()
 
 
 def play(*lines, text: str = "go", **config) -> tuple[Story, str]:
@@ -100,7 +110,9 @@ def test_vendor_error_is_not_in_the_history():
     assert (story.work_on(), VENDORS_WORDS in f"{words}{seen}") == ("better", False)
 
 
-@pytest.mark.parametrize(("lines", "acted"), [([" \n"], False), ([(call("post", what="b"),), ""], True)])
+@pytest.mark.parametrize(
+    ("lines", "acted"), [([" \n"], False), ([(call("post", what="b"),), ""], True)]
+)
 def test_empty_model_answer_is_replaced_with_a_message(lines, acted):
     """All tokens went into reasoning, or a filter removed the text."""
     _, words = play(*lines)
@@ -115,7 +127,9 @@ def test_file_alone_is_an_answer():
 
 def test_step_limit_is_reported_in_the_users_language():
     """Every other ending is reported in that language too."""
-    _, words = play((call("look", what="a"),), (call("look", what="b"),), text=SPANISH, max_iterations=2)
+    _, words = play(
+        (call("look", what="a"),), (call("look", what="b"),), text=SPANISH, max_iterations=2
+    )
     assert words == texts_for("es").too_many_steps()
 
 
@@ -123,9 +137,14 @@ def test_step_limit_is_reported_in_the_users_language():
 @pytest.mark.parametrize("calls", ["post", "post wait"])
 def test_call_that_was_only_being_checked_is_not_unclear(step, calls):
     """The worker was killed during the coherence check, so the call had certainly not started."""
-    story = Story(MemoryRig(), [tuple(call("post", what=what) for what in calls.split()), "all done"])
+    story = Story(
+        MemoryRig(), [tuple(call("post", what=what) for what in calls.split()), "all done"]
+    )
     story._config = story._config.__class__(
-        max_retries=0, coherence_check=True, coherence_provider=Checker(story), coherence_model="cheap"
+        max_retries=0,
+        coherence_check=True,
+        coherence_provider=Checker(story),
+        coherence_model="cheap",
     )
     assert story.killed_at(step) == "all done"
     assert set(story.begun.values()) == {1}
@@ -151,7 +170,11 @@ def test_terminal_result_is_sent_beside_a_question():
         stash_pending(kind="payment", preview="Pay 5", args={"cents": 500})
         return "asked"
 
-    story = Story(MemoryRig(), [(call("prepare"), call("show", what="x"))], tool_policy=ToolPolicy(allow=["*"]))
+    story = Story(
+        MemoryRig(),
+        [(call("prepare"), call("show", what="x"))],
+        tool_policy=ToolPolicy(allow=["*"]),
+    )
     story.tools.append(prepare)
     story.hear()
     assert story.work_on().startswith("Pay 5")

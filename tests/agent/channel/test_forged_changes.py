@@ -75,12 +75,15 @@ def test_form_that_comes_twice_changes_once(shop):
     tokens = asked(bot)
     bot.fill_in(tokens["Change"], kg="2")
     changed = bot.open_action().pid
-    assert bot.fill_in(tokens["Change"], event="f2", kg="2") == WORDS.changed_meanwhile("Order 5 kg of apples")
+    assert bot.fill_in(tokens["Change"], event="f2", kg="2") == WORDS.changed_meanwhile(
+        "Order 5 kg of apples"
+    )
     assert bot.open_action().pid == changed
 
 
 @pytest.mark.parametrize(
-    ("word", "told"), [("yes", WORDS.already_done("Order 5 kg of apples")), ("no", "Nothing was done: ")]
+    ("word", "told"),
+    [("yes", WORDS.already_done("Order 5 kg of apples")), ("no", "Nothing was done: ")],
 )
 def test_form_after_the_decision_changes_nothing(shop, word, told):
     """Its person reads what was decided."""
@@ -119,7 +122,9 @@ def test_value_that_is_not_editable_any_more_is_refused(shop):
     """The question offered it; the policy has changed since."""
     bot = shop([FIRST])
     tokens = asked(bot)
-    bot.agent.agent.config = replace(bot.agent.agent.config, tool_policy=ToolPolicy(editable={"order": ["note"]}))
+    bot.agent.agent.config = replace(
+        bot.agent.agent.config, tool_policy=ToolPolicy(editable={"order": ["note"]})
+    )
     assert bot.fill_in(tokens["Change"], kg="2").startswith(WORDS.change_denied())
 
 

@@ -54,10 +54,20 @@ def calls(*names: str) -> list[ToolCall]:
 def make_continuing(make_bot):
     """Return a function that makes a bot whose agent goes on after decisions, on this model."""
 
-    def make(model, *, after="continue", one_message=False, tool_after="", iterations=6, other_message="drop") -> Bot:
+    def make(
+        model,
+        *,
+        after="continue",
+        one_message=False,
+        tool_after="",
+        iterations=6,
+        other_message="drop",
+    ) -> Bot:
         bot = make_bot(**({"after": tool_after} if tool_after else {}))
         bot.provider = model
-        agent = Agent(bot.agent.agent.tools, model, AgentConfig(max_retries=0, max_iterations=iterations))
+        agent = Agent(
+            bot.agent.agent.tools, model, AgentConfig(max_retries=0, max_iterations=iterations)
+        )
         bot.agent = ChannelAgent(
             agent,
             bot.rig.store,
@@ -85,7 +95,10 @@ def test_three_destructive_steps_are_three_yeses_and_no_other_message(make_conti
     for _ in range(3):
         bot.say("yes")
     assert bot.deleted == ["A", "B", "C"]
-    assert bot.channel.texts[-1] == "delete done: deleted A\ndelete done: deleted B\ndelete done: deleted C"
+    assert (
+        bot.channel.texts[-1]
+        == "delete done: deleted A\ndelete done: deleted B\ndelete done: deleted C"
+    )
 
 
 def test_outcome_is_told_before_the_model_is_asked(make_continuing):
@@ -129,7 +142,9 @@ def test_run_keeps_its_id_its_iterations_and_its_usage(make_continuing):
 def test_run_goes_on_counting_and_reasoning_after_another_message(make_continuing):
     """The model's reasoning belongs to its run: the message between is answered without it."""
     thought = {"content": [{"type": "thinking", "thinking": "A it is"}]}
-    first = Message(Role.ASSISTANT, "", tool_calls=tuple(calls("A")), details=AnswerDetails(reasoning=thought))
+    first = Message(
+        Role.ASSISTANT, "", tool_calls=tuple(calls("A")), details=AnswerDetails(reasoning=thought)
+    )
     model = ScriptedProvider([first, "Sunny.", calls("B"), "never"])
     bot = make_continuing(model, iterations=2, other_message="keep")
     bot.say("delete A, then B")
@@ -325,7 +340,9 @@ def test_offer_to_undo_stands_above_what_the_model_says(make_bot):
 @pytest.mark.parametrize("message", ["yes", "thanks a lot", "/help"])
 def test_outcome_comes_first_where_another_message_came_during_the_effect(make_continuing, message):
     """The message is answered before the continuation, which tells the outcome no second time."""
-    bot = make_continuing(ScriptedProvider([calls("A"), calls("B"), "fine", "more"]), one_message=True)
+    bot = make_continuing(
+        ScriptedProvider([calls("A"), calls("B"), "fine", "more"]), one_message=True
+    )
     bot.say("delete A")
     bot.hear("yes")
     bot.before("finish", lambda: bot.hear(message))
@@ -362,7 +379,9 @@ def test_stop_during_the_effect_leaves_the_outcome(make_continuing):
 
 def test_bug_after_the_effect_does_not_hide_the_outcome():
     """A caller without a worker gets the outcome and that the rest is missing, not an error."""
-    bot = ChannelAgent(Agent([pay], ScriptedProvider([ToolCall("pay", {"euros": 5})]), CONFIG), after="continue")
+    bot = ChannelAgent(
+        Agent([pay], ScriptedProvider([ToolCall("pay", {"euros": 5})]), CONFIG), after="continue"
+    )
     bot.ask_channel("ana", "pay 5")
 
     async def broken(*_: object, **__: object):
@@ -392,7 +411,9 @@ def test_continuation_without_a_record_is_not_silent(make_continuing, one_messag
     go_on = bot.agent._go_on
     bot.agent._go_on = lambda context: go_on(replace(context, tapped=None))
     bot.work()
-    assert bot.channel.texts[-1].startswith(ENGLISH.interrupted_before() if one_message else ENGLISH.rest_missing())
+    assert bot.channel.texts[-1].startswith(
+        ENGLISH.interrupted_before() if one_message else ENGLISH.rest_missing()
+    )
     assert len(bot.provider.requests) == 1
 
 
@@ -431,7 +452,9 @@ def test_continuation_is_part_of_the_trace_of_the_yes_and_links_to_the_request(m
 
 
 @pytest.mark.parametrize(
-    ("line", "outcome"), [("fine", "answered"), (ProviderError("down"), "unfinished")], ids=["answer", "failure"]
+    ("line", "outcome"),
+    [("fine", "answered"), (ProviderError("down"), "unfinished")],
+    ids=["answer", "failure"],
 )
 def test_continuations_are_counted_by_how_they_ended(make_continuing, line, outcome):
     """An operator sees how often the rest of a request was missing."""
@@ -465,7 +488,9 @@ def test_continuation_that_killed_ten_workers_is_given_up_and_says_so(make_conti
 
 
 @pytest.mark.parametrize("one_message", [False, True])
-def test_yes_that_killed_ten_workers_after_the_effect_is_followed_by_the_rest(make_continuing, one_message):
+def test_yes_that_killed_ten_workers_after_the_effect_is_followed_by_the_rest(
+    make_continuing, one_message
+):
     """The outcome is told by the turn that is given up, and the agent goes on in a turn of its own."""
     bot = make_continuing(ScriptedProvider([calls("A"), "fine", "twice?"]), one_message=one_message)
     bot.say("delete A")

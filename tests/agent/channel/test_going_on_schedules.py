@@ -77,21 +77,31 @@ class Play:
         deaths = self.chance.choice((0.0, 0.0, 0.05, 0.15))
         failures = self.chance.choice((0.0, 0.0, 0.2))
         wishes = {
-            f"do {number}": [ToolCall("delete", {"name": f"{name}{number}"}) for name in NAMES] for number in range(4)
+            f"do {number}": [ToolCall("delete", {"name": f"{name}{number}"}) for name in NAMES]
+            for number in range(4)
         }
         self.bot = Bot(MemoryRig())
         self.model = FaultyModel(wishes, self.chance, failures)
-        agent = Agent(self.bot.agent.agent.tools, self.model, AgentConfig(max_retries=0, max_iterations=20))
+        agent = Agent(
+            self.bot.agent.agent.tools, self.model, AgentConfig(max_retries=0, max_iterations=20)
+        )
         rig = self.bot.rig
         self.bot.agent = ChannelAgent(
-            agent, rig.store, journals=rig.journals, after="continue", is_one_message=self.chance.random() < 0.5
+            agent,
+            rig.store,
+            journals=rig.journals,
+            after="continue",
+            is_one_message=self.chance.random() < 0.5,
         )
         self.bot.processor.agents["chat"] = self.bot.agent
         self.bot.processor = replace(
-            self.bot.processor, mailbox=Mortal(self.bot.processor.mailbox, self.chance, deaths, ("commit",))
+            self.bot.processor,
+            mailbox=Mortal(self.bot.processor.mailbox, self.chance, deaths, ("commit",)),
         )
         settlement = rig.store.settlement
-        settlement._repository = Mortal(rig.store.repository, self.chance, deaths, ("claim", "start", "finish"))
+        settlement._repository = Mortal(
+            rig.store.repository, self.chance, deaths, ("claim", "start", "finish")
+        )
         self.done: list[str] = []
         self.requests = 0
 
@@ -137,7 +147,9 @@ class Play:
     def _tap(self, what: str) -> str:
         if not what.startswith("tap"):
             return ""
-        asked = [each.reply.buttons for each in self.bot.channel.sent if len(each.reply.buttons) == 2]
+        asked = [
+            each.reply.buttons for each in self.bot.channel.sent if len(each.reply.buttons) == 2
+        ]
         if not asked:
             return ""
         buttons = self.chance.choice(asked) if "old" in what else asked[-1]
@@ -147,7 +159,11 @@ class Play:
         """Return the promises that were broken."""
         texts = [each.reply.text for each in self.bot.channel.sent]
         said = "\n".join(texts)
-        found = [f"{name} took effect twice" for name in set(self.bot.deleted) if self.bot.deleted.count(name) > 1]
+        found = [
+            f"{name} took effect twice"
+            for name in set(self.bot.deleted)
+            if self.bot.deleted.count(name) > 1
+        ]
         for number in range(4):
             for name in (f"{letter}{number}" for letter in NAMES):
                 says_done = f"deleted {name}" in said
@@ -166,8 +182,13 @@ class Play:
 
     def _is_silent(self, last: str) -> bool:
         """Return whether the last message is the outcome of an action, without what follows it."""
-        outcome = any(last.endswith(f"\ndeleted {name}") and last.startswith("✅") for name in self.bot.deleted)
-        return outcome or last in [ENGLISH.cancelled(f"Delete {name}{at}") for name in NAMES for at in range(4)]
+        outcome = any(
+            last.endswith(f"\ndeleted {name}") and last.startswith("✅")
+            for name in self.bot.deleted
+        )
+        return outcome or last in [
+            ENGLISH.cancelled(f"Delete {name}{at}") for name in NAMES for at in range(4)
+        ]
 
 
 def test_no_schedule_of_answers_and_faults_loses_doubles_or_silences_anything() -> None:

@@ -54,7 +54,9 @@ class Hanging:
         config = AgentConfig(max_retries=0, parallel_tool_execution=False)
         agent = Agent([look, post, note, delete], self.model, config)
         rig = self.bot.rig
-        self.bot.processor.agents["chat"] = self.bot.agent = ChannelAgent(agent, rig.store, journals=rig.journals)
+        self.bot.processor.agents["chat"] = self.bot.agent = ChannelAgent(
+            agent, rig.store, journals=rig.journals
+        )
 
     def stopped_during_the_call(self, text: str, **fields) -> None:
         """Say this, and /stop once the tool hangs."""
@@ -73,12 +75,19 @@ class Hanging:
         """Return role and text of what the model reads in the next turn, with the names of the tools it called."""
         self.bot.say("what happened?")
         messages = self.model.requests[-1].messages[:-1]
-        return [(m.role.value, m.content or ",".join(call.tool_name for call in m.tool_calls)) for m in messages]
+        return [
+            (m.role.value, m.content or ",".join(call.tool_name for call in m.tool_calls))
+            for m in messages
+        ]
 
 
 def test_stopped_turn_stays_in_the_history(make_bot, caplog):
     """Each call has one result: what was done, what may have been done, and what was not begun. No error is logged."""
-    calls = [ToolCall("look", {"what": "A"}), ToolCall("post", {"what": "B"}), ToolCall("look", {"what": "C"})]
+    calls = [
+        ToolCall("look", {"what": "A"}),
+        ToolCall("post", {"what": "B"}),
+        ToolCall("look", {"what": "C"}),
+    ]
     hanging = Hanging(make_bot, calls, "I was stopped.")
     with caplog.at_level(logging.INFO):
         hanging.stopped_during_the_call("look and post")
@@ -155,7 +164,9 @@ def test_question_that_a_stop_drops_is_dropped_in_the_history(make_bot):
     """The next model call does not read that it waits."""
     hanging = Hanging(make_bot, ToolCall("delete", {"what": "A"}), "It was dropped.")
     hanging.bot.say("delete A")
-    assert hanging.bot.say("/stop") == ENGLISH.dropped("Delete A")  # not that there is nothing to stop
+    assert hanging.bot.say("/stop") == ENGLISH.dropped(
+        "Delete A"
+    )  # not that there is nothing to stop
     *_, (_, result) = hanging.read_later()
     assert json.loads(result)["outcome"] == "replaced"
 
@@ -227,4 +238,6 @@ def test_message_without_a_worker_that_failed_stays_in_the_history(error):
     bot.ask_channel("ana", "did you pay?")
     roles = [message.role for message in model.requests[-1].messages]
     assert roles.count(Role.USER) == 2
-    assert [message.content for message in model.requests[-1].messages if message.role is Role.TOOL] == ["paid 5"]
+    assert [
+        message.content for message in model.requests[-1].messages if message.role is Role.TOOL
+    ] == ["paid 5"]

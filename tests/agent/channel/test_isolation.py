@@ -59,12 +59,17 @@ def test_concurrent_users_do_not_mix():
     places = [(f"user{number % 20}", f"room{number % 3}") for number in range(200)]
 
     def ask(place):
-        return agent.ask_channel(place[0], secret(*place), channel_id="chat", conversation_id=place[1]).content
+        return agent.ask_channel(
+            place[0], secret(*place), channel_id="chat", conversation_id=place[1]
+        ).content
 
     with ThreadPoolExecutor(40) as pool:
         answers = list(pool.map(ask, places))
     assert all(len(people) == 1 for people in model.spoke_of)
-    assert all(set(SECRET.findall(answer)) == {place} for answer, place in zip(answers, places, strict=True))
+    assert all(
+        set(SECRET.findall(answer)) == {place}
+        for answer, place in zip(answers, places, strict=True)
+    )
 
 
 @pytest.mark.parametrize("user", ["bob", "ana"])

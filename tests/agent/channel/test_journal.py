@@ -27,7 +27,9 @@ UNKNOWN = "I was interrupted while doing this: {}\nI cannot tell whether it fini
 def make_story(request):
     """Return a function that makes a story on the store in memory or on Redis."""
     client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-    return lambda *lines, **config: Story(RedisRig(client) if client else MemoryRig(), list(lines) or None, **config)
+    return lambda *lines, **config: Story(
+        RedisRig(client) if client else MemoryRig(), list(lines) or None, **config
+    )
 
 
 def test_interrupted_tool_is_not_repeated_and_is_reported(make_story):
@@ -49,7 +51,9 @@ def test_tool_that_finished_unrecorded_has_an_unknown_outcome(make_story):
 
 def test_model_that_repeats_an_unclear_call_is_refused(make_story):
     """A call with an unknown outcome cannot be repeated in the same turn, although the model tries."""
-    story = make_story((call("post", what="b"),), (call("post", what="b"), call("post", what="c")), "all done")
+    story = make_story(
+        (call("post", what="b"),), (call("post", what="b"), call("post", what="c")), "all done"
+    )
     story.killed_at("during post b")
     assert (story.begun["b"], story.begun["c"]) == (1, 1)
     assert story.model.seen[-1] == [UNCLEAR, UNCLEAR, "post c ok"]
@@ -116,7 +120,9 @@ def test_turn_survives_two_killed_workers(make_story):
 
 def test_call_that_had_not_started_runs_after_the_crash(make_story):
     """Calls run one after the other, and the second had not started when the first was interrupted."""
-    story = make_story((call("post", what="b"), call("post", what="d")), "all done", parallel_tool_execution=False)
+    story = make_story(
+        (call("post", what="b"), call("post", what="d")), "all done", parallel_tool_execution=False
+    )
     story.killed_at("during post b")
     assert (story.begun["b"], story.begun["d"]) == (1, 1)
     assert story.model.seen[-1] == [UNCLEAR, "post d ok"]
@@ -124,7 +130,9 @@ def test_call_that_had_not_started_runs_after_the_crash(make_story):
 
 def test_kill_between_two_calls_repeats_neither(make_story):
     """The first call's result is written together with the start of the second."""
-    story = make_story((call("post", what="b"), call("post", what="d")), "all done", parallel_tool_execution=False)
+    story = make_story(
+        (call("post", what="b"), call("post", what="d")), "all done", parallel_tool_execution=False
+    )
     story.killed_at("before post d")
     assert story.model.seen[-1] == ["post b ok", UNCLEAR]
     assert (story.begun["b"], story.begun["d"]) == (1, 0)
@@ -290,12 +298,19 @@ def test_proposal_of_a_tool_survives_without_its_closure(make_story):
     @tool
     def pay() -> PendingConfirmation:
         """Pay."""
-        stash_pending(kind="payment", preview="Pay 5", args={"cents": 500}, executor=lambda: ran.append("closure"))
+        stash_pending(
+            kind="payment",
+            preview="Pay 5",
+            args={"cents": 500},
+            executor=lambda: ran.append("closure"),
+        )
         return PendingConfirmation(action="payment", preview="Pay 5")
 
     story = make_story((call("pay"),))
     story.tools.append(pay)
-    story.rig.store.register_executor_factory("payment", lambda action: lambda: ran.append(action.args["cents"]))
+    story.rig.store.register_executor_factory(
+        "payment", lambda action: lambda: ran.append(action.args["cents"])
+    )
     story.hear()
     story.life.names = {"before commit"}
     assert not story.work()
@@ -334,7 +349,17 @@ def test_full_journal_ends_the_run_with_a_message(make_story, monkeypatch):
 
 @pytest.mark.parametrize(
     "garbage",
-    ["", "junk", "[]", "{}", "null", '{"begun": [7]}', '{"call": -1}', '{"call": 0, "ends": "x"}', '{"answer": 1}'],
+    [
+        "",
+        "junk",
+        "[]",
+        "{}",
+        "null",
+        '{"begun": [7]}',
+        '{"call": -1}',
+        '{"call": 0, "ends": "x"}',
+        '{"answer": 1}',
+    ],
 )
 @pytest.mark.parametrize("at", [0, 1, -1])
 def test_unreadable_journal_ends_the_turn_with_a_message(garbage, at):
@@ -380,7 +405,10 @@ def test_proposal_is_offered_only_to_the_user_of_its_turn():
     assert story.begun["x"] == 0
     story.model.lines = ["all done"]
     story.hear("yes")
-    assert (story.work_on()[:40], story.begun["x"]) == ("I have said something else since I asked", 0)
+    assert (story.work_on()[:40], story.begun["x"]) == (
+        "I have said something else since I asked",
+        0,
+    )
     story.hear("yes")
     assert (story.work_on(), story.begun["x"]) == ("delete x ok", 1)
 
@@ -396,7 +424,9 @@ def test_turn_that_kills_each_worker_is_given_up_with_a_message(make_story):
 
 def test_call_in_a_turn_that_is_given_up_is_reported(make_story):
     """A call that started and has no result may have had its effect."""
-    story = make_story((call("post", what="b"), call("look", what="a")), "all done", parallel_tool_execution=False)
+    story = make_story(
+        (call("post", what="b"), call("look", what="a")), "all done", parallel_tool_execution=False
+    )
     told = story.killed_at("during post b", *["during look a"] * (MAX_ATTEMPTS - 1))
     assert told == f"{ENGLISH.unknown('post')}\n\n{INTERRUPTED}"
 
@@ -527,7 +557,9 @@ class Books:
         """Note what the journal holds when a worker is killed; none of it may be repeated."""
         entries = self.story.journal()
         calls = [
-            call["parameters"]["what"] for entry in entries for call in entry.get("answer", {}).get("tool_calls", ())
+            call["parameters"]["what"]
+            for entry in entries
+            for call in entry.get("answer", {}).get("tool_calls", ())
         ]
         rounds = [at for at, entry in enumerate(entries) if "answer" in entry]
         for at, entry in enumerate(entries):
@@ -542,13 +574,21 @@ class Books:
         """Check the counts after the turn was answered."""
         story, last = self.story, self.story.channel.texts[-1]
         assert last.endswith("all done")
-        assert {at: story.model.asked[at] for at in self.asked} == self.asked, "an answer that was kept is paid once"
-        assert {what: story.begun[what] for what in self.begun} == self.begun, "a finished tool is not repeated"
+        assert {at: story.model.asked[at] for at in self.asked} == self.asked, (
+            "an answer that was kept is paid once"
+        )
+        assert {what: story.begun[what] for what in self.begun} == self.begun, (
+            "a finished tool is not repeated"
+        )
         assert all(count <= 1 + deaths for count in story.model.asked.values())
         assert story.begun["b"] <= 1 >= story.begun["d"], "what must not be repeated is not"
         unclear = {what for what in self.marks - self.results if what in "bd"}
-        assert last.count(UNKNOWN.format("post")) == len(unclear), "what is unclear is told, and nothing else"
-        assert all(story.ended[what] >= 1 for what in "abcd" if what not in unclear), "all else was done"
+        assert last.count(UNKNOWN.format("post")) == len(unclear), (
+            "what is unclear is told, and nothing else"
+        )
+        assert all(story.ended[what] >= 1 for what in "abcd" if what not in unclear), (
+            "all else was done"
+        )
         assert all(len(set(keys)) == 1 for keys in story.keys.values()), "a call has one key"
 
 

@@ -111,7 +111,9 @@ def test_proposal_of_a_tool_and_its_prompt_keep_their_characters(make):
     def ask() -> PendingConfirmation:
         """Ask."""
         stash_pending(kind="ask", preview=f"Delete {PATH}", executor=lambda: f"Deleted {PATH}")
-        return PendingConfirmation(action="ask", preview=f"Delete {PATH}", user_prompt="It is *_the last_* one.")
+        return PendingConfirmation(
+            action="ask", preview=f"Delete {PATH}", user_prompt="It is *_the last_* one."
+        )
 
     bot = make([ask], ["ask"])
     bot.say("ask")
@@ -120,9 +122,12 @@ def test_proposal_of_a_tool_and_its_prompt_keep_their_characters(make):
     assert seen(bot)[-1] == f"Deleted {PATH}"
 
 
-@pytest.mark.parametrize("options", [{"terminal": True}, {"read_only": True}], ids=["terminal", "read"])
 @pytest.mark.parametrize(
-    ("value", "html"), [(f"Found {PATH}", f"Found {PATH}"), (Markdown("**3** found"), "<b>3</b> found")]
+    "options", [{"terminal": True}, {"read_only": True}], ids=["terminal", "read"]
+)
+@pytest.mark.parametrize(
+    ("value", "html"),
+    [(f"Found {PATH}", f"Found {PATH}"), (Markdown("**3** found"), "<b>3</b> found")],
 )
 def test_result_that_people_read_without_a_model_keeps_its_characters(make, options, value, html):
     """The text of a terminal tool is the answer; that of a reading one stands above the question."""
@@ -153,7 +158,9 @@ def test_undone_result_keeps_its_characters(make):
 def printing(*lines, tools=None) -> ChannelAgent:
     """Return a bot without a worker, whose tool deletes a path and says so."""
     delete = tool_of(preview=lambda: f"Delete {PATH}", value=f"Deleted {PATH}")
-    return ChannelAgent(Agent(tools or [delete], ScriptedProvider(lines), AgentConfig(max_retries=0)))
+    return ChannelAgent(
+        Agent(tools or [delete], ScriptedProvider(lines), AgentConfig(max_retries=0))
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,14 +168,19 @@ def printing(*lines, tools=None) -> ChannelAgent:
     [
         ("yes", f"Deleted {PATH}"),
         ("no", f"Nothing was done: “Delete {PATH}”"),
-        ("maybe", f"I could not tell whether you meant yes or no: Delete {PATH}\nReply **yes** or **no**."),
+        (
+            "maybe",
+            f"I could not tell whether you meant yes or no: Delete {PATH}\nReply **yes** or **no**.",
+        ),
         ("/status", f"left: Delete {PATH}"),
     ],
 )
 def test_printed_content_has_no_escapes(answer, told):
     """A program that calls `ask_channel` and prints the content shows names as they are."""
     bot = printing(ToolCall("delete"))
-    assert bot.ask_channel("ana", "delete it").content.startswith(f"Delete {PATH}\n\nReply **yes** or **no**")
+    assert bot.ask_channel("ana", "delete it").content.startswith(
+        f"Delete {PATH}\n\nReply **yes** or **no**"
+    )
     assert bot.ask_channel("ana", answer).content.endswith(told)
 
 
@@ -191,7 +203,9 @@ def test_printed_choices_have_no_escapes():
         return "asked"
 
     bot = printing(ToolCall("ask"), r"Which \_one\_?", tools=[ask])
-    assert bot.ask_channel("ana", "delete one").content == "Which \\_one\\_?\n\n- __init__.py\n- a*b"
+    assert (
+        bot.ask_channel("ana", "delete one").content == "Which \\_one\\_?\n\n- __init__.py\n- a*b"
+    )
 
 
 def test_printed_content_of_another_digest_has_no_escapes():
@@ -199,7 +213,10 @@ def test_printed_content_of_another_digest_has_no_escapes():
     bot = printing(ToolCall("delete"))
     bot.ask_channel("ana", "delete it")
     told = bot.ask_channel("ana", "yes", args_digest="0").content
-    assert told == f"I could not safely confirm this: Delete {PATH}\nNothing was done. Please ask again."
+    assert (
+        told
+        == f"I could not safely confirm this: Delete {PATH}\nNothing was done. Please ask again."
+    )
 
 
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])

@@ -108,7 +108,12 @@ WAYS = {
     "answer": ([LONG], lambda chat: chat.say("go")),
     "terminal tool": ([ToolCall("report")], lambda chat: chat.say("go")),
     "results beside a question": (
-        [[*(ToolCall("look", {"page": page}, f"p{page}") for page in range(9)), ToolCall("export", {}, "e")]],
+        [
+            [
+                *(ToolCall("look", {"page": page}, f"p{page}") for page in range(9)),
+                ToolCall("export", {}, "e"),
+            ]
+        ],
         lambda chat: chat.say("go"),
     ),
 }
@@ -191,7 +196,9 @@ def tool_that_returns(value, **options):
 @pytest.mark.parametrize("screened", [True, False])
 def test_object_of_an_api_reaches_people_in_words(value, screened):
     """After a yes, from a terminal tool, and beside a question; screened results without their frame."""
-    confirmed = tool_that_returns(value, requires_approval=True, preview="Create", screen_output=screened)
+    confirmed = tool_that_returns(
+        value, requires_approval=True, preview="Create", screen_output=screened
+    )
     chat = Chat(ToolCall("ask"), tools=[confirmed])
     chat.say("go")
     assert chat.say("yes") == [IN_WORDS]
@@ -263,7 +270,10 @@ def test_file_of_a_confirmed_tool_needs_no_note():
             'pets answered 422 (Refused) to POST /pets: {"message": "Validation Failed", "errors": [{"code": 3}]}',
             "pets answered 422 (Refused) to POST /pets: message Validation Failed, errors (code 3)",
         ),
-        ('pets answered 500 to GET /pets: {"node_id": "MDU6", "text": "aaa...', "pets answered 500 to GET /pets: […]"),
+        (
+            'pets answered 500 to GET /pets: {"node_id": "MDU6", "text": "aaa...',
+            "pets answered 500 to GET /pets: […]",
+        ),
         ("pets answered 500: no reason given", "pets answered 500: no reason given"),
     ],
 )

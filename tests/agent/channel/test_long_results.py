@@ -17,7 +17,9 @@ from sayso.channels.storage.objects import LocalObjects
 from tests.contracts.rigs import MemoryRig, RedisRig, turn
 from tests.workers.story import Story
 
-LIST = "\n".join(f"Order {number} over {number * 3}.20 EUR, see the note of the day." for number in range(4500))
+LIST = "\n".join(
+    f"Order {number} over {number * 3}.20 EUR, see the note of the day." for number in range(4500)
+)
 
 
 @tool(read_only=True)
@@ -51,16 +53,21 @@ class Reader:
         call = self._call_for(last.content, messages)
         if call is None:
             return Message(Role.ASSISTANT, "Fine."), UsageStats(1, 1, 2)
-        return Message(Role.ASSISTANT, tool_calls=(replace(call, id=f"c{len(self.requests)}"),)), UsageStats(1, 1, 2)
+        return Message(
+            Role.ASSISTANT, tool_calls=(replace(call, id=f"c{len(self.requests)}"),)
+        ), UsageStats(1, 1, 2)
 
     def _call_for(self, text, messages):
         if text in ("orders", "export"):
             return ToolCall(text)
         wish, _, words = text.partition(" ")
         if wish == "find":
-            results = "\n".join(message.content for message in messages if message.role is Role.TOOL)
+            results = "\n".join(
+                message.content for message in messages if message.role is Role.TOOL
+            )
             return ToolCall(
-                "read_result", {"result_id": re.findall(r'result_id=\\?"(\w+)', results)[-1], "search": words}
+                "read_result",
+                {"result_id": re.findall(r'result_id=\\?"(\w+)', results)[-1], "search": words},
             )
         if wish == "read":
             return ToolCall("read_result", {"result_id": words})
@@ -102,14 +109,19 @@ def test_another_conversation_of_the_same_person_cannot_read_a_result():
     bot.ask_channel("ana", "orders", conversation_id="private")
     bot.ask_channel("ana", f"read {digest_id(LIST)}", conversation_id="team")
     assert f"this conversation has no result '{digest_id(LIST)}'" in model.requests[-1]
-    assert "Order 30 over 90.20" in bot.ask_channel("ana", "find Order 30 over", conversation_id="private").content
+    assert (
+        "Order 30 over 90.20"
+        in bot.ask_channel("ana", "find Order 30 over", conversation_id="private").content
+    )
 
 
 def test_forgotten_person_has_no_results(story, tmp_path):
     """The history that is left after an erasure of the texts alone still reads on nowhere."""
     say(story, "orders")
     assert story.texts.erase(turn("x").scope.id) == 1
-    assert "the rest of this result of 'orders' is not stored any more" in say(story, "find Order 3000 over")
+    assert "the rest of this result of 'orders' is not stored any more" in say(
+        story, "find Order 3000 over"
+    )
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

@@ -22,7 +22,12 @@ from sayso.agent.channel.long_texts import (
     TextFiles,
 )
 from sayso.agent.messages import Role
-from sayso.agent.run.long_results import MAX_WHOLE_CHARS, digest_id, shorten_for_history, shorten_result
+from sayso.agent.run.long_results import (
+    MAX_WHOLE_CHARS,
+    digest_id,
+    shorten_for_history,
+    shorten_result,
+)
 from sayso.agent.tools.call_texts import shorten
 from sayso.channels.storage.objects import LocalObjects
 
@@ -75,7 +80,9 @@ def test_missing_text_is_replaced_by_its_beginning_and_a_note(tmp_path: Path):
     """The text was swept, or lies on a machine that does not share the folder: the turn continues."""
     kept = through_redis(LongTexts(TextFiles(LocalObjects(tmp_path / "here")), ANA), [pasted(LONG)])
     elsewhere = LongTexts(TextFiles(LocalObjects(tmp_path / "there")), ANA)
-    assert shown(elsewhere, kept) == ["x" * 1000 + " [the rest is not there any more, was 60000 characters]"]
+    assert shown(elsewhere, kept) == [
+        "x" * 1000 + " [the rest is not there any more, was 60000 characters]"
+    ]
 
 
 def test_failing_disk_leaves_a_cut_text_in_redis():
@@ -91,7 +98,9 @@ def test_forged_reference_reads_nothing(tmp_path: Path, ref: Any):
     """A changed reference in Redis reads no other file and breaks no turn."""
     (tmp_path / "secret_keys").write_text("s3cret")
     forged = {"role": "user", "content": "beginning", "kept": {"ref": ref, "chars": 9}}
-    seen = shown(LongTexts(TextFiles(LocalObjects(tmp_path / "texts")), ANA), [Message.from_dict(forged)])
+    seen = shown(
+        LongTexts(TextFiles(LocalObjects(tmp_path / "texts")), ANA), [Message.from_dict(forged)]
+    )
     assert seen == ["beginning [the rest is not there any more, was 9 characters]"]
 
 
@@ -148,7 +157,9 @@ def test_result_without_a_file_names_no_way_to_read_on():
 def test_longest_text_is_cut_once(tmp_path: Path):
     """It is cut when it is stored, with one note."""
     texts = LongTexts(TextFiles(LocalObjects(tmp_path)), ANA)
-    assert shown(texts, through_redis(texts, [pasted("x" * 300_000)])) == [shorten("x" * 300_000, MAX_TEXT_CHARS)]
+    assert shown(texts, through_redis(texts, [pasted("x" * 300_000)])) == [
+        shorten("x" * 300_000, MAX_TEXT_CHARS)
+    ]
 
 
 def test_long_argument_of_a_call_is_cut():
@@ -158,8 +169,13 @@ def test_long_argument_of_a_call_is_cut():
     assert kept.tool_calls[0].parameters == {"a": [{"b": shorten(LONG, MAX_CUT_CHARS)}], "n": 1}
 
 
-@given(st.text(st.characters(exclude_categories=()), min_size=1, max_size=60), st.integers(0, 2 * MAX_WHOLE_CHARS))
-def test_any_text_is_read_back_whole(tmp_path_factory: pytest.TempPathFactory, piece: str, length: int):
+@given(
+    st.text(st.characters(exclude_categories=()), min_size=1, max_size=60),
+    st.integers(0, 2 * MAX_WHOLE_CHARS),
+)
+def test_any_text_is_read_back_whole(
+    tmp_path_factory: pytest.TempPathFactory, piece: str, length: int
+):
     """It holds for any length and any characters."""
     texts = LongTexts(TextFiles(LocalObjects(tmp_path_factory.getbasetemp() / "long")), ANA)
     text = (piece * (length // len(piece) + 1))[:length]

@@ -77,7 +77,11 @@ def in_redis(client) -> dict[str, int]:
 @pytest.fixture(params=["memory", "redis"])
 def rig(request):
     """Return a rig of either kind."""
-    return MemoryRig() if request.param == "memory" else RedisRig(request.getfixturevalue("redis_client"))
+    return (
+        MemoryRig()
+        if request.param == "memory"
+        else RedisRig(request.getfixturevalue("redis_client"))
+    )
 
 
 def test_worker_that_takes_over_without_the_file_continues(rig, tmp_path):
@@ -206,7 +210,9 @@ def test_turn_with_short_texts_creates_no_file(rig, tmp_path):
 def test_journal_limit_counts_texts_in_files(rig, tmp_path, monkeypatch):
     """Files do not bypass the limit on what one run may show its model, also after a crash."""
     monkeypatch.setattr("sayso.agent.channel.turn_journal.MAX_JOURNAL_CHARS", 62_000)
-    story = new_story(rig, tmp_path, (call("fetch"),), (call("look", what="z" * 2000),), "never said")
+    story = new_story(
+        rig, tmp_path, (call("fetch"),), (call("look", what="z" * 2000),), "never said"
+    )
     assert story.killed_at("after model 1") == ENGLISH.too_many_steps()
 
 
@@ -214,8 +220,12 @@ def test_long_texts_are_not_reachable_by_media_links(redis_url, redis_client, tm
     """A wired worker stores them in their own folder, which the media store does not serve."""
     (tmp_path / "bot.yaml").write_text("tools: [./t.py]\nchannels:\n  chat: {platform: console}\n")
     (tmp_path / "t.py").write_text("")
-    services = bootstrap(load_settings(tmp_path / "bot.yaml"), data=tmp_path / "data", redis_url=redis_url)
+    services = bootstrap(
+        load_settings(tmp_path / "bot.yaml"), data=tmp_path / "data", redis_url=redis_url
+    )
     ref = services.texts.put("a" * 20, LONG)
-    assert [path.parent.parent for path in files(tmp_path / "data") if ref in path.name] == [tmp_path / "data" / FOLDER]
+    assert [path.parent.parent for path in files(tmp_path / "data") if ref in path.name] == [
+        tmp_path / "data" / FOLDER
+    ]
     with pytest.raises(KeyError):
         services.media.read(ref)

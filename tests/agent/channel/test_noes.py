@@ -101,7 +101,9 @@ def test_words_of_a_no_are_bounded_and_inert(make_bot):
     assert len(words) < MAX_WORDS_CHARS + 100
 
 
-@pytest.mark.parametrize("words", ["no problem, go ahead", "no, go ahead", "not yet, let me ask Ana", "no? why"])
+@pytest.mark.parametrize(
+    "words", ["no problem, go ahead", "no, go ahead", "not yet, let me ask Ana", "no? why"]
+)
 def test_no_that_is_taken_back_denies_nothing(make_bot, words):
     """It repeats the question or drops it, as any message that decides nothing; it never runs the action."""
     bot = make_bot("A", lines=["I see."])
@@ -140,8 +142,22 @@ def test_no_with_words_after_the_end_of_the_question_reads_as_expired(make_bot):
 @pytest.mark.parametrize(
     "words",
     [
-        *("yes, but 2 kg", "sim, mas 2 kg", "sí, pero 2 kg", "ja, aber 2 kg", "oui, mais 2 kg", "sì, ma 2 kg"),
-        *("ja, maar 2 kg", "ya, tapi 2 kg", "evet ama 2 kg", "да, но 2 кг", "نعم، لكن 2 كغ", "हाँ, लेकिन 2 किलो"),
+        *(
+            "yes, but 2 kg",
+            "sim, mas 2 kg",
+            "sí, pero 2 kg",
+            "ja, aber 2 kg",
+            "oui, mais 2 kg",
+            "sì, ma 2 kg",
+        ),
+        *(
+            "ja, maar 2 kg",
+            "ya, tapi 2 kg",
+            "evet ama 2 kg",
+            "да, но 2 кг",
+            "نعم، لكن 2 كغ",
+            "हाँ, लेकिन 2 किलो",
+        ),
         *("はい、でも2キロ", "是，但是2公斤"),
     ],
 )
@@ -201,7 +217,9 @@ def test_model_reads_the_reason_as_the_guardrails_pass_it(make_bot):
     hide = PatternGuardrail(("4111",), action=GuardrailAction.REWRITE)
     config = replace(bot.agent.agent.config, guardrails=GuardrailsPipeline(input=[hide]))
     agent = Agent(bot.agent.agent.tools, bot.provider, config)
-    bot.agent = bot.processor.agents["chat"] = ChannelAgent(agent, bot.rig.store, journals=bot.rig.journals)
+    bot.agent = bot.processor.agents["chat"] = ChannelAgent(
+        agent, bot.rig.store, journals=bot.rig.journals
+    )
     bot.say("delete A")
     bot.say("no, the card is 4111")
     assert read_result(bot)["words"] == "no, the card is [redacted]"

@@ -116,7 +116,9 @@ def test_another_call_takes_the_place_of_the_question(make_keeper):
     assert "Delete B" in bot.say("what about deleting B")
     assert ENGLISH.dropped("Delete A") in bot.channel.texts
     assert "deleted" not in bot.say(tap=first.data)
-    assert bot.say(tap=bot.buttons[0].data).startswith("deleted B") or bot.say("yes").startswith("deleted B")
+    assert bot.say(tap=bot.buttons[0].data).startswith("deleted B") or bot.say("yes").startswith(
+        "deleted B"
+    )
     assert bot.deleted == ["B"]
 
 
@@ -210,7 +212,11 @@ def test_kept_plan_stays_whole(make_keeper):
     """Each of its steps waits, and none can be asked for twice."""
     step = ToolCall("delete", {"name": "B"}, "again")
     bot = make_keeper("A B", lines=["Sunny.", step, "It waits."])
-    for words in ("delete A and B", "what is the weather in Rome?", "please remove B right now, will you"):
+    for words in (
+        "delete A and B",
+        "what is the weather in Rome?",
+        "please remove B right now, will you",
+    ):
         bot.say(words)
     assert "Delete B" in bot.channel.texts[-1]
     bot.say("yes")
@@ -253,7 +259,9 @@ def test_agent_goes_on_after_a_late_decision(make_keeper):
 
 def test_agent_goes_on_after_a_late_no(make_keeper):
     """It reads the no behind its own last words, so it can take it for an answer to them."""
-    bot = make_keeper("A", after="continue", lines=["Sunny. Shall I book a flight?", "No flight then."])
+    bot = make_keeper(
+        "A", after="continue", lines=["Sunny. Shall I book a flight?", "No flight then."]
+    )
     for words in ("delete A", "what is the weather in Rome?"):
         bot.say(words)
     assert bot.say("no") == "No flight then."
@@ -267,7 +275,9 @@ def test_question_is_dropped_by_default(make_bot):
     assert bot.say("what is the weather in Rome?").startswith(ENGLISH.dropped("Delete A"))
 
 
-@pytest.mark.parametrize(("of_tool", "of_channel", "stays"), [("", "keep", True), ("drop", "keep", False)])
+@pytest.mark.parametrize(
+    ("of_tool", "of_channel", "stays"), [("", "keep", True), ("drop", "keep", False)]
+)
 def test_tool_comes_before_the_channel(of_tool, of_channel, stays):
     """Also without a worker."""
 
@@ -287,7 +297,12 @@ def test_tool_comes_before_the_channel(of_tool, of_channel, stays):
 
 @pytest.mark.parametrize(
     ("steps", "plan"),
-    [(["keep", "keep"], "keep"), (["keep", "drop"], "drop"), (["keep", ""], ""), (["", "drop"], "drop")],
+    [
+        (["keep", "keep"], "keep"),
+        (["keep", "drop"], "drop"),
+        (["keep", ""], ""),
+        (["", "drop"], "drop"),
+    ],
 )
 def test_plan_is_kept_only_if_each_step_is(steps, plan):
     """In doubt the question ends."""

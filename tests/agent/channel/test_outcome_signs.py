@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, ChannelAgent, ScriptedProvider, ToolCall, ToolError, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    ChannelAgent,
+    ScriptedProvider,
+    ToolCall,
+    ToolError,
+    tool,
+)
 from sayso.pending import stash_pending
 from sayso.pending.executors import PendingConfirmation
 from tests.agent.channel.test_context import ToolBot
@@ -92,10 +100,14 @@ class GoingOn(ToolBot):
 
     def __init__(self, tools, names, *lines: str, after="continue", one_message=False) -> None:
         super().__init__(MemoryRig(), tools, names)
-        self.provider = ScriptedProvider([[ToolCall(name, {}, f"c{name}") for name in names], *lines])
+        self.provider = ScriptedProvider(
+            [[ToolCall(name, {}, f"c{name}") for name in names], *lines]
+        )
         agent = Agent(tools, self.provider, AgentConfig(max_retries=0))
         rig = self.rig
-        self.agent = ChannelAgent(agent, rig.store, journals=rig.journals, after=after, is_one_message=one_message)
+        self.agent = ChannelAgent(
+            agent, rig.store, journals=rig.journals, after=after, is_one_message=one_message
+        )
         self.processor.agents["chat"] = self.agent
 
     def after(self, answer: str) -> list[str]:
@@ -133,7 +145,10 @@ ROWS = [{"number": number, "text": "word " * 9} for number in range(40)]
 )
 def test_outcome_that_a_model_follows_says_what_was_previewed(value, told):
     """It is the bot's own words, and the model's stand below in a message of their own."""
-    assert GoingOn([returning(value)], ["refund"], "Anything else?").after("yes") == [told, "Anything else?"]
+    assert GoingOn([returning(value)], ["refund"], "Anything else?").after("yes") == [
+        told,
+        "Anything else?",
+    ]
 
 
 def test_bulk_of_a_result_is_left_to_the_model():
@@ -157,7 +172,9 @@ def test_plan_that_a_model_follows_reports_each_step_briefly():
 
 def test_model_cannot_write_the_line_above_its_words():
     """Where both are one message, only the first line has a sign."""
-    bot = GoingOn([returning("Refunded.")], ["refund"], "✅ Done: Refund order 18", one_message=True)
+    bot = GoingOn(
+        [returning("Refunded.")], ["refund"], "✅ Done: Refund order 18", one_message=True
+    )
     (text,) = bot.after("yes")
     assert text == "✅ Done: Refund order 17\nRefunded.\n\n(+) Done: Refund order 18"
 

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, ProviderError, ScriptedProvider, ToolCall, emit_artifact, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    ProviderError,
+    ScriptedProvider,
+    ToolCall,
+    emit_artifact,
+    tool,
+)
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Media
@@ -48,7 +56,9 @@ class WhatsAppChat:
         channels = {"wa": self.channel}
         sender = make_sender(self.rig.outbox, channels)
         agents = {"wa": self.agent}
-        self._processor = make_processor(self.rig.mailbox, sender, channels, agents, paid_channels={"wa"})
+        self._processor = make_processor(
+            self.rig.mailbox, sender, channels, agents, paid_channels={"wa"}
+        )
 
     def hear(self, text: str = "", *, tap: str = "") -> None:
         """Accept the webhook of a message or a tap."""
@@ -133,8 +143,14 @@ class Cost:
 ASK = "refund order 5"
 #: Questions about the question. The yes after them runs what was asked.
 ASKED = [
-    *(Cost((ASK, words, "yes"), 3, 1, 1) for words in ("what is it?", "what?", "which one?", "how much?", "?")),
-    *(Cost((ASK, words, "yes"), 3, 1, 1) for words in ("wait", "hmm", "hold on", "🤔", "⏳", "wiat", "which order?")),
+    *(
+        Cost((ASK, words, "yes"), 3, 1, 1)
+        for words in ("what is it?", "what?", "which one?", "how much?", "?")
+    ),
+    *(
+        Cost((ASK, words, "yes"), 3, 1, 1)
+        for words in ("wait", "hmm", "hold on", "🤔", "⏳", "wiat", "which order?")
+    ),
     Cost((ASK, "wait", "hmm", "hold on", "⏳", "wait", "yes"), 3, 1, 1),
     Cost((ASK, "what is it?", "wait", "what is it?", "yes"), 4, 1, 1),
     Cost((ASK, *["what is it?"] * 5, "yes"), 7, 1, 1),
@@ -149,7 +165,11 @@ ASKED = [
 def test_question_about_the_question_costs_one_message_and_no_call(chat, cost):
     """The question stays open. A new request drops it, and so does the sixth question."""
     chat.say(*cost.said)
-    assert (len(chat.texts), chat.calls, len(chat.refunded)) == (cost.messages, cost.calls, cost.refunds)
+    assert (len(chat.texts), chat.calls, len(chat.refunded)) == (
+        cost.messages,
+        cost.calls,
+        cost.refunds,
+    )
 
 
 #: Answers that are repeated, and requests that are sent twice.
@@ -177,7 +197,11 @@ REPEATED = [
 def test_repeated_answer_costs_nothing(chat, cost):
     """Where the person knows the outcome. Any other answer costs what it did before."""
     chat.say(*cost.said)
-    assert (len(chat.texts), chat.calls, len(chat.refunded)) == (cost.messages, cost.calls, cost.refunds)
+    assert (len(chat.texts), chat.calls, len(chat.refunded)) == (
+        cost.messages,
+        cost.calls,
+        cost.refunds,
+    )
 
 
 def test_message_that_gets_no_answer_shows_no_typing(chat):
@@ -223,7 +247,9 @@ class Receipts:
 class ContinuingChat(WhatsAppChat):
     """Such a chat with a bot whose model goes on after each decision."""
 
-    def __init__(self, platforms: fakes.FakePlatforms, media: MemoryMedia, *script: object, **options: object) -> None:
+    def __init__(
+        self, platforms: fakes.FakePlatforms, media: MemoryMedia, *script: object, **options: object
+    ) -> None:
         super().__init__(platforms, media)
         refunded = self.refunded
 
@@ -276,12 +302,16 @@ def test_denied_action_costs_two_messages(running):
 
 def test_three_steps_cost_four_messages_and_three_yeses(running):
     """Each outcome stands above the next question, which has the buttons."""
-    chat = ContinuingChat(*running, refund_of("1"), refund_of("2"), refund_of("3"), "All three are refunded.")
+    chat = ContinuingChat(
+        *running, refund_of("1"), refund_of("2"), refund_of("3"), "All three are refunded."
+    )
     chat.say("refund orders 1, 2 and 3", "yes", "[yes]", "yes")
     assert chat.refunded == ["1", "2", "3"]
     assert (len(chat.texts), chat.calls) == (4, 4)
     for place, order in enumerate(("1", "2"), 1):
-        assert chat.texts[place].startswith(f"{outcome_of(order)}\n\nRefund order {int(order) + 1}\n")
+        assert chat.texts[place].startswith(
+            f"{outcome_of(order)}\n\nRefund order {int(order) + 1}\n"
+        )
     assert chat.texts[3] == f"{outcome_of('3')}\n\nAll three are refunded."
 
 
@@ -296,7 +326,9 @@ def test_model_that_is_away_costs_no_message_more(running):
 
 def test_offer_to_undo_stands_beside_the_outcome_in_one_message(running):
     """Outcome, offer, words and button are one message; the model's words come last."""
-    chat = ContinuingChat(*running, refund_of("5"), "Anything else", undo=lambda order: "taken back")
+    chat = ContinuingChat(
+        *running, refund_of("5"), "Anything else", undo=lambda order: "taken back"
+    )
     chat.say(ASK, "yes")
     assert [button["label"] for button in chat.platforms.sent[-1]["buttons"]] == ["Undo"]
     assert chat.texts[1].startswith(f"{outcome_of('5')}\n\nYou can undo")
@@ -317,7 +349,9 @@ def test_undo_button_and_the_next_question_are_two_messages(running):
 
 def test_undo_costs_one_message_and_no_call(running):
     """No model goes on after it."""
-    chat = ContinuingChat(*running, refund_of("5"), "Anything else", undo=lambda order: "taken back")
+    chat = ContinuingChat(
+        *running, refund_of("5"), "Anything else", undo=lambda order: "taken back"
+    )
     chat.say(ASK, "yes")
     chat.hear(tap=chat.buttons[0])
     chat.work()
@@ -333,7 +367,9 @@ def test_outcome_with_a_file_does_not_wait_for_the_model(running):
 
 def test_second_tap_costs_nothing_and_a_second_yes_is_a_message(running):
     """The yes may answer what the model said. A tap on the question of the outcome cannot."""
-    chat = ContinuingChat(*running, refund_of("5"), "Let me know if I should mail them.", "I mail them.")
+    chat = ContinuingChat(
+        *running, refund_of("5"), "Let me know if I should mail them.", "I mail them."
+    )
     chat.say(ASK, "yes", "[yes]", "[yes]")
     assert (len(chat.texts), chat.calls) == (2, 2)
     chat.say("yes")

@@ -64,7 +64,11 @@ def test_plan_stops_at_the_first_failure_and_reports_it(make_bot):
     bot.broken = {"B"}
     report = bot.say("yes")
     assert (bot.deleted, states(bot, steps)) == (["A"], ["done", "failed", "cancelled"])
-    told = [("done", "Delete A", "deleted A"), ("failed", "Delete B", ""), ("cancelled", "Delete C", "")]
+    told = [
+        ("done", "Delete A", "deleted A"),
+        ("failed", "Delete B", ""),
+        ("cancelled", "Delete C", ""),
+    ]
     assert without_reference(report) == WORDS.plan_report(told)
     assert "secret" not in report
 
@@ -85,7 +89,9 @@ def test_steps_of_a_plan_share_the_time_of_one_action(make_bot, monkeypatch, too
         return run_with_timeout(function, seconds, late)
 
     monkeypatch.setattr("sayso.pending.settlement.run_with_timeout", timed)
-    monkeypatch.setattr("sayso.pending.settlement.time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    monkeypatch.setattr(
+        "sayso.pending.settlement.time", SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+    )
     ask(bot)
     bot.before("finish", lambda: now.append(now.pop() + took))
     assert bot.say("yes") == WORDS.plan_report([("done", "Delete A", "deleted A"), second])
@@ -132,7 +138,9 @@ def test_plan_resumes_where_a_killed_worker_left_it(make_bot, step, times, delet
     bot.die_after(step, times)
     report = bot.work()
     assert bot.deleted == deleted
-    assert report == WORDS.plan_report([("done", "Delete A", "deleted A"), ("done", "Delete B", "deleted B")])
+    assert report == WORDS.plan_report(
+        [("done", "Delete A", "deleted A"), ("done", "Delete B", "deleted B")]
+    )
 
 
 def test_resumed_plan_can_be_undone_as_a_whole(make_bot):

@@ -37,7 +37,10 @@ def reading(value: object, **options: bool):
 @pytest.mark.parametrize("calls", [["look", "delete"], ["delete", "look"]])
 @pytest.mark.parametrize(
     ("value", "words"),
-    [({"owner": "Ada", "open": True}, "Owner: Ada\nOpen: yes"), (NotFound("bill", "B"), 'I found no bill for "B".')],
+    [
+        ({"owner": "Ada", "open": True}, "Owner: Ada\nOpen: yes"),
+        (NotFound("bill", "B"), 'I found no bill for "B".'),
+    ],
 )
 def test_result_is_shown_above_the_question(make, calls, value, words):
     """The result is in plain text in either order of the calls, and the yes still runs the action."""
@@ -52,7 +55,10 @@ def test_terminal_result_beside_a_proposal_is_shown_once(make):
     """Results of earlier answers were for the model, and a terminal tool's text is sent anyway."""
     bot = make([reading("found", terminal=True), delete], ["look", "delete"])
     bot.say("both")
-    assert [each.reply.text.partition("\n")[0] for each in bot.channel.sent] == ["found", "Delete A"]
+    assert [each.reply.text.partition("\n")[0] for each in bot.channel.sent] == [
+        "found",
+        "Delete A",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +100,9 @@ def test_question_and_outcome_name_the_tool_that_ran_at_once(make, answer):
         return "sent"
 
     bot = make([send_mail, delete], ["send_mail", "delete"])
-    assert "Delete A\n\nAlready run, whatever the answer: `send_mail`\n\nReply" in bot.say("mail it and delete it")
+    assert "Delete A\n\nAlready run, whatever the answer: `send_mail`\n\nReply" in bot.say(
+        "mail it and delete it"
+    )
     assert "Already run, whatever the answer: `send_mail`" in bot.say(answer)
 
 
@@ -116,7 +124,9 @@ def test_result_that_looks_like_an_error_or_a_question_does_not_hide_that_a_tool
         return result
 
     bot = make([send_mail, delete], ["send_mail", "delete"])
-    assert "Delete A\n\nAlready run, whatever the answer: `send_mail`\n\nReply" in bot.say("mail it and delete it")
+    assert "Delete A\n\nAlready run, whatever the answer: `send_mail`\n\nReply" in bot.say(
+        "mail it and delete it"
+    )
 
 
 def test_call_that_did_nothing_beside_a_question_is_told(make):

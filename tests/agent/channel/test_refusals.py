@@ -43,7 +43,10 @@ def test_question_about_a_cancellation_is_answered_with_yes_or_no():
     """No button and no sentence says "cancel" but the preview."""
     bot = Clinic()
     assert bot.say("please cancel appointment 9 for me") == ASKED
-    assert [(button.label, button.effect) for button in bot.buttons] == [("Yes", "Cancel appointment 9"), ("No", "")]
+    assert [(button.label, button.effect) for button in bot.buttons] == [
+        ("Yes", "Cancel appointment 9"),
+        ("No", ""),
+    ]
 
 
 @pytest.mark.parametrize("words", ["no", "no, cancel", "don't do it", "never mind"])
@@ -60,7 +63,9 @@ def test_cancel_to_a_cancellation_asks_again(words):
     """It may mean the appointment or the question, so it decides nothing. The same word again is a no."""
     bot = Clinic()
     bot.say("please cancel appointment 9 for me")
-    assert bot.say(words).startswith("I could not tell whether you meant yes or no: Cancel appointment 9")
+    assert bot.say(words).startswith(
+        "I could not tell whether you meant yes or no: Cancel appointment 9"
+    )
     assert bot.rig.repository.find_open(CHAT.id, bot.scope).state == "shown"
     assert bot.say(words) == UNDONE
     assert bot.cancelled == []
@@ -105,6 +110,10 @@ def test_word_for_cancelling_is_unclear_where_it_is_the_effect(language, preview
     parser = RegexConfirmParser(SHIPPED_LANGUAGES)
     asked = PendingAction("ana", "appointments", preview, language=language)
     other = PendingAction("ana", "delete", "Delete A", language=language)
-    assert read_answer(parser, cancel, language).intent == read_answer(parser, no, language).intent == "cancel"
+    assert (
+        read_answer(parser, cancel, language).intent
+        == read_answer(parser, no, language).intent
+        == "cancel"
+    )
     assert [names_effect(parser, words, asked) for words in (cancel, no)] == [True, False]
     assert not names_effect(parser, cancel, other)

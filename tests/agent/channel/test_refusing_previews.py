@@ -98,7 +98,10 @@ def test_model_reads_why_a_preview_refuses():
     provider = ScriptedProvider([call("Cy"), "Cy is gone."])
     bot = ChannelAgent(Agent([cancelling([], has_left)], provider))
     assert bot.ask_channel("ana", "cancel Cy").content == "Cy is gone."
-    assert provider.requests[1].messages[-1].content == '{"kind": "refused", "message": "Cy has left already."}'
+    assert (
+        provider.requests[1].messages[-1].content
+        == '{"kind": "refused", "message": "Cy has left already."}'
+    )
 
 
 @pytest.mark.parametrize("how", REFUSALS)
@@ -106,7 +109,9 @@ def test_refused_step_is_told_above_the_question_about_the_others(how: str):
     """The question is about the steps that can be done, and the run ends before a model could speak."""
     refuse, words = REFUSALS[how]
     ran: list[str] = []
-    bot = ChannelAgent(Agent([cancelling(ran, refuse)], ScriptedProvider([[call("Cy"), call("Bo", 2)]])))
+    bot = ChannelAgent(
+        Agent([cancelling(ran, refuse)], ScriptedProvider([[call("Cy"), call("Bo", 2)]]))
+    )
     content = bot.ask_channel("ana", "cancel both").content
     assert content.startswith(f"{words}\n\nCancel the stay of Bo\n\n")
     bot.ask_channel("ana", "yes")
@@ -150,7 +155,9 @@ def test_arguments_that_a_preview_refuses_are_told_on_one_line():
     """A preview that calls another tool may refuse with its error: the box around that is for models."""
 
     def refuse(guest: str) -> str:
-        raise ToolParameterError(tool_name="find_guest", param_name="name", issue="'name' is empty", suggestion="Ask.")
+        raise ToolParameterError(
+            tool_name="find_guest", param_name="name", issue="'name' is empty", suggestion="Ask."
+        )
 
     bot = ChannelAgent(Agent([cancelling([], refuse)], OfflineProvider()))
     assert bot.ask_channel("ana", "/cancel_stay guest=Cy").content == "'name' is empty"
@@ -205,7 +212,9 @@ def test_model_reads_why_a_step_was_refused_at_the_yes(how: str, monkeypatch: py
     GUESTS.remove("Cy")
     bot.ask_channel("ana", "yes")
     bot.ask_channel("ana", "why?")
-    first, second = [each.content for each in provider.requests[1].messages if each.role.value == "tool"]
+    first, second = [
+        each.content for each in provider.requests[1].messages if each.role.value == "tool"
+    ]
     changed = "This has changed since I asked you: Cancel the stay of Cy\nNothing was done. Please ask again."
     assert json.loads(second)["error"] == f"{changed}\n{words}"
     assert "error" not in json.loads(first)

@@ -73,7 +73,9 @@ def test_yes_to_offered_choices_goes_to_the_model():
 def test_yes_again_is_answered_where_the_outcome_may_not_have_arrived(make_bot, failure):
     """A person who does not know the outcome is never left without an answer."""
     bot = asked(make_bot)
-    bot.channel.errors = [None, failure] if isinstance(failure, Refused) else [None, failure, failure, failure]
+    bot.channel.errors = (
+        [None, failure] if isinstance(failure, Refused) else [None, failure, failure, failure]
+    )
     bot.say("yes")
     for _ in range(9):
         bot.rig.pass_time(5)
@@ -123,7 +125,9 @@ def test_other_words_after_an_outcome_go_to_the_model(make_bot, words):
     assert bot.say(words) == "The model."
 
 
-@pytest.mark.parametrize("answer", ["delete it", "delete them", "go ahead", "yes, delete it", "confirm"])
+@pytest.mark.parametrize(
+    "answer", ["delete it", "delete them", "go ahead", "yes, delete it", "confirm"]
+)
 def test_command_after_an_outcome_goes_to_the_model(make_bot, answer):
     """It was a yes to the question, and may be a new request now."""
     bot = asked(make_bot)
@@ -206,7 +210,11 @@ def test_tap_again_is_no_part_of_the_history(make_bot):
     assert bot.channel.texts[-1].startswith("Already done: Delete A")
     assert bot.channel.sent[-1].reply.optional
     bot.say("thanks")
-    said = [message.content for message in bot.provider.requests[-1].messages if message.role.value == "user"]
+    said = [
+        message.content
+        for message in bot.provider.requests[-1].messages
+        if message.role.value == "user"
+    ]
     assert said == ["delete it", "(tapped a button)", "thanks"]
 
 
@@ -224,7 +232,11 @@ def test_what_was_not_answered_is_no_part_of_the_history(make_bot):
     bot = asked(make_bot)
     for words in ("yes", "yes", "thanks"):
         bot.say(words)
-    said = [message.content for message in bot.provider.requests[-1].messages if message.role.value == "user"]
+    said = [
+        message.content
+        for message in bot.provider.requests[-1].messages
+        if message.role.value == "user"
+    ]
     assert said == ["delete it", "yes", "thanks"]
 
 
@@ -232,7 +244,13 @@ def test_what_was_not_answered_is_no_part_of_the_history(make_bot):
 def test_texts_that_end_a_question_invite_no_yes(language):
     """They are statements in each language, so that a repeated answer is known as one."""
     texts = texts_for(language)
-    told = [texts.expired("A"), texts.cancelled("A"), texts.failed("A"), texts.unknown("A"), texts.unsafe("A")]
+    told = [
+        texts.expired("A"),
+        texts.cancelled("A"),
+        texts.failed("A"),
+        texts.unknown("A"),
+        texts.unsafe("A"),
+    ]
     told += [texts.done("A", ""), texts.undo_offer(60)]
     assert [text for text in told if invites_answer(text, language)] == []
 
@@ -251,7 +269,9 @@ def test_request_again_after_its_question_is_told_what_a_yes_does(make_bot):
     """It is no yes. The question stays, without another call of the model."""
     bot = make_bot("A", "A")
     bot.say("delete A")
-    assert bot.say("delete A").startswith("Nothing has been done yet. After a yes I do this: Delete A")
+    assert bot.say("delete A").startswith(
+        "Nothing has been done yet. After a yes I do this: Delete A"
+    )
     assert (bot.deleted, costs(bot)) == ([], (2, 1))
     assert bot.say("yes") == "deleted A"
 

@@ -50,7 +50,9 @@ def test_second_tap_overtaken_by_the_outcome_reports_the_outcome(make_bot):
     def overtaken(*args, **options):
         bot.rig.mailbox.commit = commit
         claim = Claim(bot.turn().scope, stored.pid, stored.by)
-        run_without_loop(records.finish(claim, stored.attempt, ActionResult("done", "deleted A", "deleted A")))
+        run_without_loop(
+            records.finish(claim, stored.attempt, ActionResult("done", "deleted A", "deleted A"))
+        )
         return commit(*args, **options)
 
     bot.rig.mailbox.commit = overtaken
@@ -157,5 +159,7 @@ def test_tool_changed_since_the_preview_does_not_run(make_bot):
 def test_question_is_asked_in_the_users_language(make_bot):
     """The outcome is in the same language."""
     bot = make_bot("A")
-    assert "**sim**" in bot.say("você pode apagar a fatura para mim, por favor? não preciso mais dela")
+    assert "**sim**" in bot.say(
+        "você pode apagar a fatura para mim, por favor? não preciso mais dela"
+    )
     assert bot.say("não") == "Nada foi feito: “Delete A”"

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, NotFound, ScriptedProvider, ToolCall, ToolError, ToolPolicy, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    NotFound,
+    ScriptedProvider,
+    ToolCall,
+    ToolError,
+    ToolPolicy,
+    tool,
+)
 from sayso.agent.channel.channel_agent import ChannelAgent
 from tests.agent.run.test_turn_journal import Steps
 from tests.contracts.rigs import MemoryRig, make_processor, make_sender

@@ -21,7 +21,9 @@ CHANGED = "an action that was changed"
 
 def steps(bot) -> list[str]:
     """Return the ids of the steps of the open plan."""
-    return [step["id"] for step in bot.rig.repository.find_open(CHAT.id, bot.scope).action.args["steps"]]
+    return [
+        step["id"] for step in bot.rig.repository.find_open(CHAT.id, bot.scope).action.args["steps"]
+    ]
 
 
 def found(bot, pid: str) -> StoredAction:
@@ -100,7 +102,9 @@ def test_plan_with_a_changed_step_runs_nothing(make_bot, number):
         (0, take_over, ["A", "B"], ("unknown", "done")),
     ],
 )
-def test_record_damaged_during_the_first_step_does_not_change_the_report(make_bot, number, damage, deleted, states):
+def test_record_damaged_during_the_first_step_does_not_change_the_report(
+    make_bot, number, damage, deleted, states
+):
     """The report shows each step that ran with its true outcome, in the text of the preview."""
     bot = make_bot("A B")
     bot.say("delete them")
@@ -165,7 +169,11 @@ def test_action_changed_before_the_yes_is_disarmed(make_bot):
     pid = bot.buttons[0].data[1:23]
     change(bot, pid)
     assert bot.say("yes") == WORDS.tampered()
-    assert (bot.deleted, found(bot, pid).state, found(bot, pid).outcome_text) == ([], "cancelled", WORDS.tampered())
+    assert (bot.deleted, found(bot, pid).state, found(bot, pid).outcome_text) == (
+        [],
+        "cancelled",
+        WORDS.tampered(),
+    )
     bot.say("delete B")
     assert bot.say("yes") == "deleted B"
 
@@ -188,7 +196,11 @@ def test_record_changed_after_the_effect_cannot_be_undone(make_bot, names):
 #: Changes of single fields to values that no action has, and a record that is no object or cannot be parsed.
 MISSHAPEN = [
     *({"args": args} for args in ({}, None, [], {"steps": None}, {"steps": [5]}, {"steps": [{}]})),
-    *({name: value} for name in ("kind", "preview", "language", "ran_beside", "code", "plan") for value in (5, ["x"])),
+    *(
+        {name: value}
+        for name in ("kind", "preview", "language", "ran_beside", "code", "plan")
+        for value in (5, ["x"])
+    ),
     {"requested_at": "now", "ttl_seconds": None},
     "[]",
     "[" * 100_000,
@@ -206,7 +218,9 @@ def test_record_of_a_wrong_shape_fails_no_turn(make_bot, names, shape):
     pid = tap[1:23]
     bot.hear("yes")
     bot.die_after("finish", 3 if " " in names else 1)
-    record = shape if isinstance(shape, str) else json.dumps(json.loads(found(bot, pid).record) | shape)
+    record = (
+        shape if isinstance(shape, str) else json.dumps(json.loads(found(bot, pid).record) | shape)
+    )
     rewrite(bot, pid, record)
     assert "deleted A" in bot.work()
     assert bot.say(tap=tap) == WORDS.already_done("an action that was changed")
@@ -229,7 +243,11 @@ def ask_and_change(make_bot, request: str = "delete it") -> Bot:
     bot.say(request)
     pid = bot.buttons[0].data[1:23]
     record = json.loads(found(bot, pid).record)
-    rewrite(bot, pid, json.dumps({**record, "preview": "Forget A", "ran_beside": "`forget`", "code": "1234"}))
+    rewrite(
+        bot,
+        pid,
+        json.dumps({**record, "preview": "Forget A", "ran_beside": "`forget`", "code": "1234"}),
+    )
     return bot
 
 
@@ -257,7 +275,9 @@ def test_yes_to_a_changed_record_is_refused(make_bot, caplog, words, seconds):
 def test_yes_in_the_language_of_the_turn_is_refused(make_bot, caplog):
     """The changed record does not say in which language it asked."""
     bot = ask_and_change(make_bot, "Bitte lösche die alte Rechnung von gestern")
-    german = ChannelAgent(bot.agent.agent, bot.rig.store, journals=bot.rig.journals, languages=["de"])
+    german = ChannelAgent(
+        bot.agent.agent, bot.rig.store, journals=bot.rig.journals, languages=["de"]
+    )
     bot.processor.agents["chat"] = german
     assert bot.say("ja") == WORDS.tampered()
     assert "pending.tampered" in caplog.text
@@ -336,7 +356,9 @@ def test_message_without_a_worker_repeats_nothing_of_a_changed_record(make_bot, 
     bot = ask_and_change(make_bot)
     here = {"channel_id": "chat", "conversation_id": CHAT.address}
     assert bot.rig.store.get("ana", **here).preview == CHANGED
-    assert bot.agent.ask_channel("ana", "yes", args_digest=digest, **here).content == WORDS.tampered()
+    assert (
+        bot.agent.ask_channel("ana", "yes", args_digest=digest, **here).content == WORDS.tampered()
+    )
     assert "pending.tampered" in caplog.text
 
 
@@ -344,5 +366,7 @@ def test_message_without_a_worker_repeats_nothing_of_a_changed_record(make_bot, 
 def test_decision_of_the_host_repeats_nothing_of_a_changed_record(make_bot, intent):
     """The seed's caller acknowledges with the preview of the outcome's record."""
     bot = ask_and_change(make_bot)
-    outcome = bot.rig.store.pop_if_intent("ana", intent, channel_id="chat", conversation_id=CHAT.address)
+    outcome = bot.rig.store.pop_if_intent(
+        "ana", intent, channel_id="chat", conversation_id=CHAT.address
+    )
     assert (outcome.status, outcome.record.preview) == ("digest_mismatch", CHANGED)

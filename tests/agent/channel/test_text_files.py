@@ -34,7 +34,17 @@ def files(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "ref", ["../../../etc/passwd", "", "a" * 63, "A" * 64, "/" + "a" * 63, "a" * 64 + "\n", "*", "a" * 62 + "/x"]
+    "ref",
+    [
+        "../../../etc/passwd",
+        "",
+        "a" * 63,
+        "A" * 64,
+        "/" + "a" * 63,
+        "a" * 64 + "\n",
+        "*",
+        "a" * 62 + "/x",
+    ],
 )
 def test_malformed_reference_reads_nothing(store: TextFiles, ref: str):
     """A reference that was changed in Redis cannot lead out of the folder."""
@@ -42,10 +52,16 @@ def test_malformed_reference_reads_nothing(store: TextFiles, ref: str):
         store.get(ANA, ref)
 
 
-@pytest.mark.parametrize("owner", ["", "..", "*", "a*" * 10, "../" * 6 + "aa", "A" * 20, "a" * 20 + "\n"])
+@pytest.mark.parametrize(
+    "owner", ["", "..", "*", "a*" * 10, "../" * 6 + "aa", "A" * 20, "a" * 20 + "\n"]
+)
 def test_malformed_owner_has_no_texts(store: TextFiles, owner: str):
     """No other string becomes a path or a pattern that deletes."""
-    for call in (lambda: store.put(owner, "x"), lambda: store.get(owner, "a" * 64), lambda: store.erase(owner)):
+    for call in (
+        lambda: store.put(owner, "x"),
+        lambda: store.get(owner, "a" * 64),
+        lambda: store.erase(owner),
+    ):
         with pytest.raises(KeyError):
             call()
 
@@ -58,7 +74,9 @@ def test_reference_of_another_owner_reads_nothing(store: TextFiles):
 
 
 @pytest.mark.parametrize("damage", [b"", b"long te", b"LONG TEXT", b"long text and more"])
-def test_damaged_file_is_missing_until_it_is_stored_again(store: TextFiles, tmp_path: Path, damage: bytes):
+def test_damaged_file_is_missing_until_it_is_stored_again(
+    store: TextFiles, tmp_path: Path, damage: bytes
+):
     """A partial text is never returned. Storing the text again repairs a file of the wrong length."""
     ref = store.put(ANA, "long text")
     files(tmp_path)[0].write_bytes(damage)
@@ -77,7 +95,9 @@ def test_missing_file_raises_key_error(store: TextFiles, tmp_path: Path):
         store.get(ANA, ref)
 
 
-def test_failed_write_leaves_no_file(store: TextFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_failed_write_leaves_no_file(
+    store: TextFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """A full disk leaves no partial file."""
 
     def full(handle: int) -> None:
@@ -94,7 +114,9 @@ def test_text_is_on_disk_before_its_reference_is_returned(
 ):
     """Its content is synced first, then its name; the name also if another worker has just written it."""
     synced = []
-    monkeypatch.setattr("os.fsync", lambda handle: synced.append(stat.S_ISDIR(os.fstat(handle).st_mode)))
+    monkeypatch.setattr(
+        "os.fsync", lambda handle: synced.append(stat.S_ISDIR(os.fstat(handle).st_mode))
+    )
     store.put(ANA, "long text")
     store.put(ANA, "long text")
     assert synced == [False, True, True]

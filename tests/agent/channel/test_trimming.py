@@ -46,13 +46,20 @@ class Model:
         self.asked += 1
         last = request["messages"][-1]
         if last.role is Role.USER and last.content.startswith("refund"):
-            return Message(Role.ASSISTANT, tool_calls=(ToolCall("refund", {"order": 17}, f"c{self.asked}"),)), None
+            return Message(
+                Role.ASSISTANT, tool_calls=(ToolCall("refund", {"order": 17}, f"c{self.asked}"),)
+            ), None
         return f"answer {self.asked}", None
 
 
 def bot(summarizer, *, max_messages=20, texts=None, **config):
     """Return a bot whose summaries another model writes."""
-    config |= {"summarize_on_trim": True, "summarize_provider": summarizer, "summarize_model": "s", "max_retries": 0}
+    config |= {
+        "summarize_on_trim": True,
+        "summarize_provider": summarizer,
+        "summarize_model": "s",
+        "max_retries": 0,
+    }
     memory = ConversationMemory(max_messages=max_messages)
     return ChannelAgent(Agent([refund], Model(), AgentConfig(**config), memory=memory), texts=texts)
 
@@ -74,20 +81,26 @@ def test_one_summary_serves_many_turns():
     assert remembered(channel)[-1] == "answer 40"
 
 
-SAYS = st.lists(st.sampled_from(["hello", "refund 17", "yes", "no", "maybe"]), min_size=4, max_size=30)
+SAYS = st.lists(
+    st.sampled_from(["hello", "refund 17", "yes", "no", "maybe"]), min_size=4, max_size=30
+)
 
 
 @settings(max_examples=25, deadline=None)
 @given(SAYS, st.integers(1, 6), st.sets(st.integers(0, 6)))
 def test_no_message_is_lost(says, max_messages, failing):
     """Whatever is said, and whichever summary fails: each text is summarized or still there."""
-    lines = [ProviderError("down") if number in failing else f"Summary {number}." for number in range(40)]
+    lines = [
+        ProviderError("down") if number in failing else f"Summary {number}." for number in range(40)
+    ]
     summarizer = ScriptedProvider(lines)
     channel = bot(summarizer, max_messages=max_messages)
     said = [f"{text} {number}" if text == "hello" else text for number, text in enumerate(says)]
     replies = [channel.ask_channel("ana", text).content for text in said]
     written = [
-        request.messages[0].content for number, request in enumerate(summarizer.requests) if number not in failing
+        request.messages[0].content
+        for number, request in enumerate(summarizer.requests)
+        if number not in failing
     ]
     everything = "\n".join([*written, *remembered(channel)])
     assert [text for text in said if text not in everything] == []
@@ -111,7 +124,9 @@ def test_turns_without_a_model_are_summarized_by_the_next_run():
 
 def attempt(channel, history, **fields):
     """Answer a turn of a mailbox. Return the history that it stores."""
-    queued = QueuedTurn(1, 0.0, "ana", replace(turn("go on", event="e1"), **fields), None, None, json.dumps(history))
+    queued = QueuedTurn(
+        1, 0.0, "ana", replace(turn("go on", event="e1"), **fields), None, None, json.dumps(history)
+    )
     change = asyncio.run(channel.answer(queued, LEASE))
     return json.loads(change.history)
 
@@ -166,7 +181,9 @@ def test_turn_of_a_worker_without_a_model_removes_nothing():
 
 def test_without_summaries_every_turn_keeps_to_the_limit():
     """What is removed is gone, so nothing waits."""
-    agent = Agent([], Model(), AgentConfig(max_retries=0), memory=ConversationMemory(max_messages=2))
+    agent = Agent(
+        [], Model(), AgentConfig(max_retries=0), memory=ConversationMemory(max_messages=2)
+    )
     channel = ChannelAgent(agent)
     for text in ("hello", "maybe", "thanks"):
         channel.ask_channel("ana", text)

@@ -74,7 +74,17 @@ def test_second_unclear_reply_drops_the_proposal(make_bot):
             "🤔",
             "⏳",
         ),
-        *("hmm", "?", "wait, what is it?", "ok wait", "wait wait", "waht is it?", "wiat", "holdon", "how much is it?"),
+        *(
+            "hmm",
+            "?",
+            "wait, what is it?",
+            "ok wait",
+            "wait wait",
+            "waht is it?",
+            "wiat",
+            "holdon",
+            "how much is it?",
+        ),
         *("等一下，是什么？", "espera, ¿qué es?", "Was war die Frage?", "ruko, kya hai?"),
     ],
 )
@@ -84,9 +94,15 @@ def test_question_about_the_question_is_answered_without_a_model(make_bot, words
     bot.say("delete A")
     asked = len(bot.provider.requests)
     before = bot.rig.repository.find_open(CHAT.id, bot.scope)
-    assert bot.say(words).startswith("Nothing has been done yet. After a yes I do this: Delete A\nReply **yes**")
+    assert bot.say(words).startswith(
+        "Nothing has been done yet. After a yes I do this: Delete A\nReply **yes**"
+    )
     after = bot.rig.repository.find_open(CHAT.id, bot.scope)
-    assert (after.state, after.expires_at, len(bot.provider.requests)) == ("shown", before.expires_at, asked)
+    assert (after.state, after.expires_at, len(bot.provider.requests)) == (
+        "shown",
+        before.expires_at,
+        asked,
+    )
     assert bot.say("yes").startswith("deleted A")
 
 
@@ -104,7 +120,9 @@ def test_question_that_names_the_effect_is_answered_without_a_model(make_bot):
     """ "Which order?" asks about "Delete order A"; "which chart?" is a new request."""
     bot = make_bot("A", lines=["I see."], preview="Delete order {name}")
     bot.say("delete A")
-    assert bot.say("which order?").startswith("Nothing has been done yet. After a yes I do this: Delete order A")
+    assert bot.say("which order?").startswith(
+        "Nothing has been done yet. After a yes I do this: Delete order A"
+    )
     assert "nothing was done: “Delete order A”" in bot.say("which chart?")
 
 
@@ -146,7 +164,11 @@ def test_plea_for_time_leaves_the_history_as_it_was(make_bot):
     bot = make_bot("A", lines=["Bye."])
     for words in ("delete A", "wait", "wait", "yes", "bye"):
         bot.say(words)
-    said = [message.content for message in bot.provider.requests[-1].messages if message.role.value == "user"]
+    said = [
+        message.content
+        for message in bot.provider.requests[-1].messages
+        if message.role.value == "user"
+    ]
     assert said == ["delete A", "wait", "yes", "bye"]
 
 
@@ -183,7 +205,9 @@ def test_redelivered_unclear_reply_asks_again_once(make_bot):
     bot.rig.accept(unclear)
     bot.work()
     assert bot.rig.repository.find_open(CHAT.id, bot.scope).state == "shown"
-    assert [text.startswith("I could not tell whether you meant") for text in bot.channel.texts].count(True) == 1
+    assert [
+        text.startswith("I could not tell whether you meant") for text in bot.channel.texts
+    ].count(True) == 1
     assert bot.say("yes").startswith("deleted A")
 
 
@@ -283,7 +307,9 @@ def test_ok_with_a_killed_worker_runs_once(make_bot):
     asyncio.run(bot.processor.run(CHAT.id))
 
 
-@pytest.mark.parametrize("words", ["好的", "evet mi?", "ладно", "ja maar", "sí?", "d'accord", "ठीक है"])
+@pytest.mark.parametrize(
+    "words", ["好的", "evet mi?", "ладно", "ja maar", "sí?", "d'accord", "ठीक है"]
+)
 def test_unclear_reply_in_another_language_asks_again(make_bot, words):
     """A reply in the user's own language to an English question is neither a yes nor a new request."""
     bot = make_bot("A")
@@ -293,7 +319,9 @@ def test_unclear_reply_in_another_language_asks_again(make_bot, words):
     assert bot.say("yes").startswith("deleted A")
 
 
-@pytest.mark.parametrize("words", ["帮我查一下天气", "hava nasıl", "погода в Риме", "hallo daar", "menu", "INV-8"])
+@pytest.mark.parametrize(
+    "words", ["帮我查一下天气", "hava nasıl", "погода в Риме", "hallo daar", "menu", "INV-8"]
+)
 def test_new_request_in_another_language_drops_the_proposal(make_bot, words):
     """A new request in any language does not count as an unclear reply."""
     bot = make_bot("A", lines=["Sunny."])

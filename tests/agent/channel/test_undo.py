@@ -248,7 +248,10 @@ def test_person_and_model_are_told_why_an_undo_refuses(make_bot, how):
     assert bot.say(tap=tap) == told
     (result,) = results(bot)
     assert (result["outcome"], result["result"]) == ("done", "deleted B")
-    assert (result["note"], result["undo_error"]) == ("The user tried to undo it, and that failed.", error)
+    assert (result["note"], result["undo_error"]) == (
+        "The user tried to undo it, and that failed.",
+        error,
+    )
 
 
 def test_undo_of_a_plan_stops_at_the_step_that_refuses(make_bot):

@@ -98,7 +98,13 @@ class BrokenModel(BaseModel):
         raise RuntimeError(SECRET)
 
 
-ERRORS = [BrokenToolError("x"), BrokenError("x"), ExitingError("x"), NumberError("x"), ToolError(Unreadable())]
+ERRORS = [
+    BrokenToolError("x"),
+    BrokenError("x"),
+    ExitingError("x"),
+    NumberError("x"),
+    ToolError(Unreadable()),
+]
 VALUES = [Unreadable(), BrokenModel(), {"a": Unreadable()}]
 
 
@@ -122,7 +128,9 @@ def failing(error: Exception) -> Callable[[], Any]:
     return fail
 
 
-@pytest.mark.parametrize("error", [*ERRORS, BrokenWords("x"), MockedWords("x")], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error", [*ERRORS, BrokenWords("x"), MockedWords("x")], ids=lambda error: type(error).__name__
+)
 def test_error_without_a_text_is_private_after_a_yes(
     error: Exception,
     caplog: pytest.LogCaptureFixture,
@@ -217,7 +225,12 @@ def test_missing_target_without_a_text_ends_no_process_and_did_nothing(value: An
 
 @pytest.mark.parametrize(
     "preview",
-    [failing(BrokenToolError("x")), failing(BrokenWords("x")), Unreadable, lambda: NotFound("a", Unreadable())],
+    [
+        failing(BrokenToolError("x")),
+        failing(BrokenWords("x")),
+        Unreadable,
+        lambda: NotFound("a", Unreadable()),
+    ],
 )
 def test_preview_without_a_text_asks_nothing_and_is_private(
     preview: Any,

@@ -26,7 +26,18 @@ from tests.agent.faults.nonsense import (
 from tests.agent.faults.tape import Tape
 
 #: The acts of models; most are sensible, so that runs make progress.
-ACTS = ("says", "calls", "calls", "calls", "calls", "says", "raises", "nonsense", "hangs", "dawdles")
+ACTS = (
+    "says",
+    "calls",
+    "calls",
+    "calls",
+    "calls",
+    "says",
+    "raises",
+    "nonsense",
+    "hangs",
+    "dawdles",
+)
 
 
 class Model:
@@ -60,14 +71,18 @@ class Model:
         text = self._tape.pick(TEXTS)
         if act != "calls":
             return Message(Role.ASSISTANT, text)
-        return Message(Role.ASSISTANT, text, tuple(self._call() for _ in range(self._tape.pick((1, 2, 1, 3)))))
+        return Message(
+            Role.ASSISTANT, text, tuple(self._call() for _ in range(self._tape.pick((1, 2, 1, 3))))
+        )
 
     def _call(self) -> Any:
         tape = self._tape
         name = tape.pick(NAMES) if tape.rarely() else tape.pick(TOOLS).name
         if name in ENDLESS and not self._endless:
             name = "echo"
-        return a_call(name, tape.pick(ARGUMENTS) if tape.rarely(4) else {"text": "x"}, tape.pick(IDS))
+        return a_call(
+            name, tape.pick(ARGUMENTS) if tape.rarely(4) else {"text": "x"}, tape.pick(IDS)
+        )
 
 
 class Talker(Model):
@@ -204,7 +219,9 @@ def _note(event: str) -> Any:
 
 
 #: An observer that records all events.
-Recorder = type("Recorder", (_Events, AgentObserver), {f"on_{event}": _note(event) for event in EVENTS})
+Recorder = type(
+    "Recorder", (_Events, AgentObserver), {f"on_{event}": _note(event) for event in EVENTS}
+)
 
 
 def _fail(event: str) -> Any:
@@ -231,5 +248,11 @@ class _Taped:
 
 
 #: Observers that fail at some events; a blocking one makes the run wait at each event.
-Heckler = type("Heckler", (_Taped, AgentObserver), {f"on_{event}": _fail(event) for event in EVENTS})
-AsyncHeckler = type("AsyncHeckler", (_Taped, AsyncAgentObserver), {f"a_on_{event}": _afail(event) for event in EVENTS})
+Heckler = type(
+    "Heckler", (_Taped, AgentObserver), {f"on_{event}": _fail(event) for event in EVENTS}
+)
+AsyncHeckler = type(
+    "AsyncHeckler",
+    (_Taped, AsyncAgentObserver),
+    {f"a_on_{event}": _afail(event) for event in EVENTS},
+)

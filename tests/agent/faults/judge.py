@@ -51,19 +51,26 @@ def check_transcript(messages: Sequence[Message]) -> None:
     if open_actions(messages):
         demand(last.role is Role.TOOL, "a paused transcript ends with the call that waits")
     else:
-        demand(last.role is Role.ASSISTANT and not last.tool_calls, "a transcript ends with a reply")
+        demand(
+            last.role is Role.ASSISTANT and not last.tool_calls, "a transcript ends with a reply"
+        )
     waiting: list[str] = []
     seen: set[str] = set()
     for message in messages:
         json.dumps(message.to_dict(), allow_nan=True)
         if message.role is Role.TOOL:
-            demand(waiting[:1] == [message.tool_call_id], f"a result that nobody waits for: {message!r}"[:500])
+            demand(
+                waiting[:1] == [message.tool_call_id],
+                f"a result that nobody waits for: {message!r}"[:500],
+            )
             waiting.pop(0)
             continue
         demand(not waiting, f"calls without results: {waiting}")
         waiting = [call.id for call in message.tool_calls]
         demand(all(isinstance(each, str) and each for each in waiting), f"no ids: {waiting}")
-        demand(len({*waiting}) == len(waiting) and seen.isdisjoint(waiting), f"ids twice: {waiting}")
+        demand(
+            len({*waiting}) == len(waiting) and seen.isdisjoint(waiting), f"ids twice: {waiting}"
+        )
         seen.update(waiting)
     demand(not waiting, f"calls without results at the end: {waiting}")
 
@@ -86,7 +93,10 @@ def _check_result(account: Account, result: AgentResult) -> None:
     result.trace.timeline()
     routed = result.stop_reason == "routing"
     called = [call.id for message in result.messages for call in message.tool_calls]
-    demand(routed or called == [call.id for call in result.tool_calls], "tool_calls are those of the transcript")
+    demand(
+        routed or called == [call.id for call in result.tool_calls],
+        "tool_calls are those of the transcript",
+    )
 
 
 def _check_memory(account: Account) -> None:
@@ -97,12 +107,17 @@ def _check_memory(account: Account) -> None:
         return
     if account.door in ("batch", "abatch") or not ended:
         # A session may have been saved before its run was cancelled.
-        demand(after == before or account.has_session, "a run that did not end has changed the memory")
+        demand(
+            after == before or account.has_session, "a run that did not end has changed the memory"
+        )
         return
     whole = [*before, *ended[0].messages]
     demand(after and after == whole[-len(after) :], "the memory has something else than the run")
     limits = account.memory
-    demand(len(after) == len(whole) or len(whole) > limits.max_messages or limits.max_tokens, "it forgot too much")
+    demand(
+        len(after) == len(whole) or len(whole) > limits.max_messages or limits.max_tokens,
+        "it forgot too much",
+    )
     check_transcript_of_many(after)
 
 
@@ -118,11 +133,18 @@ def _check_usage(account: Account) -> None:
     """Check that all answers of the models are counted once, and cached ones again."""
     if account.raised is not None or account.left_early:
         return
-    replayed = sum(step.prompt_tokens or 0 for result in account.results for step in result.trace.filter("cache_hit"))
+    replayed = sum(
+        step.prompt_tokens or 0
+        for result in account.results
+        for step in result.trace.filter("cache_hit")
+    )
     counted = sum(result.usage.prompt_tokens for result in account.results)
     if account.may_miss and any(result.stop_reason == "cancelled" for result in account.results):
         return
-    demand(counted == account.billed + replayed, f"{counted} tokens counted, {account.billed} + {replayed} used")
+    demand(
+        counted == account.billed + replayed,
+        f"{counted} tokens counted, {account.billed} + {replayed} used",
+    )
 
 
 def _check_events(account: Account) -> None:
@@ -139,7 +161,10 @@ def _check_events(account: Account) -> None:
 def _check_life(events: Sequence[str]) -> None:
     """Check for one start and one end. A cancellation or failure is reported before the result."""
     counts = Counter(events)
-    demand(counts["run_start"] == 1 and events[0] == "run_start", f"began {counts['run_start']} times: {events}")
+    demand(
+        counts["run_start"] == 1 and events[0] == "run_start",
+        f"began {counts['run_start']} times: {events}",
+    )
     demand(all(counts[end] <= 1 for end in ENDS), f"two ends: {events}")
     demand(any(counts[end] for end in ENDS), f"no end: {events}")
     demand("run_end" not in events[:-1], f"something happened after the end: {events}")
@@ -148,6 +173,9 @@ def _check_life(events: Sequence[str]) -> None:
 def _check_calls(events: Sequence[tuple[str, tuple[object, ...]]]) -> None:
     begun = Counter(args[0] for event, args in events if event == "tool_start")
     ended = Counter(args[0] for event, args in events if event in ("tool_end", "tool_error"))
-    demand(all(count == 1 for count in (*begun.values(), *ended.values())), f"begun {begun}, ended {ended}")
+    demand(
+        all(count == 1 for count in (*begun.values(), *ended.values())),
+        f"begun {begun}, ended {ended}",
+    )
     stopped = any(event == "cancelled" for event, _ in events)
     demand(stopped or begun.keys() <= ended.keys(), f"begun {begun}, ended {ended}")

@@ -31,7 +31,9 @@ class Mutant:
     def applied(self) -> Iterator[None]:
         """Break the rule inside the block."""
         whole = self.owner.__dict__[self.function]
-        setattr(self.owner, self.function, lambda *args, **options: self.broken(whole, *args, **options))
+        setattr(
+            self.owner, self.function, lambda *args, **options: self.broken(whole, *args, **options)
+        )
         try:
             yield
         finally:
@@ -45,7 +47,9 @@ def _forget_a_result(whole: Any, run: RunState, outcomes: Any, **options: Any) -
 def _double_a_call(whole: Any, run: RunState, outcomes: Any, **options: Any) -> None:
     if run.open_round is not None:
         answer = run.open_round.answer
-        run.open_round.answer = replace(answer, tool_calls=(*answer.tool_calls, answer.tool_calls[-1]))
+        run.open_round.answer = replace(
+            answer, tool_calls=(*answer.tool_calls, answer.tool_calls[-1])
+        )
     whole(run, [*outcomes, outcomes[-1]], **options)
 
 

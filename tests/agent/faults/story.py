@@ -11,7 +11,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from sayso.agent import Agent, AgentConfig, AgentResult, CancellationToken, ConversationMemory, Message, Role
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    AgentResult,
+    CancellationToken,
+    ConversationMemory,
+    Message,
+    Role,
+)
 from sayso.agent.config import ToolConfig
 from sayso.agent.guards.guardrails import GuardrailsPipeline
 from sayso.agent.guards.policy import ToolPolicy
@@ -53,7 +61,11 @@ class Errors(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Collect the record unless it reports what an author's code did wrong."""
-        expected = record.msg in ("agent.stop_condition_failed", "tool.failed", "tool.result_unreadable")
+        expected = record.msg in (
+            "agent.stop_condition_failed",
+            "tool.failed",
+            "tool.result_unreadable",
+        )
         if (record.exc_info or record.name == "asyncio") and not expected:
             self.heard.append(record.getMessage())
 
@@ -100,7 +112,9 @@ class Story:
         self._recorder = Recorder()
         self._side = Side(self._tape, endless=False)
         self._model = self._a_model()
-        self._agent = Agent(TOOLS, self._model, self._config(), self._own_memory(), sleep=asyncio.sleep)
+        self._agent = Agent(
+            TOOLS, self._model, self._config(), self._own_memory(), sleep=asyncio.sleep
+        )
 
     def told(self) -> Iterator[Account]:
         """Yield the accounts of one or two runs with the same agent; the second must not be affected by the first."""
@@ -109,7 +123,10 @@ class Story:
             yield self._one_run()
 
     def _one_run(self) -> Account:
-        account, memory = Account(door=self._door, max_iterations=self._agent.config.max_iterations), self._memory
+        account, memory = (
+            Account(door=self._door, max_iterations=self._agent.config.max_iterations),
+            self._memory,
+        )
         account.before = list(memory.get_history()) if memory else []
         before, self._recorder.events = self._model.billed + self._side.billed, []
         self._loop.complaints.clear()
@@ -150,7 +167,9 @@ class Story:
         if self._door == "run":
             return [self._from_sync(lambda: self._agent.run("go", cancellation_token=self._token))]
         if self._door == "batch":
-            return self._from_sync(lambda: self._agent.batch(["go", "on"], max_concurrency=self._tape.pick((5, 1))))
+            return self._from_sync(
+                lambda: self._agent.batch(["go", "on"], max_concurrency=self._tape.pick((5, 1)))
+            )
         return self._loop.run_until_complete(self._from_async(account))
 
     def _from_sync(self, call: Callable[[], Any]) -> Any:
@@ -176,12 +195,16 @@ class Story:
         return [await self._agent.arun("go", handler, form, cancellation_token=self._token)]
 
     async def _abatch(self, account: Account) -> list[AgentResult]:
-        return await self._agent.abatch(["go", "on", "go"], max_concurrency=self._tape.pick((5, 1, 2)))
+        return await self._agent.abatch(
+            ["go", "on", "go"], max_concurrency=self._tape.pick((5, 1, 2))
+        )
 
     async def _astream(self, account: Account) -> list[AgentResult]:
         # A caller that is cancelled while it closes the stream does not wait for the run to stop.
         wanted = self._tape.below(4) if self._tape.rarely(3) and not self._impatient else 1000
-        async with contextlib.aclosing(self._agent.astream("go", cancellation_token=self._token)) as pieces:
+        async with contextlib.aclosing(
+            self._agent.astream("go", cancellation_token=self._token)
+        ) as pieces:
             async for piece in pieces:
                 if isinstance(piece, AgentResult):
                     return [piece]
@@ -210,11 +233,15 @@ class Story:
 
     def _a_model(self) -> Any:
         # A sync caller runs tools in its own thread, so tools that hang need a caller that can end them.
-        endless = self._door in ("arun", "astream", "abatch") and (self._timeout is not None or self._impatient)
+        endless = self._door in ("arun", "astream", "abatch") and (
+            self._timeout is not None or self._impatient
+        )
         return self._tape.pick((Model, Model, Talker, Writer, Blocker))(self._tape, endless=endless)
 
     def _own_memory(self) -> ConversationMemory | None:
-        memory = self._tape.pick((ConversationMemory(), None, ConversationMemory(4), ConversationMemory(20, 50)))
+        memory = self._tape.pick(
+            (ConversationMemory(), None, ConversationMemory(4), ConversationMemory(20, 50))
+        )
         if memory is not None and self._tape.rarely(2):
             memory.add_many([Message(Role.USER, "earlier"), Message(Role.ASSISTANT, "Yes?")])
         return memory
@@ -257,7 +284,11 @@ class Story:
     def _memories(self) -> dict[str, Any]:
         some, side = self._tape.rarely, self._side
         session = {"session_store": InMemorySessionStore(), "session_id": "s"} if some(6) else {}
-        summary = {"summarize_on_trim": True, "summarize_provider": side, "summarize_model": "side"} if some(4) else {}
+        summary = (
+            {"summarize_on_trim": True, "summarize_provider": side, "summarize_model": "side"}
+            if some(4)
+            else {}
+        )
         entities = {"entity_memory": EntityMemory(side, "side")} if some(6) else {}
         graph = {"knowledge_graph": KnowledgeGraphMemory(side, "side")} if some(8) else {}
         return {**session, **summary, **entities, **graph}

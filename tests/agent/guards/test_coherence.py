@@ -19,7 +19,9 @@ def checked(reply: str | Exception | Judge, **options) -> CoherenceResult:
     """What comes of such a reply."""
     judge = reply if isinstance(reply, Judge) else Judge(reply)
     said = options.pop("user_words", "Summarise this page")
-    coherence = check_coherence(CALL, "Sends a mail.", user_words=said, provider=judge, model="small", **options)
+    coherence = check_coherence(
+        CALL, "Sends a mail.", user_words=said, provider=judge, model="small", **options
+    )
     return asyncio.run(coherence)
 
 
@@ -40,7 +42,8 @@ def test_call_that_the_user_did_not_ask_for(reply: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "reply", ['{"coherent": true}', ' {"coherent":true,"explanation":null} ', "yes", "Yes, it does."]
+    "reply",
+    ['{"coherent": true}', ' {"coherent":true,"explanation":null} ', "yes", "Yes, it does."],
 )
 def test_call_that_serves_the_user(reply: str) -> None:
     """In either way of saying so."""
@@ -75,7 +78,12 @@ def test_reply_that_is_no_verdict(reply: str | Exception, caplog) -> None:
     """What can be read both ways, or not at all, lets the call through or not, as the operator chose; and is logged."""
     caplog.set_level(logging.WARNING)
     opened, closed = checked(reply), checked(reply, fail_closed=True)
-    assert (opened.coherent, closed.coherent, opened.failed, closed.failed) == (True, False, True, True)
+    assert (opened.coherent, closed.coherent, opened.failed, closed.failed) == (
+        True,
+        False,
+        True,
+        True,
+    )
     assert {record.message for record in caplog.records} == {"coherence.check_failed"}
     assert "sk-secret" not in caplog.text + opened.explanation
 
@@ -87,7 +95,9 @@ def test_provider_that_never_answers() -> None:
         async def acomplete(self, **_kwargs: object) -> None:
             await asyncio.Event().wait()
 
-    coherence = check_coherence(CALL, "", user_words="", provider=Silent(), model="small", timeout=0)
+    coherence = check_coherence(
+        CALL, "", user_words="", provider=Silent(), model="small", timeout=0
+    )
     assert asyncio.run(coherence).failed
 
 
@@ -113,4 +123,7 @@ def test_explanation_is_short_and_inert() -> None:
 def test_arguments_that_are_no_json_are_shown() -> None:
     """A program may have put anything there."""
     odd = ToolCall("t", {"when": {1}, "x": "\ud800"})
-    assert asyncio.run(check_coherence(odd, "", user_words="", provider=Judge("no"), model="m")).failed is False
+    assert (
+        asyncio.run(check_coherence(odd, "", user_words="", provider=Judge("no"), model="m")).failed
+        is False
+    )

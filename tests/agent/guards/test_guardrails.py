@@ -60,7 +60,9 @@ def run(pipeline: GuardrailsPipeline, text: str, diary: Diary, stage: str = "inp
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-@pytest.mark.parametrize("error", [ValueError(SECRET), SystemExit(SECRET), asyncio.CancelledError(SECRET)])
+@pytest.mark.parametrize(
+    "error", [ValueError(SECRET), SystemExit(SECRET), asyncio.CancelledError(SECRET)]
+)
 def test_guardrail_that_fails_blocks(error: BaseException, blocking: bool, caplog) -> None:
     """It blocks although its action is WARN. The text of its error may quote the content, so it is not reported."""
     caplog.set_level(logging.WARNING)
@@ -93,7 +95,9 @@ def test_one_that_blocks_ends_the_stage() -> None:
     with pytest.raises(GuardrailBlocked) as caught:
         run(GuardrailsPipeline([LengthGuardrail(3), behind]), "hello", diary)
     assert behind.seen == []
-    assert str(caught.value) == "input guardrail 'length' blocked: 5 characters, at most 3 are allowed"
+    assert (
+        str(caught.value) == "input guardrail 'length' blocked: 5 characters, at most 3 are allowed"
+    )
 
 
 def test_rewritten_text_goes_on() -> None:
@@ -106,7 +110,9 @@ def test_rewritten_text_goes_on() -> None:
 def test_warning_changes_nothing_but_is_told() -> None:
     """Observers hear each trip, with stage and action, and the trace has it; the text is in none of it."""
     warn, diary = GuardrailAction.WARN, Diary()
-    pipeline = GuardrailsPipeline(output=[PatternGuardrail(["4111"], warn), TopicGuardrail(["card"], action=warn)])
+    pipeline = GuardrailsPipeline(
+        output=[PatternGuardrail(["4111"], warn), TopicGuardrail(["card"], action=warn)]
+    )
     assert run(pipeline, SECRET, diary, "output") == SECRET
     assert diary.told == [
         ("guardrail_triggered", "output", "pattern", "warn", "found: pattern 1"),

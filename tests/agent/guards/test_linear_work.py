@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from sayso.agent.channel.prompts import short_effect
 from sayso.agent.guards.guardrails import PatternGuardrail, TopicGuardrail
-from sayso.agent.guards.policy import MAX_READ_CHARS, ToolPolicy, _address_parts, matches_form, matches_text
+from sayso.agent.guards.policy import (
+    MAX_READ_CHARS,
+    ToolPolicy,
+    _address_parts,
+    matches_form,
+    matches_text,
+)
 from sayso.agent.messages import without_notes
 from sayso.agent.providers.reasoning import ReasoningFilter
 from sayso.agent.toolbox.text import text_stats
@@ -74,14 +80,19 @@ def in_pieces(text: str) -> None:
 READERS: dict[str, Callable[[str], Any]] = {
     "deny_when, text": lambda text: matches_text(text, HOSTILE),
     "deny_when, name": lambda text: fnmatchcase(text, HOSTILE),
-    **{f"deny_when, {form}": lambda text, form=form: matches_form(form, text, HOSTILE) for form in ("email", "domain")},
+    **{
+        f"deny_when, {form}": lambda text, form=form: matches_form(form, text, HOSTILE)
+        for form in ("email", "domain")
+    },
     "deny_when, path": lambda text: matches_form("path", text, "/etc/*"),
     "deny_when, number": lambda text: matches_form("number", text, ">5"),
     "consent": lambda text: (read_answer(PARSER, text, "en"), is_unclear(PARSER, text, "en")),
     "screening": suspicions,
     "fence": lambda text: unfenced(fenced(text)),
     "no fence": unfenced,
-    "guardrails": lambda text: [guard.check(text) for guard in (TopicGuardrail(["war"]), PatternGuardrail(["secret"]))],
+    "guardrails": lambda text: [
+        guard.check(text) for guard in (TopicGuardrail(["war"]), PatternGuardrail(["secret"]))
+    ],
     "redaction": REDACTOR.redact,
     "preview": lambda text: (literal(text), brief(text), as_statement(text)),
     "button": lambda text: short_effect(PendingAction("u", "k", text)),
@@ -93,7 +104,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "text tools": text_stats,
     "reasoning": in_pieces,
     "slack": lambda text: readable_in_slack(text, "U0BOT"),
-    "mentions": lambda text: without_mentions(text, [(at, at + 1) for at in range(0, min(len(text), 2000), 2)]),
+    "mentions": lambda text: without_mentions(
+        text, [(at, at + 1) for at in range(0, min(len(text), 2000), 2)]
+    ),
 }
 
 

@@ -78,7 +78,9 @@ def test_policy_of_the_seed_decides_as_the_seed_says(name, args, decision):
     assert SEED.evaluate(name, args).decision == decision
 
 
-@pytest.mark.parametrize(("name", "decision"), [("DELETE_x", "deny"), ("Send_Money", "review"), ("Read_x", "review")])
+@pytest.mark.parametrize(
+    ("name", "decision"), [("DELETE_x", "deny"), ("Send_Money", "review"), ("Read_x", "review")]
+)
 def test_doubt_about_case_goes_to_the_stricter_rule(name, decision):
     """`allow` means exactly what it says; what restricts is not escaped by another spelling of the tool."""
     assert POLICY.evaluate(name, {}).decision == decision
@@ -121,7 +123,14 @@ def test_forbidden_argument_is_found_in_any_shape(pattern, value):
 
 @pytest.mark.parametrize(
     ("pattern", "value"),
-    [("*@external.com", "a@external.com.de"), ("500", 5000), ("5", 55), ("true", False), ("*", None), ("5", "5x")],
+    [
+        ("*@external.com", "a@external.com.de"),
+        ("500", 5000),
+        ("5", 55),
+        ("true", False),
+        ("*", None),
+        ("5", "5x"),
+    ],
 )
 def test_other_arguments_are_not_denied(pattern, value):
     """Stricter is not blind: what is not the pattern passes, and an optional argument left out is none."""
@@ -133,8 +142,16 @@ def test_other_arguments_are_not_denied(pattern, value):
 def test_no_unseen_character_gets_around_a_rule(at):
     """Wherever it stands: fillers, blanks, selectors, controls, ends of lines, and halves of a character."""
     address = "a@external.com"
-    unseen = [char for char in map(chr, range(0x110000)) if re.match(f"[{INVISIBLE}\t-\r\x85\u2028\u2029]", char)]
-    assert [hex(ord(char)) for char in unseen if not denies("*@external.com", address[:at] + char + address[at:])] == []
+    unseen = [
+        char
+        for char in map(chr, range(0x110000))
+        if re.match(f"[{INVISIBLE}\t-\r\x85\u2028\u2029]", char)
+    ]
+    assert [
+        hex(ord(char))
+        for char in unseen
+        if not denies("*@external.com", address[:at] + char + address[at:])
+    ] == []
 
 
 def test_nesting_deeper_than_python_recurses_is_read():
@@ -146,7 +163,21 @@ def test_nesting_deeper_than_python_recurses_is_read():
 
 
 @pytest.mark.parametrize(
-    "gap", ["\t", "\n", "\r\n", "  ", "\u00a0", "\u1680", "\u2003", "\u2028", "\u2800", "\u3000", "\x1f", " \u200b "]
+    "gap",
+    [
+        "\t",
+        "\n",
+        "\r\n",
+        "  ",
+        "\u00a0",
+        "\u1680",
+        "\u2003",
+        "\u2028",
+        "\u2800",
+        "\u3000",
+        "\x1f",
+        " \u200b ",
+    ],
 )
 def test_white_space_of_any_kind_is_one_space(gap):
     """A tab instead of a space got around a rule over a command."""
@@ -215,7 +246,9 @@ def test_argument_of_a_known_form_that_is_another_one_passes(matches, pattern, v
     assert not denies(pattern, value, matches)
 
 
-@pytest.mark.parametrize(("matches", "pattern"), [("mail", "x"), ("number", "many"), ("email", "eve")])
+@pytest.mark.parametrize(
+    ("matches", "pattern"), [("mail", "x"), ("number", "many"), ("email", "eve")]
+)
 def test_rule_whose_form_can_match_nothing_fails_at_boot(matches, pattern):
     """It would silently deny nothing."""
     with pytest.raises(ValueError, match=f"deny_when.*{matches}|deny_when.*{pattern}"):
@@ -223,11 +256,21 @@ def test_rule_whose_form_can_match_nothing_fails_at_boot(matches, pattern):
 
 
 TEXTS = st.text(max_size=20).filter(lambda text: not set(text) & set("*?["))
-SCALARS = TEXTS | st.integers(-(10**9), 10**9) | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
+SCALARS = (
+    TEXTS
+    | st.integers(-(10**9), 10**9)
+    | st.booleans()
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
 WRAPS = st.lists(st.booleans(), max_size=4)
 
 
-@given(SCALARS, st.booleans(), WRAPS, st.sampled_from([str, str.upper, str.lower, lambda text: f"*{text[1:]}"]))
+@given(
+    SCALARS,
+    st.booleans(),
+    WRAPS,
+    st.sampled_from([str, str.upper, str.lower, lambda text: f"*{text[1:]}"]),
+)
 def test_what_is_denied_as_it_stands_is_denied_whatever_the_shape(value, as_key, wraps, bend):
     """However it is wrapped, and however its pattern is spelled."""
     pattern, wrapped = str(value), {str(value): None} if as_key else value
@@ -245,7 +288,13 @@ class Colour(Enum):
 
 
 @tool
-def act(number: int = 0, ratio: float = 0.0, flag: bool = False, colour: Colour = Colour.RED, words: str = "") -> str:
+def act(
+    number: int = 0,
+    ratio: float = 0.0,
+    flag: bool = False,
+    colour: Colour = Colour.RED,
+    words: str = "",
+) -> str:
     """Act on arguments of every kind."""
     return "done"
 
@@ -311,7 +360,12 @@ REMEMBER = KnowledgeMemory().tool()
         (CAREFUL, ToolPolicy(allow=["*"]), "review", "requires_approval"),
         (CAREFUL, ToolPolicy(review=["*"]), "review", "rule"),
         (CAREFUL, ToolPolicy(deny=["*"]), "deny", "rule"),
-        (replace(HINTED, requires_approval=True), ToolPolicy(allow=["*"]), "review", "requires_approval"),
+        (
+            replace(HINTED, requires_approval=True),
+            ToolPolicy(allow=["*"]),
+            "review",
+            "requires_approval",
+        ),
         (REMEMBER, None, "allow", "no_policy"),
         (REMEMBER, ToolPolicy(allow=["find_*"]), "allow", "memory"),
         (REMEMBER, ToolPolicy(review=["*"]), "review", "rule"),
@@ -366,6 +420,7 @@ def test_default_of_a_json_schema_is_what_runs_where_nothing_is_given():
     rule = {"tool": "erase", "arg": "permanent", "pattern": "true"}
     policy = ToolPolicy(allow=["*"], deny_when=[rule])
     said = [
-        effective_decision(erase, args, policy).decision for args in ({}, {"permanent": True}, {"permanent": False})
+        effective_decision(erase, args, policy).decision
+        for args in ({}, {"permanent": True}, {"permanent": False})
     ]
     assert said == ["deny", "deny", "allow"]

@@ -39,7 +39,9 @@ def test_stopped(guardrail: Guardrail, text: str) -> None:
     result = guardrail.check(text)
     assert not result.passed
     assert result.reason
-    assert not any(word in result.reason for word in text.split() if len(word) > 2 and word.isalpha())
+    assert not any(
+        word in result.reason for word in text.split() if len(word) > 2 and word.isalpha()
+    )
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,11 @@ def test_check_of_a_call_reads_what_the_guardrails_let_pass():
 @pytest.mark.parametrize("how", ["budget", "cancelled", "provider_error"])
 def test_run_that_may_ask_no_more_learns_nothing(how):
     """Else each refused message would cost two questions, and a user who stopped the run would wait for them."""
-    reader, token, budget = Beside("[]"), CancellationToken(), MemoryBudget(BudgetLimits(day_tokens=1))
+    reader, token, budget = (
+        Beside("[]"),
+        CancellationToken(),
+        MemoryBudget(BudgetLimits(day_tokens=1)),
+    )
     config = AgentConfig(
         max_retries=0, entity_memory=EntityMemory(reader), budget=budget if how == "budget" else None
     )  # fmt: skip
@@ -112,7 +116,11 @@ def test_summary_of_a_result_is_paid_for():
     options = ToolConfig(True, 100, Beside("40 rows"), "cheap")
     agent = Agent([scrape], ScriptedProvider(CALLS * 2), AgentConfig(tool=options, budget=budget))
     result = agent.run("go")
-    assert (result.stop_reason, result.usage.total_tokens, agent.total_tokens) == ("answer", 109, 109)
+    assert (result.stop_reason, result.usage.total_tokens, agent.total_tokens) == (
+        "answer",
+        109,
+        109,
+    )
     assert agent.total_cost == 0.5
     assert [agent.run("go").stop_reason for _ in "ab"] == ["budget", "budget"]
 

@@ -18,7 +18,11 @@ class Reader:
         self.requests.append(request)
         if isinstance(self.says, Exception):
             raise self.says
-        text = f"Here you are:\n```json\n{json.dumps(self.found)}\n```" if self.says is None else self.says
+        text = (
+            f"Here you are:\n```json\n{json.dumps(self.found)}\n```"
+            if self.says is None
+            else self.says
+        )
         return Message(Role.ASSISTANT, text), UsageStats(10, 2, 12, model="reader")
 
 

@@ -23,7 +23,12 @@ def test_bound_memory_reads_and_writes_only_its_scope():
     whole = graph()
     alice, bob = whole.bound_to("alice"), whole.bound_to("bob")
     alice.update([Triple("Alice", "owes", "Bob")])
-    assert (bob.build_context("alice"), bob.build_context(), bob.triples, whole.triples) == ("", "", [], [])
+    assert (bob.build_context("alice"), bob.build_context(), bob.triples, whole.triples) == (
+        "",
+        "",
+        [],
+        [],
+    )
     assert alice.store is bob.store
 
 
@@ -47,7 +52,9 @@ def test_incomplete_relationship_is_ignored(found):
     assert graph(found).extract([user("hi")]) == []
 
 
-@pytest.mark.parametrize(("said", "kept"), [(7, 1), (-1, 0), ("high", 1), (True, 1), (None, 1), (0.5, 0.5)])
+@pytest.mark.parametrize(
+    ("said", "kept"), [(7, 1), (-1, 0), ("high", 1), (True, 1), (None, 1), (0.5, 0.5)]
+)
 def test_confidence_is_limited_to_its_range(said, kept):
     """The model may state any value."""
     [triple] = graph({**MANAGES, "confidence": said}).extract([user("hi")])
@@ -68,9 +75,14 @@ def test_failing_model_finds_no_relationship():
 def test_example_of_the_seed():
     """A relationship is extracted, stored, and returned for a question about it."""
     known = graph(MANAGES)
-    found, usage = asyncio.run(known.aextract([user("Alice manages Project Alpha"), Message(Role.TOOL, "x")]))
+    found, usage = asyncio.run(
+        known.aextract([user("Alice manages Project Alpha"), Message(Role.TOOL, "x")])
+    )
     known.update(found)
-    assert (found, usage.total_tokens) == ([Triple("Alice", "manages", "Project Alpha", 0.9, 1, 100.0)], 12)
+    assert (found, usage.total_tokens) == (
+        [Triple("Alice", "manages", "Project Alpha", 0.9, 1, 100.0)],
+        12,
+    )
     assert known.build_context("who runs alpha?") == (
         "[Known Relationships]\n- Alice manages Project Alpha (confidence 0.9)"
     )

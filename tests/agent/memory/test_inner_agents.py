@@ -27,7 +27,9 @@ class Gossip:
         words = request["messages"][-1].content
         if "JSON array" in request["system_prompt"]:
             name = "ALICE-SECRET" if "ALICE-SECRET" in words else "nobody"
-            found = f'[{{"name": "{name}", "subject": "{name}", "relation": "is", "object": "here"}}]'
+            found = (
+                f'[{{"name": "{name}", "subject": "{name}", "relation": "is", "object": "here"}}]'
+            )
             return Message(Role.ASSISTANT, found), UsageStats(1, 1, 2)
         self.prompts.append(instructions_of(request))
         if request["messages"][-1].role is Role.USER and request["tools"]:
@@ -49,7 +51,9 @@ def outer(inner, doors):
         @tool(description="Ask a colleague")
         async def colleague(question: str) -> str:
             """Ask."""
-            return (await inner.abatch([question]) if doors == "batch" else [await inner.arun(question)])[0].content
+            return (
+                await inner.abatch([question]) if doors == "batch" else [await inner.arun(question)]
+            )[0].content
 
     def ask(who, question):
         calls = [ToolCall("colleague", {"question": question}, "1")]
@@ -63,7 +67,11 @@ def outer(inner, doors):
 def test_agent_inside_a_tool_keeps_users_apart(tmp_path, doors):
     """The users share the agent, but not its knowledge."""
     model = Gossip()
-    knowledge, graph, entities = KnowledgeMemory(tmp_path), KnowledgeGraphMemory(model), EntityMemory(model)
+    knowledge, graph, entities = (
+        KnowledgeMemory(tmp_path),
+        KnowledgeGraphMemory(model),
+        EntityMemory(model),
+    )
     config = AgentConfig(knowledge_memory=knowledge, knowledge_graph=graph, entity_memory=entities)
     ask = outer(Agent(provider=model, config=config), doors)
     ask("alice", "Remember that ALICE-SECRET is here")
@@ -98,7 +106,9 @@ def test_failed_note_names_no_folder(tmp_path):
     """The model reads that nothing was saved."""
     (tmp_path / "file").write_text("in the way")
     model = ScriptedProvider([ToolCall("remember", {"content": "I am a vegetarian"}, "1"), "done"])
-    Agent(provider=model, config=AgentConfig(knowledge_memory=KnowledgeMemory(tmp_path / "file"))).run("Remember it")
+    Agent(
+        provider=model, config=AgentConfig(knowledge_memory=KnowledgeMemory(tmp_path / "file"))
+    ).run("Remember it")
     told = model.requests[1].messages[-1].content
     assert "nothing was kept" in told
     assert str(tmp_path) not in told

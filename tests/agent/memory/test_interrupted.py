@@ -91,7 +91,9 @@ def test_resumed_turn_stores_everything_once(tmp_path, killed_at):
     change, given = attempt()
     scope = f"{given.conversation.id}:{given.scope.id}"
     history = json.loads(change.history)
-    entities = [(each["name"], each["mention_count"]) for each in history["notes"]["entities"]["entities"]]
+    entities = [
+        (each["name"], each["mention_count"]) for each in history["notes"]["entities"]["entities"]
+    ]
     assert (entities, history["summary"]) == ([("Rome", 1)], "She is Ana.")
     assert graph.bound_to(scope).triples == [Triple("Ana", "lives in", "Rome", 1.0, 1, 1.0)]
     assert knowledge.bound_to(scope).get_persistent_facts() == "- [general] Lives in Rome"

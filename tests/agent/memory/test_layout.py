@@ -49,7 +49,10 @@ def remembering_agent(folder, *answers):
     graph.update([Triple("Alice", "manages", "Alpha")])
     knowledge.remember("likes tea", persistent=True)
     config = AgentConfig(
-        system_prompt="Be brief.", entity_memory=entities, knowledge_graph=graph, knowledge_memory=knowledge
+        system_prompt="Be brief.",
+        entity_memory=entities,
+        knowledge_graph=graph,
+        knowledge_memory=knowledge,
     )
     memory = ConversationMemory(summary="They met.")
     memory.add_many([user("hello"), Message(Role.ASSISTANT, "hi")])
@@ -122,7 +125,11 @@ class Learner:
             self.requests.append(request)
             answer = "You are Ana." if is_known else "I do not know."
             answer = answer if texts[-1] == "What is my name?" else "Aha."
-            if texts[-1].startswith("My name") and request["tools"] and request["tools"][0]["name"] == "remember":
+            if (
+                texts[-1].startswith("My name")
+                and request["tools"]
+                and request["tools"][0]["name"] == "remember"
+            ):
                 call = ToolCall("remember", {"content": "The user is called Ana."}, "1")
                 return Message(Role.ASSISTANT, tool_calls=(call,)), UsageStats()
         return Message(Role.ASSISTANT, answer), UsageStats()
@@ -153,7 +160,9 @@ def test_conversation_of_40_turns_knows_what_was_said_in_turn_3(tmp_path, kind):
     """The message is long gone, and the memory that is configured for this has kept what it said."""
     answer, model = talk(kind, tmp_path)
     assert answer == "You are Ana."
-    history = [message for message in model.requests[-1]["messages"] if message.role is not Role.SYSTEM]
+    history = [
+        message for message in model.requests[-1]["messages"] if message.role is not Role.SYSTEM
+    ]
     assert not any("Ana" in message.content for message in history)
 
 
@@ -173,7 +182,9 @@ def stable_part(request):
     messages = list(request["messages"])
     systems = [at for at, message in enumerate(messages) if at and message.role is Role.SYSTEM]
     end = systems[-1] if systems else len(messages) - 1
-    return json.dumps([request["system_prompt"], *(message.to_dict() for message in messages[:end])])[:-1]
+    return json.dumps(
+        [request["system_prompt"], *(message.to_dict() for message in messages[:end])]
+    )[:-1]
 
 
 @pytest.mark.parametrize("kind", ["none", "summary", "entities", "knowledge"])
@@ -195,5 +206,8 @@ def test_system_messages_of_a_caller_stay_where_they_are():
     model = ScriptedProvider(["Oui."])
     agent = Agent([], model, memory=ConversationMemory(summary="They met."))
     asyncio.run(agent.arun([Message(Role.SYSTEM, "Speak French."), user("Hello")]))
-    assert [message.content[-13:] for message in model.requests[0].messages[1:]] == ["Speak French.", "Hello"]
+    assert [message.content[-13:] for message in model.requests[0].messages[1:]] == [
+        "Speak French.",
+        "Hello",
+    ]
     assert "They met." in model.requests[0].messages[0].content

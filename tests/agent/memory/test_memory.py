@@ -48,9 +48,13 @@ MESSAGES = st.lists(
         st.builds(Message, st.just(Role.USER), st.text(max_size=30)),
         st.builds(Message, st.sampled_from([Role.ASSISTANT, Role.SYSTEM]), st.text(max_size=30)),
         st.lists(st.sampled_from("abcd"), min_size=1, max_size=3, unique=True).map(
-            lambda ids: Message(Role.ASSISTANT, tool_calls=tuple(ToolCall("find", {"q": "x"}, id_) for id_ in ids))
+            lambda ids: Message(
+                Role.ASSISTANT, tool_calls=tuple(ToolCall("find", {"q": "x"}, id_) for id_ in ids)
+            )
         ),
-        st.builds(Message, st.just(Role.TOOL), st.text(max_size=30), tool_call_id=st.sampled_from("abcd")),
+        st.builds(
+            Message, st.just(Role.TOOL), st.text(max_size=30), tool_call_id=st.sampled_from("abcd")
+        ),
     ),
     max_size=30,
 )
@@ -81,23 +85,32 @@ def test_trimming_never_separates_a_call_from_its_result(messages, sizes, max_me
     assert not kept or kept[0].role is Role.USER
     assert sorted(map(id, [*gone, *kept])) == sorted(map(id, messages))
     places = {id(message): index for index, message in enumerate(messages)}
-    assert [places[id(message)] for message in kept] == sorted(places[id(message)] for message in kept)
+    assert [places[id(message)] for message in kept] == sorted(
+        places[id(message)] for message in kept
+    )
     cost = sum(map(estimate_tokens, kept))
     if len(kept) > max_messages or cost > (max_tokens or cost):
         starts = [index for index, message in enumerate(kept) if message.role is Role.USER]
-        assert all(any(call < start <= result for call, result in answered(kept)) for start in starts[1:])
+        assert all(
+            any(call < start <= result for call, result in answered(kept)) for start in starts[1:]
+        )
 
 
 @given(messages=MESSAGES, max_messages=st.integers(1, 10))
 def test_dropped_messages_are_returned_oldest_first(messages, max_messages):
     """They keep their order, and invalid messages are included."""
-    numbered = [Message(each.role, str(n), each.tool_calls, each.tool_call_id) for n, each in enumerate(messages)]
+    numbered = [
+        Message(each.role, str(n), each.tool_calls, each.tool_call_id)
+        for n, each in enumerate(messages)
+    ]
     gone = [int(message.content) for message in ConversationMemory(max_messages).add_many(numbered)]
     assert gone == sorted(gone)
 
 
 @given(messages=MESSAGES, **LIMITS)
-def test_any_memory_round_trips_through_json_and_can_be_branched(messages, max_messages, max_tokens):
+def test_any_memory_round_trips_through_json_and_can_be_branched(
+    messages, max_messages, max_tokens
+):
     """A stored history is valid, so it is accepted when it is loaded."""
     memory = ConversationMemory(max_messages, max_tokens)
     for message in messages:
@@ -110,7 +123,12 @@ def test_any_memory_round_trips_through_json_and_can_be_branched(messages, max_m
 def test_result_without_its_call_is_dropped():
     """The call was trimmed after a user message, and a vendor would refuse the result alone."""
     memory = ConversationMemory(max_messages=2)
-    memory.add_many([Message(Role.USER, "one"), Message(Role.ASSISTANT, tool_calls=(ToolCall("find", {}, "1"),))])
+    memory.add_many(
+        [
+            Message(Role.USER, "one"),
+            Message(Role.ASSISTANT, tool_calls=(ToolCall("find", {}, "1"),)),
+        ]
+    )
     assert len(memory.add(Message(Role.USER, "two"))) == 2
     late = Message(Role.TOOL, "found", tool_call_id="1")
     assert memory.add(late) == [late]
@@ -144,7 +162,10 @@ def test_add_returns_the_dropped_messages():
 def test_each_message_is_counted_once(monkeypatch):
     """A long history costs no more per turn than a short one; without a token limit nothing is counted."""
     counted = []
-    monkeypatch.setattr("sayso.agent.memory.conversation.estimate_tokens", lambda message: counted.append(message) or 1)
+    monkeypatch.setattr(
+        "sayso.agent.memory.conversation.estimate_tokens",
+        lambda message: counted.append(message) or 1,
+    )
     memory, free = ConversationMemory(1000, 900), ConversationMemory(1000)
     for _ in range(600):
         memory.add_many(exchange())
@@ -166,17 +187,29 @@ def test_oldest_exchanges_are_dropped_first():
     memory = ConversationMemory(max_messages=9)
     for words in ("one", "two", "three", "four", "five"):
         memory.add_many(exchange(words=words))
-    assert [message.content for message in memory.get_history()] == ["four", "answer", "five", "answer"]
+    assert [message.content for message in memory.get_history()] == [
+        "four",
+        "answer",
+        "five",
+        "answer",
+    ]
 
 
-@pytest.mark.parametrize("limits", [{"max_messages": 20}, {"max_messages": 1000, "max_tokens": 180}])
+@pytest.mark.parametrize(
+    "limits", [{"max_messages": 20}, {"max_messages": 1000, "max_tokens": 180}]
+)
 def test_history_begins_with_the_same_message_for_many_turns(limits):
     """A vendor's cache knows a request again only up to where it differs, so messages go seldom and many at once."""
     memory = ConversationMemory(**limits)
     first_messages = []
     sizes = []
     for number in range(100):
-        memory.add_many([Message(Role.USER, f"{number:020} and so on"), Message(Role.ASSISTANT, f"{number:040}")])
+        memory.add_many(
+            [
+                Message(Role.USER, f"{number:020} and so on"),
+                Message(Role.ASSISTANT, f"{number:040}"),
+            ]
+        )
         first_messages.append(memory.get_history()[0].content)
         sizes.append(len(memory.get_history()))
     turns_between = [first_messages.count(first) for first in dict.fromkeys(first_messages)]
@@ -191,7 +224,10 @@ def test_what_a_model_is_shown_of_a_waiting_history_moves_in_steps(limits):
     memory = ConversationMemory(**limits)
     shown = []
     for number in range(60):
-        texts = Message(Role.USER, f"{number:020} and so on"), Message(Role.ASSISTANT, f"{number:040}")
+        texts = (
+            Message(Role.USER, f"{number:020} and so on"),
+            Message(Role.ASSISTANT, f"{number:040}"),
+        )
         memory.add_many(texts, trims=False)
         shown.append(memory.shown())
     assert len(memory.get_history()) == 120
@@ -248,7 +284,11 @@ def test_branch_is_independent():
     branch.add_many(exchange())
     branch.notes["names"].append("Bob")
     branch.summary = "after"
-    assert (memory.get_history(), memory.notes, memory.summary) == (exchange(), {"names": ["Ana"]}, "before")
+    assert (memory.get_history(), memory.notes, memory.summary) == (
+        exchange(),
+        {"names": ["Ana"]},
+        "before",
+    )
 
 
 @pytest.mark.parametrize(("n", "expected"), [(0, []), (1, exchange()[1:]), (9, exchange())])
@@ -288,8 +328,19 @@ def test_limit_of_zero_or_less_is_refused(limit):
         {"summary": 5},
         {"notes": []},
         {"messages": [{"role": "user", "content": 5}]},
-        {"messages": [{"role": "assistant", "tool_calls": [{"tool_name": "x", "parameters": [], "id": "1"}]}]},
-        {"messages": [{"role": "assistant", "tool_calls": [{"tool_name": 5, "parameters": {}, "id": "1"}]}]},
+        {
+            "messages": [
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"tool_name": "x", "parameters": [], "id": "1"}],
+                }
+            ]
+        },
+        {
+            "messages": [
+                {"role": "assistant", "tool_calls": [{"tool_name": 5, "parameters": {}, "id": "1"}]}
+            ]
+        },
     ],
     ids=["summary", "notes", "content", "parameters", "name"],
 )

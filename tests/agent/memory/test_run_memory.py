@@ -16,7 +16,12 @@ from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
 from sayso.agent.memory.entities import Entity, EntityMemory
 from sayso.agent.memory.extraction import in_scope
-from sayso.agent.memory.graph import KnowledgeGraphMemory, MemoryTripleStore, SQLiteTripleStore, Triple
+from sayso.agent.memory.graph import (
+    KnowledgeGraphMemory,
+    MemoryTripleStore,
+    SQLiteTripleStore,
+    Triple,
+)
 from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.observability.trace import RunEvents
@@ -93,13 +98,19 @@ class Names:
     async def acomplete(self, **request):
         """Return an answer that both memories can use."""
         text = request["messages"][0].content
-        names = [word for word in text.replace('"', " ").split() if word.startswith(("alice-", "bob-"))]
-        found = [{"name": name, "subject": name, "relation": "is", "object": "here"} for name in names]
+        names = [
+            word for word in text.replace('"', " ").split() if word.startswith(("alice-", "bob-"))
+        ]
+        found = [
+            {"name": name, "subject": name, "relation": "is", "object": "here"} for name in names
+        ]
         return Message(Role.ASSISTANT, json.dumps(found)), UsageStats()
 
 
 ACT = st.tuples(
-    st.sampled_from(["alice", "bob"]), st.sampled_from(["learn", "remember", "log", "read"]), st.integers(0, 9)
+    st.sampled_from(["alice", "bob"]),
+    st.sampled_from(["learn", "remember", "log", "read"]),
+    st.integers(0, 9),
 )
 
 
@@ -166,7 +177,10 @@ def test_remembered_text_cannot_leave_its_fence_or_forge_a_section():
     memory = ConversationMemory(summary=attack)
     memory.notes["entities"] = {"entities": [{"name": attack}]}
     run = remembering(memory=memory, entity_memory=EntityMemory(Reader()))
-    texts = {"[Conversation Summary]": asyncio.run(run.background()), "[Known Entities]": asyncio.run(run.context(""))}
+    texts = {
+        "[Conversation Summary]": asyncio.run(run.background()),
+        "[Known Entities]": asyncio.run(run.context("")),
+    }
     for title, text in texts.items():
         preface, opened, *body, closed = text.splitlines()
         assert (preface, opened[:8], closed[:11]) == (PREFACE, "<<<data ", "<<<end of d")
@@ -202,14 +216,19 @@ def test_five_sections_are_in_two_fenced_blocks(tmp_path):
 
 def test_empty_memories_add_no_section(tmp_path):
     """They add no fence either."""
-    run = remembering(knowledge_memory=KnowledgeMemory(tmp_path), entity_memory=EntityMemory(Reader()))
+    run = remembering(
+        knowledge_memory=KnowledgeMemory(tmp_path), entity_memory=EntityMemory(Reader())
+    )
     assert asyncio.run(all_context(run, "hi")) == ""
     assert asyncio.run(all_context(remembering(memory=None), "hi")) == ""
 
 
 def test_failing_memory_is_left_out_and_logged_without_content(tmp_path, caplog):
     """A broken store, a failing model and a damaged note fail no run; the other memories are used."""
-    knowledge, graph = KnowledgeMemory(tmp_path), KnowledgeGraphMemory(Reader({"subject": 1}), storage=Broken())
+    knowledge, graph = (
+        KnowledgeMemory(tmp_path),
+        KnowledgeGraphMemory(Reader({"subject": 1}), storage=Broken()),
+    )
     knowledge.bound_to("alice").remember("likes tea", persistent=True)
     memory = ConversationMemory(notes={"entities": {"entities": [{"nonsense": 1}]}})
     options = {"entity_memory": EntityMemory(Reader(says=DOWN)), "knowledge_graph": graph}
@@ -217,7 +236,10 @@ def test_failing_memory_is_left_out_and_logged_without_content(tmp_path, caplog)
     with caplog.at_level(logging.WARNING):
         assert "likes tea" in asyncio.run(all_context(run, "hello"))
         asyncio.run(run.learn(SAID))
-    assert {record.message for record in caplog.records} == {"memory.failed", "memory.extraction_failed"}
+    assert {record.message for record in caplog.records} == {
+        "memory.failed",
+        "memory.extraction_failed",
+    }
     assert "no disk" not in caplog.text
 
 
@@ -232,7 +254,12 @@ def test_entities_and_relationships_are_extracted_in_parallel():
 
     heard, memory = Heard(), ConversationMemory()
     graph = KnowledgeGraphMemory(Meeting({"subject": "A", "relation": "is", "object": "B"}))
-    run = remembering(heard, memory=memory, entity_memory=EntityMemory(Meeting({"name": "A"})), knowledge_graph=graph)
+    run = remembering(
+        heard,
+        memory=memory,
+        entity_memory=EntityMemory(Meeting({"name": "A"})),
+        knowledge_graph=graph,
+    )
     asyncio.run(run.learn(SAID))
     assert sorted(heard.events) == [("entities", ["A"], 1), ("triples", ["A"])]
     assert {step.type: step.summary for step in run.events.trace} == {
@@ -250,7 +277,9 @@ def test_learned_entities_round_trip_through_json():
     configured = EntityMemory(Reader({"name": "A", "attributes": {"x": "y"}}))
     asyncio.run(remembering(memory=memory, entity_memory=configured).learn(SAID))
     again = ConversationMemory.from_dict(json.loads(json.dumps(memory.to_dict())))
-    assert "- A (unknown): x: y" in asyncio.run(remembering(memory=again, entity_memory=configured).context(""))
+    assert "- A (unknown): x: y" in asyncio.run(
+        remembering(memory=again, entity_memory=configured).context("")
+    )
 
 
 def test_run_without_user_or_assistant_text_extracts_nothing():
@@ -262,12 +291,18 @@ def test_run_without_user_or_assistant_text_extracts_nothing():
 
 def test_trimmed_messages_are_reported_and_summarized():
     """The configured model is called once, and the next run gets the summary."""
-    heard, memory, cheap = Heard(), ConversationMemory(max_messages=2), Reader(says="They spoke of tea.")
+    heard, memory, cheap = (
+        Heard(),
+        ConversationMemory(max_messages=2),
+        Reader(says="They spoke of tea."),
+    )
     run = remembering(
         heard, memory=memory, summarize_on_trim=True, summarize_provider=cheap, summarize_model="small",
         summarize_max_tokens=99,
     )  # fmt: skip
-    trim(run, [user("one"), Message(Role.ASSISTANT, "1"), user("two"), Message(Role.ASSISTANT, "2")])
+    trim(
+        run, [user("one"), Message(Role.ASSISTANT, "1"), user("two"), Message(Role.ASSISTANT, "2")]
+    )
     assert heard.events == [("trim", 2, 2, "max_messages"), ("summarize", "They spoke of tea.", 2)]
     assert (cheap.requests[0]["model"], cheap.requests[0]["max_tokens"]) == ("small", 99)
     assert [step.type for step in run.events.trace] == ["memory_summarize"]

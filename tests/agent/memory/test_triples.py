@@ -10,7 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.agent.memory.graph import MemoryTripleStore, SQLiteTripleStore, Triple, TripleStore, TripleStoreError
+from sayso.agent.memory.graph import (
+    MemoryTripleStore,
+    SQLiteTripleStore,
+    Triple,
+    TripleStore,
+    TripleStoreError,
+)
 
 MANAGES = Triple("Alice", "manages", "Project Alpha", 0.9, 2, 100.5)
 KNOWS = Triple("Bob", "knows", "ÉMILE")
@@ -19,7 +25,11 @@ KNOWS = Triple("Bob", "knows", "ÉMILE")
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request, tmp_path):
     """Return each of the product's stores, empty."""
-    return MemoryTripleStore() if request.param == "memory" else SQLiteTripleStore(tmp_path / "graph.db")
+    return (
+        MemoryTripleStore()
+        if request.param == "memory"
+        else SQLiteTripleStore(tmp_path / "graph.db")
+    )
 
 
 def test_no_method_reads_another_scope(store):

@@ -52,7 +52,9 @@ SEED = {
 
 SECRET = "s3cret"
 MESSAGES = [Message(Role.USER, SECRET)]
-RESULT = AgentResult(SECRET, iterations=2, usage=UsageStats(100, 50, 150), tool_calls=(ToolCall("search"),))
+RESULT = AgentResult(
+    SECRET, iterations=2, usage=UsageStats(100, 50, 150), tool_calls=(ToolCall("search"),)
+)
 #: An example of every parameter that is more than an id, a name or a number.
 GIVEN = {
     "messages": MESSAGES,
@@ -78,7 +80,9 @@ def example(event: str) -> list:
     numbers = ("count", "messages_", "attempt", "iteration", "max_", "_ms", "seconds", "_used")
     given = GIVEN | ({"result": SECRET} if event == "tool_end" else {})
     return [
-        given.get(name, name if name in NAMES else 7 if any(part in name for part in numbers) else SECRET)
+        given.get(
+            name, name if name in NAMES else 7 if any(part in name for part in numbers) else SECRET
+        )
         for name in parameters
     ]
 
@@ -126,7 +130,10 @@ def test_durations_of_model_calls_do_not_accumulate(caplog):
     with caplog.at_level(logging.INFO):
         for _ in range(2):
             observer.on_llm_end("r1", "", None)
-    assert [json.loads(record.getMessage()).get("duration_ms") for record in caplog.records] == [500, None]
+    assert [json.loads(record.getMessage()).get("duration_ms") for record in caplog.records] == [
+        500,
+        None,
+    ]
     assert observer._seconds == {}
 
 
@@ -151,7 +158,10 @@ def test_events_are_those_of_the_seed():
 def test_every_event_has_an_async_method():
     """It has the same signature including annotations, and is not blocking by default."""
     for event in EVENTS:
-        sync, mirror = getattr(AgentObserver, f"on_{event}"), getattr(AsyncAgentObserver, f"a_on_{event}")
+        sync, mirror = (
+            getattr(AgentObserver, f"on_{event}"),
+            getattr(AsyncAgentObserver, f"a_on_{event}"),
+        )
         assert inspect.iscoroutinefunction(mirror)
         assert inspect.signature(sync) == inspect.signature(mirror)
     assert AsyncAgentObserver.blocking is False
@@ -173,7 +183,9 @@ def test_unknown_hook_is_refused():
 def test_hooks_receive_the_arguments_of_the_seed():
     """All hooks are called, and a duration is in seconds."""
     heard = {}
-    observer = hooks_observer({name: lambda *args, name=name: heard.update({name: args}) for name in HOOKS})
+    observer = hooks_observer(
+        {name: lambda *args, name=name: heard.update({name: args}) for name in HOOKS}
+    )
     told = RunEvents([observer])
     for event in EVENTS:
         run_sync(told.tell(event, *example(event)))
@@ -188,7 +200,9 @@ def test_hooks_receive_the_arguments_of_the_seed():
 
 def test_failing_hook_breaks_no_run(caplog):
     """The seed promises it, and the error is logged."""
-    told = RunEvents([hooks_observer({"on_llm_start": lambda messages: None})])  # one parameter is missing
+    told = RunEvents(
+        [hooks_observer({"on_llm_start": lambda messages: None})]
+    )  # one parameter is missing
     run_sync(told.tell("llm_start", MESSAGES, "m", "s"))
     assert [vars(record)["reason"] for record in caplog.records] == ["TypeError"]
 
@@ -203,4 +217,6 @@ def test_hooks_are_deprecated():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_of_hooks(stacklevel=1)
-    assert [(warning.category, warning.filename) for warning in caught] == [(DeprecationWarning, __file__)]
+    assert [(warning.category, warning.filename) for warning in caught] == [
+        (DeprecationWarning, __file__)
+    ]

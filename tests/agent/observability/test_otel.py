@@ -104,10 +104,22 @@ def test_conversation_is_identified_by_a_digest():
 def test_attribute_names_are_in_the_installed_conventions():
     """Dashboards would not find a renamed or invented name."""
     known = {
-        value for module in (gen_ai_attributes, gen_ai_metrics) for value in vars(module).values() if is_name(value)
+        value
+        for module in (gen_ai_attributes, gen_ai_metrics)
+        for value in vars(module).values()
+        if is_name(value)
     }
-    ours = {value for value in [*vars(gen_ai).values(), *gen_ai.REQUEST_SETTINGS.values()] if is_name(value)}
-    deprecated = {"gen_ai.system", "gen_ai.prompt", "gen_ai.completion", "gen_ai.usage.prompt_tokens"}
+    ours = {
+        value
+        for value in [*vars(gen_ai).values(), *gen_ai.REQUEST_SETTINGS.values()]
+        if is_name(value)
+    }
+    deprecated = {
+        "gen_ai.system",
+        "gen_ai.prompt",
+        "gen_ai.completion",
+        "gen_ai.usage.prompt_tokens",
+    }
     assert len(ours) > 20
     assert ours <= known - deprecated
 
@@ -121,7 +133,9 @@ def test_include_content_adds_all_text():
     """It has the structure of the conventions."""
     spans = Stage(include_content=True).whole()
     chat, tool = spans["chat m"].attributes, spans["execute_tool search"].attributes
-    assert [message["parts"][0]["type"] for message in json.loads(chat["gen_ai.input.messages"])] == [
+    assert [
+        message["parts"][0]["type"] for message in json.loads(chat["gen_ai.input.messages"])
+    ] == [
         "text",
         "tool_call",
         "tool_call_response",
@@ -134,12 +148,15 @@ def test_include_content_adds_all_text():
 ENDINGS = {
     "error": lambda observer: observer.on_error("r1", ValueError(SECRET), {}),
     "cancelled": lambda observer: observer.on_cancelled("r1", 1, SECRET),
-    "end": lambda observer: observer.on_run_end("r1", AgentResult("", stop_reason="provider_error")),
+    "end": lambda observer: observer.on_run_end(
+        "r1", AgentResult("", stop_reason="provider_error")
+    ),
 }
 
 
 @pytest.mark.parametrize(
-    ("how", "kind"), [("error", "ValueError"), ("cancelled", "cancelled"), ("end", "provider_error")]
+    ("how", "kind"),
+    [("error", "ValueError"), ("cancelled", "cancelled"), ("end", "provider_error")],
 )
 def test_spans_of_an_aborted_run_end(how, kind):
     """Its model call and its tools never receive an end event."""
@@ -205,7 +222,9 @@ def test_parallel_calls_are_distinguished_by_id():
         stage.observer.on_tool_start("r1", call_id, "search", {})
     stage.observer.on_tool_error("r1", "c1", "search", KeyError(), {}, 1.0)
     stage.observer.on_tool_end("r1", "c2", "search", "", 1.0)
-    ended = {span.attributes["gen_ai.tool.call.id"]: span for span in stage.exporter.get_finished_spans()}
+    ended = {
+        span.attributes["gen_ai.tool.call.id"]: span for span in stage.exporter.get_finished_spans()
+    }
     assert ended["c1"].attributes["error.type"] == "KeyError"
     assert ended["c2"].status.status_code is not StatusCode.ERROR
 
@@ -248,7 +267,9 @@ def test_agent_inside_a_tool_is_below_the_tool():
     asyncio.run(run())
     spans = stage.exporter.get_finished_spans()
     tools = {span.context.span_id for span in spans if span.name.startswith("execute_tool")}
-    inner = [span.parent.span_id for span in spans if span.name == "invoke_agent agent" and span.parent]
+    inner = [
+        span.parent.span_id for span in spans if span.name == "invoke_agent agent" and span.parent
+    ]
     assert set(inner) == tools
     assert len(inner) == 2
 
@@ -266,5 +287,7 @@ def test_context_is_restored_after_a_run():
 def test_missing_library_is_named_with_the_install_command(monkeypatch):
     """The library is part of an extra."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(ImportError, match=r"the extra 'otel' brings: pip install '.*opentelemetry-sdk>="):
+    with pytest.raises(
+        ImportError, match=r"the extra 'otel' brings: pip install '.*opentelemetry-sdk>="
+    ):
         OpenTelemetryObserver()

@@ -55,7 +55,9 @@ class Listens(AsyncAgentObserver):
 ERRORS = [ValueError("secret"), SystemExit(3), asyncio.CancelledError()]
 
 
-@pytest.mark.parametrize("error", [*ERRORS, GeneratorExit()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error", [*ERRORS, GeneratorExit()], ids=lambda error: type(error).__name__
+)
 @in_loop
 async def test_no_error_of_a_sync_observer_breaks_a_run(error):
     """Even SystemExit is caught, and the next observer receives the event."""
@@ -65,7 +67,9 @@ async def test_no_error_of_a_sync_observer_breaks_a_run(error):
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-@pytest.mark.parametrize("error", [*ERRORS, KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error", [*ERRORS, KeyboardInterrupt()], ids=lambda error: type(error).__name__
+)
 @in_loop
 async def test_no_error_of_an_async_observer_breaks_a_run(error, blocking):
     """It holds for blocking and for other observers."""
@@ -204,7 +208,11 @@ async def test_observers_receive_the_id_of_the_run():
     told = RunEvents([observer], run_id="r1", parent_run_id="outer", metadata={"user": "u1"})
     await told.tell("usage", 1)
     assert observer.heard == [("r1", 1)]
-    assert (told.trace.run_id, told.trace.parent_run_id, told.trace.metadata) == ("r1", "outer", {"user": "u1"})
+    assert (told.trace.run_id, told.trace.parent_run_id, told.trace.metadata) == (
+        "r1",
+        "outer",
+        {"user": "u1"},
+    )
 
 
 def test_run_ids_are_unique():
@@ -230,7 +238,10 @@ def test_step_is_dated_from_its_start():
     (step,) = told.trace.steps
     assert step.duration_ms >= 0
     assert step.timestamp >= told.trace.start_time
-    assert step.timestamp + step.duration_ms / 1000 <= told.trace.start_time + (time.perf_counter() - began) + 1
+    assert (
+        step.timestamp + step.duration_ms / 1000
+        <= told.trace.start_time + (time.perf_counter() - began) + 1
+    )
 
 
 @pytest.mark.parametrize(("chars", "kept"), [(3, "abc…"), (6, "abcdef"), (None, "abcdef")])
@@ -253,4 +264,6 @@ def test_run_events_log_nothing_by_default(caplog):
     """Without observers there is no log record."""
     with caplog.at_level(logging.DEBUG):
         asyncio.run(RunEvents().tell("usage", 1))
-    assert caplog.records == [] or all(record.name != "sayso.agent.observability.trace" for record in caplog.records)
+    assert caplog.records == [] or all(
+        record.name != "sayso.agent.observability.trace" for record in caplog.records
+    )

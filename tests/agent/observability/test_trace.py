@@ -37,8 +37,23 @@ def trace_of(*steps: TraceStep, **fields) -> AgentTrace:
 def answered() -> AgentTrace:
     """Return a trace with a model call, a failed tool call and a cached answer."""
     return trace_of(
-        TraceStep("llm_call", 1000.0, 300.0, model="m", prompt_tokens=120, completion_tokens=30, cost_usd=0.5),
-        TraceStep("tool_execution", 1000.3, 45.0, tool_name="search", tool_args={"q": "secret"}, error="KeyError: 'x'"),
+        TraceStep(
+            "llm_call",
+            1000.0,
+            300.0,
+            model="m",
+            prompt_tokens=120,
+            completion_tokens=30,
+            cost_usd=0.5,
+        ),
+        TraceStep(
+            "tool_execution",
+            1000.3,
+            45.0,
+            tool_name="search",
+            tool_args={"q": "secret"},
+            error="KeyError: 'x'",
+        ),
         TraceStep("cache_hit", 1000.4, model="m"),
     )
 
@@ -46,7 +61,8 @@ def answered() -> AgentTrace:
 def test_spans_contain_no_content_by_default():
     """Spans are sent to other companies' servers."""
     plain, full = (
-        json.dumps(answered().to_otel_spans(include_content=content), default=str) for content in (False, True)
+        json.dumps(answered().to_otel_spans(include_content=content), default=str)
+        for content in (False, True)
     )
     assert "secret" not in plain
     assert "'x'" not in plain
@@ -62,7 +78,10 @@ def test_error_text_is_not_used_as_an_error_type():
 
 def test_invalid_tool_name_is_in_no_span():
     """A model may use a user's text as a name; an invented but valid name is kept."""
-    steps = [TraceStep("error", tool_name=name, error="Error: unknown") for name in ("my pin is 4711", "find_it")]
+    steps = [
+        TraceStep("error", tool_name=name, error="Error: unknown")
+        for name in ("my pin is 4711", "find_it")
+    ]
     _, said, made_up = trace_of(*steps).to_otel_spans()
     assert said["attributes"]["gen_ai.tool.name"] == "(no name)"
     assert made_up["attributes"]["gen_ai.tool.name"] == "find_it"
@@ -131,14 +150,18 @@ def test_unserializable_argument_is_written_as_text(tmp_path):
 def test_timeline_has_a_line_for_each_step():
     """A line break in a result is replaced."""
     trace = trace_of(TraceStep("tool_execution", 1000.5, 45.2, tool_name="f", tool_result="a\nb"))
-    assert trace.timeline().splitlines()[1] == "    +500.0 ms  tool_execution         45.2 ms  f: a b"
+    assert (
+        trace.timeline().splitlines()[1] == "    +500.0 ms  tool_execution         45.2 ms  f: a b"
+    )
 
 
 def test_spans_have_valid_ids_parents_and_times():
     """OpenTelemetry requires 32 and 16 hexadecimal digits, and nanoseconds."""
     root, *steps = answered().to_otel_spans()
     assert root["trace_id"] == RUN
-    assert {(span["trace_id"], span["parent_span_id"]) for span in steps} == {(RUN, root["span_id"])}
+    assert {(span["trace_id"], span["parent_span_id"]) for span in steps} == {
+        (RUN, root["span_id"])
+    }
     assert len({span["span_id"] for span in (root, *steps)}) == 4
     assert all(len(span["span_id"]) == 16 and int(span["span_id"], 16) for span in (root, *steps))
     assert steps[0]["end_time_unix_nano"] - steps[0]["start_time_unix_nano"] == 300_000_000

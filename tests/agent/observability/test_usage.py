@@ -139,7 +139,9 @@ def test_invalid_cost_does_not_disable_the_limit_of_a_run():
     class Strange:
         async def acomplete(self, **request):
             call = calls.pop(0)
-            return Message(Role.ASSISTANT, tool_calls=(call,)), UsageStats(1, 1, 2, 5.0 if len(calls) < 5 else math.nan)
+            return Message(Role.ASSISTANT, tool_calls=(call,)), UsageStats(
+                1, 1, 2, 5.0 if len(calls) < 5 else math.nan
+            )
 
     @tool
     def step(number: int) -> str:

@@ -38,24 +38,43 @@ class AnthropicApi:
     """Checks requests as Anthropic does; `cache_control` may be on at most four blocks."""
 
     def check(self, called: Called) -> None:
-        given = called.headers.get("x-api-key") or called.headers.get("authorization", "").removeprefix("Bearer ")
+        given = called.headers.get("x-api-key") or called.headers.get(
+            "authorization", ""
+        ).removeprefix("Bearer ")
         need(given == KEY, "invalid x-api-key", 401)
         need("anthropic-version" in called.headers, "anthropic-version: header is required")
         body = called.body
         need(isinstance(body.get("max_tokens"), int), "max_tokens: Field required")
         need(body.get("messages"), "messages: at least one message is required")
-        need(body["messages"][0]["role"] == "user", 'messages: first message must use the "user" role')
-        need(json.dumps(body).count('"cache_control"') <= 4, "A maximum of 4 blocks with cache_control may be provided")
+        need(
+            body["messages"][0]["role"] == "user",
+            'messages: first message must use the "user" role',
+        )
+        need(
+            json.dumps(body).count('"cache_control"') <= 4,
+            "A maximum of 4 blocks with cache_control may be provided",
+        )
         if body.get("thinking", {}).get("type") == "enabled":
             budget = body["thinking"]["budget_tokens"]
-            need(body["max_tokens"] > budget >= 1024, "`max_tokens` must be greater than `thinking.budget_tokens`")
-            need(body.get("temperature", 1) == 1, "`temperature` may only be set to 1 when thinking is enabled")
+            need(
+                body["max_tokens"] > budget >= 1024,
+                "`max_tokens` must be greater than `thinking.budget_tokens`",
+            )
+            need(
+                body.get("temperature", 1) == 1,
+                "`temperature` may only be set to 1 when thinking is enabled",
+            )
         for tool in body.get("tools", []):
-            need(tool["input_schema"].get("type") == "object", "tools.0.input_schema.type: Field required")
+            need(
+                tool["input_schema"].get("type") == "object",
+                "tools.0.input_schema.type: Field required",
+            )
         if body.get("thinking", {}).get("type") == "enabled":
             self._check_thinking(body["messages"])
         elif json.dumps(body["messages"]).count('"type": "thinking"'):
-            raise Refused(400, "When thinking is disabled, an assistant message cannot contain `thinking`")
+            raise Refused(
+                400, "When thinking is disabled, an assistant message cannot contain `thinking`"
+            )
         waiting: list[str] = []
         used: set[str] = set()
         for message in body["messages"]:
@@ -64,38 +83,67 @@ class AnthropicApi:
 
     def _check_thinking(self, messages: list[dict[str, Any]]) -> None:
         """Check that the calls of the last turn come with the signed reasoning that led to them."""
-        last = max(at for at, each in enumerate(messages) if each["role"] == "user" and not _is_result(each))
+        last = max(
+            at
+            for at, each in enumerate(messages)
+            if each["role"] == "user" and not _is_result(each)
+        )
         for message in messages[last:]:
             blocks = message["content"] if isinstance(message["content"], list) else []
-            if message["role"] == "assistant" and any(block["type"] == "tool_use" for block in blocks):
+            if message["role"] == "assistant" and any(
+                block["type"] == "tool_use" for block in blocks
+            ):
                 need(
-                    blocks[0]["type"] in ("thinking", "redacted_thinking"), "Expected `thinking`, but found `tool_use`"
+                    blocks[0]["type"] in ("thinking", "redacted_thinking"),
+                    "Expected `thinking`, but found `tool_use`",
                 )
             for block in blocks:
                 if block["type"] == "thinking":
-                    need(block["signature"] == signature(block["thinking"]), "Invalid `signature` in `thinking` block")
+                    need(
+                        block["signature"] == signature(block["thinking"]),
+                        "Invalid `signature` in `thinking` block",
+                    )
 
-    def _check_message(self, message: dict[str, Any], waiting: list[str], used: set[str]) -> list[str]:
+    def _check_message(
+        self, message: dict[str, Any], waiting: list[str], used: set[str]
+    ) -> list[str]:
         need(message["role"] in _BLOCKS, "messages: Input should be 'user' or 'assistant'")
         content = message["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         need(blocks, "messages: content must not be empty")
         results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-        need(set(results) == set(waiting) and len(results) == len(waiting), f"unexpected tool_use_id in {results}")
+        need(
+            set(results) == set(waiting) and len(results) == len(waiting),
+            f"unexpected tool_use_id in {results}",
+        )
         for block in blocks:
             need(block["type"] in _BLOCKS[message["role"]], f"{block['type']} is not allowed here")
-            need(block["type"] != "text" or block["text"].strip(), "messages: text content blocks must be non-empty")
+            need(
+                block["type"] != "text" or block["text"].strip(),
+                "messages: text content blocks must be non-empty",
+            )
             may_be_marked = block["type"] not in ("thinking", "redacted_thinking")
-            need(may_be_marked or "cache_control" not in block, "cache_control: Extra inputs are not permitted")
+            need(
+                may_be_marked or "cache_control" not in block,
+                "cache_control: Extra inputs are not permitted",
+            )
             if block["type"] == "image":
                 kind = block["source"]["media_type"]
-                need(kind in ("image/png", "image/jpeg", "image/gif", "image/webp"), f"unknown media type {kind}")
+                need(
+                    kind in ("image/png", "image/jpeg", "image/gif", "image/webp"),
+                    f"unknown media type {kind}",
+                )
                 need_bytes(block["source"]["data"], kind)
         need_names(block["name"] for block in blocks if block["type"] == "tool_use")
         calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
-        need(all(calls) and len(set(calls)) == len(calls) and not used & set(calls), "tool_use ids must be unique")
         need(
-            all(isinstance(block["input"], dict) for block in blocks if block["type"] == "tool_use"),
+            all(calls) and len(set(calls)) == len(calls) and not used & set(calls),
+            "tool_use ids must be unique",
+        )
+        need(
+            all(
+                isinstance(block["input"], dict) for block in blocks if block["type"] == "tool_use"
+            ),
             "input: not a dict",
         )
         used |= set(calls)
@@ -106,17 +154,30 @@ class AnthropicApi:
 
     def _thinking(self, step: dict[str, Any]) -> list[dict[str, Any]]:
         thoughts = [
-            {"type": "thinking", "thinking": each, "signature": signature(each)} for each in step.get("thinks", [])
+            {"type": "thinking", "thinking": each, "signature": signature(each)}
+            for each in step.get("thinks", [])
         ]
-        return [*thoughts, *({"type": "redacted_thinking", "data": each} for each in step.get("redacted", []))]
+        return [
+            *thoughts,
+            *({"type": "redacted_thinking", "data": each} for each in step.get("redacted", [])),
+        ]
 
     def whole(self, called: Called, step: dict[str, Any]) -> dict[str, Any]:
         text = [{"type": "text", "text": step["text"]}] if step.get("text") else []
         calls = [
-            {"type": "tool_use", "id": call.get("id") or f"toolu_{at}", "name": call["name"], "input": _input(call)}
+            {
+                "type": "tool_use",
+                "id": call.get("id") or f"toolu_{at}",
+                "name": call["name"],
+                "input": _input(call),
+            }
             for at, call in enumerate(step.get("calls", []))
         ]
-        return {**self._frame(called, step), "content": [*self._thinking(step), *text, *calls], **self._ending(step)}
+        return {
+            **self._frame(called, step),
+            "content": [*self._thinking(step), *text, *calls],
+            **self._ending(step),
+        }
 
     def pieces(self, called: Called, step: dict[str, Any]) -> Iterator[str]:
         start = {**self._frame(called, step), "content": [], "stop_reason": None}
@@ -128,26 +189,42 @@ class AnthropicApi:
             else:
                 deltas = [{"type": "thinking_delta", "thinking": block["thinking"]}]
                 deltas += [{"type": "signature_delta", "signature": block["signature"]}]
-                yield from self._block(at, {"type": "thinking", "thinking": "", "signature": ""}, deltas)
+                yield from self._block(
+                    at, {"type": "thinking", "thinking": "", "signature": ""}, deltas
+                )
             at += 1
         if step.get("text"):
             block = {"type": "text", "text": ""}
-            yield from self._block(at, block, [{"type": "text_delta", "text": word} for word in words(step["text"])])
+            yield from self._block(
+                at, block, [{"type": "text_delta", "text": word} for word in words(step["text"])]
+            )
             at += 1
         for number, call in enumerate(step.get("calls", []), at):
-            block = {"type": "tool_use", "id": call.get("id") or f"toolu_{number}", "name": call["name"], "input": {}}
+            block = {
+                "type": "tool_use",
+                "id": call.get("id") or f"toolu_{number}",
+                "name": call["name"],
+                "input": {},
+            }
             text = arguments(call)
             bits = [text[start : start + 5] for start in range(0, len(text), 5)]
-            yield from self._block(number, block, [{"type": "input_json_delta", "partial_json": bit} for bit in bits])
+            yield from self._block(
+                number, block, [{"type": "input_json_delta", "partial_json": bit} for bit in bits]
+            )
         delta = {**self._ending(step), "stop_sequence": None}
         usage = {"output_tokens": self._usage(step)["output_tokens"]}
         yield event({"type": "message_delta", "delta": delta, "usage": usage}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
 
     def _block(self, at: int, block: dict[str, Any], deltas: list[dict[str, Any]]) -> Iterator[str]:
-        yield event({"type": "content_block_start", "index": at, "content_block": block}, "content_block_start")
+        yield event(
+            {"type": "content_block_start", "index": at, "content_block": block},
+            "content_block_start",
+        )
         for delta in deltas:
-            yield event({"type": "content_block_delta", "index": at, "delta": delta}, "content_block_delta")
+            yield event(
+                {"type": "content_block_delta", "index": at, "delta": delta}, "content_block_delta"
+            )
         yield event({"type": "content_block_stop", "index": at}, "content_block_stop")
 
     def _ending(self, step: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +239,13 @@ class AnthropicApi:
 
     def _frame(self, called: Called, step: dict[str, Any]) -> dict[str, Any]:
         model = called.body["model"]
-        frame = {"id": "msg_1", "type": "message", "role": "assistant", "model": model, "stop_sequence": None}
+        frame = {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "stop_sequence": None,
+        }
         return {**frame, "usage": self._usage(step)}
 
     def _usage(self, step: dict[str, Any]) -> dict[str, Any]:

@@ -65,12 +65,20 @@ def need(condition: object, message: str, status: int = 400) -> None:
 def need_names(names: Iterable[str]) -> None:
     """Refuse a tool name that the real APIs refuse, in definitions and in transcripts."""
     for name in names:
-        need(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name), f"{name!r} does not match '^[a-zA-Z0-9_-]{{1,64}}$'")
+        need(
+            re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name),
+            f"{name!r} does not match '^[a-zA-Z0-9_-]{{1,64}}$'",
+        )
 
 
 def need_bytes(encoded: str, kind: str) -> None:
     """Refuse bytes that are no image of this type."""
-    starts = {"image/png": b"\x89PNG", "image/jpeg": b"\xff\xd8\xff", "image/gif": b"GIF8", "image/webp": b"RIFF"}
+    starts = {
+        "image/png": b"\x89PNG",
+        "image/jpeg": b"\xff\xd8\xff",
+        "image/gif": b"GIF8",
+        "image/webp": b"RIFF",
+    }
     need(b64decode(encoded).startswith(starts[kind]), "could not process image")
 
 

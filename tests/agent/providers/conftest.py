@@ -27,17 +27,25 @@ ROOT = Path(__file__).parents[3]
 Make = Callable[..., VendorProvider]
 #: How each provider is made for the server at a URL. The last two need no key.
 MAKERS: dict[str, Callable[..., VendorProvider]] = {
-    "openai": lambda url, **more: OpenAIProvider(more.pop("key", KEY), base_url=f"{url}/v1", name="openai", **more),
+    "openai": lambda url, **more: OpenAIProvider(
+        more.pop("key", KEY), base_url=f"{url}/v1", name="openai", **more
+    ),
     "anthropic": lambda url, **more: AnthropicProvider(more.pop("key", KEY), base_url=url, **more),
     "gemini": lambda url, **more: GeminiProvider(more.pop("key", KEY), base_url=url, **more),
-    "compatible": lambda url, **more: OpenAIProvider(more.pop("key", None), "local-model", f"{url}/local/v1", **more),
-    "ollama": lambda url, **more: OllamaProvider("llama3.2", f"{url}/local/v1", api_key=more.pop("key", None), **more),
+    "compatible": lambda url, **more: OpenAIProvider(
+        more.pop("key", None), "local-model", f"{url}/local/v1", **more
+    ),
+    "ollama": lambda url, **more: OllamaProvider(
+        "llama3.2", f"{url}/local/v1", api_key=more.pop("key", None), **more
+    ),
 }
 
 
 def responses(url: str, **more: Any) -> OpenAIResponsesProvider:
     """Return a provider of OpenAI's Responses API."""
-    return OpenAIResponsesProvider(more.pop("key", KEY), base_url=f"{url}/v1", name="openai", **more)
+    return OpenAIResponsesProvider(
+        more.pop("key", KEY), base_url=f"{url}/v1", name="openai", **more
+    )
 
 
 class Server:
@@ -54,7 +62,9 @@ class Server:
     @property
     def calls(self) -> list[dict[str, Any]]:
         """Return the requests so far."""
-        found: list[dict[str, Any]] = json.loads(urllib.request.urlopen(f"{self.url}/_calls").read())
+        found: list[dict[str, Any]] = json.loads(
+            urllib.request.urlopen(f"{self.url}/_calls").read()
+        )
         return found
 
     @property
@@ -67,7 +77,9 @@ class Server:
 def process() -> Iterator[Server]:
     """Start one server process for all tests."""
     command = [sys.executable, "-m", "tests.agent.providers.server"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
         assert running.stdin
         assert running.stdout
         yield Server(f"http://127.0.0.1:{running.stdout.readline().strip()}")

@@ -6,12 +6,34 @@ from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
-from tests.agent.providers.api import KEY, Called, Refused, event, need, need_bytes, signature, words
+from tests.agent.providers.api import (
+    KEY,
+    Called,
+    Refused,
+    event,
+    need,
+    need_bytes,
+    signature,
+    words,
+)
 
-_STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
+_STATUS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+}
 _STATUS |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
 
-_CONFIG = {"temperature", "topP", "topK", "maxOutputTokens", "stopSequences", "seed", "thinkingConfig"}
+_CONFIG = {
+    "temperature",
+    "topP",
+    "topK",
+    "maxOutputTokens",
+    "stopSequences",
+    "seed",
+    "thinkingConfig",
+}
 #: Google's libraries use both base64 alphabets.
 _URL_SAFE = str.maketrans("-_", "+/")
 _CONFIG |= {"responseModalities", "responseMimeType", "responseJsonSchema"}
@@ -30,18 +52,32 @@ class GeminiApi:
     """Checks requests as Gemini does; calls have no ids, so names and order must match."""
 
     def check(self, called: Called) -> None:
-        need(called.headers.get("x-goog-api-key") == KEY, "API key not valid. Please pass a valid API key.")
+        need(
+            called.headers.get("x-goog-api-key") == KEY,
+            "API key not valid. Please pass a valid API key.",
+        )
         if "cachedContent" in called.body:
             words = "CachedContent can not be used with GenerateContent request setting system_instruction or tools."
             need(not _HELD & set(called.body), words)
-            need(called.body["cachedContent"] in caches, "CachedContent not found (or permission denied)", 403)
+            need(
+                called.body["cachedContent"] in caches,
+                "CachedContent not found (or permission denied)",
+                403,
+            )
         for name in set(called.body.get("generationConfig", {})) - _CONFIG:
-            raise Refused(400, f"Invalid JSON payload received. Unknown name \"{name}\" at 'generation_config'")
+            raise Refused(
+                400,
+                f"Invalid JSON payload received. Unknown name \"{name}\" at 'generation_config'",
+            )
         contents = called.body.get("contents")
         need(contents, "contents is not specified")
         waiting: list[str] = []
         if "gemini-3" in called.path:
-            last = max(at for at, each in enumerate(contents) if each["role"] == "user" and "text" in each["parts"][0])
+            last = max(
+                at
+                for at, each in enumerate(contents)
+                if each["role"] == "user" and "text" in each["parts"][0]
+            )
             for content in contents[last:]:
                 first = next((part for part in content["parts"] if "functionCall" in part), None)
                 given = first.get("thoughtSignature", "").translate(_URL_SAFE) if first else ""
@@ -53,9 +89,18 @@ class GeminiApi:
             for data in [part["inlineData"] for part in content["parts"] if "inlineData" in part]:
                 if data["mime_type"].startswith("image/"):
                     need_bytes(data["data"], data["mime_type"])
-            results = [part["functionResponse"]["name"] for part in content["parts"] if "functionResponse" in part]
-            need(results == waiting, "the number of function response parts must equal that of function call parts")
-            waiting = [part["functionCall"]["name"] for part in content["parts"] if "functionCall" in part]
+            results = [
+                part["functionResponse"]["name"]
+                for part in content["parts"]
+                if "functionResponse" in part
+            ]
+            need(
+                results == waiting,
+                "the number of function response parts must equal that of function call parts",
+            )
+            waiting = [
+                part["functionCall"]["name"] for part in content["parts"] if "functionCall" in part
+            ]
         need(not waiting, "a function call turn must be followed by its responses")
 
     def streams(self, called: Called) -> bool:
@@ -72,7 +117,10 @@ class GeminiApi:
 
     def _calls(self, step: dict[str, Any]) -> list[dict[str, Any]]:
         calls = step.get("calls", [])
-        parts = [{"functionCall": {"name": call["name"], "args": call.get("arguments", {})}} for call in calls]
+        parts = [
+            {"functionCall": {"name": call["name"], "args": call.get("arguments", {})}}
+            for call in calls
+        ]
         for thought in step.get("thinks", [])[:1]:  # only the first call of an answer is signed
             parts[0]["thoughtSignature"] = signature(thought)
         return parts
@@ -82,12 +130,18 @@ class GeminiApi:
         finish = step.get("finish", "STOP")
         return known.get(finish, finish)
 
-    def _body(self, called: Called, step: dict[str, Any], parts: list[Any], finish: str | None) -> dict[str, Any]:
+    def _body(
+        self, called: Called, step: dict[str, Any], parts: list[Any], finish: str | None
+    ) -> dict[str, Any]:
         prompt, completion, cached = step.get("usage", [100, 20, 0])
         candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
         if finish:
             candidate["finishReason"] = finish
-        usage = {"promptTokenCount": prompt, "candidatesTokenCount": completion, "cachedContentTokenCount": cached}
+        usage = {
+            "promptTokenCount": prompt,
+            "candidatesTokenCount": completion,
+            "cachedContentTokenCount": cached,
+        }
         model = called.path.partition("/models/")[2].partition(":")[0]
         return {
             "candidates": [candidate],
@@ -100,7 +154,9 @@ class GeminiApi:
         return event(self.error(refused))
 
     def too_long(self, size: int, most: int) -> Refused:
-        words = f"The input token count ({size}) exceeds the maximum number of tokens allowed ({most})."
+        words = (
+            f"The input token count ({size}) exceeds the maximum number of tokens allowed ({most})."
+        )
         return Refused(400, words)
 
     def error(self, refused: Refused) -> dict[str, Any]:
@@ -112,7 +168,10 @@ class CachedContentsApi(GeminiApi):
     """Creates explicit caches; one whose step is `gone` is deleted at once."""
 
     def check(self, called: Called) -> None:
-        need(called.headers.get("x-goog-api-key") == KEY, "API key not valid. Please pass a valid API key.")
+        need(
+            called.headers.get("x-goog-api-key") == KEY,
+            "API key not valid. Please pass a valid API key.",
+        )
         need(called.body.get("model", "").startswith("models/"), "model: must be models/...")
         need(called.body.get("ttl", "").endswith("s"), "ttl: must be a duration")
         need(called.body.get("systemInstruction"), "Cached content is too small")

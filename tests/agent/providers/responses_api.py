@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.agent.providers.api import KEY, Called, Refused, arguments, event, need, need_names, signature, words
+from tests.agent.providers.api import (
+    KEY,
+    Called,
+    Refused,
+    arguments,
+    event,
+    need,
+    need_names,
+    signature,
+    words,
+)
 
 
 class ResponsesApi:
@@ -13,14 +23,24 @@ class ResponsesApi:
 
     def check(self, called: Called) -> None:
         body = called.body
-        need(called.headers.get("authorization") == f"Bearer {KEY}", "Incorrect API key provided", 401)
+        need(
+            called.headers.get("authorization") == f"Bearer {KEY}",
+            "Incorrect API key provided",
+            401,
+        )
         need(body.get("model") and body.get("input"), "Missing required parameter: 'input'.")
         need(body.get("store") is False, "nothing may be stored here")
         for name in set(body) - _TAKEN:
             raise Refused(400, f"Unknown parameter: '{name}'.")
-        need("temperature" not in body or not body["model"].startswith("gpt-5"), "Unsupported parameter: 'temperature'")
+        need(
+            "temperature" not in body or not body["model"].startswith("gpt-5"),
+            "Unsupported parameter: 'temperature'",
+        )
         for tool in body.get("tools", []):
-            need(tool["type"] == "function" and tool["parameters"].get("type") == "object", "invalid tool")
+            need(
+                tool["type"] == "function" and tool["parameters"].get("type") == "object",
+                "invalid tool",
+            )
         need_names(tool["name"] for tool in body.get("tools", []))
         waiting: list[str] = []
         before = ""
@@ -28,7 +48,10 @@ class ResponsesApi:
             kind = item.get("type", "message")
             if kind == "reasoning":
                 thought = "".join(each["text"] for each in item["summary"])
-                need(item["encrypted_content"] == signature(thought), "The encrypted content could not be verified.")
+                need(
+                    item["encrypted_content"] == signature(thought),
+                    "The encrypted content could not be verified.",
+                )
             if kind == "function_call":
                 need("id" not in item or before in ("reasoning", "function_call"), _MISSING)
                 waiting.append(item["call_id"])
@@ -43,7 +66,9 @@ class ResponsesApi:
 
     def whole(self, called: Called, step: dict[str, Any]) -> dict[str, Any]:
         prompt, completion, cached = step.get("usage", [100, 20, 0])
-        cut = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(step.get("finish", ""))
+        cut = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(
+            step.get("finish", "")
+        )
         return {
             "id": "resp_1", "object": "response", "created_at": 1_790_000_000, "model": called.body["model"],
             "status": "incomplete" if cut else "completed", "output": self._output(step), "error": None,
@@ -72,17 +97,26 @@ class ResponsesApi:
             message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed"}
             items.append({**message, "content": content})
         for at, call in enumerate(step.get("calls", [])):
-            made = {"name": call["name"], "arguments": arguments(call), "call_id": call.get("id") or f"call_{at}"}
+            made = {
+                "name": call["name"],
+                "arguments": arguments(call),
+                "call_id": call.get("id") or f"call_{at}",
+            }
             items.append({"id": f"fc_{at}", "type": "function_call", "status": "completed", **made})
         return items
 
     def pieces(self, called: Called, step: dict[str, Any]) -> Iterator[str]:
         whole = self.whole(called, step)
-        yield self._event("response.created", response={**whole, "output": [], "status": "in_progress", "usage": None})
+        yield self._event(
+            "response.created",
+            response={**whole, "output": [], "status": "in_progress", "usage": None},
+        )
         for at, item in enumerate(whole["output"]):
-            empty = {"message": {"content": []}, "function_call": {"arguments": ""}, "reasoning": {"summary": []}}[
-                item["type"]
-            ]
+            empty = {
+                "message": {"content": []},
+                "function_call": {"arguments": ""},
+                "reasoning": {"summary": []},
+            }[item["type"]]
             yield self._event("response.output_item.added", output_index=at, item={**item, **empty})
             if item["type"] == "message":
                 place = {"item_id": item["id"], "output_index": at, "content_index": 0}
@@ -95,22 +129,38 @@ class ResponsesApi:
                     yield self._event("response.output_item.done", output_index=at, item=item)
                     continue
                 yield self._event(
-                    "response.content_part.added", **place, part={"type": "output_text", "text": "", "annotations": []}
+                    "response.content_part.added",
+                    **place,
+                    part={"type": "output_text", "text": "", "annotations": []},
                 )
                 for word in words(step["text"]):
-                    yield self._event("response.output_text.delta", **place, delta=word, logprobs=[])
-                yield self._event("response.output_text.done", **place, text=step["text"], logprobs=[])
+                    yield self._event(
+                        "response.output_text.delta", **place, delta=word, logprobs=[]
+                    )
+                yield self._event(
+                    "response.output_text.done", **place, text=step["text"], logprobs=[]
+                )
             elif item["type"] == "reasoning":
                 place = {"item_id": item["id"], "output_index": at, "summary_index": 0}
                 (part,) = item["summary"]
-                yield self._event("response.reasoning_summary_part.added", **place, part={**part, "text": ""})
-                yield self._event("response.reasoning_summary_text.delta", **place, delta=part["text"])
-                yield self._event("response.reasoning_summary_text.done", **place, text=part["text"])
+                yield self._event(
+                    "response.reasoning_summary_part.added", **place, part={**part, "text": ""}
+                )
+                yield self._event(
+                    "response.reasoning_summary_text.delta", **place, delta=part["text"]
+                )
+                yield self._event(
+                    "response.reasoning_summary_text.done", **place, text=part["text"]
+                )
                 yield self._event("response.reasoning_summary_part.done", **place, part=part)
             else:
                 place = {"item_id": item["id"], "output_index": at}
-                yield self._event("response.function_call_arguments.delta", **place, delta=item["arguments"])
-                yield self._event("response.function_call_arguments.done", **place, arguments=item["arguments"])
+                yield self._event(
+                    "response.function_call_arguments.delta", **place, delta=item["arguments"]
+                )
+                yield self._event(
+                    "response.function_call_arguments.done", **place, arguments=item["arguments"]
+                )
             yield self._event("response.output_item.done", output_index=at, item=item)
         yield self._event(f"response.{whole['status']}", response=whole)
 
@@ -120,16 +170,47 @@ class ResponsesApi:
     def failure(self, refused: Refused) -> str:
         whole = self.whole(Called("", {}, {"model": "gpt-5-mini"}), {})
         error = {"code": refused.code or "server_error", "message": refused.message}
-        return self._event("response.failed", response={**whole, "status": "failed", "error": error})
+        return self._event(
+            "response.failed", response={**whole, "status": "failed", "error": error}
+        )
 
     def too_long(self, size: int, most: int) -> Refused:
-        return Refused(400, f"Your input exceeds the context window ({size} > {most}).", "context_length_exceeded")
+        return Refused(
+            400,
+            f"Your input exceeds the context window ({size} > {most}).",
+            "context_length_exceeded",
+        )
 
     def error(self, refused: Refused) -> dict[str, Any]:
         kind = "invalid_request_error" if refused.status < 500 else "server_error"
-        return {"error": {"message": refused.message, "type": kind, "code": refused.code or None, "param": None}}
+        return {
+            "error": {
+                "message": refused.message,
+                "type": kind,
+                "code": refused.code or None,
+                "param": None,
+            }
+        }
 
 
-_TAKEN = {"model", "input", "instructions", "tools", "tool_choice", "stream", "store", "include", "reasoning", "text"}
-_TAKEN |= {"max_output_tokens", "temperature", "top_p", "parallel_tool_calls", "truncation", "prompt_cache_key"}
+_TAKEN = {
+    "model",
+    "input",
+    "instructions",
+    "tools",
+    "tool_choice",
+    "stream",
+    "store",
+    "include",
+    "reasoning",
+    "text",
+}
+_TAKEN |= {
+    "max_output_tokens",
+    "temperature",
+    "top_p",
+    "parallel_tool_calls",
+    "truncation",
+    "prompt_cache_key",
+}
 _MISSING = "Item of type 'function_call' was provided without its required 'reasoning' item."

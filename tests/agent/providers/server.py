@@ -58,7 +58,11 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, "{}")
             return
         with suppress(ConnectionError):  # the client has stopped waiting
-            self._answer(Called(self.path, {name.lower(): value for name, value in self.headers.items()}, body))
+            self._answer(
+                Called(
+                    self.path, {name.lower(): value for name, value in self.headers.items()}, body
+                )
+            )
 
     def _answer(self, called: Called) -> None:
         api = next(each for path, each in APIS.items() if called.path.startswith(path))
@@ -67,10 +71,14 @@ class Handler(BaseHTTPRequestHandler):
         try:
             api.check(called)
             with lock:
-                step = steps.popleft() if steps else {"status": 500, "message": "the script has ended"}
+                step = (
+                    steps.popleft() if steps else {"status": 500, "message": "the script has ended"}
+                )
             self._play(api, called, step)
         except Refused as refused:
-            self._send(refused.status, json.dumps(api.error(refused)), getattr(refused, "headers", {}))
+            self._send(
+                refused.status, json.dumps(api.error(refused)), getattr(refused, "headers", {})
+            )
 
     def _play(self, api: Api, called: Called, step: dict[str, Any]) -> None:
         time.sleep(step.get("delay", 0))
@@ -82,7 +90,11 @@ class Handler(BaseHTTPRequestHandler):
             self._hang_up()
         elif "status" in step:
             refused = Refused(step["status"], step.get("message", "no"), step.get("code", ""))
-            self._send(step["status"], step.get("raw") or json.dumps(api.error(refused)), step.get("headers", {}))
+            self._send(
+                step["status"],
+                step.get("raw") or json.dumps(api.error(refused)),
+                step.get("headers", {}),
+            )
         elif "raw" in step:
             self._send(200, step["raw"])
         elif api.streams(called):
@@ -93,7 +105,9 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._send(200, json.dumps(api.whole(called, step)), cut=step.get("cut") == "mid")
 
-    def _send(self, status: int, body: str, headers: dict[str, str] | None = None, *, cut: bool = False) -> None:
+    def _send(
+        self, status: int, body: str, headers: dict[str, str] | None = None, *, cut: bool = False
+    ) -> None:
         data = body.encode()
         self.send_response(status)
         for name, value in {"content-type": "application/json", **(headers or {})}.items():

@@ -116,11 +116,19 @@ def test_json_that_cannot_be_used_is_told_in_one_plain_line(text: str, issue: st
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [('/raw {"x": 1}', "{'data': {'x': 1}}"), ("/raw null", "{'data': None}"), ("/raw [1]", "a list gives no names")],
+    [
+        ('/raw {"x": 1}', "{'data': {'x': 1}}"),
+        ("/raw null", "{'data': None}"),
+        ("/raw [1]", "a list gives no names"),
+    ],
 )
 def test_parameter_that_may_be_null_is_read_by_its_other_type(text: str, shown: str):
     """The schemas of MCP servers and of OpenAPI documents have such parameters."""
-    schema = {"type": "object", "properties": {"data": {"type": ["object", "null"]}}, "required": ["data"]}
+    schema = {
+        "type": "object",
+        "properties": {"data": {"type": ["object", "null"]}},
+        "required": ["data"],
+    }
     raw = Tool("raw", "Show.", schema, lambda **given: f"`{given}`")
     assert shown in Agent([raw], OfflineProvider()).run(text).content
 
@@ -129,7 +137,9 @@ def test_parameter_that_may_be_null_is_read_by_its_other_type(text: str, shown: 
 def test_required_name_without_a_schema_is_told_in_one_plain_line(text: str):
     """A schema may require a name that its properties leave out: no call can fulfill it."""
     raw = Tool("raw", "Show.", {"type": "object", "required": ["data"]}, dict)
-    assert Agent([raw], OfflineProvider()).run(text).content.startswith("raw cannot run like this: ")
+    assert (
+        Agent([raw], OfflineProvider()).run(text).content.startswith("raw cannot run like this: ")
+    )
 
 
 def test_empty_object_names_what_is_missing():

@@ -17,20 +17,28 @@ from sayso.agent.providers.vendors import OllamaProvider
 from tests.agent.providers.conftest import Server
 from tests.agent.providers.test_contract import called, pieces, stock
 
-CALLS = [called("get_weather", "call_a", city="Lima"), called("search_docs", "call_b", query="rain")]
+CALLS = [
+    called("get_weather", "call_a", city="Lima"),
+    called("search_docs", "call_b", query="rain"),
+]
 
 
 def streamed(server: Server) -> list[Any]:
     """Return the calls of a streamed answer with Ollama's parallel calls."""
     server.script({"deltas": "ollama", "calls": CALLS})
     provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
-    return [piece for piece in pieces(provider, tools=[stock.schema()]) if isinstance(piece, ToolCall)]
+    return [
+        piece for piece in pieces(provider, tools=[stock.schema()]) if isinstance(piece, ToolCall)
+    ]
 
 
 def numbers(*deltas: tuple[int, str]) -> list[int]:
     """Return the numbers given to deltas with these indices and ids."""
     call_numbers = CallNumbers()
-    return [call_numbers.number(ChoiceDeltaToolCall(index=index, id=given or None)) for index, given in deltas]
+    return [
+        call_numbers.number(ChoiceDeltaToolCall(index=index, id=given or None))
+        for index, given in deltas
+    ]
 
 
 def test_parallel_calls_with_one_index_stay_separate(server: Server) -> None:
@@ -60,13 +68,31 @@ def test_complete_answers_need_no_renumbering(server: Server) -> None:
 def test_whole_call_is_read_however_a_server_writes_it(server: Server, style: str) -> None:
     """The library would refuse the answer, though it reads the same in a stream."""
     function = {"name": "search_docs", "arguments": {"object": {}, "null": None}.get(style, "{}")}
-    call = {"type": "function", "function": function, **({} if style == "no id" else {"id": "call_a"})}
-    choice = {"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant", "tool_calls": [call]}}
-    answer = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    call = {
+        "type": "function",
+        "function": function,
+        **({} if style == "no id" else {"id": "call_a"}),
+    }
+    choice = {
+        "index": 0,
+        "finish_reason": "tool_calls",
+        "message": {"role": "assistant", "tool_calls": [call]},
+    }
+    answer = {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+    }
     server.script({"raw": json.dumps(answer)})
     provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
-    message, _ = asyncio.run(provider.acomplete(model="", system_prompt="", messages=(), tools=[stock.schema()]))
-    assert [(each.tool_name, each.parameters) for each in message.tool_calls] == [("search_docs", {})]
+    message, _ = asyncio.run(
+        provider.acomplete(model="", system_prompt="", messages=(), tools=[stock.schema()])
+    )
+    assert [(each.tool_name, each.parameters) for each in message.tool_calls] == [
+        ("search_docs", {})
+    ]
 
 
 def test_whole_answer_is_read_without_its_formal_fields(server: Server) -> None:
@@ -78,13 +104,22 @@ def test_whole_answer_is_read_without_its_formal_fields(server: Server) -> None:
 
 
 @pytest.mark.parametrize("ids", [("call_a", "call_b"), (None, None)], ids=["ids", "no ids"])
-def test_whole_answer_is_read_where_a_stream_was_asked_for(server: Server, ids: tuple[str | None, ...]) -> None:
+def test_whole_answer_is_read_where_a_stream_was_asked_for(
+    server: Server, ids: tuple[str | None, ...]
+) -> None:
     """Some servers cannot stream, or not with tools."""
     calls = [
-        {"id": each, "function": {"name": "search_docs", "arguments": {"query": f"{n}"}}} for n, each in enumerate(ids)
+        {"id": each, "function": {"name": "search_docs", "arguments": {"query": f"{n}"}}}
+        for n, each in enumerate(ids)
     ]
     choice = {"message": {"role": "assistant", "content": "I look.", "tool_calls": calls}}
-    server.script({"raw": json.dumps({"choices": [choice], "usage": {"prompt_tokens": 7, "completion_tokens": 2}})})
+    server.script(
+        {
+            "raw": json.dumps(
+                {"choices": [choice], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
+            )
+        }
+    )
     provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
     items = pieces(provider, tools=[stock.schema()])
     assert "".join(each for each in items if isinstance(each, str)) == "I look."
@@ -108,7 +143,9 @@ def test_mark_behind_the_name_of_a_tool_is_dropped(server: Server) -> None:
     """Servers of gpt-oss pass on a mark of its own format."""
     server.script({"calls": [called("search_docs<|channel|>commentary", "call_a", query="rain")]})
     provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
-    calls = [piece for piece in pieces(provider, tools=[stock.schema()]) if isinstance(piece, ToolCall)]
+    calls = [
+        piece for piece in pieces(provider, tools=[stock.schema()]) if isinstance(piece, ToolCall)
+    ]
     assert [call.tool_name for call in calls] == ["search_docs"]
 
 
@@ -124,7 +161,9 @@ def test_name_in_each_delta_is_read_once(server: Server) -> None:
     """Some servers repeat it beside each piece of the arguments."""
     server.script({"deltas": "repeated", "calls": CALLS})
     provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
-    calls = [piece for piece in pieces(provider, tools=[stock.schema()]) if isinstance(piece, ToolCall)]
+    calls = [
+        piece for piece in pieces(provider, tools=[stock.schema()]) if isinstance(piece, ToolCall)
+    ]
     assert [call.tool_name for call in calls] == ["get_weather", "search_docs"]
     assert calls[0].parameters == {"city": "Lima"}
 

@@ -82,7 +82,9 @@ def hear(provider, request=REQUEST):
 @pytest.mark.parametrize("begun", ["I ", ToolCall("pay", {}, "c1")])
 def test_broken_stream_falls_back(begun):
     """Only the next provider's text and calls count, as in an answer that is not streamed."""
-    (answer, usage), _ = hear(FallbackProvider([Streaming(begun, error=ProviderError("cut")), Vendor("b")]))
+    (answer, usage), _ = hear(
+        FallbackProvider([Streaming(begun, error=ProviderError("cut")), Vendor("b")])
+    )
     assert (answer.content, answer.tool_calls, usage.provider) == ("I am b", (), "b")
 
 
@@ -97,20 +99,35 @@ def test_broken_stream_is_reported_as_restarted():
         return [chunk async for chunk in Agent([], provider).astream("hello")]
 
     first, second, result = asyncio.run(chunks())
-    assert (first.content, first.restarts, second.content, second.restarts) == ("I ", False, "I am b", True)
+    assert (first.content, first.restarts, second.content, second.restarts) == (
+        "I ",
+        False,
+        "I am b",
+        True,
+    )
     assert result.content == "I am b"
 
 
 def test_failure_of_all_streams_is_one_error():
     """The streamed text is dropped, and the error is retryable."""
-    broken = [Streaming("I ", error=ProviderError("cut")), Streaming("We ", error=ProviderError("gone"))]
+    broken = [
+        Streaming("I ", error=ProviderError("cut")),
+        Streaming("We ", error=ProviderError("gone")),
+    ]
     error, heard = hear(FallbackProvider(broken))
-    assert ("cut" in str(error), "gone" in str(error), error.retryable, heard) == (True, True, True, ["I ", "We "])
+    assert ("cut" in str(error), "gone" in str(error), error.retryable, heard) == (
+        True,
+        True,
+        True,
+        ["I ", "We "],
+    )
 
 
 def test_stream_that_fails_before_its_first_text_falls_back():
     """The user sees no text twice."""
-    (answer, usage), heard = hear(FallbackProvider([Streaming(error=KeyError("choices")), Vendor("b")]))
+    (answer, usage), heard = hear(
+        FallbackProvider([Streaming(error=KeyError("choices")), Vendor("b")])
+    )
     assert (answer.content, usage.provider, heard) == ("I am b", "b", ["I am b"])
 
 
@@ -197,7 +214,15 @@ def test_answer_closes_the_circuit():
     clock = Clock()
     down, _, provider = circuit(clock)
     error = down.error
-    for clock.now, down.error in ((0, error), (0, None), (0, error), (0, error), (0, error), (60, None), (60, None)):
+    for clock.now, down.error in (
+        (0, error),
+        (0, None),
+        (0, error),
+        (0, error),
+        (0, error),
+        (60, None),
+        (60, None),
+    ):
         ask(provider)
     assert len(down.models) == 6
 
@@ -296,14 +321,20 @@ def test_each_fallback_is_reported():
 
 def test_failing_callback_does_not_lose_the_answer():
     """An exception of the callback is caught."""
-    provider = FallbackProvider([Vendor("a", ProviderError("down")), Vendor("b")], on_fallback=lambda name: None)
+    provider = FallbackProvider(
+        [Vendor("a", ProviderError("down")), Vendor("b")], on_fallback=lambda name: None
+    )
     assert ask(provider) == "I am b"
 
 
 def test_each_provider_is_asked_for_a_model_it_knows():
     """The first gets the requested model, and any other its default model if it has one."""
     down = ProviderError("down")
-    vendors = [Vendor("a", down, default_model="a-1"), Vendor("b", down, default_model="b-1"), Vendor("c")]
+    vendors = [
+        Vendor("a", down, default_model="a-1"),
+        Vendor("b", down, default_model="b-1"),
+        Vendor("c"),
+    ]
     ask(FallbackProvider(vendors))
     assert [vendor.models for vendor in vendors] == [["big"], ["b-1"], ["big"]]
 
@@ -318,7 +349,10 @@ def test_one_provider_method_is_enough_for_all_four(name):
 
     setattr(OneDoor, name, staticmethod(getattr(local, name)))
     provider, asked = FallbackProvider([OneDoor()]), REQUEST.as_kwargs()
-    answer = (Message(Role.ASSISTANT, "[local provider: big] hi"), UsageStats(model="big", provider="local"))
+    answer = (
+        Message(Role.ASSISTANT, "[local provider: big] hi"),
+        UsageStats(model="big", provider="local"),
+    )
     assert provider.complete(**asked) == answer == asyncio.run(provider.acomplete(**asked))
     assert join_items(provider.stream(**asked)) == answer == hear(provider)[0]
 
@@ -356,7 +390,9 @@ def test_capabilities_are_those_of_all_providers():
 def test_threads_share_one_circuit():
     """Runs in many threads count each failure once."""
     down, _, provider = circuit(Clock())
-    threads = [threading.Thread(target=provider.complete, kwargs=REQUEST.as_kwargs()) for _ in range(8)]
+    threads = [
+        threading.Thread(target=provider.complete, kwargs=REQUEST.as_kwargs()) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

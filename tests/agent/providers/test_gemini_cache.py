@@ -20,7 +20,9 @@ MISS = {"text": "Hi", "usage": [3000, 5, 0]}
 HIT = {"text": "Hi", "usage": [3000, 5, 2900]}
 
 
-async def ask_until_cached(provider: GeminiProvider, *, requests: int = MIN_MISSES, **more: Any) -> None:
+async def ask_until_cached(
+    provider: GeminiProvider, *, requests: int = MIN_MISSES, **more: Any
+) -> None:
     """Make the requests, and wait for what happens beside them."""
     for _ in range(requests):
         await acall(provider, asked(**more))
@@ -48,13 +50,18 @@ def test_prompt_that_misses_the_implicit_cache_gets_an_explicit_one(server: Serv
     assert created["path"] == "/v1beta/cachedContents"
     assert created["body"]["ttl"] == "3600s"
     assert created["body"]["tools"] == first[0]["body"]["tools"]
-    assert created["body"]["systemInstruction"]["parts"] == first[0]["body"]["systemInstruction"]["parts"]
+    assert (
+        created["body"]["systemInstruction"]["parts"]
+        == first[0]["body"]["systemInstruction"]["parts"]
+    )
     assert whole["body"]["cachedContent"] == streamed["body"]["cachedContent"] != ""
     assert "cachedContent" not in first[-1]["body"]
 
 
 @pytest.mark.parametrize("steps", [[MISS] * (MIN_MISSES - 1), [HIT] * 20])
-def test_prompt_that_an_explicit_cache_would_not_pay_for_gets_none(server: Server, steps: list[Any]) -> None:
+def test_prompt_that_an_explicit_cache_would_not_pay_for_gets_none(
+    server: Server, steps: list[Any]
+) -> None:
     """Too few requests, or the implicit cache works."""
     server.script(*steps)
     asyncio.run(ask_until_cached(explicit(server), requests=len(steps)))

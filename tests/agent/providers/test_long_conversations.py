@@ -50,7 +50,10 @@ def test_huge_result_and_long_history_never_end_a_conversation(
     """The vendor refuses the request; the agent shortens it and asks again, and the next turn works too."""
     agent = Agent([table], provider, AgentConfig(model="", max_retries=0), long_memory(10))
     most = 30_000
-    server.script({"context": most, "calls": [called("table", "c1")]}, {"context": most, "text": "It is long."})
+    server.script(
+        {"context": most, "calls": [called("table", "c1")]},
+        {"context": most, "text": "It is long."},
+    )
     with caplog.at_level(logging.WARNING):
         assert agent.run("Show me the table").content == "It is long."
     assert "model.context_exceeded" in caplog.text
@@ -133,8 +136,15 @@ def test_old_exchanges_are_dropped_before_the_window_is_full(server: Server) -> 
 
 def test_last_exchange_is_kept_however_long_its_results_were(server: Server) -> None:
     """Several tables exceed the window, and the model still sees the previous question."""
-    agent = Agent([table], MAKERS["compatible"](server.url), AgentConfig(model="", context_tokens=8000), long_memory(2))
-    server.script({"calls": [called("table", f"c{number}") for number in range(6)]}, {"text": "Six tables."})
+    agent = Agent(
+        [table],
+        MAKERS["compatible"](server.url),
+        AgentConfig(model="", context_tokens=8000),
+        long_memory(2),
+    )
+    server.script(
+        {"calls": [called("table", f"c{number}") for number in range(6)]}, {"text": "Six tables."}
+    )
     agent.run("Show me the table six times")
     server.script({"text": "Six."})
     agent.run("How often did you look?")
@@ -157,7 +167,9 @@ def test_single_message_above_the_limit_is_cut(server: Server) -> None:
 def test_request_that_cannot_be_shortened_is_refused_once(server: Server) -> None:
     """The user reads that it is too long, and the request is not repeated."""
     server.script({"context": 10, "text": "never"})
-    result = Agent((), MAKERS["openai"](server.url), AgentConfig(model="", max_retries=0)).run("Hello")
+    result = Agent((), MAKERS["openai"](server.url), AgentConfig(model="", max_retries=0)).run(
+        "Hello"
+    )
     assert (result.stop_reason, result.failure) == ("provider_error", "too_long")
     assert len(server.calls) == 1
 
@@ -168,7 +180,9 @@ def test_fallback_uses_the_smallest_context_window(server: Server) -> None:
     provider = FallbackProvider([MAKERS["gemini"](server.url), small])
     assert provider.context_tokens() == small.context_tokens()
     nobody = OpenAIProvider(base_url="http://127.0.0.1:9/v1", default_model="m")
-    agent = Agent((), FallbackProvider([small, nobody]), AgentConfig(model="", max_retries=0), long_memory(20))
+    agent = Agent(
+        (), FallbackProvider([small, nobody]), AgentConfig(model="", max_retries=0), long_memory(20)
+    )
     server.script({"context": 20_000, "text": "Hi"})
     assert agent.run("Hello").content == "Hi"
 
@@ -188,7 +202,9 @@ def test_fallback_uses_the_smallest_context_window(server: Server) -> None:
         (500, "the request exceeds the available context size"),
     ],
 )  # fmt: skip
-def test_overflow_error_of_any_server_is_recognized(server: Server, status: int, words: str) -> None:
+def test_overflow_error_of_any_server_is_recognized(
+    server: Server, status: int, words: str
+) -> None:
     """One refusal is followed by one shorter request and its answer, without a pause or a repetition."""
     server.script({"status": status, "message": words}, {"text": "Hi"})
     agent = Agent((), MAKERS["compatible"](server.url), AgentConfig(model=""), long_memory(20))
@@ -202,7 +218,10 @@ def test_rate_limit_is_not_mistaken_for_an_overflow(server: Server) -> None:
     words = "Rate limit reached on tokens per min (TPM): Limit 30000, Used 29000. Too many tokens, please wait."
     server.script({"status": 429, "message": words}, {"text": "Hi"})
     config = AgentConfig(model="", retry_backoff_seconds=0, rate_limit_cooldown_seconds=0)
-    assert Agent((), MAKERS["compatible"](server.url), config, long_memory(20)).run("Hello").content == "Hi"
+    assert (
+        Agent((), MAKERS["compatible"](server.url), config, long_memory(20)).run("Hello").content
+        == "Hi"
+    )
     first, second = sent(server)
     assert first == second
 
@@ -227,8 +246,14 @@ def test_refused_file_ends_neither_its_turn_nor_later_ones(
 
 def test_file_longer_than_the_window_is_replaced_with_its_name(server: Server) -> None:
     """The tokens of its pages are unknown beforehand; the text around it is not cut."""
-    book = Message(Role.USER, "Sum it up. " + "please " * 100, media=(Media("1", "application/pdf", "book.pdf"),))
-    provider = MAKERS["anthropic"](server.url, load_media=lambda _media: b"%PDF-1.4" + b"x" * 100_000)
+    book = Message(
+        Role.USER,
+        "Sum it up. " + "please " * 100,
+        media=(Media("1", "application/pdf", "book.pdf"),),
+    )
+    provider = MAKERS["anthropic"](
+        server.url, load_media=lambda _media: b"%PDF-1.4" + b"x" * 100_000
+    )
     server.script({"context": 20_000, "text": "It is too long."})
     agent = Agent((), provider, AgentConfig(model=""), long_memory(3))
     assert agent.run([book]).content == "It is too long."
@@ -239,7 +264,11 @@ def test_file_longer_than_the_window_is_replaced_with_its_name(server: Server) -
 def test_message_refused_by_a_content_filter_does_not_end_the_conversation(server: Server) -> None:
     """The filter checks the whole request, so it would also refuse every later turn."""
     agent = Agent((), MAKERS["openai"](server.url), AgentConfig(model=""), ConversationMemory())
-    refused = {"status": 400, "code": "content_filter", "message": "The prompt triggered the content policy"}
+    refused = {
+        "status": 400,
+        "code": "content_filter",
+        "message": "The prompt triggered the content policy",
+    }
     server.script(refused)
     assert agent.run("something bad").failure == "refused"
     assert len(server.calls) == 1

@@ -26,12 +26,24 @@ THINKING = {"type": "enabled", "budget_tokens": 2000}
 @pytest.mark.parametrize(
     ("name", "given", "sent"),
     [
-        ("openai", {"reasoning_effort": "low", "service_tier": "flex"}, {"reasoning_effort": "low"}),
+        (
+            "openai",
+            {"reasoning_effort": "low", "service_tier": "flex"},
+            {"reasoning_effort": "low"},
+        ),
         ("openai", {"top_p": 0.5, "temperature": None}, {"top_p": 0.5}),
-        ("compatible", {"min_p": 0.1, "extra_body": {"chat_template_kwargs": {"think": False}}}, {"min_p": 0.1}),
+        (
+            "compatible",
+            {"min_p": 0.1, "extra_body": {"chat_template_kwargs": {"think": False}}},
+            {"min_p": 0.1},
+        ),
         ("ollama", {"temperature": 0.7, "num_ctx": 8192}, {"temperature": 0.7, "num_ctx": 8192}),
         ("anthropic", {"thinking": THINKING}, {"thinking": THINKING}),
-        ("anthropic", {"thinking_budget": 2000, "top_p": 0.99}, {"thinking": THINKING, "top_p": 0.99}),
+        (
+            "anthropic",
+            {"thinking_budget": 2000, "top_p": 0.99},
+            {"thinking": THINKING, "top_p": 0.99},
+        ),
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])
@@ -42,20 +54,31 @@ def test_settings_reach_the_vendor(
     server.script({"text": "Hi"})
     provider = MAKERS[name](server.url, model_settings=given)
     agent = Agent(
-        (), provider, AgentConfig(model="gpt-4.1" if "top_p" in given and name == "openai" else "", max_tokens=4000)
+        (),
+        provider,
+        AgentConfig(
+            model="gpt-4.1" if "top_p" in given and name == "openai" else "", max_tokens=4000
+        ),
     )
     agent.run("Hello", stream_handler=(lambda _: None) if streamed else None)
     body = server.bodies[0]
     assert {key: body.get(key) for key in sent} == sent
     assert "temperature" in body or "temperature" not in sent
     assert ("temperature" in body) == ("temperature" in sent)
-    assert body.get("chat_template_kwargs") == given.get("extra_body", {}).get("chat_template_kwargs")
+    assert body.get("chat_template_kwargs") == given.get("extra_body", {}).get(
+        "chat_template_kwargs"
+    )
 
 
 def test_settings_of_gemini_are_in_its_generation_config(server: Server) -> None:
     """Both spellings work; fields elsewhere in the request need extra_body."""
     safety = [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}]
-    given = {"top_p": 0.5, "topK": 3, "thinking_budget": 128, "extra_body": {"safetySettings": safety}}
+    given = {
+        "top_p": 0.5,
+        "topK": 3,
+        "thinking_budget": 128,
+        "extra_body": {"safetySettings": safety},
+    }
     server.script({"text": "Hi"})
     ask(MAKERS["gemini"](server.url, model_settings=given))
     body = server.bodies[0]
@@ -156,7 +179,9 @@ def test_model_settings_are_read_from_yaml(server: Server, tmp_path: Path) -> No
 
 def test_invalid_setting_in_yaml_names_its_line(tmp_path: Path) -> None:
     """`sayso check` reports it before the first request."""
-    models, _ = yaml_models(tmp_path, "  model: openai:gpt-4.1\n  api_key: ${KEY}\n  model_settings: {tools: []}\n")
+    models, _ = yaml_models(
+        tmp_path, "  model: openai:gpt-4.1\n  api_key: ${KEY}\n  model_settings: {tools: []}\n"
+    )
     with pytest.raises(ConfigError, match=r"bot.yaml:2:3: agent.model: model_settings has 'tools'"):
         models.of("web")
 

@@ -65,7 +65,14 @@ def answer(messages, schemas=SCHEMAS):
         messages = [Message(Role.USER, messages)]
     provider = OfflineProvider(today=lambda: date(2026, 3, 1))
     message, _ = asyncio.run(
-        provider.acomplete(model="m", system_prompt="", messages=messages, tools=schemas, temperature=0, max_tokens=9)
+        provider.acomplete(
+            model="m",
+            system_prompt="",
+            messages=messages,
+            tools=schemas,
+            temperature=0,
+            max_tokens=9,
+        )
     )
     return message
 
@@ -78,7 +85,9 @@ def called(text):
 
 def told(*results):
     """Return the provider's reply to tool results."""
-    return answer([Message(Role.USER, "go"), *(Message(Role.TOOL, result) for result in results)]).content
+    return answer(
+        [Message(Role.USER, "go"), *(Message(Role.TOOL, result) for result in results)]
+    ).content
 
 
 @pytest.mark.parametrize(
@@ -116,7 +125,9 @@ def test_long_list_of_tools_is_cut():
 def test_several_identifiers_in_one_text_are_one_call_each():
     """They become a plan, but only if the tool needs nothing except an identifier."""
     calls = answer("delete INV-42, INV-47 and INV-55, please, and INV-42").tool_calls
-    assert [call.parameters for call in calls] == [{"invoice_id": f"INV-{number}"} for number in (42, 47, 55)]
+    assert [call.parameters for call in calls] == [
+        {"invoice_id": f"INV-{number}"} for number in (42, 47, 55)
+    ]
     assert len({call.id for call in calls}) == 3
     assert len(answer("refund 20 of PAY-1 and 30 of PAY-2").tool_calls) <= 1
 
@@ -182,7 +193,13 @@ def schema_of(name):
 @given(st.text(max_size=80))
 def test_any_text_has_an_answer(text):
     """Any text has the same answer twice, also as a command or after a tool's name."""
-    for said in (text, f"/{text}", f"delete invoice {text}", f"/book_table {text}", f"refund payment {text}"):
+    for said in (
+        text,
+        f"/{text}",
+        f"delete invoice {text}",
+        f"/book_table {text}",
+        f"refund payment {text}",
+    ):
         assert answer(said) == answer(said)
         assert answer(said).content or answer(said).tool_calls
     assert isinstance(told(text), str)
@@ -191,7 +208,10 @@ def test_any_text_has_an_answer(text):
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-        lambda x: st.lists(x, max_size=3) | st.dictionaries(st.sampled_from(["kind", "matches", "a"]), x, max_size=3),
+        lambda x: (
+            st.lists(x, max_size=3)
+            | st.dictionaries(st.sampled_from(["kind", "matches", "a"]), x, max_size=3)
+        ),
         max_leaves=8,
     )
 )
@@ -208,17 +228,33 @@ def test_any_result_has_a_reply(value):
         ("Deleting invoices 42", "delete_invoice", {"invoice_id": "42"}),
         ('delete invoice "A 7"', "delete_invoice", {"invoice_id": "A 7"}),
         ("delete invoice invoice_id=X", "delete_invoice", {"invoice_id": "X"}),
-        ("find the invoice of Bank of America please", "find_invoice", {"query": "Bank of America"}),
+        (
+            "find the invoice of Bank of America please",
+            "find_invoice",
+            {"query": "Bank of America"},
+        ),
         ("find the invoice of O'Neil", "find_invoice", {"query": "O'Neil"}),
         ("find 3 invoices from Acme", "find_invoice", {"query": "Acme", "limit": 3}),
-        ("refund 20 EUR of PAY-7", "refund_payment", {"payment_id": "PAY-7", "amount": 20, "currency": "EUR"}),
-        ("refund $19.90 of payment PAY-7", "refund_payment", {"payment_id": "PAY-7", "amount": 19.9}),
+        (
+            "refund 20 EUR of PAY-7",
+            "refund_payment",
+            {"payment_id": "PAY-7", "amount": 20, "currency": "EUR"},
+        ),
+        (
+            "refund $19.90 of payment PAY-7",
+            "refund_payment",
+            {"payment_id": "PAY-7", "amount": 19.9},
+        ),
         ("show me a sales chart", "sales_chart", {}),
         ("chart of last week", "sales_chart", {"period": "week"}),
         ("book a table for 4 tomorrow", "book_table", {"day": "2026-03-02", "guests": 4}),
         ("book a table on 2026-05-01 for 2", "book_table", {"day": "2026-05-01", "guests": 2}),
         ("/delete_invoice invoice_id=INV-42", "delete_invoice", {"invoice_id": "INV-42"}),
-        ("/find_invoice query='two words' limit=2", "find_invoice", {"query": "two words", "limit": 2}),
+        (
+            "/find_invoice query='two words' limit=2",
+            "find_invoice",
+            {"query": "two words", "limit": 2},
+        ),
         ("/find_invoice@my_bot O'Neil", "find_invoice", {"query": "O'Neil"}),
         (
             "/book_table day=2026-05-01 guests=2 outside=yes",
@@ -264,7 +300,10 @@ def test_help_says_that_there_is_no_model():
 
 def test_unknown_command_calls_no_tool():
     """A similar name is not a command."""
-    assert called("/delete_invoices INV-42") == "There is no command /delete_invoices. /help lists them all."
+    assert (
+        called("/delete_invoices INV-42")
+        == "There is no command /delete_invoices. /help lists them all."
+    )
 
 
 def test_results_are_put_into_words():
@@ -272,7 +311,10 @@ def test_results_are_put_into_words():
     assert told(NotFound("invoice", "x").to_json()) == 'I found no invoice for "x".'
     ambiguous = Ambiguous("company", "x", [{"id": "A"}, "B"]).to_json()
     assert told(ambiguous) == 'Several companies match "x": ID A; B: which one?'
-    assert told("deleted INV-42", '{"total": 3, "paid": true}') == "deleted INV-42\nTotal: 3\nPaid: yes"
+    assert (
+        told("deleted INV-42", '{"total": 3, "paid": true}')
+        == "deleted INV-42\nTotal: 3\nPaid: yes"
+    )
 
 
 def test_earlier_results_are_not_repeated():
@@ -317,7 +359,11 @@ def remind_me(text: str, when: str) -> str:
     [
         ("remind me tomorrow at 9 to call Bob", "call Bob", "tomorrow at 9"),
         ("Remind me in 20 minutes to stretch", "stretch", "in 20 minutes"),
-        ("remind me to water the plants on Friday at 14:30", "water the plants", "on Friday at 14:30"),
+        (
+            "remind me to water the plants on Friday at 14:30",
+            "water the plants",
+            "on Friday at 14:30",
+        ),
         ("remind me at 5 pm tomorrow: tea", "tea", "at 5 pm tomorrow"),
         ("remind me of 'in 3 days' in an hour", "in 3 days", "in an hour"),
         ("remind me 2026-12-24T18:00 about presents", "presents", "2026-12-24T18:00"),
@@ -369,7 +415,9 @@ def test_exact_words_of_a_name_win(text, name):
     assert [call.tool_name for call in calls] == [name]
 
 
-@pytest.mark.parametrize("text", ["delete invoice INV-42", "delete INV-42, please", "/delete_invoice INV-42"])
+@pytest.mark.parametrize(
+    "text", ["delete invoice INV-42", "delete INV-42, please", "/delete_invoice INV-42"]
+)
 @pytest.mark.parametrize("how", ["policy", "role"])
 def test_request_for_a_denied_tool_is_refused_and_starts_no_other_one(text, how):
     """A tool that shares a word with it is no replacement."""
@@ -400,7 +448,9 @@ def test_tool_does_not_run_for_a_text_that_may_mean_a_denied_one():
 
     matcher = OfflineProvider().with_hidden_tools(hidden_tools)
     messages = [Message(Role.USER, "remove my account")]
-    said, _ = asyncio.run(matcher.acomplete(model="", system_prompt="", messages=messages, tools=[remove_note]))
+    said, _ = asyncio.run(
+        matcher.acomplete(model="", system_prompt="", messages=messages, tools=[remove_note])
+    )
     assert (said.content, said.tool_calls) == ("Did you mean /remove_note?", ())
 
 
@@ -411,7 +461,10 @@ def test_tool_does_not_run_for_a_text_that_may_mean_a_denied_one():
         ("/find_invoice query=a colour=red", "Unexpected parameter(s): 'colour'"),
         ("/sales_chart period=year", "'period' is 'year': Input should be 'week' or 'month'"),
         ("/sales_chart year", "'year' has no name; write period=..."),
-        ("/find_invoice query=a many of them", "'many of them' has no name; write query=... or limit=..."),
+        (
+            "/find_invoice query=a many of them",
+            "'many of them' has no name; write query=... or limit=...",
+        ),
     ],
 )
 def test_wrong_arguments_of_a_command_are_told_in_one_plain_line(text, issue):

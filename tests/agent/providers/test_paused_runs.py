@@ -48,7 +48,9 @@ def test_decided_calls_are_a_valid_history(server: Server, provider: VendorProvi
 
 
 @pytest.mark.parametrize("make", ["openai", "anthropic", "gemini"], indirect=True)
-def test_message_on_top_of_an_open_call_is_a_valid_history(server: Server, provider: VendorProvider) -> None:
+def test_message_on_top_of_an_open_call_is_a_valid_history(
+    server: Server, provider: VendorProvider
+) -> None:
     """The call reads as waiting, also when one of two is decided; then the decisions stand where the calls are."""
     agent = agent_of(provider, ConversationMemory())
     server.script(BOTH, {"text": "Four."}, {"text": "Five."}, {"text": "Both."})
@@ -57,14 +59,18 @@ def test_message_on_top_of_an_open_call_is_a_valid_history(server: Server, provi
     first, second = stored(paused).open_calls
     result = agent.run("2 + 3?", paused=stored(paused), decisions={first.id: Approve()})
     assert (result.content, [call.id for call in result.open_calls]) == ("Five.", [second.id])
-    assert agent.run(paused=stored(result.paused), decisions={second.id: Approve()}).content == "Both."
+    assert (
+        agent.run(paused=stored(result.paused), decisions={second.id: Approve()}).content == "Both."
+    )
     waiting = [json.dumps(body).count("waiting") for body in server.bodies]
     assert waiting == [0, 2, 1, 0]
 
 
 @pytest.mark.parametrize("name", ["anthropic", "gemini", "responses"])
 @pytest.mark.parametrize("remembers", [False, True])
-def test_signed_reasoning_is_sent_back_after_the_pause(server: Server, name: str, *, remembers: bool) -> None:
+def test_signed_reasoning_is_sent_back_after_the_pause(
+    server: Server, name: str, *, remembers: bool
+) -> None:
     """The strict server refuses a call without it. It is in the paused run, and in the memory until the run is over."""
     memory = ConversationMemory() if remembers else None
     agent = agent_of(thinking(name, server), memory)

@@ -26,7 +26,9 @@ def test_prices_are_not_fetched(monkeypatch):
     assert cost_usd("gpt-5-mini", USAGE, "openai") is not None
 
 
-@pytest.mark.parametrize(("model", "provider"), [("never-heard-of", ""), ("gpt-5-mini", "ollama"), ("", "")])
+@pytest.mark.parametrize(
+    ("model", "provider"), [("never-heard-of", ""), ("gpt-5-mini", "ollama"), ("", "")]
+)
 def test_unknown_model_has_no_cost(model, provider):
     """A local model does not have the price of a vendor's model with the same name."""
     assert cost_usd(model, USAGE, provider) is None
@@ -48,7 +50,12 @@ def test_invalid_usage_has_no_cost(caplog):
 
 @pytest.mark.parametrize(
     ("model", "provider"),
-    [("gpt-5-mini", "openai"), ("claude-haiku-4-5", "anthropic"), ("gemini-2.5-flash", "gemini"), ("gpt-5-mini", "")],
+    [
+        ("gpt-5-mini", "openai"),
+        ("claude-haiku-4-5", "anthropic"),
+        ("gemini-2.5-flash", "gemini"),
+        ("gpt-5-mini", ""),
+    ],
 )
 def test_models_of_vendors_have_a_price(model, provider):
     """Completion tokens cost more than prompt tokens."""
@@ -84,9 +91,13 @@ def test_reading_and_writing_the_cache_costs_what_the_vendor_says(model, provide
 
 def test_configured_prices_count_cached_tokens_once():
     """At the full price, or at prices of their own."""
-    usage = UsageStats(1_000_000, 0, 1_000_000, cache_read_tokens=600_000, cache_write_tokens=300_000)
+    usage = UsageStats(
+        1_000_000, 0, 1_000_000, cache_read_tokens=600_000, cache_write_tokens=300_000
+    )
     assert cost_usd("m", usage, prices={"m": (2.0, 9.0)}) == pytest.approx(2.0)
-    assert cost_usd("m", usage, prices={"m": (2.0, 9.0, 0.2, 2.5)}) == pytest.approx(0.2 + 0.12 + 0.75)
+    assert cost_usd("m", usage, prices={"m": (2.0, 9.0, 0.2, 2.5)}) == pytest.approx(
+        0.2 + 0.12 + 0.75
+    )
 
 
 def test_price_of_three_numbers_is_refused():
@@ -97,7 +108,9 @@ def test_price_of_three_numbers_is_refused():
 
 def test_configured_prices_have_precedence():
     """They are for a million prompt tokens and a million completion tokens."""
-    assert cost_usd("gpt-5-mini", USAGE, "openai", prices={"gpt-5-mini": (0.0, 1.0)}) == pytest.approx(0.1)
+    assert cost_usd(
+        "gpt-5-mini", USAGE, "openai", prices={"gpt-5-mini": (0.0, 1.0)}
+    ) == pytest.approx(0.1)
     assert cost_usd("mine", USAGE, "ollama", prices={"mine": (2.0, 0.0)}) == pytest.approx(2.0)
 
 

@@ -16,7 +16,13 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.observability.builtin import MetricsObserver
-from sayso.agent.providers.base import ProviderError, ProviderRequest, RequestRefusedError, StreamItem, acall
+from sayso.agent.providers.base import (
+    ProviderError,
+    ProviderRequest,
+    RequestRefusedError,
+    StreamItem,
+    acall,
+)
 from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.testing import ScriptedProvider
 from sayso.agent.providers.vendors import AnthropicProvider, OpenAIProvider
@@ -67,10 +73,19 @@ def test_next_turn_repeats_the_prompt_up_to_a_mark(server: Server) -> None:
     provider = MAKERS["anthropic"](server.url)
     history = [TURN[0], TURN[1], TURN[3], Message(Role.ASSISTANT, "four")]
     ask(provider, *TURN, conversation_key="k")
-    ask(provider, *history, Message(Role.SYSTEM, "Other notes."), Message(Role.USER, "five"), conversation_key="k")
+    ask(
+        provider,
+        *history,
+        Message(Role.SYSTEM, "Other notes."),
+        Message(Role.USER, "five"),
+        conversation_key="k",
+    )
     first, second = server.bodies
     assert marked_texts(second)[0] == "four"
-    assert [each["content"][0]["text"] for each in second["messages"][:2]] == ["one", marked_texts(first)[0]]
+    assert [each["content"][0]["text"] for each in second["messages"][:2]] == [
+        "one",
+        marked_texts(first)[0],
+    ]
 
 
 def test_notes_that_no_request_repeats_are_not_marked(server: Server) -> None:
@@ -96,7 +111,10 @@ def test_calls_of_one_turn_are_marked_without_a_conversation(server: Server) -> 
 
 def test_reasoning_is_never_marked(server: Server) -> None:
     """Anthropic refuses a mark on it, and the fake does, too."""
-    server.script({"thinks": ["Hm."], "calls": [{"name": "stock", "arguments": {"item": "tea"}}]}, {"text": "Seven"})
+    server.script(
+        {"thinks": ["Hm."], "calls": [{"name": "stock", "arguments": {"item": "tea"}}]},
+        {"text": "Seven"},
+    )
     provider = MAKERS["anthropic"](server.url, model_settings={"thinking_budget": 1024})
     result = Agent([stock], provider, AgentConfig(max_tokens=4000)).run("How many?")
     assert result.content == "Seven"
@@ -114,13 +132,17 @@ def test_proxy_that_refuses_marks_is_asked_without_them(
     assert [record.message for record in caplog.records] == ["provider.cache_refused"]
 
 
-def test_proxy_that_refuses_marks_streams_without_them(server: Server, proxy: AnthropicProvider) -> None:
+def test_proxy_that_refuses_marks_streams_without_them(
+    server: Server, proxy: AnthropicProvider
+) -> None:
     """The refusal comes before the first word."""
     server.script(REFUSED, {"text": "Hi there"})
 
     async def collect() -> str:
         request = ProviderRequest("", "Be brief.", TURN, conversation_key="k")
-        return "".join([item async for item in proxy.astream(**request.as_kwargs()) if isinstance(item, str)])
+        return "".join(
+            [item async for item in proxy.astream(**request.as_kwargs()) if isinstance(item, str)]
+        )
 
     assert asyncio.run(collect()) == "Hi there"
 
@@ -150,7 +172,9 @@ def test_server_that_is_down_keeps_marks(server: Server, proxy: AnthropicProvide
     assert len(server.bodies) == 1
 
 
-def test_refusal_for_another_reason_is_not_about_marks(server: Server, proxy: AnthropicProvider) -> None:
+def test_refusal_for_another_reason_is_not_about_marks(
+    server: Server, proxy: AnthropicProvider
+) -> None:
     """It is not asked again here."""
     server.script({"status": 400, "message": "could not process image"})
     with pytest.raises(RequestRefusedError, match="could not process image"):
@@ -168,7 +192,9 @@ def test_refusal_without_marks_too_keeps_them(server: Server, proxy: AnthropicPr
     assert ["cache_control" in json.dumps(body) for body in server.bodies] == [True, False, True]
 
 
-def test_server_that_took_marks_is_not_asked_again_without_them(server: Server, proxy: AnthropicProvider) -> None:
+def test_server_that_took_marks_is_not_asked_again_without_them(
+    server: Server, proxy: AnthropicProvider
+) -> None:
     """Its next refusal has another reason."""
     server.script({"text": "Hi"}, {"status": 400, "message": "no"})
     ask(proxy, conversation_key="k")
@@ -205,12 +231,17 @@ def test_other_server_gets_the_key_where_the_operator_says_so(server: Server) ->
 def test_key_of_the_operator_replaces_that_of_the_conversation(server: Server) -> None:
     """Some prefer one key for a whole bot."""
     server.script({"text": "Hi"})
-    ask(MAKERS["openai"](server.url, model_settings={"prompt_cache_key": "shop"}), conversation_key="k1")
+    ask(
+        MAKERS["openai"](server.url, model_settings={"prompt_cache_key": "shop"}),
+        conversation_key="k1",
+    )
     assert server.bodies[0]["prompt_cache_key"] == "shop"
 
 
 @pytest.mark.parametrize(("model", "is_marked"), [("gpt-5.6", True), ("gpt-5-mini", False)])
-def test_openai_models_that_read_up_to_marks_get_one(server: Server, model: str, is_marked: bool) -> None:
+def test_openai_models_that_read_up_to_marks_get_one(
+    server: Server, model: str, is_marked: bool
+) -> None:
     """GPT-5.6 itself marks the last message, which the next turn has without the notes before it."""
     server.script({"text": "Hi"})
     ask(MAKERS["openai"](server.url), *TURN, model=model, conversation_key="k")
@@ -266,11 +297,12 @@ def test_key_is_that_of_the_person_in_the_conversation() -> None:
 
 def test_key_is_the_same_in_each_process_with_the_same_secret() -> None:
     """Workers share a conversation. Another secret gives other keys, so no number can be guessed."""
-    lines = (
-        "from tests.agent.providers.test_prompt_cache import Recorder, run_with_session; print(run_with_session(b'x'))"
-    )
+    lines = "from tests.agent.providers.test_prompt_cache import Recorder, run_with_session; print(run_with_session(b'x'))"
     commands = [[sys.executable, "-c", lines] for _ in range(2)]
-    keys = [subprocess.run(each, cwd=ROOT, capture_output=True, text=True, check=True).stdout for each in commands]
+    keys = [
+        subprocess.run(each, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for each in commands
+    ]
     assert keys[0] == keys[1] == f"{run_with_session(b'x')}\n"
     assert run_with_session(b"x") != run_with_session(b"y")
 
@@ -280,7 +312,9 @@ def run_with_session(secret: bytes) -> str | None:
     from sayso.agent.memory.sessions import InMemorySessionStore
 
     provider = Recorder()
-    config = AgentConfig(session_store=InMemorySessionStore(), session_id="+49151", conversation_secret=secret)
+    config = AgentConfig(
+        session_store=InMemorySessionStore(), session_id="+49151", conversation_secret=secret
+    )
     Agent((), provider, config, ConversationMemory()).run("Hello")
     return provider.keys[0]
 
@@ -332,7 +366,11 @@ def test_cached_tokens_reach_the_result_in_a_stream_and_through_a_fallback(serve
         return result.usage
 
     for usage in (whole, asyncio.run(stream())):
-        assert (usage.prompt_tokens, usage.cache_read_tokens, usage.cache_write_tokens) == (1000, 600, 200)
+        assert (usage.prompt_tokens, usage.cache_read_tokens, usage.cache_write_tokens) == (
+            1000,
+            600,
+            200,
+        )
         assert usage.cost_usd == pytest.approx((200 + 60 + 250) / 1_000_000)
 
 
@@ -361,6 +399,13 @@ def test_tokens_of_a_fallback_are_counted_for_its_own_model(server: Server, vend
     first = MAKERS["openai"](server.url)
     second = MAKERS[vendor](server.url)
     first.default_model, second.default_model = models
-    Agent((), FallbackProvider([first, second]), AgentConfig(max_retries=0, observers=[MetricsObserver()])).run("Hello")
+    Agent(
+        (),
+        FallbackProvider([first, second]),
+        AgentConfig(max_retries=0, observers=[MetricsObserver()]),
+    ).run("Hello")
     body = metrics_endpoint(ROOT).answer("")[2].decode()
-    assert [f'sayso_model_cache_hit_ratio{{model="{model}"}} 0.4' in body for model in models] == [False, True]
+    assert [f'sayso_model_cache_hit_ratio{{model="{model}"}} 0.4' in body for model in models] == [
+        False,
+        True,
+    ]

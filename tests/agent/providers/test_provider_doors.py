@@ -40,9 +40,9 @@ def provider(door, *items, error=None):
         def whole(self):
             parts = list(self.give())
             text = "".join(part for part in parts if isinstance(part, str))
-            return Message(Role.ASSISTANT, text, tuple(p for p in parts if isinstance(p, ToolCall))), UsageStats(
-                1, 2, 3
-            )
+            return Message(
+                Role.ASSISTANT, text, tuple(p for p in parts if isinstance(p, ToolCall))
+            ), UsageStats(1, 2, 3)
 
     async def acomplete(self, **request):
         return self.whole()
@@ -93,7 +93,9 @@ def test_any_exception_of_a_provider_is_a_provider_error(door, error, said):
     assert said in str(hear(provider(door, error=error))[0])
 
 
-@pytest.mark.parametrize("answer", [None, "text", (), (None, None), ("a", "b"), (Message(Role.ASSISTANT, None), None)])
+@pytest.mark.parametrize(
+    "answer", [None, "text", (), (None, None), ("a", "b"), (Message(Role.ASSISTANT, None), None)]
+)
 def test_invalid_answer_is_a_provider_error(answer):
     """A missing usage is accepted; any other deviation is not."""
 
@@ -208,10 +210,17 @@ def test_hanging_stream_times_out(door):
 
         return await astream_call(Hanging(), ProviderRequest("m", "", (), timeout=0.05), on_text)
 
-    with asyncio.Runner(loop_factory=StoppedClock) as runner, pytest.raises(ProviderError) as caught:
+    with (
+        asyncio.Runner(loop_factory=StoppedClock) as runner,
+        pytest.raises(ProviderError) as caught,
+    ):
         runner.run(listen())
     release.set()
-    assert (str(caught.value), heard, caught.value.retryable) == ("no answer within 0.05 seconds", ["a"], True)
+    assert (str(caught.value), heard, caught.value.retryable) == (
+        "no answer within 0.05 seconds",
+        ["a"],
+        True,
+    )
 
 
 @pytest.mark.parametrize("door", ["astream", "stream"])
@@ -231,7 +240,9 @@ def test_text_of_a_broken_stream_is_withdrawn(door):
     for items, heard in (("ab", ["a", "b", "anew"]), ((ITEMS[1],), [])):
         listener = Listener()
         with pytest.raises(ProviderError) as raised:
-            asyncio.run(astream_call(provider(door, *items, error=ProviderError("cut")), REQUEST, listener))
+            asyncio.run(
+                astream_call(provider(door, *items, error=ProviderError("cut")), REQUEST, listener)
+            )
         assert (listener.heard, raised.value.retryable) == (heard, True)
 
 

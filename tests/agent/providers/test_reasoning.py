@@ -51,17 +51,24 @@ def signatures(body: dict[str, Any]) -> int:
     """Return the number of signed parts of a request."""
     told = json.dumps(body).replace(UNSIGNED, "")
     return sum(
-        len(re.findall(rf'"{name}": "[^"]', told)) for name in ("signature", "thoughtSignature", "encrypted_content")
+        len(re.findall(rf'"{name}": "[^"]', told))
+        for name in ("signature", "thoughtSignature", "encrypted_content")
     )
 
 
 @pytest.mark.parametrize("name", ["anthropic", "gemini", "responses"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_signed_reasoning_is_sent_back_in_a_tool_loop(server: Server, name: str, *, streamed: bool) -> None:
+def test_signed_reasoning_is_sent_back_in_a_tool_loop(
+    server: Server, name: str, *, streamed: bool
+) -> None:
     """The strict server refuses calls without it; the next turn needs none, and the history keeps none."""
-    agent = Agent([lookup], thinking(name, server), AgentConfig(model="", max_tokens=4000, max_retries=0))
+    agent = Agent(
+        [lookup], thinking(name, server), AgentConfig(model="", max_tokens=4000, max_retries=0)
+    )
     server.script(*ROUNDS)
-    result = agent.run("Are there nuts and milk?", stream_handler=(lambda _: None) if streamed else None)
+    result = agent.run(
+        "Are there nuts and milk?", stream_handler=(lambda _: None) if streamed else None
+    )
     assert result.content == "Both are there."
     assert [signatures(body) for body in server.bodies] == [0, 1, 2]
     assert all(message.details is None for message in result.messages)
@@ -80,7 +87,9 @@ class RecordedJournal:
         if self._is_read:
             return None
         self._is_read = True
-        return JournaledAnswer(ModelAnswer(Message.from_dict(json.loads(self.written)), UsageStats()))
+        return JournaledAnswer(
+            ModelAnswer(Message.from_dict(json.loads(self.written)), UsageStats())
+        )
 
     def record_answer(self, answered: ModelAnswer) -> bool:
         return True
@@ -101,9 +110,13 @@ def test_signed_reasoning_survives_a_killed_worker(server: Server, name: str) ->
     server.script(ROUNDS[0], ROUNDS[2])
     provider = thinking(name, server)
     tools = [lookup.schema()]
-    answer, _ = asyncio.run(acall(provider, asked(Message(Role.USER, "nuts?"), tools=tools, max_tokens=4000)))
+    answer, _ = asyncio.run(
+        acall(provider, asked(Message(Role.USER, "nuts?"), tools=tools, max_tokens=4000))
+    )
     journal = RecordedJournal(json.dumps(answer.to_dict()))
-    agent = Agent([lookup], thinking(name, server), AgentConfig(model="", max_tokens=4000, max_retries=0))
+    agent = Agent(
+        [lookup], thinking(name, server), AgentConfig(model="", max_tokens=4000, max_retries=0)
+    )
     result = asyncio.run(agent.arun("nuts?", journal=journal))
     assert result.content == "Both are there."
     assert signatures(server.bodies[1]) == 1
@@ -112,7 +125,11 @@ def test_signed_reasoning_survives_a_killed_worker(server: Server, name: str) ->
 def test_reasoning_of_one_vendor_is_not_sent_to_another(server: Server) -> None:
     """The next provider receives only the calls and their results."""
     first, second = thinking("anthropic", server), MAKERS["openai"](server.url)
-    agent = Agent([lookup], FallbackProvider([first, second]), AgentConfig(model="", max_tokens=4000, max_retries=0))
+    agent = Agent(
+        [lookup],
+        FallbackProvider([first, second]),
+        AgentConfig(model="", max_tokens=4000, max_retries=0),
+    )
     server.script(ROUNDS[0], {"status": 529, "message": "Overloaded"}, {"text": "There are."})
     assert agent.run("nuts?").content == "There are."
     assert signatures(server.bodies[2]) == 0
@@ -121,10 +138,16 @@ def test_reasoning_of_one_vendor_is_not_sent_to_another(server: Server) -> None:
 
 @pytest.mark.parametrize("name", ["anthropic", "gemini", "responses"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_reasoning_model_can_take_over_in_a_tool_loop(server: Server, name: str, *, streamed: bool) -> None:
+def test_reasoning_model_can_take_over_in_a_tool_loop(
+    server: Server, name: str, *, streamed: bool
+) -> None:
     """Another model made the calls; the reasoning model answers although their reasoning is missing."""
     first, second = thinking(name, server), MAKERS["openai"](server.url)
-    agent = Agent([lookup], FallbackProvider([first, second]), AgentConfig(model="", max_tokens=4000, max_retries=0))
+    agent = Agent(
+        [lookup],
+        FallbackProvider([first, second]),
+        AgentConfig(model="", max_tokens=4000, max_retries=0),
+    )
     away = {"status": 503, "message": "Overloaded"}
     server.script(away, {"calls": [called("lookup", "c1", item="nuts")]}, {"text": "There are."})
     result = agent.run("nuts?", stream_handler=(lambda _: None) if streamed else None)
@@ -135,9 +158,15 @@ def test_reasoning_model_can_take_over_in_a_tool_loop(server: Server, name: str,
 def test_reasoning_is_omitted_if_calls_of_another_model_follow(server: Server) -> None:
     """Anthropic requires either all or none of a turn's reasoning."""
     first, second = thinking("anthropic", server), MAKERS["openai"](server.url)
-    agent = Agent([lookup], FallbackProvider([first, second]), AgentConfig(model="", max_tokens=4000, max_retries=0))
+    agent = Agent(
+        [lookup],
+        FallbackProvider([first, second]),
+        AgentConfig(model="", max_tokens=4000, max_retries=0),
+    )
     other = {"calls": [called("lookup", "c2", item="milk")]}
-    server.script(ROUNDS[0], {"status": 529, "message": "Overloaded"}, other, {"text": "There are."})
+    server.script(
+        ROUNDS[0], {"status": 529, "message": "Overloaded"}, other, {"text": "There are."}
+    )
     result = agent.run("nuts?")
     assert (result.content, result.provider_used) == ("There are.", "anthropic")
     assert (signatures(server.bodies[3]), server.bodies[3]["thinking"]["type"]) == (0, "disabled")
@@ -146,7 +175,12 @@ def test_reasoning_is_omitted_if_calls_of_another_model_follow(server: Server) -
 @pytest.mark.parametrize("name", ["anthropic", "gemini", "responses"])
 def test_calls_of_earlier_turns_need_no_reasoning(server: Server, name: str) -> None:
     """The history keeps none, and the next turn works."""
-    agent = Agent([lookup], thinking(name, server), AgentConfig(model="", max_tokens=4000), ConversationMemory())
+    agent = Agent(
+        [lookup],
+        thinking(name, server),
+        AgentConfig(model="", max_tokens=4000),
+        ConversationMemory(),
+    )
     server.script(ROUNDS[0], {"text": "There are."}, {"text": "You are welcome."})
     agent.run("nuts?")
     assert agent.run("Thanks").content == "You are welcome."
@@ -155,10 +189,15 @@ def test_calls_of_earlier_turns_need_no_reasoning(server: Server, name: str) -> 
 
 def test_reasoning_of_a_local_server_is_sent_back_in_its_field(server: Server) -> None:
     """vLLM and DeepSeek use reasoning_content."""
-    server.script({"thinks": [THOUGHT], "calls": [called("lookup", "c1", item="nuts")]}, {"text": "There are."})
+    server.script(
+        {"thinks": [THOUGHT], "calls": [called("lookup", "c1", item="nuts")]},
+        {"text": "There are."},
+    )
     agent = Agent([lookup], MAKERS["compatible"](server.url), AgentConfig(model="", max_retries=0))
     assert agent.run("nuts?").content == "There are."
-    assert [message.get("reasoning_content") for message in server.bodies[1]["messages"]][2] == THOUGHT
+    assert [message.get("reasoning_content") for message in server.bodies[1]["messages"]][
+        2
+    ] == THOUGHT
 
 
 def test_unreadable_reasoning_is_ignored(server: Server) -> None:
@@ -169,7 +208,11 @@ def test_unreadable_reasoning_is_ignored(server: Server) -> None:
         "tool_calls": [{"tool_name": "lookup", "parameters": {}, "id": "c1"}],
         "reasoning": damaged,
     }
-    said = [Message(Role.USER, "nuts?"), Message.from_dict(data), Message(Role.TOOL, "3", tool_call_id="c1")]
+    said = [
+        Message(Role.USER, "nuts?"),
+        Message.from_dict(data),
+        Message(Role.TOOL, "3", tool_call_id="c1"),
+    ]
     server.script({"text": "Three."})
     assert asyncio.run(acall(MAKERS["anthropic"](server.url), asked(*said)))[0].content == "Three."
 
@@ -182,7 +225,9 @@ def test_responses_api_behaves_like_chat_completions(server: Server, *, streamed
     )
     agent = Agent((), provider, AgentConfig(model="", max_retries=0))
     heard = (lambda _: None) if streamed else None
-    server.script({"text": "One, two,", "finish": "length"}, {"cut": "mid", "text": "one two three four five"})
+    server.script(
+        {"text": "One, two,", "finish": "length"}, {"cut": "mid", "text": "one two three four five"}
+    )
     cut = agent.run("count", stream_handler=heard)
     assert (cut.content, cut.finish_reason) == ("One, two,", "length")
     assert agent.run("again", stream_handler=heard).stop_reason == "provider_error"
@@ -197,4 +242,8 @@ def test_responses_api_can_be_configured_in_yaml(tmp_path: Path) -> None:
     )
     provider = Models(load_settings(file, {"KEY": KEY})).of("web")
     assert isinstance(provider, OpenAIResponsesProvider)
-    assert (provider.name, provider.default_model, provider.base_url) == ("openai", "gpt-5-mini", OPENAI_URL)
+    assert (provider.name, provider.default_model, provider.base_url) == (
+        "openai",
+        "gpt-5-mini",
+        OPENAI_URL,
+    )

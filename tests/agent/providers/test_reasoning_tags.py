@@ -173,17 +173,25 @@ def test_stream_without_an_opening_tag_is_held_back(*, separates_reasoning: bool
     """From the first answer on where a server may leave reasoning in the text, else once the model is known."""
     agent = Agent((), Unopened(separates_reasoning=separates_reasoning), AgentConfig(model="m"))
     first, second = Listener(), Listener()
-    assert [agent.run("hi", stream_handler=each).content for each in (first, second)] == ["Hello", "Hello"]
+    assert [agent.run("hi", stream_handler=each).content for each in (first, second)] == [
+        "Hello",
+        "Hello",
+    ]
     assert (first.shown, second.seen) == ("Hello", "Hello")
     assert ("secret" in first.seen) is separates_reasoning
 
 
 @pytest.mark.parametrize("name", ["compatible", "ollama"])
-def test_stream_of_a_local_server_never_shows_reasoning_without_an_opening_tag(server: Server, name: str) -> None:
+def test_stream_of_a_local_server_never_shows_reasoning_without_an_opening_tag(
+    server: Server, name: str
+) -> None:
     """Also in the first answer; a model without reasoning is streamed piece by piece."""
     agent = Agent((), MAKERS[name](server.url), AgentConfig(model="unopened-model", max_retries=0))
     listener = Listener()
-    server.script({"text": "a secret plan\n</think>\n\nHello there"}, {"text": "a secret plan</think>Hello again"})
+    server.script(
+        {"text": "a secret plan\n</think>\n\nHello there"},
+        {"text": "a secret plan</think>Hello again"},
+    )
     assert agent.run("hi", stream_handler=listener).content == "Hello there"
     assert agent.run("hi", stream_handler=listener).content == "Hello again"
     assert listener.seen == "Hello thereHello again"
@@ -196,14 +204,23 @@ def lookup(item: str) -> str:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_reasoning_in_the_text_is_sent_back_with_the_results_of_its_calls(server: Server, *, streamed: bool) -> None:
+def test_reasoning_in_the_text_is_sent_back_with_the_results_of_its_calls(
+    server: Server, *, streamed: bool
+) -> None:
     """Such models expect it within a turn, as they wrote it. The history keeps none."""
     text = "<think>a secret plan</think>One moment."
-    server.script({"text": text, "calls": [called("lookup", "c1", item="nuts")]}, {"text": "Three."})
+    server.script(
+        {"text": text, "calls": [called("lookup", "c1", item="nuts")]}, {"text": "Three."}
+    )
     agent = Agent([lookup], MAKERS["compatible"](server.url), AgentConfig(model="", max_retries=0))
     result = agent.run("nuts?", stream_handler=(lambda _: None) if streamed else None)
     assert server.bodies[1]["messages"][2]["content"] == text
-    assert [message.content for message in result.messages] == ["nuts?", "One moment.", "nuts: 3", "Three."]
+    assert [message.content for message in result.messages] == [
+        "nuts?",
+        "One moment.",
+        "nuts: 3",
+        "Three.",
+    ]
 
 
 class Answers:

@@ -13,7 +13,13 @@ from sayso.agent import Agent, AgentConfig, Message, Role, ToolCall, tool
 from sayso.agent.decisions import UNKNOWN_NOTE
 from sayso.agent.messages import ActionLink
 from sayso.agent.providers.base import ProviderRequest, astream_call, join_items
-from sayso.agent.providers.testing import BelievingModel, InvalidHistory, LocalProvider, ScriptedProvider, check_history
+from sayso.agent.providers.testing import (
+    BelievingModel,
+    InvalidHistory,
+    LocalProvider,
+    ScriptedProvider,
+    check_history,
+)
 from sayso.agent.run.state import NOT_RUN, UNCLEAR
 
 
@@ -30,7 +36,9 @@ def test_local_provider_never_calls_a_tool():
         """Launch."""
         return "gone"
 
-    result = Agent([launch], LocalProvider(), AgentConfig(max_iterations=2, model="local")).run("launch")
+    result = Agent([launch], LocalProvider(), AgentConfig(max_iterations=2, model="local")).run(
+        "launch"
+    )
     assert (result.content, result.tool_calls) == ("[local provider: local] launch", ())
 
 
@@ -38,7 +46,10 @@ def test_local_provider_never_calls_a_tool():
     ("messages", "said"),
     [
         ([], "[local provider: local]"),
-        ([Message(Role.USER, "a"), Message(Role.USER, "b"), Message(Role.ASSISTANT, "c")], "[local provider: local] b"),
+        (
+            [Message(Role.USER, "a"), Message(Role.USER, "b"), Message(Role.ASSISTANT, "c")],
+            "[local provider: local] b",
+        ),
     ],
 )
 def test_last_user_message_is_repeated(messages, said):
@@ -51,7 +62,9 @@ def test_all_methods_give_the_same_answer(words):
     """Spaces and line breaks are kept."""
     asked, provider = request(Message(Role.USER, words)), LocalProvider()
     answer = provider.complete(**asked)
-    assert answer == join_items(provider.stream(**asked)) == asyncio.run(provider.acomplete(**asked))
+    assert (
+        answer == join_items(provider.stream(**asked)) == asyncio.run(provider.acomplete(**asked))
+    )
     heard = []
 
     async def hear(piece):
@@ -68,7 +81,10 @@ def test_scripted_provider_is_a_stub():
 
 ASK = Message(Role.USER, "go")
 CALL = Message(Role.ASSISTANT, tool_calls=(ToolCall("a", {}, "1"), ToolCall("b", {}, "2")))
-A, B = (Message(Role.TOOL, "ok", tool_call_id=id_, tool_name=name) for id_, name in (("1", "a"), ("2", "b")))
+A, B = (
+    Message(Role.TOOL, "ok", tool_call_id=id_, tool_name=name)
+    for id_, name in (("1", "a"), ("2", "b"))
+)
 SAID = Message(Role.ASSISTANT, "done")
 
 
@@ -113,7 +129,11 @@ def test_history_that_a_vendor_refuses_is_refused(messages):
 def test_bot_on_a_model_for_tests_answers_as_for_a_refusal(model):
     """It is not asked again, since the history stays as it is."""
     result = Agent([], model).run([SAID, ASK])
-    assert (result.stop_reason, result.failure, len(model.requests)) == ("provider_error", "refused", 1)
+    assert (result.stop_reason, result.failure, len(model.requests)) == (
+        "provider_error",
+        "refused",
+        1,
+    )
 
 
 def test_scripted_provider_that_is_not_strict_takes_any_history():
@@ -155,7 +175,9 @@ def test_believing_model_asks_again_for_what_has_no_end(contents):
     """It believes that the call still waits, or was never made."""
     model = BelievingModel({"pay 5": ToolCall("pay", {"euros": 5})})
     answer, _ = asyncio.run(model.acomplete(**request(*results_of(*contents))))
-    assert [(call.tool_name, call.parameters) for call in answer.tool_calls] == [("pay", {"euros": 5})]
+    assert [(call.tool_name, call.parameters) for call in answer.tool_calls] == [
+        ("pay", {"euros": 5})
+    ]
 
 
 def test_believing_model_takes_one_step_after_the_other():

@@ -23,24 +23,54 @@ from tests.agent.providers.test_contract import ask
 @pytest.mark.parametrize(
     ("name", "step", "kind", "cause"),
     [
-        ("openai", {"status": 429, "code": "rate_limit_exceeded"}, "busy", "status=429 code=rate_limit_exceeded"),
+        (
+            "openai",
+            {"status": 429, "code": "rate_limit_exceeded"},
+            "busy",
+            "status=429 code=rate_limit_exceeded",
+        ),
         ("anthropic", {"status": 529, "message": "Overloaded"}, "busy", "status=529"),
         ("gemini", {"status": 503, "message": "overloaded"}, "busy", "status=503"),
-        ("openai", {"status": 400, "code": "content_filter"}, "refused", "status=400 code=content_filter"),
-        ("openai", {"status": 400, "code": "context_length_exceeded"}, "too_long", "code=context_length_exceeded"),
+        (
+            "openai",
+            {"status": 400, "code": "content_filter"},
+            "refused",
+            "status=400 code=content_filter",
+        ),
+        (
+            "openai",
+            {"status": 400, "code": "context_length_exceeded"},
+            "too_long",
+            "code=context_length_exceeded",
+        ),
         ("openai", {"finish": "length"}, "cut_off", "kind=cut_off"),
-        ("openai", {"text": "Half an", "finish": "content_filter"}, "refused", "code=content_filter"),
+        (
+            "openai",
+            {"text": "Half an", "finish": "content_filter"},
+            "refused",
+            "code=content_filter",
+        ),
         ("anthropic", {"finish": "content_filter"}, "refused", "code=content_filter"),
         ("gemini", {"finish": "content_filter"}, "refused", "code=content_filter"),
         ("openai", {"status": 401, "message": "Incorrect API key"}, "no_access", "status=401"),
         ("anthropic", {"status": 404, "message": "model: claude-9"}, "no_access", "status=404"),
         ("gemini", {"status": 403, "message": "no"}, "no_access", "status=403"),
-        ("openai", {"status": 429, "code": "insufficient_quota"}, "no_access", "code=insufficient_quota"),
+        (
+            "openai",
+            {"status": 429, "code": "insufficient_quota"},
+            "no_access",
+            "code=insufficient_quota",
+        ),
         ("openai", {"status": 500}, "away", "status=500"),
     ],
 )
 def test_final_failure_is_logged_with_its_cause_and_explained_to_the_user(
-    server: Server, caplog: pytest.LogCaptureFixture, name: str, step: dict[str, Any], kind: str, cause: str
+    server: Server,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    step: dict[str, Any],
+    kind: str,
+    cause: str,
 ) -> None:
     """The error log has status, code and model, but no text of the conversation."""
     server.script(step)
@@ -73,32 +103,88 @@ def test_log_names_what_the_operator_can_do(
 
 #: What vendors and gateways answer where only the operator can help, with each one's status.
 NEED_THE_OPERATOR = [
-    ("anthropic", 400, "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing."),
-    ("anthropic", 400, "You have reached your specified API usage limits. You will regain access on 2026-12-01."),
+    (
+        "anthropic",
+        400,
+        "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing.",
+    ),
+    (
+        "anthropic",
+        400,
+        "You have reached your specified API usage limits. You will regain access on 2026-12-01.",
+    ),
     ("anthropic", 400, "This organization has been disabled."),
     ("compatible", 400, "Budget has been exceeded! Current cost: 26.075, Max budget: 0.25"),
     ("compatible", 400, "ExceededBudget: User=ada over budget. Spend=1.2, Budget=1.0"),
-    ("compatible", 400, "Access denied, please make sure your account is in good standing (Arrearage)"),
+    (
+        "compatible",
+        400,
+        "Access denied, please make sure your account is in good standing (Arrearage)",
+    ),
     ("compatible", 402, "Insufficient Balance"),
-    ("compatible", 403, "Your team has either used all available credits or reached its monthly spending limit."),
-    ("gemini", 429, "Your prepayment credits are depleted. Please go to AI Studio to manage your project and billing."),
-    ("compatible", 429, "Your account is suspended due to insufficient balance, please recharge your account"),
-    ("openai", 429, "Your account is not active, please check your billing details on our website."),
-    ("gemini", 400, "Gemini API free tier is not available in your country. Please enable billing on your project."),
+    (
+        "compatible",
+        403,
+        "Your team has either used all available credits or reached its monthly spending limit.",
+    ),
+    (
+        "gemini",
+        429,
+        "Your prepayment credits are depleted. Please go to AI Studio to manage your project and billing.",
+    ),
+    (
+        "compatible",
+        429,
+        "Your account is suspended due to insufficient balance, please recharge your account",
+    ),
+    (
+        "openai",
+        429,
+        "Your account is not active, please check your billing details on our website.",
+    ),
+    (
+        "gemini",
+        400,
+        "Gemini API free tier is not available in your country. Please enable billing on your project.",
+    ),
     ("gemini", 400, "User location is not supported for the API use."),
     ("gemini", 429, "Your project has exceeded its monthly spending cap."),
-    ("gemini", 429, "Quota exceeded for metric: free_tier_requests, limit: 0, model: gemini-2.5-pro"),
-    ("compatible", 429, "Rate limit exceeded: free-models-per-day. Add 10 credits to unlock 1000 requests"),
+    (
+        "gemini",
+        429,
+        "Quota exceeded for metric: free_tier_requests, limit: 0, model: gemini-2.5-pro",
+    ),
+    (
+        "compatible",
+        429,
+        "Rate limit exceeded: free-models-per-day. Add 10 credits to unlock 1000 requests",
+    ),
     ("compatible", 400, "foo/bar is not a valid model ID"),
-    ("compatible", 400, "The model `mixtral-8x7b` has been decommissioned and is no longer supported."),
+    (
+        "compatible",
+        400,
+        "The model `mixtral-8x7b` has been decommissioned and is no longer supported.",
+    ),
     ("compatible", 400, "Model Not Exist"),
     ("compatible", 400, "Incorrect API key provided: xa***ef."),
-    ("compatible", 400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser'),
+    (
+        "compatible",
+        400,
+        '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser',
+    ),
     ("ollama", 400, "registry.ollama.ai/library/gemma:2b does not support tools"),
     ("compatible", 500, "tools param requires --jinja flag"),
-    ("anthropic", 400, "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens"),
+    (
+        "anthropic",
+        400,
+        "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens",
+    ),
     ("anthropic", 400, "tools.0.custom.input_schema: JSON schema is invalid."),
-    ("gemini", 400, "GenerateContentRequest.tools[0].function_declarations[0].parameters: missing field."),
+    (
+        "gemini",
+        400,
+        "GenerateContentRequest.tools[0].function_declarations[0].parameters: missing field.",
+    ),
     ("gemini", 400, "Budget 0 is invalid. This model only works in thinking mode."),
 ]
 
@@ -111,7 +197,9 @@ def test_people_are_sent_to_the_operator_where_only_the_operator_can_help(
     server.script({"status": status, "message": words})
     result = Agent((), MAKERS[name](server.url), AgentConfig(model="", max_retries=2)).run("hello")
     assert result.failure == "no_access"
-    assert reply_text(result, texts_for("en"), has_acted=False) == catalogue("en")["model_no_access"]
+    assert (
+        reply_text(result, texts_for("en"), has_acted=False) == catalogue("en")["model_no_access"]
+    )
     assert len(server.calls) == 1
     (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
     assert vars(line)["advice"]
@@ -120,17 +208,48 @@ def test_people_are_sent_to_the_operator_where_only_the_operator_can_help(
 @pytest.mark.parametrize(
     ("name", "step", "kind"),
     [
-        ("openai", {"status": 429, "message": "Rate limit reached for gpt-5 on requests per min (RPM)"}, "busy"),
-        ("gemini", {"status": 429, "message": "You exceeded your current quota, check your plan and billing"}, "busy"),
-        ("compatible", {"status": 403, "message": "Your input was flagged for violence"}, "refused"),
-        ("compatible", {"status": 400, "message": "invalid value for messages[3].content"}, "refused"),
+        (
+            "openai",
+            {"status": 429, "message": "Rate limit reached for gpt-5 on requests per min (RPM)"},
+            "busy",
+        ),
+        (
+            "gemini",
+            {
+                "status": 429,
+                "message": "You exceeded your current quota, check your plan and billing",
+            },
+            "busy",
+        ),
+        (
+            "compatible",
+            {"status": 403, "message": "Your input was flagged for violence"},
+            "refused",
+        ),
+        (
+            "compatible",
+            {"status": 400, "message": "invalid value for messages[3].content"},
+            "refused",
+        ),
         ("compatible", {"status": 400, "message": "qwen is not a multimodal model"}, "refused"),
         ("compatible", {"status": 403, "message": "Content violates usage guidelines."}, "refused"),
-        ("openai", {"status": 429, "message": "requests per day (RPD)", "headers": {"retry-after": "432"}}, "busy"),
+        (
+            "openai",
+            {"status": 429, "message": "requests per day (RPD)", "headers": {"retry-after": "432"}},
+            "busy",
+        ),
         ("openai", {"status": 429, "headers": {"retry-after": "70000"}}, "no_access"),
-        ("compatible", {"status": 400, "message": "Your request exceeded model token limit: 8192"}, "too_long"),
+        (
+            "compatible",
+            {"status": 400, "message": "Your request exceeded model token limit: 8192"},
+            "too_long",
+        ),
         ("compatible", {"status": 498, "code": "capacity_exceeded"}, "busy"),
-        ("compatible", {"status": 500, "message": "stream error: stream ID 5; INTERNAL_ERROR"}, "away"),
+        (
+            "compatible",
+            {"status": 500, "message": "stream error: stream ID 5; INTERNAL_ERROR"},
+            "away",
+        ),
         ("compatible", {"status": 500, "message": "Reasoning engine crashed"}, "away"),
         ("compatible", {"status": 500, "message": "Invalid model output"}, "away"),
     ],
@@ -173,8 +292,18 @@ def test_advice_names_what_is_to_be_mended(
     ("error", "kind"),
     [
         ({"error": {"code": 402, "message": "Insufficient credits"}}, "no_access"),
-        ({"choices": [{"index": 0, "delta": {}, "error": {"code": 429, "message": "slow down"}}]}, "busy"),
-        ({"object": "error", "message": "maximum context length is 4096 tokens", "code": 400}, "too_long"),
+        (
+            {
+                "choices": [
+                    {"index": 0, "delta": {}, "error": {"code": 429, "message": "slow down"}}
+                ]
+            },
+            "busy",
+        ),
+        (
+            {"object": "error", "message": "maximum context length is 4096 tokens", "code": 400},
+            "too_long",
+        ),
     ],
 )
 def test_error_with_status_200_is_an_error(
@@ -196,7 +325,12 @@ def test_error_with_status_200_is_an_error(
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(
     ("finish", "kind"),
-    [("insufficient_system_resource", "busy"), ("error", "away"), ("abort", "away"), ("sensitive", "refused")],
+    [
+        ("insufficient_system_resource", "busy"),
+        ("error", "away"),
+        ("abort", "away"),
+        ("sensitive", "refused"),
+    ],
 )
 def test_half_an_answer_is_no_answer(
     server: Server,
@@ -222,8 +356,18 @@ def test_finish_reasons_of_other_vendors_are_read(
     read_as: str,
 ) -> None:
     """Mistral ends so at the limit of its model, and Snowflake gives no reason."""
-    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": "Half an"}}
-    answer = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    choice = {
+        "index": 0,
+        "finish_reason": finish,
+        "message": {"role": "assistant", "content": "Half an"},
+    }
+    answer = {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+    }
     server.script({"raw": json.dumps(answer)})
     result = Agent((), MAKERS["compatible"](server.url), AgentConfig(model="")).run("hello")
     assert (result.content, result.finish_reason) == ("Half an", read_as)
@@ -232,9 +376,15 @@ def test_finish_reasons_of_other_vendors_are_read(
 def test_words_of_the_vendor_behind_a_gateway_are_read(server: Server) -> None:
     """OpenRouter's own message is only that the vendor returned an error."""
     raw = json.dumps({"error": {"message": "This model's maximum context length is 8192 tokens."}})
-    error = {"code": 400, "message": "Provider returned error", "metadata": {"raw": raw, "provider_name": "X"}}
+    error = {
+        "code": 400,
+        "message": "Provider returned error",
+        "metadata": {"raw": raw, "provider_name": "X"},
+    }
     server.script({"status": 400, "raw": json.dumps({"error": error})})
-    with pytest.raises(RequestRefusedError, match="too long for 'local-model': Provider returned error: This model"):
+    with pytest.raises(
+        RequestRefusedError, match="too long for 'local-model': Provider returned error: This model"
+    ):
         ask(MAKERS["compatible"](server.url))
 
 
@@ -252,7 +402,11 @@ def test_answer_that_the_server_itself_cannot_read_is_asked_for_again(
 ) -> None:
     """Groq refuses the model's malformed call with 400, as if the person had asked for something wrong."""
     server.script({"status": 400, "code": code, "message": message}, {"text": "Here it is."})
-    bot = Agent((), MAKERS["compatible"](server.url), AgentConfig(model="", max_retries=1, retry_backoff_seconds=0))
+    bot = Agent(
+        (),
+        MAKERS["compatible"](server.url),
+        AgentConfig(model="", max_retries=1, retry_backoff_seconds=0),
+    )
     assert bot.run("hello").content == "Here it is."
 
 
@@ -268,7 +422,9 @@ def test_answer_that_the_server_itself_cannot_read_is_asked_for_again(
 def test_flagged_message_blocks_only_its_own_turn(server: Server, message: str) -> None:
     """The history is left out of the second attempt, since an older message may be the flagged one."""
     server.script({"text": "one"}, {"status": 400, "message": message}, {"text": "two"})
-    bot = Agent((), MAKERS["compatible"](server.url), AgentConfig(model=""), memory=ConversationMemory())
+    bot = Agent(
+        (), MAKERS["compatible"](server.url), AgentConfig(model=""), memory=ConversationMemory()
+    )
     assert [bot.run(text).content for text in ("first", "second")] == ["one", "two"]
     assert "first" not in json.dumps(server.bodies[-1])
 
@@ -289,16 +445,25 @@ def test_refused_setting_is_the_operators_and_refused_content_the_persons(
     """OpenAI names the place in its error."""
     error = {"message": message, "type": "invalid_request_error", "code": "unsupported_value"}
     server.script({"status": 400, "raw": json.dumps({"error": {**error, "param": parameter}})})
-    result = Agent((), MAKERS["openai"](server.url), AgentConfig(model="", max_retries=0)).run("hello")
+    result = Agent((), MAKERS["openai"](server.url), AgentConfig(model="", max_retries=0)).run(
+        "hello"
+    )
     assert result.failure == kind
 
 
 def test_wrong_key_of_gemini_is_no_refused_question(server: Server) -> None:
     """Google answers 400, with the reason below the details."""
     details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}]
-    error = {"code": 400, "status": "INVALID_ARGUMENT", "message": "API key not valid.", "details": details}
+    error = {
+        "code": 400,
+        "status": "INVALID_ARGUMENT",
+        "message": "API key not valid.",
+        "details": details,
+    }
     server.script({"status": 400, "raw": json.dumps({"error": error})})
-    result = Agent((), MAKERS["gemini"](server.url), AgentConfig(model="", max_retries=0)).run("hello")
+    result = Agent((), MAKERS["gemini"](server.url), AgentConfig(model="", max_retries=0)).run(
+        "hello"
+    )
     assert result.failure == "no_access"
 
 
@@ -312,7 +477,10 @@ def test_retries_and_fallbacks_are_logged_with_kind_status_and_code(
     assert Agent((), provider, config).run("hello").content == "Hi"
     lines = [each.getMessage() for each in caplog.records]
     (fallback,) = [line for line in lines if line.startswith("provider.fallback ")]
-    assert all(part in fallback for part in ("failed=anthropic next=openai", "kind=busy", "status=529", "model="))
+    assert all(
+        part in fallback
+        for part in ("failed=anthropic next=openai", "kind=busy", "status=529", "model=")
+    )
     (retry,) = [line for line in lines if line.startswith("provider.retry ")]
     assert all(part in retry for part in ("attempt=1", "kind=", "status=", "model="))
 
@@ -328,21 +496,41 @@ def test_wrong_key_is_told_once_though_a_fallback_answers(
     provider = FallbackProvider([MAKERS["openai"](server.url), MAKERS["anthropic"](server.url)])
     agent = Agent((), provider, AgentConfig(model="", max_retries=0))
     denied = {"status": 401, "message": "Incorrect API key", "code": "invalid_api_key"}
-    server.script(denied, {"text": "one"}, denied, {"text": "two"}, {"text": "by the first"}, denied, {"text": "three"})
+    server.script(
+        denied,
+        {"text": "one"},
+        denied,
+        {"text": "two"},
+        {"text": "by the first"},
+        denied,
+        {"text": "three"},
+    )
     answers = [agent.run("hello").content for _ in range(4)]
     assert answers == ["one", "two", "by the first", "three"]
     errors = [each for each in caplog.records if each.levelname == "ERROR"]
-    assert [each.getMessage().split()[:2] for each in errors] == [["provider.no_access", "provider=openai"]] * 2
+    assert [each.getMessage().split()[:2] for each in errors] == [
+        ["provider.no_access", "provider=openai"]
+    ] * 2
     assert "agent.api_key" in vars(errors[0])["advice"]
 
 
 @pytest.mark.parametrize(
     ("name", "fails", "kind", "cause"),
     [
-        ("openai", {"status": 429, "code": "rate_limit_exceeded", "message": "slow"}, "busy", "status=429"),
+        (
+            "openai",
+            {"status": 429, "code": "rate_limit_exceeded", "message": "slow"},
+            "busy",
+            "status=429",
+        ),
         ("anthropic", {"status": 529, "message": "Overloaded"}, "busy", "code=overloaded_error"),
         ("anthropic", {"status": 400, "message": "prompt is too long"}, "too_long", "status=400"),
-        ("gemini", {"status": 503, "message": "The model is overloaded."}, "busy", "code=UNAVAILABLE"),
+        (
+            "gemini",
+            {"status": 503, "message": "The model is overloaded."},
+            "busy",
+            "code=UNAVAILABLE",
+        ),
     ],
 )
 def test_error_inside_a_stream_is_classified_like_one_before_it(

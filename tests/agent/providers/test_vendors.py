@@ -23,7 +23,12 @@ from sayso.agent import Agent, AgentConfig, extras
 from sayso.agent.channel.channel_agent import reply_text
 from sayso.agent.messages import Message, Role
 from sayso.agent.observability.otel import OpenTelemetryObserver
-from sayso.agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError, stream_items
+from sayso.agent.providers.base import (
+    ProviderConfigurationError,
+    ProviderError,
+    RateLimitedError,
+    stream_items,
+)
 from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.model_request import http_client
 from sayso.agent.providers.vendors import (
@@ -41,19 +46,27 @@ from tests.agent.providers.conftest import MAKERS, ROOT, Server, responses
 from tests.agent.providers.test_contract import STOCK_SCHEMA, ask, asked, pieces, stock
 from tests.clocks import StoppedClock
 
-KEYS = {OpenAIProvider: "OPENAI_API_KEY", AnthropicProvider: "ANTHROPIC_API_KEY", GeminiProvider: "GEMINI_API_KEY"}
+KEYS = {
+    OpenAIProvider: "OPENAI_API_KEY",
+    AnthropicProvider: "ANTHROPIC_API_KEY",
+    GeminiProvider: "GEMINI_API_KEY",
+}
 
 
 @pytest.mark.parametrize("kind", KEYS)
 def test_malformed_address_of_a_server_is_refused_at_once(kind: Any) -> None:
     """The vendor's library would raise an error of its own with the first message."""
-    with pytest.raises(ProviderConfigurationError, match="is not a URL: write it as https://") as caught:
+    with pytest.raises(
+        ProviderConfigurationError, match="is not a URL: write it as https://"
+    ) as caught:
         kind(api_key="k", base_url="http://[::1/v1?key=s3cr3t")
     assert "base_url 'http://[::1/v1'" in str(caught.value)
 
 
 @pytest.mark.parametrize(("kind", "variable"), KEYS.items())
-def test_missing_key_is_named_at_construction(kind: Any, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_key_is_named_at_construction(
+    kind: Any, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error does not wait for the first request."""
     monkeypatch.delenv(variable, raising=False)
     with pytest.raises(ProviderConfigurationError, match=f"set {variable}, or pass api_key"):
@@ -61,7 +74,8 @@ def test_missing_key_is_named_at_construction(kind: Any, variable: str, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("kind", "extra"), [(OpenAIProvider, "llm"), (AnthropicProvider, "anthropic"), (GeminiProvider, "google")]
+    ("kind", "extra"),
+    [(OpenAIProvider, "llm"), (AnthropicProvider, "anthropic"), (GeminiProvider, "google")],
 )
 def test_missing_library_is_named_with_the_install_command(
     kind: Any, extra: str, monkeypatch: pytest.MonkeyPatch
@@ -73,7 +87,9 @@ def test_missing_library_is_named_with_the_install_command(
         kind(KEY)
 
 
-def test_key_of_openai_is_sent_to_no_other_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_of_openai_is_sent_to_no_other_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A local server is called without a key."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     server.script({"text": "Hi"})
@@ -81,7 +97,9 @@ def test_key_of_openai_is_sent_to_no_other_server(server: Server, monkeypatch: p
     assert KEY not in json.dumps(server.calls)
 
 
-def test_environment_does_not_redirect_the_key(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_does_not_redirect_the_key(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The vendors' libraries would follow these variables."""
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
@@ -98,10 +116,10 @@ def test_wrong_configuration_is_logged_with_its_cure(caplog: pytest.LogCaptureFi
 
 def test_importing_the_providers_imports_no_vendor_library() -> None:
     """Importing the libraries takes a second."""
-    lines = (
-        "import sys, agent.providers; print([n for n in ('pydantic_ai', 'openai', 'google.genai') if n in sys.modules])"
+    lines = "import sys, agent.providers; print([n for n in ('pydantic_ai', 'openai', 'google.genai') if n in sys.modules])"
+    ended = subprocess.run(
+        [sys.executable, "-c", lines], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    ended = subprocess.run([sys.executable, "-c", lines], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
 
 
@@ -142,7 +160,10 @@ def test_optional_parameters_stay_optional(server: Server) -> None:
     properties = {"item": {"type": "string"}, "shop": {"type": "string"}}
     schema = {"type": "object", "properties": properties, "required": ["item"]}
     server.script({"text": "Hi"})
-    ask(MAKERS["openai"](server.url), tools=[{"name": "stock", "description": "x", "parameters": schema}])
+    ask(
+        MAKERS["openai"](server.url),
+        tools=[{"name": "stock", "description": "x", "parameters": schema}],
+    )
     assert server.bodies[0]["tools"][0]["function"]["parameters"]["required"] == ["item"]
 
 
@@ -154,7 +175,9 @@ def test_schema_is_native_where_the_vendor_supports_it(server: Server) -> None:
         ask(MAKERS[name](server.url), response_format=schema, tools=[stock.schema()])
     openai, anthropic = server.bodies
     assert openai["response_format"]["json_schema"]["name"] == "Sum"
-    assert "json_schema" in json.dumps(anthropic.get("output_config") or anthropic.get("output_format"))
+    assert "json_schema" in json.dumps(
+        anthropic.get("output_config") or anthropic.get("output_format")
+    )
 
 
 #: How a server that is made with FastAPI refuses a field; `input` may be a text of the user.
@@ -180,15 +203,33 @@ FIELDS = json.dumps(
             {"status": 400, "code": "context_length_exceeded", "message": "too many"},
             "too long for 'gpt-5-mini'",
         ),
-        ("anthropic", {"status": 400, "message": "prompt is too long: 9 tokens > 8"}, "too long for 'claude"),
-        ("openai", {"status": 400, "code": "content_filter", "message": "no"}, "content filter refused"),
+        (
+            "anthropic",
+            {"status": 400, "message": "prompt is too long: 9 tokens > 8"},
+            "too long for 'claude",
+        ),
+        (
+            "openai",
+            {"status": 400, "code": "content_filter", "message": "no"},
+            "content filter refused",
+        ),
         ("openai", {"status": 400, "raw": "<html>secret</html>"}, "it answered 400$"),
         ("anthropic", {"status": 529, "message": "Overloaded"}, "it answered 529: Overloaded"),
-        ("compatible", {"status": 422, "raw": FIELDS}, "it answered 422: body.top_k: Extra inputs are not permitted$"),
-        ("compatible", {"status": 400, "raw": '{"detail": "model is loading"}'}, "it answered 400: model is loading$"),
+        (
+            "compatible",
+            {"status": 422, "raw": FIELDS},
+            "it answered 422: body.top_k: Extra inputs are not permitted$",
+        ),
+        (
+            "compatible",
+            {"status": 400, "raw": '{"detail": "model is loading"}'},
+            "it answered 400: model is loading$",
+        ),
     ],
 )
-def test_refusal_has_its_reason(server: Server, name: str, step: dict[str, Any], words: str) -> None:
+def test_refusal_has_its_reason(
+    server: Server, name: str, step: dict[str, Any], words: str
+) -> None:
     """The error says what to change."""
     server.script(step)
     with pytest.raises(ProviderError, match=words):
@@ -197,7 +238,9 @@ def test_refusal_has_its_reason(server: Server, name: str, step: dict[str, Any],
 
 def test_text_of_a_refusal_is_readable(server: Server) -> None:
     """Only the key and the address are hidden."""
-    with pytest.raises(ProviderError, match=r"Incorrect API key provided: \[hidden\]\.? See \[hidden\]$"):
+    with pytest.raises(
+        ProviderError, match=r"Incorrect API key provided: \[hidden\]\.? See \[hidden\]$"
+    ):
         ask(MAKERS["openai"](server.url, key="sk-wrong-1234567890"))
 
 
@@ -231,7 +274,9 @@ def test_missing_model_is_a_configuration_error() -> None:
         ask(OllamaProvider())
 
 
-def test_voice_is_converted_for_audio_models(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_voice_is_converted_for_audio_models(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """ffmpeg converts it to a format of OpenAI's audio models."""
     ffmpeg = tmp_path / "ffmpeg"
     ffmpeg.write_text("#!/bin/sh\n/bin/cat > /dev/null\nprintf 'ID3 made'\n")
@@ -257,19 +302,25 @@ def test_forked_process_has_its_own_clients(monkeypatch: pytest.MonkeyPatch) -> 
     assert not asyncio.run(two())
 
 
-@pytest.mark.parametrize(("first", "second"), [("openai", "anthropic"), ("anthropic", "gemini"), ("gemini", "openai")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("openai", "anthropic"), ("anthropic", "gemini"), ("gemini", "openai")]
+)
 def test_stream_cut_in_the_middle_falls_back(server: Server, first: str, second: str) -> None:
     """Only the second vendor's answer counts, over real connections."""
     server.script({"cut": "mid", "text": "one two three four five six"}, {"text": "whole answer"})
     provider = FallbackProvider([MAKERS[first](server.url), MAKERS[second](server.url)])
     heard: list[str] = []
-    result = Agent((), provider, AgentConfig(model="", max_retries=0)).run("Hello", stream_handler=heard.append)
+    result = Agent((), provider, AgentConfig(model="", max_retries=0)).run(
+        "Hello", stream_handler=heard.append
+    )
     assert (result.content, result.provider_used) == ("whole answer", second)
     assert "".join(heard).startswith("one")
     assert "".join(heard).endswith("\nwhole answer")
 
 
-@pytest.mark.parametrize(("first", "second"), [("openai", "anthropic"), ("anthropic", "gemini"), ("gemini", "openai")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("openai", "anthropic"), ("anthropic", "gemini"), ("gemini", "openai")]
+)
 def test_silent_stream_falls_back(server: Server, first: str, second: str) -> None:
     """The first connection stays open after its first words: the next vendor has the whole time limit for itself."""
     server.script({"text": "one two three", "pause": 4.0}, {"text": "whole answer"})
@@ -301,7 +352,9 @@ def test_slow_stream_is_read_to_its_end(server: Server, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["openai", "anthropic", "responses"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_refusal_of_the_model_is_shown_in_its_own_words(server: Server, name: str, *, streamed: bool) -> None:
+def test_refusal_of_the_model_is_shown_in_its_own_words(
+    server: Server, name: str, *, streamed: bool
+) -> None:
     """The refusal reaches the user and the history, with a note if tools have had effects."""
     server.script({"refusal": "I cannot help with weapons."})
     provider = {**MAKERS, "responses": responses}[name](server.url)
@@ -324,7 +377,10 @@ def test_answer_cut_off_by_the_length_limit_is_marked_and_logged(
     cut = bot.run("count", stream_handler=(lambda _: None) if streamed else None)
     whole = bot.run("again")
     assert (cut.finish_reason, whole.finish_reason) == ("length", "stop")
-    assert reply_text(cut, texts_for("de"), has_acted=False) == "One, two,\n\n" + catalogue("de")["answer_cut"]
+    assert (
+        reply_text(cut, texts_for("de"), has_acted=False)
+        == "One, two,\n\n" + catalogue("de")["answer_cut"]
+    )
     assert reply_text(whole, texts_for("de"), has_acted=False) == "Done."
     assert caplog.text.count("model.cut_off") == 1
 
@@ -343,7 +399,9 @@ def test_empty_answer_is_logged_with_its_cause(
     assert result.failure_cause in line
 
 
-@pytest.mark.parametrize("finish", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "OTHER", "MALFORMED_RESPONSE"])
+@pytest.mark.parametrize(
+    "finish", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "OTHER", "MALFORMED_RESPONSE"]
+)
 @pytest.mark.parametrize("streamed", [False, True])
 def test_answer_that_gemini_calls_broken_is_retried(
     server: Server,
@@ -362,16 +420,22 @@ def test_answer_that_gemini_calls_broken_is_retried(
 @pytest.mark.parametrize(
     ("name", "named"), [("openai", "openai"), ("anthropic", "anthropic"), ("gemini", "gcp.gemini")]
 )
-def test_spans_and_metrics_of_a_request_follow_the_conventions(server: Server, name: str, named: str) -> None:
+def test_spans_and_metrics_of_a_request_follow_the_conventions(
+    server: Server, name: str, named: str
+) -> None:
     """They have the vendor's response data, the server, the settings and the tool calls."""
     exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
     tracing = TracerProvider()
     tracing.add_span_processor(SimpleSpanProcessor(exporter))
-    watch = OpenTelemetryObserver(tracing, include_content=True, meter_provider=MeterProvider([reader]))
+    watch = OpenTelemetryObserver(
+        tracing, include_content=True, meter_provider=MeterProvider([reader])
+    )
     provider = MAKERS[name](server.url, model_settings={"top_p": 0.5})
     calls = [{"name": "stock", "id": "c1", "arguments": {"item": "nuts"}}]
     server.script(
-        {"text": "Well.", "calls": calls}, {"text": "Four", "finish": "length"}, {"status": 429, "message": "slow"}
+        {"text": "Well.", "calls": calls},
+        {"text": "Four", "finish": "length"},
+        {"status": 429, "message": "slow"},
     )
     config = AgentConfig(model="", max_tokens=50, max_retries=0, observers=[watch])
     bot = Agent([stock], FallbackProvider([provider]), config)
@@ -381,34 +445,50 @@ def test_spans_and_metrics_of_a_request_follow_the_conventions(server: Server, n
     first, second, failed = (dict(span.attributes or {}) for span in questions)
     port = int(server.url.rpartition(":")[2])
     for told in (first, second):
-        assert (told["gen_ai.provider.name"], told["server.address"], told["server.port"]) == (named, "127.0.0.1", port)
+        assert (told["gen_ai.provider.name"], told["server.address"], told["server.port"]) == (
+            named,
+            "127.0.0.1",
+            port,
+        )
         assert (told["gen_ai.request.max_tokens"], told["gen_ai.request.top_p"]) == (50, 0.5)
         assert told["gen_ai.response.id"]
         assert told["gen_ai.output.type"] == "text"
     assert second["gen_ai.response.finish_reasons"] == ("length",)
     (answer,) = json.loads(str(first["gen_ai.output.messages"]))
     assert [part["type"] for part in answer["parts"]] == ["text", "tool_call"]
-    assert (answer["parts"][1]["name"], answer["parts"][1]["arguments"]) == ("stock", {"item": "nuts"})
+    assert (answer["parts"][1]["name"], answer["parts"][1]["arguments"]) == (
+        "stock",
+        {"item": "nuts"},
+    )
     assert (answer["role"], bool(answer["finish_reason"])) == ("assistant", True)
     assert failed["error.type"] == "sayso.agent.providers.base.RateLimitedError"
     assert (failed["http.response.status_code"], failed["server.port"]) == (429, port)
-    run = [span for span in exporter.get_finished_spans() if span.name.startswith("invoke_agent")][-1]
+    run = [span for span in exporter.get_finished_spans() if span.name.startswith("invoke_agent")][
+        -1
+    ]
     assert dict(run.attributes or {})["error.type"] == "sayso.agent.providers.base.RateLimitedError"
     points = metric_points(reader)
-    assert {point.attributes["gen_ai.token.type"] for point in points["gen_ai.client.token.usage"]} == {
+    assert {
+        point.attributes["gen_ai.token.type"] for point in points["gen_ai.client.token.usage"]
+    } == {
         "input",
         "output",
     }
     durations = points["gen_ai.client.operation.duration"]
     assert sum(point.count for point in durations) == 3
-    assert [point.attributes["error.type"] for point in durations if "error.type" in point.attributes] == [
-        "sayso.agent.providers.base.RateLimitedError"
-    ]
+    assert [
+        point.attributes["error.type"] for point in durations if "error.type" in point.attributes
+    ] == ["sayso.agent.providers.base.RateLimitedError"]
     assert points["sayso.answers.cut_off"][0].value == 1
 
 
 def metric_points(reader: InMemoryMetricReader) -> dict[str, Any]:
     """Return the data points by metric name."""
     data: Any = reader.get_metrics_data()
-    metrics = [metric for each in data.resource_metrics for scope in each.scope_metrics for metric in scope.metrics]
+    metrics = [
+        metric
+        for each in data.resource_metrics
+        for scope in each.scope_metrics
+        for metric in scope.metrics
+    ]
     return {metric.name: list(metric.data.data_points) for metric in metrics}

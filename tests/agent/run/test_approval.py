@@ -6,7 +6,16 @@ import threading
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, EmbeddingSelector, NotFound, ScriptedProvider, ToolCall, ToolPolicy, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    EmbeddingSelector,
+    NotFound,
+    ScriptedProvider,
+    ToolCall,
+    ToolPolicy,
+    tool,
+)
 from sayso.agent.messages import Role
 from sayso.pending.context import context_field
 from sayso.pending.executors import PendingConfirmation
@@ -102,7 +111,9 @@ def test_reviewed_calls_are_proposed_sequentially(turn):
         """Delete an invoice."""
         raise AssertionError("must not run")
 
-    run_agent([delete_invoice], [[DELETE, ToolCall("delete_invoice", {"invoice_id": "INV-43"}, "c2")]])
+    run_agent(
+        [delete_invoice], [[DELETE, ToolCall("delete_invoice", {"invoice_id": "INV-43"}, "c2")]]
+    )
     assert [proposal.preview for proposal in turn.proposals] == [
         "Delete the first; beside it: False",
         "Delete the second",
@@ -118,7 +129,11 @@ def test_proposal_has_its_reason(delete_invoice, turn):
 def test_preview_without_a_match_goes_back_to_the_model(turn):
     """A preview that returns NotFound proposes no action, and the model answers, also for a terminal tool."""
 
-    @tool(requires_approval=True, terminal=True, preview=lambda invoice_id: NotFound("invoice", invoice_id))
+    @tool(
+        requires_approval=True,
+        terminal=True,
+        preview=lambda invoice_id: NotFound("invoice", invoice_id),
+    )
     def delete_invoice(invoice_id: str) -> str:
         """Delete an invoice."""
         raise AssertionError("must not run")
@@ -171,7 +186,9 @@ def test_confirm_action_decides_outside_a_channel(delete_invoice, deleted):
 
     run_agent([delete_invoice], [DELETE, "done"], confirm_action=confirm)
     assert deleted == ["INV-42"]
-    assert asked == [("delete_invoice", {"invoice_id": "INV-42"}, "'delete_invoice' requires approval")]
+    assert asked == [
+        ("delete_invoice", {"invoice_id": "INV-42"}, "'delete_invoice' requires approval")
+    ]
 
 
 def test_approval_timeout_is_one_minute_by_default():
@@ -190,7 +207,10 @@ def test_allowed_call_runs_at_once_without_a_question(turn):
 
     policy = ToolPolicy(allow=["read_*"])
     result, provider = run_agent(
-        [read_mail], [ToolCall("read_mail", {"box": "in"}), "read"], tool_policy=policy, confirm_action=asked.append
+        [read_mail],
+        [ToolCall("read_mail", {"box": "in"}), "read"],
+        tool_policy=policy,
+        confirm_action=asked.append,
     )
     assert (result.content, turn.proposals, asked) == ("read", [], [])
     assert provider.requests[1].messages[-1].content == "mail of in"
@@ -213,7 +233,9 @@ def test_approval_timeout_is_a_no(delete_invoice, deleted):
     async def confirm(*asked):
         await asyncio.Event().wait()
 
-    _, provider = run_agent([delete_invoice], [DELETE, "ok"], confirm_action=confirm, approval_timeout=0.01)
+    _, provider = run_agent(
+        [delete_invoice], [DELETE, "ok"], confirm_action=confirm, approval_timeout=0.01
+    )
     assert deleted == []
     assert "not approved within" in provider.requests[1].messages[-1].content
 
@@ -230,7 +252,9 @@ def test_failing_confirm_action_is_a_no(delete_invoice, deleted):
 
 def test_denied_tool_never_runs(delete_invoice, deleted, turn):
     """Deny precedes approval: the call is not proposed, and the model reads the reason."""
-    _, provider = run_agent([delete_invoice], [DELETE, "ok"], tool_policy=ToolPolicy(deny=["delete_*"]))
+    _, provider = run_agent(
+        [delete_invoice], [DELETE, "ok"], tool_policy=ToolPolicy(deny=["delete_*"])
+    )
     assert deleted == []
     assert turn.proposals == []
     assert "is denied" in provider.requests[1].messages[-1].content
@@ -247,10 +271,14 @@ def test_denied_tool_is_not_shown_to_the_model(delete_invoice, deleted, selector
         """Send a letter."""
         return f"sent to {to}"
 
-    policy = ToolPolicy(allow=["*"], deny=["DELETE_*"], deny_when=[{"tool": "send", "arg": "text", "pattern": "*"}])
+    policy = ToolPolicy(
+        allow=["*"], deny=["DELETE_*"], deny_when=[{"tool": "send", "arg": "text", "pattern": "*"}]
+    )
     steps = [ToolCall("delete", {}), DELETE, ToolCall("send", {"to": "Eve"}), "ok"]
     _, provider = run_agent([delete_invoice, send], steps, tool_policy=policy, selector=selector)
-    assert [[shown["name"] for shown in request.tools] for request in provider.requests] == [["send"]] * 4
+    assert [[shown["name"] for shown in request.tools] for request in provider.requests] == [
+        ["send"]
+    ] * 4
     unknown, denied, matching = [
         message.content for message in provider.requests[3].messages if message.role is Role.TOOL
     ]
@@ -268,7 +296,9 @@ def test_policy_reviews_unknown_tools(turn):
         """Send a letter."""
         raise AssertionError("must not run")
 
-    result, _ = run_agent([send], [ToolCall("send", {"to": "Anna"})], tool_policy=ToolPolicy(allow=["read_*"]))
+    result, _ = run_agent(
+        [send], [ToolCall("send", {"to": "Anna"})], tool_policy=ToolPolicy(allow=["read_*"])
+    )
     assert result.content == "send: to = Anna"
 
 

@@ -58,7 +58,9 @@ def test_concurrent_runs_keep_their_own_artifacts(name):
     """Runs in one loop never see each other's files."""
 
     async def both():
-        return await asyncio.gather(drawing("a", "b", name=name).arun("go"), drawing("c", name=name).arun("go"))
+        return await asyncio.gather(
+            drawing("a", "b", name=name).arun("go"), drawing("c", name=name).arun("go")
+        )
 
     one, two = asyncio.run(both())
     assert (names(one), names(two)) == (["a.png", "b.png"], ["c.png"])
@@ -102,7 +104,14 @@ def test_first_argument_may_be_any_source(tmp_path, door):
 @pytest.mark.parametrize(
     "url",
     [
-        *("file:///etc/passwd", "ftp://x/y", "javascript:alert(1)", "https://", "https:///x.png", "https://[x/y.png"),
+        *(
+            "file:///etc/passwd",
+            "ftp://x/y",
+            "javascript:alert(1)",
+            "https://",
+            "https:///x.png",
+            "https://[x/y.png",
+        ),
         *("https://x.test/a\nb.png", "https://x.test/a b.png", "https://x.test/\x00.png"),
     ],
 )
@@ -126,12 +135,22 @@ def test_missing_or_large_file_is_refused(tmp_path, monkeypatch):
 def test_artifacts_are_collected_in_every_way_of_running():
     """Threads, time limits and parallel calls make no difference (seed: Concurrency)."""
     slow = Tool(
-        "slow", "Slow", [], lambda: emit_artifact(b"s", filename="s.bin").role, metadata=ToolMetadata(timeout=9)
+        "slow",
+        "Slow",
+        [],
+        lambda: emit_artifact(b"s", filename="s.bin").role,
+        metadata=ToolMetadata(timeout=9),
     )
-    calls = [ToolCall("slow", {}, "1"), ToolCall("draw", {"title": "b"}, "2"), ToolCall("adraw", {"title": "c"}, "3")]
+    calls = [
+        ToolCall("slow", {}, "1"),
+        ToolCall("draw", {"title": "b"}, "2"),
+        ToolCall("adraw", {"title": "c"}, "3"),
+    ]
     for parallel in (True, False):
         agent = Agent(
-            [draw, adraw, slow], ScriptedProvider([calls, "done"]), AgentConfig(parallel_tool_execution=parallel)
+            [draw, adraw, slow],
+            ScriptedProvider([calls, "done"]),
+            AgentConfig(parallel_tool_execution=parallel),
         )
         assert names(agent.run("go")) == ["b.png", "c.png", "s.bin"]
 
@@ -197,13 +216,19 @@ def test_many_large_files_of_a_call_are_not_in_memory(tmp_path):
         return "done"
 
     store = LocalMediaStore(tmp_path / "media", keys=["k"], public_url="https://bot.example")
-    bot = ChannelAgent(Agent([export], ScriptedProvider([ToolCall("export", {}), "Here."])), media=store)
+    bot = ChannelAgent(
+        Agent([export], ScriptedProvider([ToolCall("export", {}), "Here."])), media=store
+    )
     tracemalloc.start()
-    answer = asyncio.run(bot.answer(QueuedTurn(1, 0.0, "ana", turn("export"), None, None, ""), None))
+    answer = asyncio.run(
+        bot.answer(QueuedTurn(1, 0.0, "ana", turn("export"), None, None, ""), None)
+    )
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     files = [reply.media for reply, _ in answer.replies if reply.media]
-    assert [store.read(media.ref) for media in files] == [bytes([number]) * 1_000_000 for number in range(30)]
+    assert [store.read(media.ref) for media in files] == [
+        bytes([number]) * 1_000_000 for number in range(30)
+    ]
     assert (waiting, open_files(tmp_path / "media" / "arriving")) == ([30], 0)
     assert peak < 10_000_000
 

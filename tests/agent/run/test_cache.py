@@ -13,9 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from sayso.agent import Agent, AgentConfig, Message, Role, ScriptedProvider, ToolCall, UsageStats, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    Message,
+    Role,
+    ScriptedProvider,
+    ToolCall,
+    UsageStats,
+    tool,
+)
 from sayso.agent.config import CacheStats
-from sayso.agent.run.cache import CacheKeyBuilder, InMemoryCache, RedisCache, cached_answer, delete_answer, store_answer
+from sayso.agent.run.cache import (
+    CacheKeyBuilder,
+    InMemoryCache,
+    RedisCache,
+    cached_answer,
+    delete_answer,
+    store_answer,
+)
 from sayso.channels.types import Media
 from sayso.pending.redis.client import connect
 
@@ -54,7 +70,9 @@ class Clock:
 
 def key(**changed):
     """Return the key of a request with these changes."""
-    return CacheKeyBuilder.build(**{"model": "m", "system_prompt": "Be brief.", "messages": HELLO, **changed})
+    return CacheKeyBuilder.build(
+        **{"model": "m", "system_prompt": "Be brief.", "messages": HELLO, **changed}
+    )
 
 
 def said(content="", *, calls=(), answers="", role=Role.ASSISTANT):
@@ -64,8 +82,14 @@ def said(content="", *, calls=(), answers="", role=Role.ASSISTANT):
 
 def asked_twice(first, second, *answered):
     """Return two calls with these ids, and results for those in `answered`."""
-    calls = said(calls=(ToolCall("price", {"of": "tea"}, first), ToolCall("price", {"of": "nuts"}, second)))
-    return [*HELLO, calls, *(said(str(n), answers=each, role=Role.TOOL) for n, each in enumerate(answered))]
+    calls = said(
+        calls=(ToolCall("price", {"of": "tea"}, first), ToolCall("price", {"of": "nuts"}, second))
+    )
+    return [
+        *HELLO,
+        calls,
+        *(said(str(n), answers=each, role=Role.TOOL) for n, each in enumerate(answered)),
+    ]
 
 
 OTHERS = {
@@ -113,21 +137,31 @@ def test_equal_requests_have_equal_keys(changed):
 @given(st.lists(st.tuples(st.sampled_from(Role), st.text()), max_size=3), st.text(), st.text())
 def test_keys_are_equal_only_for_equal_texts(words, model, prompt):
     """Text that moves from one field to the next changes the key."""
-    request = {"messages": [Message(role, text) for role, text in words], "model": model, "system_prompt": prompt}
+    request = {
+        "messages": [Message(role, text) for role, text in words],
+        "model": model,
+        "system_prompt": prompt,
+    }
     assert key(**request) == key(**request)
     assert key(**request) != key(**{**request, "model": model + "x", "system_prompt": prompt[1:]})
 
 
 def test_call_ids_do_not_change_the_key():
     """The key still depends on which result answers which call."""
-    assert key(messages=asked_twice("a", "b", "b", "a")) == key(messages=asked_twice("x7", "x9", "x9", "x7"))
-    assert key(messages=asked_twice("a", "b", "b", "a")) != key(messages=asked_twice("x7", "x9", "x7", "x9"))
+    assert key(messages=asked_twice("a", "b", "b", "a")) == key(
+        messages=asked_twice("x7", "x9", "x9", "x7")
+    )
+    assert key(messages=asked_twice("a", "b", "b", "a")) != key(
+        messages=asked_twice("x7", "x9", "x7", "x9")
+    )
 
 
 def test_key_does_not_depend_on_the_notation_of_a_request():
     """The order of arguments, a tool or its schema, and 0 or 0.0 make no difference."""
     one, other = ({"a": 1, "b": 2}, {"b": 2, "a": 1})
-    assert key(messages=[said(calls=(ToolCall("t", one),))]) == key(messages=[said(calls=(ToolCall("t", other),))])
+    assert key(messages=[said(calls=(ToolCall("t", one),))]) == key(
+        messages=[said(calls=(ToolCall("t", other),))]
+    )
     assert key(tools=[price]) == key(tools=[json.loads(json.dumps(price.schema()))])
     assert key(temperature=0) == key(temperature=0.0)
     assert key(response_format=Ticket) == key(response_format=Ticket.model_json_schema())
@@ -142,7 +176,10 @@ def test_order_of_schema_properties_changes_the_key():
     """A model writes the properties in that order, so the order affects its answer."""
     properties = {"why": {"type": "string"}, "yes": {"type": "boolean"}}
     backwards = dict(reversed(properties.items()))
-    keys = {key(response_format={"type": "object", "properties": each}) for each in (properties, backwards)}
+    keys = {
+        key(response_format={"type": "object", "properties": each})
+        for each in (properties, backwards)
+    }
     assert len(keys) == 2
 
 
@@ -192,7 +229,10 @@ def test_redis_stores_json_with_an_expiry(redis_client):
     cache = RedisCache(client=redis_client)
     cache.set("k", ANSWER)
     cache.set("brief", ANSWER, 0.5)
-    assert json.loads(redis_client.get("sayso:cache:k"))["message"] == {"role": "assistant", "content": "tea"}
+    assert json.loads(redis_client.get("sayso:cache:k"))["message"] == {
+        "role": "assistant",
+        "content": "tea",
+    }
     assert 299_000 < redis_client.pttl("sayso:cache:k") <= 300_000
     assert 0 < redis_client.pttl("sayso:cache:brief") <= 500
 
@@ -397,7 +437,10 @@ def test_providers_with_different_default_models_share_no_answer():
     for model in ("small", "big"):
         provider = ScriptedProvider([model])
         provider.default_model = model
-        assert Agent(provider=provider, config=AgentConfig(cache=cache)).run("Who are you?").content == model
+        assert (
+            Agent(provider=provider, config=AgentConfig(cache=cache)).run("Who are you?").content
+            == model
+        )
 
 
 def test_unserializable_transcript_bypasses_the_cache():

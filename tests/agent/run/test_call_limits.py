@@ -61,7 +61,9 @@ def test_call_that_is_not_concurrency_safe_runs_alone(text):
     """The other calls still run in parallel before and after it, and the results keep their order."""
     room = Room()
     assert results(visitors(room), [calls(text), "done"]) == list(text)
-    assert [room.seen[name] for name in text if name.isupper()] == [set()] * sum(map(str.isupper, text))
+    assert [room.seen[name] for name in text if name.isupper()] == [set()] * sum(
+        map(str.isupper, text)
+    )
     if "ab" in text:
         assert room.seen["a"] == {"b"}
 
@@ -85,7 +87,9 @@ def slow(timeout=None):
     return wait
 
 
-@pytest.mark.parametrize(("own", "agents"), [(0.01, None), (0.01, 60.0), (60.0, 0.01), (None, 0.01)])
+@pytest.mark.parametrize(
+    ("own", "agents"), [(0.01, None), (0.01, 60.0), (60.0, 0.01), (None, 0.01)]
+)
 def test_shorter_time_limit_applies(own, agents):
     """It is the tool's or the agent's, and the model reads the seconds."""
     (text,) = results([slow(own)], [ToolCall("wait"), "done"], tool_timeout_seconds=agents)
@@ -108,7 +112,9 @@ def sized(text, **options):
 def test_long_result_is_shown_by_its_head_and_tail():
     """A marker gives the shown and the total number of characters."""
     (text,) = results([sized("abcdefghij" * 10)], [ToolCall("say"), "done"])
-    assert text == ("abcdefghijabcde\n[... 20 of 100 characters are shown: the first 15 and the last 5 ...]\nfghij")
+    assert text == (
+        "abcdefghijabcde\n[... 20 of 100 characters are shown: the first 15 and the last 5 ...]\nfghij"
+    )
 
 
 def test_long_error_is_cut_too():

@@ -30,7 +30,9 @@ def test_transcript_begins_with_the_same_message_for_many_turns(max_tokens):
     history = exchanges(200)
     sent = [fitted(history[: 2 * turns], max_tokens) for turns in range(1, 201)]
     assert all(transcript_tokens(messages) <= max_tokens for messages in sent)
-    assert all(messages[-2:] == [history[2 * turns + 1], ASKED] for turns, messages in enumerate(sent))
+    assert all(
+        messages[-2:] == [history[2 * turns + 1], ASKED] for turns, messages in enumerate(sent)
+    )
     first_messages = [messages[0] for messages in sent]
     turns_between = [first_messages.count(first) for first in dict.fromkeys(first_messages)]
     assert min(turns_between[:-1]) >= max_tokens // 250

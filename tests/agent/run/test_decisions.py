@@ -109,7 +109,12 @@ def test_run_ends_pending_with_its_open_call(refund, ran):
 def test_without_opting_in_the_call_is_refused_as_before(refund, ran):
     """The gate of `confirm_action` stays: without it nothing runs, and the model answers."""
     result = Agent([refund], ScriptedProvider([REFUND, "I may not."])).run("refund order 17")
-    assert (result.content, result.stop_reason, result.open_calls, result.paused) == ("I may not.", "answer", (), None)
+    assert (result.content, result.stop_reason, result.open_calls, result.paused) == (
+        "I may not.",
+        "answer",
+        (),
+        None,
+    )
     assert ran == []
 
 
@@ -125,12 +130,20 @@ def test_approved_call_runs_and_the_model_goes_on(refund, mail, ran):
         [("refund", 17, 5), ("mail", "ana")],
     )
     entry = json.loads(results(model.requests[0])[0])
-    assert (entry["outcome"], entry["result"], entry["decided_by"]) == ("done", "Order 17 refunded.", "ana")
+    assert (entry["outcome"], entry["result"], entry["decided_by"]) == (
+        "done",
+        "Order 17 refunded.",
+        "ana",
+    )
     assert [message.role.value for message in result.messages] == [
         *("user", "assistant", "tool"),
         *("assistant", "tool", "assistant"),
     ]
-    assert (result.trace.run_id, result.iterations, result.usage.total_tokens) == (paused.run_id, 3, 6)
+    assert (result.trace.run_id, result.iterations, result.usage.total_tokens) == (
+        paused.run_id,
+        3,
+        6,
+    )
     (decided,) = result.decided
     assert (decided.outcome, decided.text, result.paused) == ("done", "Order 17 refunded.", None)
 
@@ -141,7 +154,11 @@ def test_denied_call_does_not_run_and_the_model_reads_why(refund, ran):
     paused = agent.run("refund order 17").paused
     result = agent.run(paused=paused, decisions={"c1": Deny("wrong order", decided_by="ana")})
     entry = json.loads(results(model.requests[1])[0])
-    assert (entry["outcome"], entry["words"], entry["decided_by"]) == ("denied", "wrong order", "ana")
+    assert (entry["outcome"], entry["words"], entry["decided_by"]) == (
+        "denied",
+        "wrong order",
+        "ana",
+    )
     assert "result" not in entry
     assert (result.content, ran) == ("Then not.", [])
 
@@ -174,7 +191,10 @@ def test_model_without_tool_calls_of_its_own_goes_on_too(refund, ran):
     model = TextModel()
     agent = Agent([refund], model, AgentConfig(pause_for_approval=True))
     (call,) = (result := agent.run("refund order 17")).open_calls
-    assert agent.run(paused=as_stored(result.paused), decisions={call.id: Approve()}).content == "Refunded."
+    assert (
+        agent.run(paused=as_stored(result.paused), decisions={call.id: Approve()}).content
+        == "Refunded."
+    )
     assert ran == [("refund", 17, 5)]
 
 
@@ -197,7 +217,12 @@ def test_no_decisions_at_all_run_nothing(refund, ran):
     agent, model = agent_of([refund], [REFUND])
     paused = agent.run("refund order 17").paused
     again = agent.run(paused=paused)
-    assert (again.stop_reason, again.open_calls, ran, len(model.requests)) == ("pending", paused.open_calls, [], 1)
+    assert (again.stop_reason, again.open_calls, ran, len(model.requests)) == (
+        "pending",
+        paused.open_calls,
+        [],
+        1,
+    )
 
 
 def test_rest_of_the_batch_runs_at_once_and_only_once(refund, mail, ran):
@@ -215,13 +240,19 @@ def test_rest_of_the_batch_runs_at_once_and_only_once(refund, mail, ran):
     ("decisions", "words"),
     [
         ({"c9": Approve()}, "no call 'c9' waits for a decision; known: ['c1']"),
-        ({"c1": True}, "the decision about 'c1' is True: give Approve(), Deny() or Edit({...}); known calls: ['c1']"),
+        (
+            {"c1": True},
+            "the decision about 'c1' is True: give Approve(), Deny() or Edit({...}); known calls: ['c1']",
+        ),
         ({"c1": Approve(args_digest="0" * 64)}, "is for arguments with the digest '000"),
         ({"c1": Edit({})}, "changes {}: give an object"),
         ({"c1": Deny(5)}, "the decision about 'c1' has message=5: give a text"),
         (["c1"], "give an object with a decision for each id of ['c1']"),
         ({"c1": Edit({"euros": "many"})}, "the edit of 'c1' (refund) cannot be made:"),
-        ({"c1": Edit({"order": 18})}, "['order'] cannot be changed; editable of 'refund': ['euros']"),
+        (
+            {"c1": Edit({"order": 18})},
+            "['order'] cannot be changed; editable of 'refund': ['euros']",
+        ),
     ],
 )
 def test_wrong_decision_is_an_error_that_changes_nothing(refund, ran, decisions, words):
@@ -271,7 +302,10 @@ def test_arguments_that_were_changed_where_they_were_stored_do_not_run(refund, r
         agent.run(paused=replace(result.paused, calls=(changed,)), decisions={"c1": Approve()})
     forged = replace(changed, args_digest="")
     with pytest.raises(DecisionError, match="show the person the call that waits now"):
-        agent.run(paused=replace(result.paused, calls=(forged,)), decisions={"c1": Approve(seen.args_digest)})
+        agent.run(
+            paused=replace(result.paused, calls=(forged,)),
+            decisions={"c1": Approve(seen.args_digest)},
+        )
     assert ran == []
 
 
@@ -298,7 +332,9 @@ def test_tool_of_a_changed_name_does_not_run(refund, mail, ran):
     """The definition of the tool is compared with the one that was shown."""
     agent, model = agent_of([refund, mail], [REFUND, "Not done."])
     result = agent.run("refund order 17")
-    forged = replace(result.open_calls[0], tool_name="mail", arguments={"to": "eve"}, args_digest="")
+    forged = replace(
+        result.open_calls[0], tool_name="mail", arguments={"to": "eve"}, args_digest=""
+    )
     agent.run(paused=replace(result.paused, calls=(forged,)), decisions={"c1": Approve()})
     assert (json.loads(results(model.requests[1])[0])["outcome"], ran) == ("failed", [])
 
@@ -322,7 +358,9 @@ def test_edit_is_a_new_proposal_with_its_own_yes(refund, ran):
     assert (result.stop_reason, ran, len(model.requests)) == ("pending", [], 1)
     with pytest.raises(DecisionError, match="no call 'c1' waits"):
         agent.run(paused=as_stored(result.paused), decisions={"c1": Approve()})
-    result = agent.run(paused=as_stored(result.paused), decisions={"c1~2": Approve(call.args_digest)})
+    result = agent.run(
+        paused=as_stored(result.paused), decisions={"c1~2": Approve(call.args_digest)}
+    )
     assert (ran, result.content) == ([("refund", 17, 2)], "Refunded 2 EUR.")
     assert json.loads(results(model.requests[1])[0])["arguments"] == {"order": 17, "euros": 2}
 
@@ -330,7 +368,8 @@ def test_edit_is_a_new_proposal_with_its_own_yes(refund, ran):
 def test_edit_is_judged_by_the_policy_again(refund, ran):
     """`deny_when` refuses the changed arguments, and the call stays open."""
     policy = ToolPolicy(
-        allow=["*"], deny_when=[{"tool": "refund", "arg": "euros", "pattern": ">100", "matches": "number"}]
+        allow=["*"],
+        deny_when=[{"tool": "refund", "arg": "euros", "pattern": ">100", "matches": "number"}],
     )
     agent, _ = agent_of([refund], [REFUND, "Done."], tool_policy=policy)
     paused = agent.run("refund order 17").paused
@@ -364,7 +403,12 @@ def test_call_of_a_tool_that_is_hidden_by_now_does_not_run(refund, ran):
     agent, _ = agent_of([refund], [REFUND])
     paused = agent.run("refund order 17").paused
     selector = RoleBasedSelector("guest", allowed={"admin": ["refund"]})
-    hiding = Agent([refund], ScriptedProvider(["Not there."]), AgentConfig(pause_for_approval=True), selector=selector)
+    hiding = Agent(
+        [refund],
+        ScriptedProvider(["Not there."]),
+        AgentConfig(pause_for_approval=True),
+        selector=selector,
+    )
     assert hiding.run(paused=paused, decisions={"c1": Approve()}).decided[0].outcome == "failed"
     assert ran == []
 
@@ -425,7 +469,9 @@ def test_another_process_learns_of_a_started_call_from_the_file(refund, ran, tmp
     agent, _ = agent_of([refund], [REFUND, "Done."], decision_log=stored)
     paused = agent.run("refund order 17").paused
     agent.run(paused=paused, decisions={"c1": Approve()})
-    other, model = agent_of([refund], ["Done already."], decision_log=SQLiteDecisionLog(tmp_path / "log.db"))
+    other, model = agent_of(
+        [refund], ["Done already."], decision_log=SQLiteDecisionLog(tmp_path / "log.db")
+    )
     assert other.run(paused=paused, decisions={"c1": Approve()}).decided[0].outcome == "done"
     assert ran == [("refund", 17, 5)]
     assert json.loads(results(model.requests[0])[0])["result"] == "Order 17 refunded."
@@ -439,7 +485,9 @@ def test_call_that_was_started_and_never_ended_is_unknown(refund, ran, tmp_path)
     stored.end = lambda key, outcome: None
     agent.run(paused=paused, decisions={"c1": Approve()})
     ran.clear()
-    other, model = agent_of([refund], ["I cannot tell."], decision_log=SQLiteDecisionLog(tmp_path / "log.db"))
+    other, model = agent_of(
+        [refund], ["I cannot tell."], decision_log=SQLiteDecisionLog(tmp_path / "log.db")
+    )
     assert other.run(paused=paused, decisions={"c1": Approve()}).decided[0].outcome == "unknown"
     assert (ran, "may have taken effect" in results(model.requests[0])[0]) == ([], True)
 
@@ -453,7 +501,11 @@ def test_run_that_goes_on_may_ask_again(refund, ran):
         (call,) = result.open_calls
         assert call.arguments["order"] == order
         result = agent.run(paused=as_stored(result.paused), decisions={call.id: Approve()})
-    assert (result.content, result.iterations, ran) == ("Both done.", 3, [("refund", 17, 5), ("refund", 18, 5)])
+    assert (result.content, result.iterations, ran) == (
+        "Both done.",
+        3,
+        [("refund", 17, 5), ("refund", 18, 5)],
+    )
 
 
 def test_model_that_believes_results_does_three_steps_with_three_approvals(refund, mail, ran):
@@ -466,7 +518,10 @@ def test_model_that_believes_results_does_three_steps_with_three_approvals(refun
         approvals += 1
         decisions = {call.id: Approve(call.args_digest) for call in result.open_calls}
         result = agent.run(paused=as_stored(result.paused), decisions=decisions)
-    assert (approvals, ran) == (2, [("mail", "ana"), ("refund", 17, 5), ("refund", 18, 5), ("mail", "bob")])
+    assert (approvals, ran) == (
+        2,
+        [("mail", "ana"), ("refund", 17, 5), ("refund", 18, 5), ("mail", "bob")],
+    )
     assert result.stop_reason == "answer"
 
 
@@ -475,11 +530,19 @@ def test_iterations_and_budget_count_over_the_pause(refund, ran):
     agent, model = agent_of([refund], [REFUND], max_iterations=1)
     paused = agent.run("refund order 17").paused
     result = agent.run(paused=paused, decisions={"c1": Approve()})
-    assert (result.stop_reason, result.decided[0].outcome, len(model.requests)) == ("max_iterations", "done", 1)
+    assert (result.stop_reason, result.decided[0].outcome, len(model.requests)) == (
+        "max_iterations",
+        "done",
+        1,
+    )
     agent, model = agent_of([refund], [REFUND], max_total_tokens=2)
     paused = agent.run("refund order 17").paused
     result = agent.run(paused=paused, decisions={"c1": Approve()})
-    assert (result.stop_reason, result.decided[0].outcome, len(model.requests)) == ("budget", "done", 1)
+    assert (result.stop_reason, result.decided[0].outcome, len(model.requests)) == (
+        "budget",
+        "done",
+        1,
+    )
 
 
 def test_new_words_may_come_with_the_decision(refund):
@@ -487,7 +550,12 @@ def test_new_words_may_come_with_the_decision(refund):
     agent, model = agent_of([refund], [REFUND, "Ok."])
     paused = agent.run("refund order 17").paused
     agent.run("and tell me the balance", paused=paused, decisions={"c1": Approve()})
-    assert [message.role.value for message in model.requests[1].messages] == ["user", "assistant", "tool", "user"]
+    assert [message.role.value for message in model.requests[1].messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "user",
+    ]
 
 
 def test_new_words_are_answered_while_a_call_waits(refund, ran):
@@ -518,7 +586,9 @@ def test_memory_keeps_the_open_call_and_takes_a_plain_message_on_top(refund, ran
 
 def test_same_call_is_not_proposed_twice_while_it_waits(refund):
     """Two approvals of it would have its effect twice."""
-    agent, model = agent_of([refund], [REFUND, replace(REFUND, id="c2"), "It waits."], memory=ConversationMemory())
+    agent, model = agent_of(
+        [refund], [REFUND, replace(REFUND, id="c2"), "It waits."], memory=ConversationMemory()
+    )
     agent.run("refund order 17")
     result = agent.run("refund order 17!")
     assert (result.content, result.open_calls) == ("It waits.", ())
@@ -539,7 +609,9 @@ def test_run_goes_on_with_another_memory(refund, ran):
     paused = agent.run("refund order 17").paused
     other = ConversationMemory()
     other.add_many([Message(Role.USER, "hi"), Message(Role.ASSISTANT, "hello")])
-    result = agent.run(paused=as_stored(paused), decisions={"c1": Approve()}, memory=other, scope="bob")
+    result = agent.run(
+        paused=as_stored(paused), decisions={"c1": Approve()}, memory=other, scope="bob"
+    )
     assert (result.content, ran) == ("Refunded.", [("refund", 17, 5)])
     roles = [message.role.value for message in other.get_history()]
     assert roles == ["user", "assistant", "user", "assistant", "tool", "assistant"]
@@ -555,12 +627,18 @@ def test_memory_that_knows_the_outcome_lets_nothing_run_again(refund, ran, tmp_p
     kept = ConversationMemory.from_dict(json.loads(json.dumps(memory.to_dict())))
     other, _ = agent_of([refund], ["Refunded already."], memory=kept, decision_log=of_other)
     result = other.run(paused=RunSnapshot.from_dict(stored), decisions={"c1": Approve()})
-    assert (result.content, result.decided[0].outcome, ran) == ("Refunded already.", "done", [("refund", 17, 5)])
+    assert (result.content, result.decided[0].outcome, ran) == (
+        "Refunded already.",
+        "done",
+        [("refund", 17, 5)],
+    )
 
 
 def test_reasoning_of_the_model_is_kept_until_the_run_is_over(refund):
     """A thinking model gets it back with the result of its call."""
-    answer = Message(Role.ASSISTANT, tool_calls=(REFUND,), details=AnswerDetails(reasoning={"thought": "hm"}))
+    answer = Message(
+        Role.ASSISTANT, tool_calls=(REFUND,), details=AnswerDetails(reasoning={"thought": "hm"})
+    )
     for memory in (None, ConversationMemory()):
         agent, model = agent_of([refund], [answer, "Refunded."], memory=memory)
         paused = agent.run("refund order 17").paused
@@ -608,7 +686,11 @@ def test_terminal_tool_ends_the_run_after_its_yes(ran):
 
     agent, model = agent_of([refund], [REFUND])
     result = agent.run(paused=agent.run("go").paused, decisions={"c1": Approve()})
-    assert (result.content, result.stop_reason, len(model.requests)) == ("Refunded, bye.", "terminal", 1)
+    assert (result.content, result.stop_reason, len(model.requests)) == (
+        "Refunded, bye.",
+        "terminal",
+        1,
+    )
 
 
 def test_confirm_action_and_pausing_exclude_each_other():
@@ -659,7 +741,9 @@ def test_run_that_is_cancelled_during_an_approved_call_leaves_it_unknown(ran):
         token.cancel("stop")
         await asyncio.Event().wait()
 
-    agent, model = agent_of([refund], [[REFUND, ToolCall("refund", {"order": 18}, "c2")], "I cannot tell."])
+    agent, model = agent_of(
+        [refund], [[REFUND, ToolCall("refund", {"order": 18}, "c2")], "I cannot tell."]
+    )
     paused = agent.run("go").paused
     decisions = {"c1": Approve(), "c2": Approve()}
     result = agent.run(paused=paused, decisions=decisions, cancellation_token=token)
@@ -693,10 +777,15 @@ def test_session_has_the_outcome_before_the_model_is_asked(refund, ran):
     other, _ = agent_of([refund], ["Refunded."], **settings)
     with pytest.raises(OSError, match="gone"):
         other.run(paused=as_stored(paused), decisions={"c1": Approve()}, stream_handler=fail)
-    (result,) = (message for message in store.load("ana").get_history() if message.role is Role.TOOL)
+    (result,) = (
+        message for message in store.load("ana").get_history() if message.role is Role.TOOL
+    )
     assert json.loads(result.content)["outcome"] == "done"
     third, _ = agent_of([refund], ["Refunded already."], **settings)
-    assert third.run(paused=as_stored(paused), decisions={"c1": Approve()}).content == "Refunded already."
+    assert (
+        third.run(paused=as_stored(paused), decisions={"c1": Approve()}).content
+        == "Refunded already."
+    )
     assert ran == [("refund", 17, 5)]
 
 
@@ -706,7 +795,11 @@ def test_words_that_a_guardrail_blocks_do_not_stop_the_decision(refund, ran):
     agent, _ = agent_of([refund], [REFUND], guardrails=pipeline)
     paused = agent.run("refund order 17").paused
     result = agent.run("and " * 20, paused=paused, decisions={"c1": Approve()})
-    assert (result.stop_reason, result.decided[0].outcome, ran) == ("guardrail", "done", [("refund", 17, 5)])
+    assert (result.stop_reason, result.decided[0].outcome, ran) == (
+        "guardrail",
+        "done",
+        [("refund", 17, 5)],
+    )
 
 
 def test_all_doors_go_on(refund, ran):
@@ -718,11 +811,17 @@ def test_all_doors_go_on(refund, ran):
         first = await agent.arun(paused=paused, decisions={"c1": Approve()})
         agent, _ = agent_of([refund], [REFUND, "Two."])
         paused = agent.ask("go").paused
-        pieces = [piece async for piece in agent.astream(paused=paused, decisions={"c1": Approve()})]
+        pieces = [
+            piece async for piece in agent.astream(paused=paused, decisions={"c1": Approve()})
+        ]
         return first, pieces
 
     first, pieces = asyncio.run(go())
-    assert (first.content, pieces[-1].content, isinstance(pieces[-1], AgentResult)) == ("One.", "Two.", True)
+    assert (first.content, pieces[-1].content, isinstance(pieces[-1], AgentResult)) == (
+        "One.",
+        "Two.",
+        True,
+    )
     assert ran == [("refund", 17, 5), ("refund", 17, 5)]
 
 
@@ -746,7 +845,10 @@ def test_tool_that_says_where_its_effect_begins_is_noted_there(ran, tmp_path):
     for _ in range(3):
         is_away[:] = [False] if ends else [True]
         ends.append(agent.run(paused=paused, decisions={"c1": Approve()}).decided[0])
-    assert [(end.outcome, end.text) for end in ends[1:]] == [("done", "refunded"), ("done", "refunded")]
+    assert [(end.outcome, end.text) for end in ends[1:]] == [
+        ("done", "refunded"),
+        ("done", "refunded"),
+    ]
     assert (ends[0].outcome, ran) == ("failed", ["prepare", "prepare", "refund", "prepare"])
 
 
@@ -757,7 +859,10 @@ def test_yes_from_an_old_page_runs_nothing_after_another_decision(refund, ran, f
     stored = agent.run("refund order 17").paused.to_dict()
     agent.run(paused=RunSnapshot.from_dict(stored), decisions={"c1": first})
     late = agent.run(paused=RunSnapshot.from_dict(stored), decisions={"c1": Approve()})
-    assert (ran, late.decided[0].outcome) == ([], "denied" if isinstance(first, Deny) else "replaced")
+    assert (ran, late.decided[0].outcome) == (
+        [],
+        "denied" if isinstance(first, Deny) else "replaced",
+    )
 
 
 def test_no_and_change_that_come_after_the_yes_tell_that_it_ran(refund, ran):
@@ -775,7 +880,9 @@ def test_two_changes_of_one_call_run_once(refund, ran):
     """Both are asked about under one id, and the first yes counts; the second reads that other arguments ran."""
     agent, _ = agent_of([refund], [REFUND, "Two.", "Not three."])
     paused = agent.run("refund order 17").paused
-    two, three = (agent.run(paused=paused, decisions={"c1": Edit({"euros": n})}).paused for n in (2, 3))
+    two, three = (
+        agent.run(paused=paused, decisions={"c1": Edit({"euros": n})}).paused for n in (2, 3)
+    )
     agent.run(paused=two, decisions={"c1~2": Approve()})
     late = agent.run(paused=three, decisions={"c1~2": Approve()})
     assert (ran, late.decided[0].outcome) == ([("refund", 17, 2)], "failed")
@@ -786,7 +893,11 @@ def test_reconciler_tells_that_an_interrupted_call_was_done(ran, tmp_path):
     """It gets a record with the idempotency key of the call, and what it says becomes the outcome."""
 
     def was_refunded(record) -> str | None:
-        return "Refund R-17 booked." if (record.pending_action_id, record.args) == (ran[0], {"order": 17}) else None
+        return (
+            "Refund R-17 booked."
+            if (record.pending_action_id, record.args) == (ran[0], {"order": 17})
+            else None
+        )
 
     @tool(requires_approval=True, reconcile=was_refunded)
     def refund(order: int) -> str:

@@ -49,7 +49,9 @@ def pair(refund, inner_lines, outer_lines):
     """Return an outer agent that pauses, with an inner one as its tool, and both models."""
     inner_model, outer_model = ScriptedProvider(inner_lines), ScriptedProvider(outer_lines)
     clerk = Agent([refund], inner_model, AgentConfig(name="clerk", max_retries=0))
-    outer = Agent([clerk.as_tool()], outer_model, AgentConfig(pause_for_approval=True, max_retries=0))
+    outer = Agent(
+        [clerk.as_tool()], outer_model, AgentConfig(pause_for_approval=True, max_retries=0)
+    )
     return outer, inner_model, outer_model
 
 
@@ -63,7 +65,12 @@ def test_open_call_of_an_inner_run_surfaces_and_goes_on_there(refund, ran):
     outer, inner_model, outer_model = pair(refund, [REFUND, "It is refunded."], [ASK, "All done."])
     result = outer.run("please refund 17")
     (call,) = result.open_calls
-    assert (call.id, call.tool_name, result.content, ran) == ("c1/c1", "refund", "Refund order 17", [])
+    assert (call.id, call.tool_name, result.content, ran) == (
+        "c1/c1",
+        "refund",
+        "Refund order 17",
+        [],
+    )
     result = outer.run(paused=stored(result.paused), decisions={"c1/c1": Approve(decided_by="ana")})
     assert (result.content, ran) == ("All done.", [17])
     assert [(each.id, each.outcome) for each in result.decided] == [("c1/c1", "done")]
@@ -77,7 +84,11 @@ def test_inner_run_may_ask_again(refund, ran):
     outer, _, outer_model = pair(refund, [REFUND, again, "Both."], [ASK, "All done."])
     result = outer.run("please refund 17")
     result = outer.run(paused=stored(result.paused), decisions={"c1/c1": Approve()})
-    assert ([call.id for call in result.open_calls], ran, len(outer_model.requests)) == (["c1/c2"], [17], 1)
+    assert ([call.id for call in result.open_calls], ran, len(outer_model.requests)) == (
+        ["c1/c2"],
+        [17],
+        1,
+    )
     result = outer.run(paused=stored(result.paused), decisions={"c1/c2": Deny("enough")})
     assert (result.content, ran) == ("All done.", [17])
 
@@ -87,8 +98,16 @@ def test_inner_call_can_be_changed(refund, ran):
     outer, _, _ = pair(refund, [REFUND, "Changed."], [ASK, "All done."])
     result = outer.run(paused=outer.run("go").paused, decisions={"c1/c1": Edit({"order": 19})})
     (call,) = result.open_calls
-    assert (call.id, call.changes_of, call.preview, ran) == ("c1/c1~2", "c1/c1", "Refund order 19", [])
-    assert outer.run(paused=result.paused, decisions={call.id: Approve(call.args_digest)}).content == "All done."
+    assert (call.id, call.changes_of, call.preview, ran) == (
+        "c1/c1~2",
+        "c1/c1",
+        "Refund order 19",
+        [],
+    )
+    assert (
+        outer.run(paused=result.paused, decisions={call.id: Approve(call.args_digest)}).content
+        == "All done."
+    )
     assert ran == [19]
 
 
@@ -111,7 +130,9 @@ def test_decision_about_an_inner_call_is_noted_in_the_outer_log(refund, ran):
 def test_unknown_inner_id_names_the_known_ones(refund):
     """The ids are those of `open_calls`."""
     outer, _, _ = pair(refund, [REFUND], [ASK])
-    with pytest.raises(DecisionError, match=r"no call 'c1' waits for a decision; known: \['c1/c1'\]"):
+    with pytest.raises(
+        DecisionError, match=r"no call 'c1' waits for a decision; known: \['c1/c1'\]"
+    ):
         outer.run(paused=outer.run("go").paused, decisions={"c1": Approve()})
 
 
@@ -125,7 +146,9 @@ def test_inner_model_that_fails_after_the_effect_tells_the_outer_one(refund, ran
 
 def test_agent_that_the_code_of_a_tool_runs_does_not_pause(refund, ran):
     """The code of that tool could not go on, so the call is refused as without pausing."""
-    inner = Agent([refund], ScriptedProvider([REFUND, "I may not."]), AgentConfig(pause_for_approval=True))
+    inner = Agent(
+        [refund], ScriptedProvider([REFUND, "I may not."]), AgentConfig(pause_for_approval=True)
+    )
 
     @tool
     def clerk(request: str) -> str:
@@ -149,9 +172,17 @@ def test_inner_run_without_an_approval_is_a_plain_tool():
 
 def channel_bot(refund, outer_lines, policy=None, **options):
     """Return a channel agent whose model asks a clerk, and that model."""
-    clerk = Agent([refund], ScriptedProvider([REFUND, "unused"]), AgentConfig(name="clerk", tool_policy=policy))
+    clerk = Agent(
+        [refund],
+        ScriptedProvider([REFUND, "unused"]),
+        AgentConfig(name="clerk", tool_policy=policy),
+    )
     model = ScriptedProvider(outer_lines)
-    return ChannelAgent(Agent([clerk.as_tool()], model), InMemoryPendingStore(), **options), clerk, model
+    return (
+        ChannelAgent(Agent([clerk.as_tool()], model), InMemoryPendingStore(), **options),
+        clerk,
+        model,
+    )
 
 
 def test_inner_call_on_a_channel_asks_its_person(refund, ran):
@@ -171,7 +202,9 @@ def test_policy_of_the_inner_agent_decides_about_its_tools_at_the_yes(refund, ra
     policy = ToolPolicy(allow=["*"])
     bot, *_ = channel_bot(refund, [ASK], policy)
     bot.ask_channel("ana", "please refund 17")
-    denying = Agent([refund], ScriptedProvider([]), AgentConfig(tool_policy=ToolPolicy(deny=["refund"])))
+    denying = Agent(
+        [refund], ScriptedProvider([]), AgentConfig(tool_policy=ToolPolicy(deny=["refund"]))
+    )
     restarted = ChannelAgent(Agent([denying.as_tool("clerk")], ScriptedProvider([])), bot.store)
     restarted.ask_channel("ana", "yes")
     assert ran == []
@@ -202,7 +235,9 @@ def test_yes_never_runs_the_tool_of_another_agent(ran):
         return Agent([refund], ScriptedProvider([REFUND, "No refund."]), AgentConfig(name=account))
 
     ask = ToolCall("us", {"request": "refund 17"}, "c1")
-    outer = Agent([clerk_of("eu").as_tool(), clerk_of("us").as_tool()], ScriptedProvider([ask, "I cannot."]))
+    outer = Agent(
+        [clerk_of("eu").as_tool(), clerk_of("us").as_tool()], ScriptedProvider([ask, "I cannot."])
+    )
     bot = ChannelAgent(outer, InMemoryPendingStore())
     assert bot.ask_channel("ana", "refund 17 in the US").content == "I cannot."
     bot.ask_channel("ana", "yes")

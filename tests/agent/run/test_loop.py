@@ -183,7 +183,9 @@ def test_terminal_tool_ends_the_run():
 
 def test_stop_condition_ends_the_run():
     """The condition receives the tool's name and result."""
-    result = agent_with([ECHO], stop_condition=lambda name, text: (name, text) == ("echo", "hi")).run("go")
+    result = agent_with(
+        [ECHO], stop_condition=lambda name, text: (name, text) == ("echo", "hi")
+    ).run("go")
     assert result.content == "hi"
 
 
@@ -201,7 +203,12 @@ def test_failed_terminal_tool_does_not_end_the_run():
 def test_transcript_contains_the_whole_run():
     """It has user, call, result and answer in this order, linked by the call's id."""
     result = agent_with([ECHO, "done"]).run("go")
-    assert [message.role for message in result.messages] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
+    assert [message.role for message in result.messages] == [
+        Role.USER,
+        Role.ASSISTANT,
+        Role.TOOL,
+        Role.ASSISTANT,
+    ]
     assert result.messages[2].tool_call_id == "c1"
     assert result.tool_calls == (ECHO,)
     assert result.usage == UsageStats(2, 2, 4, model="gpt-5-mini", provider="scripted")
@@ -244,7 +251,10 @@ def test_crashed_run_does_not_change_the_memory():
 def test_bug_in_the_provider_becomes_a_result():
     """Any exception of a custom provider ends the run with a result."""
     result = agent_with([ECHO, KeyError("choices")], max_retries=0).run("go")
-    assert (result.content, result.stop_reason) == ("Provider error: KeyError: 'choices'", "provider_error")
+    assert (result.content, result.stop_reason) == (
+        "Provider error: KeyError: 'choices'",
+        "provider_error",
+    )
 
 
 def test_selector_limits_the_callable_tools():
@@ -254,7 +264,9 @@ def test_selector_limits_the_callable_tools():
         async def select(self, messages, tools):
             return [tool for tool in tools if tool.name == "echo"]
 
-    agent = Agent([echo, question], ScriptedProvider([ToolCall("question"), "no"]), selector=OnlyEcho())
+    agent = Agent(
+        [echo, question], ScriptedProvider([ToolCall("question"), "no"]), selector=OnlyEcho()
+    )
     assert agent.run("go").content == "no"
     assert [schema["name"] for schema in agent.provider.requests[0].tools] == ["echo"]
     assert "Unknown tool" in last_result(agent).content
@@ -305,7 +317,10 @@ def test_streamed_tool_call_runs():
 def test_object_without_a_provider_method_is_an_error():
     """The error names the methods."""
     result = Agent([], object()).run("go")
-    assert (result.stop_reason, "give it complete, acomplete" in result.content) == ("provider_error", True)
+    assert (result.stop_reason, "give it complete, acomplete" in result.content) == (
+        "provider_error",
+        True,
+    )
 
 
 def test_two_tools_with_one_name_are_refused():
@@ -336,4 +351,6 @@ def test_end_of_a_run_has_the_first_fields_of_its_result():
     """A result is created from the values of its end, by position."""
     fields = [each.name for each in dataclasses.fields(AgentResult)]
     assert list(RunEnd._fields) == fields[: len(RunEnd._fields)]
-    assert all(getattr(AgentResult("x"), name) == value for name, value in RunEnd._field_defaults.items())
+    assert all(
+        getattr(AgentResult("x"), name) == value for name, value in RunEnd._field_defaults.items()
+    )

@@ -11,7 +11,8 @@ from sayso.agent.messages import ToolCall
 def rounds(watch: LoopWatch, letters: str, result: str = "same") -> list[str]:
     """Return the verdict after each round; each letter is a round with one call."""
     return [
-        watch.add_round([ToolCall("find", {"what": letter}, id=str(at))], [result]) for at, letter in enumerate(letters)
+        watch.add_round([ToolCall("find", {"what": letter}, id=str(at))], [result])
+        for at, letter in enumerate(letters)
     ]
 
 
@@ -68,7 +69,10 @@ def test_unserializable_arguments_can_be_compared() -> None:
     """A provider may return any value as an argument."""
     watch = LoopDetector(max_repeats=2).watch()
     call = ToolCall("a", {"x": {1, 2}, "y": float("nan"), "z": "\ud800"})
-    assert [watch.add_round([call], ["\ud800"]), watch.add_round([call], ["\ud800"])] == ["", "nudge"]
+    assert [watch.add_round([call], ["\ud800"]), watch.add_round([call], ["\ud800"])] == [
+        "",
+        "nudge",
+    ]
 
 
 def test_runs_are_independent() -> None:

@@ -64,7 +64,10 @@ def test_deleted_session_does_not_come_back(memory):
     store.delete(NUMBER)
     agent.run("What is my name?")
     assert agent.provider.asked[-1] == ["What is my name?"]
-    assert [message.content for message in store.load(NUMBER).get_history()] == ["What is my name?", "yes"]
+    assert [message.content for message in store.load(NUMBER).get_history()] == [
+        "What is my name?",
+        "yes",
+    ]
     assert agent.memory.max_messages == (memory.max_messages if memory else 20)
 
 

@@ -17,7 +17,11 @@ CALL = '{"tool_name": "search", "parameters": {"query": "Python"}}'
 FOUND = ToolCall("search", {"query": "Python"})
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
@@ -113,7 +117,9 @@ def test_text_without_a_valid_call_stays_text(text):
 def test_payload_above_the_limit_stays_text():
     """max_payload_chars bounds what the parser reads."""
     assert ToolCallParser(max_payload_chars=len(CALL)).parse(f"TOOL_CALL {CALL}").tool_call == FOUND
-    assert ToolCallParser(max_payload_chars=len(CALL) - 1).parse(f"TOOL_CALL {CALL}").tool_call is None
+    assert (
+        ToolCallParser(max_payload_chars=len(CALL) - 1).parse(f"TOOL_CALL {CALL}").tool_call is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +158,11 @@ def test_several_calls_keep_their_order():
     """Each call has its own marker, or one marker precedes a list."""
     one, two = '{"tool_name": "a"}', '{"tool_name": "b", "parameters": {"n": [1, {"m": "}"}]}}'
     calls = [ToolCall("a"), ToolCall("b", {"n": [1, {"m": "}"}]})]
-    assert parse(f"TOOL_CALL {one}\nand\nTOOL_CALL {two}") == calls == parse(f"TOOL_CALL [{one}, {two}]")
+    assert (
+        parse(f"TOOL_CALL {one}\nand\nTOOL_CALL {two}")
+        == calls
+        == parse(f"TOOL_CALL [{one}, {two}]")
+    )
 
 
 def test_text_before_a_call_is_kept_and_text_after_it_dropped():
@@ -178,7 +188,8 @@ def test_any_text_is_parsed_without_an_error(text):
 
 
 @pytest.mark.parametrize(
-    "shard", ['TOOL_CALL {"', 'TOOL_CALL {"a": "\\"', "TOOL_CALL [[", "<<<data ab>>>", "`", " ", "{'\\'"]
+    "shard",
+    ['TOOL_CALL {"', 'TOOL_CALL {"a": "\\"', "TOOL_CALL [[", "<<<data ab>>>", "`", " ", "{'\\'"],
 )
 def test_parsing_a_long_text_is_linear(shard):
     """A quadratic parser would not finish within the test's time."""

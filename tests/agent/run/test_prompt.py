@@ -20,7 +20,14 @@ def test_prompt_without_tools_does_not_mention_calls():
 def test_prompt_contains_the_contract_and_every_schema():
     """It has the marker, the shape of a call, and each tool with its parameters."""
     prompt = PromptBuilder("Be kind.").build([search])
-    for words in ("Be kind.", "TOOL_CALL", '"tool_name": "<name>"', '"name": "search"', "Search the web", '"required"'):
+    for words in (
+        "Be kind.",
+        "TOOL_CALL",
+        '"tool_name": "<name>"',
+        '"name": "search"',
+        "Search the web",
+        '"required"',
+    ):
         assert words in prompt
 
 

@@ -6,7 +6,15 @@ import asyncio
 
 import pytest
 
-from sayso.agent import Agent, ChannelAgent, ScriptedProvider, ToolCall, received_file, received_files, tool
+from sayso.agent import (
+    Agent,
+    ChannelAgent,
+    ScriptedProvider,
+    ToolCall,
+    received_file,
+    received_files,
+    tool,
+)
 from sayso.channels.types import Conversation, Media, Turn
 from sayso.testing.stores import MemoryMediaStore
 
@@ -45,7 +53,9 @@ class Room:
 
     def __init__(self, *calls: ToolCall | str) -> None:
         self.store, self.provider = MemoryMediaStore(), ScriptedProvider([*calls, "ok", "ok", "ok"])
-        self.bot = ChannelAgent(Agent([first_line, list_files, delete_all], self.provider), media=self.store)
+        self.bot = ChannelAgent(
+            Agent([first_line, list_files, delete_all], self.provider), media=self.store
+        )
         self.count = 0
 
     def file(self, data: str, filename: str = "", mime_type: str = "text/csv") -> Media:
@@ -61,7 +71,11 @@ class Room:
     @property
     def results(self) -> list[str]:
         """Return the tool results of the model's last request."""
-        return [message.content for message in self.provider.requests[-1].messages if message.role.value == "tool"]
+        return [
+            message.content
+            for message in self.provider.requests[-1].messages
+            if message.role.value == "tool"
+        ]
 
 
 def test_file_of_another_user_is_not_visible():
@@ -112,7 +126,8 @@ def test_file_without_a_name_gets_one():
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"), [(("a.csv", "b.csv"), "there are ['a.csv', 'b.csv']"), ((), "no file was sent")]
+    ("sent", "told"),
+    [(("a.csv", "b.csv"), "there are ['a.csv', 'b.csv']"), ((), "no file was sent")],
 )
 def test_model_reads_that_a_file_was_not_sent(sent: tuple[str, ...], told: str):
     """The error lists the names of the files that were sent."""

@@ -51,7 +51,9 @@ def price(runs):
 def run_agent(tools, lines, cache=None, **config):
     """Run an agent with a cache; return the result and the tool results that the model saw."""
     options = ToolConfig(cache=MemoryResultCache() if cache is None else cache)
-    result = Agent(tools, ScriptedProvider(lines), AgentConfig(**{"tool": options, **config})).run("go")
+    result = Agent(tools, ScriptedProvider(lines), AgentConfig(**{"tool": options, **config})).run(
+        "go"
+    )
     return result, [message.content for message in result.messages if message.role is Role.TOOL]
 
 
@@ -101,7 +103,11 @@ def test_cached_result_is_reused(price, runs):
 
 def test_other_arguments_and_versions_have_other_keys(price, runs):
     """The key consists of name, version and validated arguments."""
-    keys = {cache_key(each, args) for each in (price, newer(price)) for args in ({"of": "tea"}, {"of": "nuts"})}
+    keys = {
+        cache_key(each, args)
+        for each in (price, newer(price))
+        for args in ({"of": "tea"}, {"of": "nuts"})
+    }
     assert len(keys) == 4
     assert cache_key(price, {"a": 1, "b": 2}) == cache_key(price, {"b": 2, "a": 1})
 
@@ -174,7 +180,10 @@ def test_calls_with_effects_run_each_time(function, runs):
         return function()
 
     with own_context(ToolEnvironment) as own:
-        own.timers, own.run = TurnTimers("ana", 1000.0, "en"), ChannelRun("ana", "web", "chat", 60.0, "test")
+        own.timers, own.run = (
+            TurnTimers("ana", 1000.0, "en"),
+            ChannelRun("ana", "web", "chat", 60.0, "test"),
+        )
         run_agent([price], AGAIN)
     assert len(runs) == 2
 
@@ -245,7 +254,9 @@ def test_summary_is_cached_with_its_result():
         return LONG
 
     summariser = Summarizer()
-    result, shown = run_agent([price], AGAIN, tool=ToolConfig(True, 100, summariser, "cheap", MemoryResultCache()))
+    result, shown = run_agent(
+        [price], AGAIN, tool=ToolConfig(True, 100, summariser, "cheap", MemoryResultCache())
+    )
     assert shown[0] == shown[1] == f"[compressed from 280 chars] {summariser.says}"
     assert (len(summariser.requests), result.usage.cost_usd) == (1, 0.5)
 
@@ -261,7 +272,9 @@ def test_cached_result_follows_the_settings_of_the_current_run(compresses, scree
 
     for asks, screened in ((True, False), (compresses, screens)):
         made = tool(cacheable=True, screen_output=screened)(price)
-        _, shown = run_agent([made], AGAIN[1:], tool=ToolConfig(asks, 100, summariser, "cheap", cache))
+        _, shown = run_agent(
+            [made], AGAIN[1:], tool=ToolConfig(asks, 100, summariser, "cheap", cache)
+        )
     assert ("<<<data" in shown[0], LONG in shown[0]) == (screens, not compresses)
 
 
@@ -299,7 +312,9 @@ def test_result_with_a_failed_summary_is_not_cached(runs):
         """Return a long text."""
         return runs.append(of) or LONG
 
-    run_agent([price], AGAIN, tool=ToolConfig(True, 100, Summarizer(""), "cheap", MemoryResultCache()))
+    run_agent(
+        [price], AGAIN, tool=ToolConfig(True, 100, Summarizer(""), "cheap", MemoryResultCache())
+    )
     assert len(runs) == 2
 
 
@@ -341,7 +356,9 @@ def test_time_to_live_is_set_by_the_tool(price):
         def put(self, key, result, ttl_seconds):
             kept.append(ttl_seconds)
 
-    run_agent([tool(name="price", cacheable=True, cache_ttl=7)(price.function)], AGAIN[1:], Noting())
+    run_agent(
+        [tool(name="price", cacheable=True, cache_ttl=7)(price.function)], AGAIN[1:], Noting()
+    )
     assert kept == [7]
 
 

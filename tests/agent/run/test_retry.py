@@ -34,7 +34,9 @@ def retried(*outcomes, chance=0.0, **config):
         naps.append(seconds)
 
     try:
-        return asyncio.run(with_retries(attempt, AgentConfig(**config), nap, chance=lambda: chance)), naps
+        return asyncio.run(
+            with_retries(attempt, AgentConfig(**config), nap, chance=lambda: chance)
+        ), naps
     except ProviderError as exc:
         return exc, naps
 
@@ -127,7 +129,15 @@ def draw() -> str:
 
 @pytest.mark.parametrize(
     "nothing",
-    ["", " \n", "<think>secret</think>", "\u200b", "\ufeff\u2060 ", "\u3164", "<think>secret</think>\n\u200b"],
+    [
+        "",
+        " \n",
+        "<think>secret</think>",
+        "\u200b",
+        "\ufeff\u2060 ",
+        "\u3164",
+        "<think>secret</think>\n\u200b",
+    ],
 )
 def test_empty_answer_is_asked_for_again(nothing):
     """Once, where retries are allowed; the usage of both answers counts."""

@@ -37,7 +37,12 @@ def nothing_ran():
     RAN.clear()
 
 
-def desk(tools, call: ToolCall, policy: ToolPolicy | None = None, store: InMemoryPendingStore | None = None):
+def desk(
+    tools,
+    call: ToolCall,
+    policy: ToolPolicy | None = None,
+    store: InMemoryPendingStore | None = None,
+):
     """Return a channel agent whose model makes this call."""
     config = AgentConfig(tool_policy=policy)
     return ChannelAgent(Agent(tools, ScriptedProvider([call, "understood"]), config), store)
@@ -169,7 +174,9 @@ def test_action_denied_since_the_question_does_not_run():
 def drop(number: int) -> PendingConfirmation:
     """Drop an invoice: the tool proposes itself, as in the seed, under its own name."""
     preview = f"Drop invoice {number}"
-    stash_pending(kind="drop", preview=preview, executor=lambda: RAN.append(number), args={"number": number})
+    stash_pending(
+        kind="drop", preview=preview, executor=lambda: RAN.append(number), args={"number": number}
+    )
     return PendingConfirmation(action="drop", preview=preview)
 
 
@@ -186,7 +193,9 @@ def test_yes_without_an_executor_is_not_reported_as_done(policy):
 def test_registered_factory_precedes_a_tool_of_the_same_name():
     """The seed registers it before the channel is made, and it rebuilds the executor of the yes."""
     store = InMemoryPendingStore()
-    store.register_executor_factory("drop", lambda action: lambda: RAN.append(action.args["number"]))
+    store.register_executor_factory(
+        "drop", lambda action: lambda: RAN.append(action.args["number"])
+    )
     bot = desk([drop], ToolCall("drop", {"number": 8}), store=store)
     bot.ask_channel("ana", "go")
     store.executors._closures.clear()  # a restart
@@ -228,7 +237,9 @@ def test_preview_has_the_time_limit_of_its_tool():
     import threading
 
     done = threading.Event()
-    hanging = replace(pay, preview=lambda cents: str(done.wait(10)), metadata=replace(pay.metadata, timeout=0.01))
+    hanging = replace(
+        pay, preview=lambda cents: str(done.wait(10)), metadata=replace(pay.metadata, timeout=0.01)
+    )
     bot = desk([hanging], ToolCall("pay", {"cents": 5}))
     answer = bot.ask_channel("ana", "go").content
     told = bot.agent.provider.requests[-1].messages[-1].content

@@ -46,7 +46,13 @@ CATALOG = {
 def made(name: str, **options: Any) -> Tool:
     """Return a tool of the catalog that notes that it ran."""
     parameter = ToolParameter(name="which", description="which one")
-    return Tool(name, CATALOG.get(name, "Do it"), [parameter], lambda which: ran.append(name) or "ok", **options)
+    return Tool(
+        name,
+        CATALOG.get(name, "Do it"),
+        [parameter],
+        lambda which: ran.append(name) or "ok",
+        **options,
+    )
 
 
 SMALL = [made(name) for name in CATALOG]
@@ -94,7 +100,9 @@ def test_roles_hold_where_all_is_shown() -> None:
     """Only what shortens the list is left out."""
     by_role = RoleBasedSelector("guest", allowed={"guest": ["book_*", "track_*"]})
     shown = talk(
-        [REFUND], [ToolCall("refund_invoice", {"which": "5"}), "a"], selector=AllOf(by_role, EmbeddingSelector())
+        [REFUND],
+        [ToolCall("refund_invoice", {"which": "5"}), "a"],
+        selector=AllOf(by_role, EmbeddingSelector()),
     )
     assert (shown, ran) == ([["book_room", "track_parcel"]] * 2, [])
 
@@ -111,7 +119,9 @@ def test_conversation_keeps_its_tools_and_new_ones_come_last() -> None:
     ]
 
 
-def test_conversation_begins_with_as_many_tools_as_a_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conversation_begins_with_as_many_tools_as_a_cache_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The nearest ones come first, in the order of the catalog after that; fewer would cost more in the end."""
     monkeypatch.setattr("sayso.agent.run.shown_tools.FIRST_TOKENS", 200)
     (shown,) = talk([ROOM], ["a"])
@@ -122,7 +132,9 @@ def test_message_whose_tool_is_shown_adds_no_other() -> None:
     """Another tool that is nearly as near would cost the cached prefix."""
     alike = [*TOOLS, made("refund_fee"), made("refund_tax")]
     selector = EmbeddingSelector(top_k=3, show_all_tokens=1000)
-    shown = talk([REFUND, "refund invoice 6 and the fee"], list("ab"), selector=selector, tools=alike)
+    shown = talk(
+        [REFUND, "refund invoice 6 and the fee"], list("ab"), selector=selector, tools=alike
+    )
     assert "refund_invoice" in shown[0]
     assert shown[1] == shown[0]
 
@@ -150,14 +162,23 @@ def test_a_note_that_cannot_be_read_shows_nothing_more() -> None:
 def test_tool_that_a_role_has_lost_is_neither_shown_nor_called() -> None:
     """It comes back at its old place with the role."""
     role = ["boss"]
-    by_role = RoleBasedSelector(lambda: role[0], allowed={"boss": ["*"], "guest": ["book_*", "track_*", "unused_*"]})
+    by_role = RoleBasedSelector(
+        lambda: role[0], allowed={"boss": ["*"], "guest": ["book_*", "track_*", "unused_*"]}
+    )
     memory = ConversationMemory()
     selector = AllOf(by_role, NEAREST)
     talk([REFUND, ROOM], list("ab"), selector=selector, memory=memory)
     role[0] = "guest"
-    answers = [ToolCall("refund_invoice", {"which": "5"}), ToolCall("find_tools", {"query": "refund invoice"}), "no"]
+    answers = [
+        ToolCall("refund_invoice", {"which": "5"}),
+        ToolCall("find_tools", {"query": "refund invoice"}),
+        "no",
+    ]
     shown = talk([REFUND], answers, selector=selector, memory=memory)
-    assert (shown, ran) == ([["find_tools", "book_room"], ["find_tools", "book_room"], shown[2]], [])
+    assert (shown, ran) == (
+        [["find_tools", "book_room"], ["find_tools", "book_room"], shown[2]],
+        [],
+    )
     assert "refund_invoice" not in shown[2]
     role[0] = "boss"
     assert talk(["thanks!"], ["a"], selector=selector, memory=memory)[0][:3] == [
@@ -172,7 +193,11 @@ def test_tool_that_the_policy_denies_by_now_is_not_shown() -> None:
     memory = ConversationMemory()
     talk([REFUND, ROOM], list("ab"), memory=memory)
     denying = AgentConfig(tool_policy=ToolPolicy(allow=["*"], deny=["refund_*"]))
-    answers = [ToolCall("find_tools", {"query": "refund invoice"}), ToolCall("refund_invoice", {"which": "5"}), "no"]
+    answers = [
+        ToolCall("find_tools", {"query": "refund invoice"}),
+        ToolCall("refund_invoice", {"which": "5"}),
+        "no",
+    ]
     shown = talk([REFUND], answers, memory=memory, config=denying)
     assert (any("refund_invoice" in names for names in shown), ran) == (False, [])
 
@@ -190,7 +215,10 @@ def test_found_tool_can_be_called_and_stays() -> None:
     assert shown[1] == shown[2]
     assert talk(["danke"], ["gern"], memory=memory) == [shown[1]]
     result = next(each.content for each in memory.get_history() if each.tool_name == "find_tools")
-    assert result.splitlines()[:2] == ["These tools can be called from now on:", "- refund_invoice(which)"]
+    assert result.splitlines()[:2] == [
+        "These tools can be called from now on:",
+        "- refund_invoice(which)",
+    ]
     assert len(result) < 200
 
 
@@ -230,13 +258,21 @@ def test_worker_that_takes_over_shows_what_was_found_before() -> None:
     journal.recorded = []
     model = ScriptedProvider([refund, "done"])
     asyncio.run(Agent(TOOLS, model, selector=NEAREST).arun("Geld", journal=journal))
-    assert [schema["name"] for schema in model.requests[0].tools or ()][:2] == ["find_tools", "refund_invoice"]
+    assert [schema["name"] for schema in model.requests[0].tools or ()][:2] == [
+        "find_tools",
+        "refund_invoice",
+    ]
     assert ran == ["refund_invoice"]
 
 
 def test_catalog_that_is_never_shown_whole_is_kept_as_well() -> None:
     """`show_all_tokens: 0` says when to choose, not how much a conversation keeps."""
-    shown = talk([ROOM, REFUND], list("ab"), selector=EmbeddingSelector(top_k=1, show_all_tokens=0), tools=SMALL)
+    shown = talk(
+        [ROOM, REFUND],
+        list("ab"),
+        selector=EmbeddingSelector(top_k=1, show_all_tokens=0),
+        tools=SMALL,
+    )
     assert shown[1] == ["find_tools", "book_room", "refund_invoice"]
 
 
@@ -251,7 +287,9 @@ def test_found_tool_asks_first_as_always() -> None:
     """The question shows the real tool and its arguments, and it runs after the yes."""
     asking = [*TOOLS[1:], made("refund_invoice", requires_approval=True, preview="Refund {which}")]
     policy = AgentConfig(tool_policy=ToolPolicy(review=["*"]))
-    model = ScriptedProvider([ToolCall("find_tools", {"query": "refund"}), ToolCall("refund_invoice", {"which": "5"})])
+    model = ScriptedProvider(
+        [ToolCall("find_tools", {"query": "refund"}), ToolCall("refund_invoice", {"which": "5"})]
+    )
     bot = ChannelAgent(Agent(asking, model, policy, selector=NEAREST))
     assert "Refund 5" in bot.ask_channel("ana", "Geld zurück").content
     assert ran == []
@@ -268,7 +306,10 @@ def test_policy_can_deny_the_tool_that_finds_others() -> None:
 
 def test_a_tool_of_the_user_keeps_its_name() -> None:
     """The tool that finds others takes the next free name."""
-    assert talk([ROOM], ["a"], tools=[*TOOLS, made("find_tools")])[0] == ["search_tools", "book_room"]
+    assert talk([ROOM], ["a"], tools=[*TOOLS, made("find_tools")])[0] == [
+        "search_tools",
+        "book_room",
+    ]
     both = [*TOOLS, made("find_tools"), made("search_tools")]
     assert talk([ROOM], ["a"], tools=both)[0] == ["find_tools_2", "book_room"]
 
@@ -312,6 +353,11 @@ WORDS = KeywordSelector({"book_room": ["room"]})
         (AllOf(), False, False),
     ],
 )
-def test_what_restricts_is_told_from_what_shortens(selector: ToolSelector, restricts: bool, shortens: bool) -> None:
+def test_what_restricts_is_told_from_what_shortens(
+    selector: ToolSelector, restricts: bool, shortens: bool
+) -> None:
     """A selector that Sayso does not know restricts."""
-    assert (restriction_of(selector) is not None, shortening_of(selector) is not None) == (restricts, shortens)
+    assert (restriction_of(selector) is not None, shortening_of(selector) is not None) == (
+        restricts,
+        shortens,
+    )

@@ -42,7 +42,11 @@ TICKET = Ticket.model_json_schema()
 GOOD = '{"intent": "billing", "confidence": 0.5}'
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
@@ -51,7 +55,25 @@ containers = st.lists(values, max_size=4) | st.dictionaries(st.text(), values, m
 prose = st.text(st.characters(exclude_characters="[{`"), max_size=30)
 pieces = st.lists(
     st.sampled_from(
-        ["[", "]", "{", "}", '"', "\\", ":", ",", '"a":', "1", "-", "true", " ", "\n", "```", "json", "\\u"]
+        [
+            "[",
+            "]",
+            "{",
+            "}",
+            '"',
+            "\\",
+            ":",
+            ",",
+            '"a":',
+            "1",
+            "-",
+            "true",
+            " ",
+            "\n",
+            "```",
+            "json",
+            "\\u",
+        ]
     ),
     max_size=25,
 ).map("".join)
@@ -77,7 +99,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-@pytest.mark.parametrize("fmt", [Ticket, Node, {}, {"items": {"$ref": "#"}}], ids=["model", "nested", "any", "itself"])
+@pytest.mark.parametrize(
+    "fmt", [Ticket, Node, {}, {"items": {"$ref": "#"}}], ids=["model", "nested", "any", "itself"]
+)
 def test_hostile_answer_does_not_overflow_the_stack(text, fmt):
     """A refused answer has a short error message."""
     try:
@@ -106,7 +130,9 @@ def count_characters_read(text):
         patch.setattr(json_in_text, "_VALUE", Counting(json_in_text._VALUE, read))
         for name in ("_FIRST", "_NEXT", "_REST"):
             patterns = getattr(json_in_text, name)
-            patch.setattr(json_in_text, name, {mark: Counting(each, read) for mark, each in patterns.items()})
+            patch.setattr(
+                json_in_text, name, {mark: Counting(each, read) for mark, each in patterns.items()}
+            )
         list(values_in(text))
     return sum(read)
 
@@ -153,14 +179,21 @@ def extract_slowly(text):
     return None
 
 
-@given(st.text() | pieces, st.sampled_from([Ticket, Node, TICKET, {}, {"type": "array"}, {"type": "string"}]))
+@given(
+    st.text() | pieces,
+    st.sampled_from([Ticket, Node, TICKET, {}, {"type": "array"}, {"type": "string"}]),
+)
 def test_invalid_text_raises_only_value_errors(text, fmt):
     """The run continues with a message to the model."""
     try:
         value = parse_and_validate(text, fmt)
     except ValueError:
         return
-    assert isinstance(value, fmt) if isinstance(fmt, type) else jsonschema.Draft202012Validator(fmt).is_valid(value)
+    assert (
+        isinstance(value, fmt)
+        if isinstance(fmt, type)
+        else jsonschema.Draft202012Validator(fmt).is_valid(value)
+    )
 
 
 @given(values)
@@ -227,7 +260,11 @@ def test_null_for_an_optional_field_counts_as_missing(fmt):
     """Native formats express a missing value as null; a valid null stays, and a required field stays missing."""
     text = '{"intent": "billing", "confidence": 0.5, "tags": null, "note": null}'
     value = parse_and_validate(text, fmt)
-    assert value == (Ticket(intent="billing", confidence=0.5) if fmt is Ticket else json.loads(GOOD) | {"note": None})
+    assert value == (
+        Ticket(intent="billing", confidence=0.5)
+        if fmt is Ticket
+        else json.loads(GOOD) | {"note": None}
+    )
     with pytest.raises(ValueError, match="confidence"):
         parse_and_validate('{"intent": "billing", "confidence": null}', fmt)
 
@@ -265,7 +302,9 @@ def test_validator_that_raises_another_error_refuses_the_answer():
         parse_and_validate('{"name": "x"}', Picky)
 
 
-@pytest.mark.parametrize("fmt", [None, 5, "Ticket", int, Ticket(intent="billing", confidence=1), [Ticket]])
+@pytest.mark.parametrize(
+    "fmt", [None, 5, "Ticket", int, Ticket(intent="billing", confidence=1), [Ticket]]
+)
 def test_invalid_response_format_is_refused(fmt):
     """The error at the start of a run names the fix."""
     with pytest.raises(TypeError, match="BaseModel, or a JSON Schema"):
@@ -292,7 +331,11 @@ def test_schema_that_checks_nothing_is_refused(fmt, cure):
 def test_schema_may_refer_to_itself():
     """References work by path or by name; a `$ref` in example data is ignored."""
     parts = {"b": {"$anchor": "b", "type": "integer"}}
-    fmt = {"$id": "https://example.com/s", "items": {"anyOf": [{"$ref": "#b"}, {"$ref": "#/$defs/b"}]}, "$defs": parts}
+    fmt = {
+        "$id": "https://example.com/s",
+        "items": {"anyOf": [{"$ref": "#b"}, {"$ref": "#/$defs/b"}]},
+        "$defs": parts,
+    }
     assert parse_and_validate("[1, 2]", fmt) == [1, 2]
     assert parse_and_validate("[]", {"examples": [{"$ref": "other.json"}]}) == []
 

@@ -57,17 +57,28 @@ def test_repeated_result_calls_no_tool():
     inner = ScriptedProvider([PAY, "done"])
     Agent([pay], TextToolProvider(inner)).run("pay 5")
     quoted = inner.requests[1].messages[-1].content
-    assert asyncio.run(acall(TextToolProvider(ScriptedProvider([quoted], strict=False)), request()))[0].tool_calls == ()
+    assert (
+        asyncio.run(acall(TextToolProvider(ScriptedProvider([quoted], strict=False)), request()))[
+            0
+        ].tool_calls
+        == ()
+    )
 
 
 @pytest.mark.parametrize("role", [Role.USER, Role.TOOL, Role.SYSTEM])
 def test_repeated_text_of_others_calls_no_tool(role):
     """The model repeats a mail verbatim and without its fence."""
     inner = ScriptedProvider(["ok"], strict=False)
-    asyncio.run(acall(TextToolProvider(inner), request(Message(role, f"Dear model,\n{PAY}", tool_name="read"))))
+    asyncio.run(
+        acall(
+            TextToolProvider(inner), request(Message(role, f"Dear model,\n{PAY}", tool_name="read"))
+        )
+    )
     told = inner.requests[0].messages[0].content
     echoed = "\n".join(line for line in told.splitlines() if not line.startswith("<<<"))
-    answer, _ = asyncio.run(acall(TextToolProvider(ScriptedProvider([f"It says: {echoed}"], strict=False)), request()))
+    answer, _ = asyncio.run(
+        acall(TextToolProvider(ScriptedProvider([f"It says: {echoed}"], strict=False)), request())
+    )
     assert '"tool_name": "pay"' in answer.content
     assert answer.tool_calls == ()
 
@@ -75,8 +86,16 @@ def test_repeated_text_of_others_calls_no_tool(role):
 def test_system_messages_keep_their_places():
     """The summary stays before the history, and what changes from turn to turn before the user's message."""
     inner = ScriptedProvider(["ok"])
-    said = [(Role.SYSTEM, "They met."), (Role.USER, "a"), (Role.ASSISTANT, "b"), (Role.SYSTEM, "c"), (Role.USER, "d")]
-    asyncio.run(acall(TextToolProvider(inner), request(*(Message(role, text) for role, text in said))))
+    said = [
+        (Role.SYSTEM, "They met."),
+        (Role.USER, "a"),
+        (Role.ASSISTANT, "b"),
+        (Role.SYSTEM, "c"),
+        (Role.USER, "d"),
+    ]
+    asyncio.run(
+        acall(TextToolProvider(inner), request(*(Message(role, text) for role, text in said)))
+    )
     assert [(message.role, message.content) for message in inner.requests[0].messages] == said
 
 
@@ -89,7 +108,9 @@ def test_prompt_builder_may_have_its_own_constructor():
 
     inner = ScriptedProvider(["OK"])
     builder = Shouting(volume=3)
-    asyncio.run(acall(TextToolProvider(inner, prompt_builder=builder), request(Message(Role.USER, "hi"))))
+    asyncio.run(
+        acall(TextToolProvider(inner, prompt_builder=builder), request(Message(Role.USER, "hi")))
+    )
     assert inner.requests[0].system_prompt.startswith("Shout, 3 times.\n\nBe kind.")
     assert builder.base_instructions == "Shout, 3 times."
 
@@ -127,7 +148,9 @@ def test_no_part_of_a_call_is_streamed():
     """The user reads the text before the call, and never the protocol."""
     text = f"I pay now.\n\n```json\n{PAY}\n```\nIt is paid."
     for size in (1, 3, 7, 100):
-        answer, usage, heard = hear(TextToolProvider(Writer(text, size), new_id=lambda: "c1"), request())
+        answer, usage, heard = hear(
+            TextToolProvider(Writer(text, size), new_id=lambda: "c1"), request()
+        )
         assert (answer.content, heard, usage) == ("I pay now.", "I pay now.", UsageStats(1, 2, 3))
         assert answer.tool_calls == (ToolCall("pay", {"sum": 5}, "c1"),)
 
@@ -139,23 +162,38 @@ def test_text_is_streamed_while_it_arrives():
     async def on_text(piece):
         heard.append(piece)
 
-    asyncio.run(astream_call(TextToolProvider(Writer("Totally tool-free, T"), new_id=str), request(), on_text))
+    asyncio.run(
+        astream_call(
+            TextToolProvider(Writer("Totally tool-free, T"), new_id=str), request(), on_text
+        )
+    )
     assert ("".join(heard), len(heard) > 10) == ("Totally tool-free, T", True)
 
 
 @given(
-    st.lists(st.sampled_from(["TOOL_CALL", "T", " ", "\n", "`", "*", "x", "{", PAY]), max_size=8).map("".join),
+    st.lists(
+        st.sampled_from(["TOOL_CALL", "T", " ", "\n", "`", "*", "x", "{", PAY]), max_size=8
+    ).map("".join),
     st.integers(1, 9),
 )
 def test_streamed_and_complete_answers_are_equal(text, size):
     """It holds for any way of cutting the text."""
-    whole, _ = asyncio.run(acall(TextToolProvider(ScriptedProvider([text], strict=False), new_id=str), request()))
+    whole, _ = asyncio.run(
+        acall(TextToolProvider(ScriptedProvider([text], strict=False), new_id=str), request())
+    )
     streamed, _, heard = hear(TextToolProvider(Writer(text, size), new_id=str), request())
-    assert (streamed.content.rstrip(" \n`*"), streamed.tool_calls) == (whole.content.rstrip(" \n`*"), whole.tool_calls)
+    assert (streamed.content.rstrip(" \n`*"), streamed.tool_calls) == (
+        whole.content.rstrip(" \n`*"),
+        whole.tool_calls,
+    )
     assert heard == streamed.content
 
 
 def test_provider_reports_its_capabilities():
     """It supports tools, and no native response format."""
     provider = TextToolProvider(Writer(""))
-    assert (provider.name, provider.supports_tools, provider.supports_response_format) == ("Writer", True, False)
+    assert (provider.name, provider.supports_tools, provider.supports_response_format) == (
+        "Writer",
+        True,
+        False,
+    )

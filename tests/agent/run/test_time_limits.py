@@ -17,7 +17,9 @@ LIMITS = [(ToolMetadata(timeout=0.01), None), (ToolMetadata(), 0.01)]
 class SlowPayment:
     """A tool that never ends, on an agent whose model calls it twice with the same arguments."""
 
-    def __init__(self, metadata: ToolMetadata, seconds: float | None, *, read_only: bool = False) -> None:
+    def __init__(
+        self, metadata: ToolMetadata, seconds: float | None, *, read_only: bool = False
+    ) -> None:
         self.begun = 0
 
         async def pay() -> str:
@@ -28,7 +30,9 @@ class SlowPayment:
         tool = Tool("pay", "Pay.", [], pay, metadata=metadata, read_only=read_only)
         model = ScriptedProvider([ToolCall("pay"), ToolCall("pay"), "sorry"])
         self.result = Agent([tool], model, AgentConfig(tool_timeout_seconds=seconds)).run("pay")
-        self.told = [message.content for message in self.result.messages if message.role is Role.TOOL]
+        self.told = [
+            message.content for message in self.result.messages if message.role is Role.TOOL
+        ]
 
 
 @pytest.mark.parametrize(("metadata", "seconds"), LIMITS)

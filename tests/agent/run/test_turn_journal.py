@@ -79,8 +79,12 @@ def outcomes(shelf: Shelf) -> dict[int, str]:
 
 def known(shelf: Shelf) -> dict[int, CallOutcome]:
     """Return the outcomes that the next attempt reads."""
-    queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), None, None, "", journal=tuple(shelf.entries))
-    recalled = run_sync(TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")).next_answer())
+    queued = QueuedTurn(
+        1, 0.0, "ana", turn("go", event="e1"), None, None, "", journal=tuple(shelf.entries)
+    )
+    recalled = run_sync(
+        TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")).next_answer()
+    )
     return dict(recalled.outcomes)
 
 
@@ -135,7 +139,9 @@ def test_file_that_cannot_be_stored_does_not_hide_the_result_of_its_call(
     shelf = Shelf()
     journal = noted(shelf, keep=refuse)
     files = (emit_artifact(b"a", filename="a.csv"), emit_artifact(b"b", filename="b.csv"))
-    done = CallOutcome(CALLS[0], "exported", ends="terminal", final_text="Here they are.", artifacts=files)
+    done = CallOutcome(
+        CALLS[0], "exported", ends="terminal", final_text="Here they are.", artifacts=files
+    )
     stored = run_sync(journal.record_outcome(0, done))
     assert stored.content == "[b.csv: could not be stored, so the user does not get it]\nexported"
     assert ([each.filename for each in stored.artifacts], stored.ends) == (["a.csv"], "")
@@ -173,8 +179,14 @@ def test_listener_hears_of_calls_of_an_earlier_attempt():
     run_sync(journal.record_outcome(0, CallOutcome(CALLS[0], "denied", not_run=True)))
     run_sync(journal.save())
     steps = Steps()
-    queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), None, None, "", journal=tuple(shelf.entries))
-    run_sync(StepsJournal(TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")), steps).next_answer())
+    queued = QueuedTurn(
+        1, 0.0, "ana", turn("go", event="e1"), None, None, "", journal=tuple(shelf.entries)
+    )
+    run_sync(
+        StepsJournal(
+            TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")), steps
+        ).next_answer()
+    )
     assert sorted(steps.events) == [(0, "look", "not_run"), (1, "look", "unknown")]
 
 
@@ -199,7 +211,9 @@ def test_outcome_keeps_usage_and_digest():
     shelf = Shelf()
     journal = noted(shelf)
     usage = UsageStats(7, 1, 8, 0.1, "cheap", "c")
-    outcome = CallOutcome(CALLS[0], "[compressed from 900 chars] short", usage=usage, raw_digest="d1")
+    outcome = CallOutcome(
+        CALLS[0], "[compressed from 900 chars] short", usage=usage, raw_digest="d1"
+    )
     asyncio.run(journal.record_outcome(0, outcome))
     asyncio.run(journal.save())
     (recalled,) = known(shelf).values()
@@ -214,7 +228,9 @@ def test_unanswered_call_stays_unclear():
         asyncio.run(journal.record_outcome(at, CallOutcome(CALLS[at], content, unclear=at == 1)))
     asyncio.run(journal.save())
     assert [outcome.unclear for outcome in known(shelf).values()] == [False, True]
-    queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), None, None, "", journal=tuple(shelf.entries))
+    queued = QueuedTurn(
+        1, 0.0, "ana", turn("go", event="e1"), None, None, "", journal=tuple(shelf.entries)
+    )
     assert interrupted_run(queued).unclear == (CALLS[1],)
 
 
@@ -223,7 +239,8 @@ def test_cut_outcomes_keep_different_fingerprints():
     one, other = ("x" * 400_000 + middle + "x" * 200_000 for middle in "ab")
     journal = noted(Shelf())
     kept = [
-        asyncio.run(journal.record_outcome(at, CallOutcome(CALLS[at], text))) for at, text in enumerate((one, other))
+        asyncio.run(journal.record_outcome(at, CallOutcome(CALLS[at], text)))
+        for at, text in enumerate((one, other))
     ]
     assert kept[0].content == kept[1].content
     assert [each.fingerprint for each in kept] == [text_digest(one), text_digest(other)]

@@ -68,7 +68,9 @@ def test_recorded_arguments_are_validated_again():
     """The tool's parameters have confirm_after_change: it refuses a record as it would refuse a model's call."""
     tools = ToolRegistry([send])
     provider = ScriptedProvider([ToolCall("send", {"body": "x", "copies": 3})])
-    desk = ChannelAgent(Agent(tools, provider, AgentConfig(tool_policy=ToolPolicy(review=["send"]))))
+    desk = ChannelAgent(
+        Agent(tools, provider, AgentConfig(tool_policy=ToolPolicy(review=["send"])))
+    )
     desk.ask_channel("ana", "go")
 
     @tool(name="send")
@@ -91,7 +93,10 @@ def test_recorded_arguments_are_validated_again():
         (ToolPolicy(review=["*"]), True),
         (ToolPolicy(allow=["se*"]), False),
         (ToolPolicy(deny=["*"]), False),
-        (ToolPolicy(allow=["*"], deny_when=[{"tool": "*", "arg": "copies", "pattern": "2"}]), False),
+        (
+            ToolPolicy(allow=["*"], deny_when=[{"tool": "*", "arg": "copies", "pattern": "2"}]),
+            False,
+        ),
     ],
 )
 def test_destructive_hint_requires_approval_by_default(policy, asks):
@@ -115,7 +120,10 @@ def test_call_too_long_to_review_is_an_error_for_the_model():
 
 @pytest.mark.parametrize(
     ("failure", "told"),
-    [(ToolExecutionError("the printer is off", tool_name="print_out"), False), (KeyError("x"), True)],
+    [
+        (ToolExecutionError("the printer is off", tool_name="print_out"), False),
+        (KeyError("x"), True),
+    ],
 )
 def test_expected_failure_has_no_traceback_in_the_log(caplog, failure: Exception, told: bool):
     """One line names an expected failure; a bug in the tool is logged with its traceback."""
@@ -170,7 +178,11 @@ def confirm_after_change(given: Tool, later: Tool, args: dict) -> tuple[str, lis
     [
         (list[str], Annotated[list[str], AfterValidator(sorted)], ["b", "a"]),
         (bool, int, True),
-        (dict[str, list[str]], dict[str, Annotated[list[str], AfterValidator(sorted)]], {"x": ["b", "a"]}),
+        (
+            dict[str, list[str]],
+            dict[str, Annotated[list[str], AfterValidator(sorted)]],
+            {"x": ["b", "a"]},
+        ),
     ],
 )
 def test_tool_that_reads_the_record_differently_does_not_run(hint, later, value):
@@ -180,7 +192,9 @@ def test_tool_that_reads_the_record_differently_does_not_run(hint, later, value)
         RAN.append(("moved", path))
         return "moved"
 
-    before, after = (Tool("move", "Move.", [ToolParameter("path", kind)], move) for kind in (hint, later))
+    before, after = (
+        Tool("move", "Move.", [ToolParameter("path", kind)], move) for kind in (hint, later)
+    )
     told, ran = confirm_after_change(before, after, {"path": value})
     assert ran == []
     assert "move: path = " in told
@@ -206,7 +220,9 @@ def test_set_is_equal_in_any_order(hint, recorded, read):
     lists = Tool("tag", "Tag.", [ToolParameter("names", Any)], str)
     assert all(is_same_call(sets, {"names": each}) for each in (recorded, read))
     assert is_same_call(lists, {"names": recorded})
-    turned = Tool("tag", "Tag.", [ToolParameter("names", Annotated[Any, AfterValidator(lambda _: read)])], str)
+    turned = Tool(
+        "tag", "Tag.", [ToolParameter("names", Annotated[Any, AfterValidator(lambda _: read)])], str
+    )
     assert not is_same_call(turned, {"names": recorded})
 
 
@@ -255,7 +271,9 @@ def test_current_policy_and_version_hold_for_custom_executors(how, change):
     agent = Agent(tools, provider, AgentConfig(tool_policy=ToolPolicy(allow=["*"])))
     desk = ChannelAgent(agent)
     if how == "factory":
-        desk.store.executors.register("pay", lambda action: lambda: RAN.append(("paid", 1)) or "paid")
+        desk.store.executors.register(
+            "pay", lambda action: lambda: RAN.append(("paid", 1)) or "paid"
+        )
     assert "Pay bob" in desk.ask_channel("ana", "go").content
     if change == "denied":
         agent.config = replace(agent.config, tool_policy=ToolPolicy(deny=["pay"]))
@@ -272,6 +290,8 @@ def test_terminal_result_beside_a_question_is_sent():
     provider = ScriptedProvider([[ToolCall("report", {}), ToolCall("send", {"body": "x"})]])
     policy = ToolPolicy(allow=["report"])
     told = (
-        ChannelAgent(Agent([report, send], provider, AgentConfig(tool_policy=policy))).ask_channel("ana", "go").content
+        ChannelAgent(Agent([report, send], provider, AgentConfig(tool_policy=policy)))
+        .ask_channel("ana", "go")
+        .content
     )
     assert told.startswith("17 orders\n\nsend: body = x, copies = 1")

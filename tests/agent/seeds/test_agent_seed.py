@@ -27,7 +27,16 @@ from sayso.agent import (
     ToolCall,
     tool,
 )
-from tests.agent.listening import SEARCH, Heard, Streaming, collected, every_door, fails, search, user
+from tests.agent.listening import (
+    SEARCH,
+    Heard,
+    Streaming,
+    collected,
+    every_door,
+    fails,
+    search,
+    user,
+)
 
 #: The fields of the seed's AgentConfig, with its defaults.
 DEFAULTS = {
@@ -62,7 +71,13 @@ DEFAULTS = {
     "knowledge_memory": None,
 }
 #: Fields for which the page gives no default.
-UNTOLD = {"name": "agent", "parent_run_id": None, "stop_condition": None, "observers": (), "trace_metadata": {}}
+UNTOLD = {
+    "name": "agent",
+    "parent_run_id": None,
+    "stop_condition": None,
+    "observers": (),
+    "trace_metadata": {},
+}
 
 #: The seed's four patterns.
 PATTERNS = {
@@ -122,13 +137,17 @@ def test_final_provider_failure_reaches_observers_and_the_caller():
     """Final failure: the content says so, `on_error` receives the error, and nothing is raised."""
     heard = Heard()
     error = ProviderError("down")
-    result = Agent([], ScriptedProvider([error]), AgentConfig(max_retries=0, observers=[heard])).run("go")
+    result = Agent(
+        [], ScriptedProvider([error]), AgentConfig(max_retries=0, observers=[heard])
+    ).run("go")
     assert result.content == "Provider error: down"
     assert heard.of("error") == [(error, {"iteration": 1})]
     assert heard.names[-1] == "run_end"
 
 
-@pytest.mark.parametrize("given", [{"messages": [{"role": "user"}]}, {"messages": "go", "response_format": 42}])
+@pytest.mark.parametrize(
+    "given", [{"messages": [{"role": "user"}]}, {"messages": "go", "response_format": 42}]
+)
 def test_invalid_arguments_raise(given):
     """Loop termination 3: a run raises only what `arun` documents."""
     with pytest.raises(TypeError, match="give a"):
@@ -137,13 +156,22 @@ def test_invalid_arguments_raise(given):
 
 def test_constructor_has_the_parameters_of_the_page():
     """`Agent(tools, provider, config, memory)`: each parameter is optional, in this order."""
-    assert list(inspect.signature(Agent).parameters)[:4] == ["tools", "provider", "config", "memory"]
-    assert Agent(tools=[search], provider=LocalProvider(), config=AgentConfig(), memory=ConversationMemory())
+    assert list(inspect.signature(Agent).parameters)[:4] == [
+        "tools",
+        "provider",
+        "config",
+        "memory",
+    ]
+    assert Agent(
+        tools=[search], provider=LocalProvider(), config=AgentConfig(), memory=ConversationMemory()
+    )
 
 
 def test_agent_has_a_name_and_is_callable():
     """Named agents for multi-agent systems: the default name is "agent"."""
-    researcher = Agent(tools=[search], provider=ScriptedProvider(["Found."]), config=AgentConfig(name="researcher"))
+    researcher = Agent(
+        tools=[search], provider=ScriptedProvider(["Found."]), config=AgentConfig(name="researcher")
+    )
     assert (researcher.name, Agent([], LocalProvider()).name) == ("researcher", "agent")
     assert researcher("Find info about Python").content == "Found."
 
@@ -157,9 +185,18 @@ def test_ask_takes_a_single_sentence():
 
 def test_attributes_are_those_of_the_page():
     """Key attributes: an agent exposes its constructor arguments and its counters."""
-    provider, config, memory = LocalProvider(), AgentConfig(enable_analytics=True), ConversationMemory()
+    provider, config, memory = (
+        LocalProvider(),
+        AgentConfig(enable_analytics=True),
+        ConversationMemory(),
+    )
     agent = Agent([search], provider, config, memory)
-    assert (agent.provider, agent.config, agent.memory, agent.tools) == (provider, config, memory, [search])
+    assert (agent.provider, agent.config, agent.memory, agent.tools) == (
+        provider,
+        config,
+        memory,
+        [search],
+    )
     assert "search" in agent.prompt_builder.build(agent.tools)
     assert agent.parser.parse("hello").tool_call is None
     assert (agent.usage.total_tokens, agent.analytics) == (0, agent.get_analytics())
@@ -174,7 +211,9 @@ def test_agent_has_no_mixins():
 def test_all_methods_run_the_same_loop(door):
     """The issue decides on "Implementation Differences": each method goes through the same steps."""
     heard = Heard()
-    result = door(Agent([search], ScriptedProvider([SEARCH, "done"]), AgentConfig(observers=[heard])), "go")
+    result = door(
+        Agent([search], ScriptedProvider([SEARCH, "done"]), AgentConfig(observers=[heard])), "go"
+    )
     assert (len(heard.names), result.content, result.iterations) == (15, "done", 2)
 
 
@@ -250,7 +289,12 @@ def test_settings_reach_the_provider():
     config = AgentConfig(model="gpt-4o-mini", temperature=0.5, max_tokens=500, request_timeout=60.0)
     Agent([search], provider, config).run("hello")
     (asked,) = provider.requests
-    assert (asked.model, asked.temperature, asked.max_tokens, asked.timeout) == ("gpt-4o-mini", 0.5, 500, 60.0)
+    assert (asked.model, asked.temperature, asked.max_tokens, asked.timeout) == (
+        "gpt-4o-mini",
+        0.5,
+        500,
+        60.0,
+    )
     assert (asked.system_prompt, asked.messages) == (config.system_prompt, (user("hello"),))
     assert [schema["name"] for schema in asked.tools] == ["search"]
 
@@ -263,9 +307,15 @@ def test_streamed_reply_is_printed(capsys):
 
 def test_verbose_prints_tokens_costs_and_calls(capsys):
     """Best practice 3: the output has all three."""
-    Agent([search], ScriptedProvider([SEARCH, "done"]), AgentConfig(verbose=True, model="m")).run("go")
+    Agent([search], ScriptedProvider([SEARCH, "done"]), AgentConfig(verbose=True, model="m")).run(
+        "go"
+    )
     printed = capsys.readouterr().out
-    for words in ("[agent] m: 1 + 1 tokens, $0.000000", "search(query='Python')", "3 tutorials on Python"):
+    for words in (
+        "[agent] m: 1 + 1 tokens, $0.000000",
+        "search(query='Python')",
+        "3 tutorials on Python",
+    ):
         assert words in printed
 
 
@@ -284,7 +334,9 @@ def test_max_iterations_limits_model_calls(limit):
     """Best practice 1: the limit suits single-shot, quick and complex runs."""
     calls = [ToolCall("search", {"query": str(number)}) for number in range(20)]
     provider = ScriptedProvider(calls)
-    assert Agent([search], provider, AgentConfig(max_iterations=limit)).run("go").iterations == limit
+    assert (
+        Agent([search], provider, AgentConfig(max_iterations=limit)).run("go").iterations == limit
+    )
     assert len(provider.requests) == limit
 
 
@@ -292,7 +344,11 @@ def test_routing_only_selects_a_tool_and_runs_nothing():
     """`routing_only` returns the selected tool and its arguments."""
     provider = ScriptedProvider([ToolCall("fails", {"query": "x"})])
     result = Agent([fails], provider, AgentConfig(routing_only=True)).run("go")
-    assert (result.stop_reason, result.tool_name, result.tool_args) == ("routing", "fails", {"query": "x"})
+    assert (result.stop_reason, result.tool_name, result.tool_args) == (
+        "routing",
+        "fails",
+        {"query": "x"},
+    )
     assert len(result.messages) == 2
 
 
@@ -327,8 +383,17 @@ def test_call_and_result_are_in_the_transcript_and_the_memory():
     memory = ConversationMemory()
     result = Agent([search], ScriptedProvider([SEARCH, "done"]), memory=memory).run("go")
     said, called, told, answer = result.messages
-    assert [said.role, called.role, told.role, answer.role] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
-    assert (called.tool_calls, told.tool_name, told.content) == ((SEARCH,), "search", "3 tutorials on Python")
+    assert [said.role, called.role, told.role, answer.role] == [
+        Role.USER,
+        Role.ASSISTANT,
+        Role.TOOL,
+        Role.ASSISTANT,
+    ]
+    assert (called.tool_calls, told.tool_name, told.content) == (
+        (SEARCH,),
+        "search",
+        "3 tutorials on Python",
+    )
     assert memory.get_history() == list(result.messages)
 
 
@@ -345,7 +410,10 @@ def test_invalid_parameters_are_answered_with_the_error():
     provider = ScriptedProvider([ToolCall("search", {"text": "Python"}), SEARCH, "done"])
     result = Agent([search], provider).run("go")
     assert "query" in provider.requests[1].messages[-1].content
-    assert (result.content, provider.requests[2].messages[-1].content) == ("done", "3 tutorials on Python")
+    assert (result.content, provider.requests[2].messages[-1].content) == (
+        "done",
+        "3 tutorials on Python",
+    )
 
 
 def test_model_without_native_tools_uses_text_calls():
@@ -372,7 +440,9 @@ def test_async_tools_are_awaited(door):
         return f"text of {url}"
 
     assert fetch_data.is_async
-    result = door(Agent([fetch_data], ScriptedProvider([ToolCall("fetch_data", {"url": "x"}), "done"])), "go")
+    result = door(
+        Agent([fetch_data], ScriptedProvider([ToolCall("fetch_data", {"url": "x"}), "done"])), "go"
+    )
     assert result.messages[2].content == "text of x"
 
 
@@ -388,7 +458,11 @@ def test_chunks_of_a_streaming_tool_are_reported():
     provider = ScriptedProvider([ToolCall("count", {"to": 3}, "c1"), "done"])
     agent = Agent([count], provider, AgentConfig(observers=[heard]))
     assert agent.run("go").messages[2].content == "012"
-    assert heard.of("tool_chunk") == [("c1", "count", "0"), ("c1", "count", "1"), ("c1", "count", "2")]
+    assert heard.of("tool_chunk") == [
+        ("c1", "count", "0"),
+        ("c1", "count", "1"),
+        ("c1", "count", "2"),
+    ]
 
 
 def test_stream_yields_chunks_and_then_the_result():
@@ -411,7 +485,11 @@ def test_streamed_run_uses_tools():
     provider = Streaming(["I look. ", SEARCH], ["3 of ", "them."])
     *chunks, result = asyncio.run(collected(Agent([search], provider).astream("go")))
     assert [chunk.content for chunk in chunks] == ["I look. ", "3 of ", "them."]
-    assert (result.content, result.reasoning, result.tool_calls) == ("3 of them.", "I look. ", (SEARCH,))
+    assert (result.content, result.reasoning, result.tool_calls) == (
+        "3 of them.",
+        "I look. ",
+        (SEARCH,),
+    )
     assert result.reasoning_history == ["I look. ", ""]
 
 
@@ -437,7 +515,9 @@ def test_batch_answers_in_the_order_of_its_prompts():
     """`batch` and `abatch` keep the order, and `on_progress` counts finished prompts."""
     prompts, progress = ["Cancel my sub", "How do I upgrade?", "Payment failed"], []
     agent = Agent([], LocalProvider())
-    results = agent.batch(prompts, max_concurrency=5, on_progress=lambda *done: progress.append(done))
+    results = agent.batch(
+        prompts, max_concurrency=5, on_progress=lambda *done: progress.append(done)
+    )
     assert [result.content.partition("] ")[2] for result in results] == prompts
     assert progress == [(1, 3), (2, 3), (3, 3)]
     again = asyncio.run(agent.abatch(prompts, max_concurrency=10))
@@ -477,7 +557,9 @@ def test_batch_respects_max_concurrency():
 def test_batch_has_a_response_format():
     """The format applies to each prompt."""
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    results = Agent([], ScriptedProvider(['{"n": 1}', '{"n": 2}'])).batch(["a", "b"], response_format=schema)
+    results = Agent([], ScriptedProvider(['{"n": 1}', '{"n": 2}'])).batch(
+        ["a", "b"], response_format=schema
+    )
     assert sorted(result.parsed["n"] for result in results) == [1, 2]
 
 
@@ -495,7 +577,9 @@ def test_concurrent_questions_share_one_agent():
 
 def test_usage_is_summed_and_can_be_reset():
     """Usage Tracking Convenience Methods, and best practice 5: the totals cover all runs until the reset."""
-    agent = Agent([], ScriptedProvider(["a", "b"]), AgentConfig(model="m", prices={"m": (500_000, 500_000)}))
+    agent = Agent(
+        [], ScriptedProvider(["a", "b"]), AgentConfig(model="m", prices={"m": (500_000, 500_000)})
+    )
     agent.run("go")
     agent.run("go")
     assert (agent.total_cost, agent.total_tokens) == (2.0, 4)
@@ -529,7 +613,11 @@ def test_analytics_count_chunks_and_parameters_without_observers():
         """Count."""
         yield from map(str, range(to))
 
-    agent = Agent([count], ScriptedProvider([ToolCall("count", {"to": 3}), "done"]), AgentConfig(enable_analytics=True))
+    agent = Agent(
+        [count],
+        ScriptedProvider([ToolCall("count", {"to": 3}), "done"]),
+        AgentConfig(enable_analytics=True),
+    )
     agent.run("go")
     figures = agent.get_analytics().get_metrics("count")
     assert (figures.total_chunks, figures.calls_with_parameters) == (3, 1)
@@ -554,10 +642,17 @@ def test_fallback_has_the_methods_and_defaults_of_the_page():
     parameters = inspect.signature(FallbackProvider).parameters
     assert list(parameters)[:4] == ["providers", "max_failures", "cooldown_seconds", "on_fallback"]
     assert [parameters[name].default for name in ("max_failures", "cooldown_seconds")] == [3, 60]
-    assert all(callable(getattr(FallbackProvider, door)) for door in ("complete", "acomplete", "stream", "astream"))
+    assert all(
+        callable(getattr(FallbackProvider, door))
+        for door in ("complete", "acomplete", "stream", "astream")
+    )
 
 
 def test_local_provider_needs_no_vendor():
     """Unit testing: the page's own example runs."""
-    agent = Agent(tools=[search], provider=LocalProvider(), config=AgentConfig(max_iterations=2, model="local"))
+    agent = Agent(
+        tools=[search],
+        provider=LocalProvider(),
+        config=AgentConfig(max_iterations=2, model="local"),
+    )
     assert agent.run([user("test")]).content == "[local provider: local] test"

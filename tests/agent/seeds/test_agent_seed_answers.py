@@ -43,7 +43,11 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 def test_tool_results_are_never_cached():
     """What Gets Cached: tools have effects, so the second run calls them again."""
     heard = Heard()
-    caching = Agent([search], ScriptedProvider([SEARCH, "done"]), AgentConfig(cache=InMemoryCache(), observers=[heard]))
+    caching = Agent(
+        [search],
+        ScriptedProvider([SEARCH, "done"]),
+        AgentConfig(cache=InMemoryCache(), observers=[heard]),
+    )
     caching.run("go")
     caching.run("go")
     assert (len(heard.of("cache_hit")), len(heard.of("tool_start"))) == (2, 2)
@@ -52,8 +56,13 @@ def test_tool_results_are_never_cached():
 @pytest.mark.parametrize("door", ["run", "arun"])
 def test_same_question_is_sent_once(door):
     """Basic In-Memory Caching: a miss, a reset and a hit, with the statistics of the page."""
-    provider, cache = ScriptedProvider(["A language."]), InMemoryCache(max_size=500, default_ttl=600)
-    caching = Agent(tools=[search], provider=provider, config=AgentConfig(model="gpt-4o-mini", cache=cache))
+    provider, cache = (
+        ScriptedProvider(["A language."]),
+        InMemoryCache(max_size=500, default_ttl=600),
+    )
+    caching = Agent(
+        tools=[search], provider=provider, config=AgentConfig(model="gpt-4o-mini", cache=cache)
+    )
     for _ in range(2):
         answer = getattr(caching, door)([user("What is Python?")])
         result = asyncio.run(answer) if inspect.isawaitable(answer) else answer
@@ -78,7 +87,9 @@ def test_stream_is_not_cached():
 def test_cached_answer_counts_its_usage_again():
     """Integration with Usage Tracking: on_llm_end and the usage repeat those of the first call."""
     heard = Heard()
-    config = AgentConfig(cache=InMemoryCache(), observers=[heard], model="m", prices={"m": (500_000, 500_000)})
+    config = AgentConfig(
+        cache=InMemoryCache(), observers=[heard], model="m", prices={"m": (500_000, 500_000)}
+    )
     caching = Agent([], ScriptedProvider(["a"]), config)
     results = [caching.run("go"), caching.run("go")]
     assert [result.usage.cost_usd for result in results] == [1.0, 1.0]
@@ -101,7 +112,10 @@ def test_agents_share_a_cache_in_redis(redis_client):
     provider = ScriptedProvider(["A language."])
     for _ in range(2):
         cache = RedisCache(prefix="sayso:cache:", default_ttl=900, client=redis_client)
-        assert Agent([], provider, AgentConfig(cache=cache)).run("What is Python?").content == "A language."
+        assert (
+            Agent([], provider, AgentConfig(cache=cache)).run("What is Python?").content
+            == "A language."
+        )
     (key,) = redis_client.keys("sayso:cache:*")
     assert redis_client.get(key).startswith('{"message":')
     assert 0 < redis_client.ttl(key) <= 900
@@ -109,8 +123,14 @@ def test_agents_share_a_cache_in_redis(redis_client):
 
 def test_caches_have_the_parameters_of_the_page():
     """They have its defaults; the prefix is Sayso's own."""
-    memory, redis = inspect.signature(InMemoryCache).parameters, inspect.signature(RedisCache).parameters
-    assert [(name, memory[name].default) for name in list(memory)[:2]] == [("max_size", 1000), ("default_ttl", 300)]
+    memory, redis = (
+        inspect.signature(InMemoryCache).parameters,
+        inspect.signature(RedisCache).parameters,
+    )
+    assert [(name, memory[name].default) for name in list(memory)[:2]] == [
+        ("max_size", 1000),
+        ("default_ttl", 300),
+    ]
     assert [(name, redis[name].default) for name in list(redis)[:3]] == [
         ("url", "redis://localhost:6379/0"), ("prefix", "sayso:cache:"), ("default_ttl", 300),
     ]  # fmt: skip
@@ -156,8 +176,25 @@ def test_key_is_built_as_on_the_page():
     assert key.startswith("sayso:")
     assert len(bytes.fromhex(key.removeprefix("sayso:"))) == 32
     assert key == CacheKeyBuilder.build(**request)
-    other = {"model": "m", "system_prompt": "x", "messages": [user("y")], "tools": [], "temperature": 0.5}
-    assert len({key, *(CacheKeyBuilder.build(**{**request, name: value}) for name, value in other.items())}) == 6
+    other = {
+        "model": "m",
+        "system_prompt": "x",
+        "messages": [user("y")],
+        "tools": [],
+        "temperature": 0.5,
+    }
+    assert (
+        len(
+            {
+                key,
+                *(
+                    CacheKeyBuilder.build(**{**request, name: value})
+                    for name, value in other.items()
+                ),
+            }
+        )
+        == 6
+    )
 
 
 def test_cache_has_statistics():
@@ -168,26 +205,37 @@ def test_cache_has_statistics():
     cache.get("a")
     cache.get("b")
     stats = cache.stats
-    assert (f"{stats.hit_rate:.1%}", stats.hits, stats.misses, stats.evictions) == ("50.0%", 1, 1, 1)
+    assert (f"{stats.hit_rate:.1%}", stats.hits, stats.misses, stats.evictions) == (
+        "50.0%",
+        1,
+        1,
+        1,
+    )
 
 
 def test_answer_that_never_fits_the_format_is_reported():
     """Nothing is parsed, and the result gives the reason."""
-    result = Agent([], ScriptedProvider(["no"] * 9)).ask("Cancel it", response_format=Classification)
+    result = Agent([], ScriptedProvider(["no"] * 9)).ask(
+        "Cancel it", response_format=Classification
+    )
     assert (result.parsed, result.stop_reason) == (None, "invalid_answer")
     assert result.structured_error
 
 
 def test_pydantic_model_returns_an_instance():
     """Usage: `parsed` is typed, and `content` is the raw text."""
-    result = Agent([], ScriptedProvider([CANCEL])).ask("I want to cancel my account", response_format=Classification)
+    result = Agent([], ScriptedProvider([CANCEL])).ask(
+        "I want to cancel my account", response_format=Classification
+    )
     assert result.parsed == Classification(intent="cancel", confidence=0.95, priority="high")
     assert result.content == CANCEL
 
 
 def test_schema_returns_plain_data():
     """Supported Formats: a dict is a JSON Schema."""
-    assert Agent([], ScriptedProvider(['{"n": 3}'])).ask("How many?", response_format=SCHEMA).parsed == {"n": 3}
+    assert Agent([], ScriptedProvider(['{"n": 3}'])).ask(
+        "How many?", response_format=SCHEMA
+    ).parsed == {"n": 3}
 
 
 @pytest.mark.parametrize("door", ["run", "arun", "astream"])
@@ -248,5 +296,11 @@ def test_reasoning_beside_calls_is_kept():
 
     script = [thinking("First Python.", "Python"), thinking("Now Go.", "Go"), "done"]
     result = Agent([search], ScriptedProvider(script)).run("Route this customer request")
-    assert (result.reasoning, result.reasoning_history) == ("Now Go.", ["First Python.", "Now Go.", ""])
-    assert [step.reasoning for step in result.trace.filter(type="tool_selection")] == ["First Python.", "Now Go."]
+    assert (result.reasoning, result.reasoning_history) == (
+        "Now Go.",
+        ["First Python.", "Now Go.", ""],
+    )
+    assert [step.reasoning for step in result.trace.filter(type="tool_selection")] == [
+        "First Python.",
+        "Now Go.",
+    ]

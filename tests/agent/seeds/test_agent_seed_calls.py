@@ -82,7 +82,9 @@ def test_failing_call_does_not_affect_the_others():
     """Guarantees 2 and 3: observers receive the start and the end or error of every call."""
     heard = Heard()
     calls = [ToolCall("fails", {"query": "x"}, "1"), ToolCall("search", {"query": "y"}, "2")]
-    agent = Agent([fails, search], ScriptedProvider([calls, "done"]), AgentConfig(observers=[heard]))
+    agent = Agent(
+        [fails, search], ScriptedProvider([calls, "done"]), AgentConfig(observers=[heard])
+    )
     assert agent.run("go").messages[3].content == "3 tutorials on y"
     assert [args[0] for args in heard.of("tool_start")] == ["1", "2"]
     assert [args[0] for args in heard.of("tool_error")] == ["1"]
@@ -95,7 +97,10 @@ def test_calls_run_sequentially_if_configured():
     calls = [ToolCall("search", {"query": "x"}, "1"), ToolCall("search", {"query": "y"}, "2")]
     config = AgentConfig(parallel_tool_execution=False, observers=[heard])
     Agent([search], ScriptedProvider([calls, "done"]), config).run("go")
-    assert [name for name in heard.names if name.startswith("tool")] == ["tool_start", "tool_end"] * 2
+    assert [name for name in heard.names if name.startswith("tool")] == [
+        "tool_start",
+        "tool_end",
+    ] * 2
 
 
 def test_single_call_runs_in_the_callers_thread():
@@ -121,8 +126,13 @@ def test_terminal_tool_ends_the_run_with_its_result(door):
 @every_door
 def test_stop_condition_ends_the_run_with_the_result(door):
     """Dynamic condition: it receives the tool's name and result."""
-    config = AgentConfig(stop_condition=lambda tool_name, result: tool_name == "search" and "Python" in result)
-    result = door(Agent([search], ScriptedProvider([ToolCall("search", {"query": "Go"}), SEARCH]), config), "go")
+    config = AgentConfig(
+        stop_condition=lambda tool_name, result: tool_name == "search" and "Python" in result
+    )
+    result = door(
+        Agent([search], ScriptedProvider([ToolCall("search", {"query": "Go"}), SEARCH]), config),
+        "go",
+    )
     assert (result.content, result.iterations) == ("3 tutorials on Python", 2)
 
 
@@ -167,6 +177,8 @@ def test_confirm_action_receives_tool_arguments_and_reason():
         return True
 
     config = AgentConfig(tool_policy=POLICY, confirm_action=confirm, approval_timeout=60)
-    Agent([send_mail], ScriptedProvider([ToolCall("send_mail", {"to": "Ana"}), "done"]), config).run("go")
+    Agent(
+        [send_mail], ScriptedProvider([ToolCall("send_mail", {"to": "Ana"}), "done"]), config
+    ).run("go")
     ((name, args, reason),) = asked
     assert (name, args, "send_*" in reason) == ("send_mail", {"to": "Ana"}, True)

@@ -130,7 +130,9 @@ def guarded(**config: Any) -> Any:
 
 def with_fallback(**config: Any) -> Any:
     """Run with a provider that is down and one that works."""
-    return run(FallbackProvider([ScriptedProvider([ProviderError("down")]), LocalProvider()]), **config)
+    return run(
+        FallbackProvider([ScriptedProvider([ProviderError("down")]), LocalProvider()]), **config
+    )
 
 
 def plain(**config: Any) -> Any:
@@ -145,10 +147,16 @@ def failing(**config: Any) -> Any:
 
 #: A run for each event of the seed and of Sayso, with a check of the event's arguments.
 HEARD: dict[str, tuple[Any, Any]] = {
-    "run_start": (plain, lambda messages, system_prompt: messages == [user("go")] and "tools" in system_prompt),
+    "run_start": (
+        plain,
+        lambda messages, system_prompt: messages == [user("go")] and "tools" in system_prompt,
+    ),
     "run_end": (plain, lambda result: result.content == "done"),
     "error": (failing, lambda error, context: str(error) == "down" and context == {"iteration": 1}),
-    "llm_start": (plain, lambda messages, model, system_prompt: (messages[0], model) == (user("go"), "gpt-5-mini")),
+    "llm_start": (
+        plain,
+        lambda messages, model, system_prompt: (messages[0], model) == (user("go"), "gpt-5-mini"),
+    ),
     "llm_end": (plain, lambda response, usage: (response, usage.total_tokens) == ("", 2)),
     "cache_hit": (cached, lambda model, response: (model, response) == ("gpt-5-mini", "answer")),
     "usage": (plain, lambda usage: usage.total_tokens == 2),
@@ -159,26 +167,41 @@ HEARD: dict[str, tuple[Any, Any]] = {
         ),
     ),
     "tool_start": (plain, lambda *args: args == ("c1", "search", {"query": "Python"})),
-    "tool_end": (plain, lambda *args: args[:3] == ("c1", "search", "3 tutorials on Python") and args[3] >= 0),
+    "tool_end": (
+        plain,
+        lambda *args: args[:3] == ("c1", "search", "3 tutorials on Python") and args[3] >= 0,
+    ),
     "tool_error": (
         lambda **config: run([ToolCall("fails", {"query": "x"}, "c2"), "done"], **config),
         lambda call_id, tool_name, error, tool_args, duration_ms: (
-            (call_id, tool_name, str(error), tool_args) == ("c2", "fails", "closed: x", {"query": "x"})
+            (call_id, tool_name, str(error), tool_args)
+            == ("c2", "fails", "closed: x", {"query": "x"})
         ),
     ),
     "tool_chunk": (
         lambda **config: run([ToolCall("count", {"to": 1}, "c3"), "done"], **config),
         lambda *args: args == ("c3", "count", "0"),
     ),
-    "iteration_start": (plain, lambda iteration, messages: (iteration, messages) == (1, [user("go")])),
+    "iteration_start": (
+        plain,
+        lambda iteration, messages: (iteration, messages) == (1, [user("go")]),
+    ),
     "iteration_end": (plain, lambda *args: args == (1, "")),
     "batch_start": (batch, lambda *args: args == (2,)),
     "batch_end": (batch, lambda *args: args[:2] == (2, 0) and args[2] >= 0),
-    "policy_decision": (plain, lambda *args: args == ("search", "allow", "there is no policy", {"query": "Python"})),
-    "structured_validate": (structured, lambda success, attempt, error: (success, attempt) == (False, 1) and error),
+    "policy_decision": (
+        plain,
+        lambda *args: args == ("search", "allow", "there is no policy", {"query": "Python"}),
+    ),
+    "structured_validate": (
+        structured,
+        lambda success, attempt, error: (success, attempt) == (False, 1) and error,
+    ),
     "provider_fallback": (
         with_fallback,
-        lambda failed, following, error: (failed, following, str(error)) == ("ScriptedProvider", "local", "down"),
+        lambda failed, following, error: (
+            (failed, following, str(error)) == ("ScriptedProvider", "local", "down")
+        ),
     ),
     "memory_trim": (trimmed, lambda *args: args == (2, 2, "max_messages")),
     "memory_summarize": (trimmed, lambda *args: args == ("They said hello.", 2)),
@@ -186,19 +209,34 @@ HEARD: dict[str, tuple[Any, Any]] = {
     "session_save": (session, lambda *args: args == ("user-123", 2)),
     "entity_extraction": (
         lambda **config: run(LocalProvider(), entity_memory=EntityMemory(Reader(ALICE)), **config),
-        lambda entities, turn_count: ([entity.name for entity in entities], turn_count) == (["Alice"], 1),
+        lambda entities, turn_count: (
+            ([entity.name for entity in entities], turn_count) == (["Alice"], 1)
+        ),
     ),
     "kg_extraction": (
-        lambda **config: run(LocalProvider(), knowledge_graph=KnowledgeGraphMemory(Reader(MANAGES)), **config),
+        lambda **config: run(
+            LocalProvider(), knowledge_graph=KnowledgeGraphMemory(Reader(MANAGES)), **config
+        ),
         lambda triples: [triple.relation for triple in triples] == ["manages"],
     ),
-    "budget_exceeded": (over_budget, lambda reason, tokens_used, cost_used: reason and tokens_used == 2),
+    "budget_exceeded": (
+        over_budget,
+        lambda reason, tokens_used, cost_used: reason and tokens_used == 2,
+    ),
     "cancelled": (cancelled, lambda *args: args == (0, "enough")),
-    "tool_loop_detected": (circling, lambda name, details: (name, details["tools"]) == ("repeated_round", ["search"])),
+    "tool_loop_detected": (
+        circling,
+        lambda name, details: (name, details["tools"]) == ("repeated_round", ["search"]),
+    ),
     "guardrail_triggered": (guarded, lambda *args: args[:3] == ("input", "topic", "block")),
-    "coherence_check": (incoherent, lambda *args: args == ("search", False, "Nobody asked for that.")),
+    "coherence_check": (
+        incoherent,
+        lambda *args: args == ("search", False, "Nobody asked for that."),
+    ),
     "model_switch": (
-        lambda **config: run([SEARCH, "done"], model_selector=lambda step, calls, usage: f"m{step}", **config),
+        lambda **config: run(
+            [SEARCH, "done"], model_selector=lambda step, calls, usage: f"m{step}", **config
+        ),
         lambda *args: args == (2, "m1", "m2"),
     ),
 }
@@ -217,7 +255,9 @@ STEPS: dict[str, Any] = {
     "session_load": session,
     "session_save": session,
     "memory_summarize": trimmed,
-    "entity_extraction": lambda **config: run(LocalProvider(), entity_memory=EntityMemory(Reader(ALICE)), **config),
+    "entity_extraction": lambda **config: run(
+        LocalProvider(), entity_memory=EntityMemory(Reader(ALICE)), **config
+    ),
     "kg_extraction": lambda **config: run(
         LocalProvider(), knowledge_graph=KnowledgeGraphMemory(Reader(MANAGES)), **config
     ),
@@ -260,7 +300,9 @@ def test_run_that_raises_is_reported():
             raise SessionError("disk away")
 
     heard = Heard()
-    agent = Agent([], LocalProvider(), AgentConfig(observers=[heard], session_store=Away(), session_id="x"))
+    agent = Agent(
+        [], LocalProvider(), AgentConfig(observers=[heard], session_store=Away(), session_id="x")
+    )
     with pytest.raises(SessionError):
         agent.run("go")
     assert [str(error) for error, _ in heard.of("error")] == ["disk away"]
@@ -292,7 +334,10 @@ def test_events_are_correlated_by_ids():
     calls = [ToolCall("search", {"query": "x"}, "1"), ToolCall("search", {"query": "y"}, "2")]
     result = run([calls, "done"], observers=[heard])
     assert {args[0] for _, args in heard.events} == {result.trace.run_id}
-    assert {args[0]: args[2] for args in heard.of("tool_end")} == {"1": "3 tutorials on x", "2": "3 tutorials on y"}
+    assert {args[0]: args[2] for args in heard.of("tool_end")} == {
+        "1": "3 tutorials on x",
+        "2": "3 tutorials on y",
+    }
 
 
 def test_batch_has_an_id_of_its_own():
@@ -317,7 +362,11 @@ def test_observer_of_the_quick_start():
             lines.append(f"{tool_name} finished in {duration_ms:.1f}ms")
 
     plain(observers=[MyObserver(), LoggingObserver()], model="m")
-    assert [lines[0], lines[1].partition(" in ")[0], lines[2]] == ["LLM call to m", "search finished", "LLM call to m"]
+    assert [lines[0], lines[1].partition(" in ")[0], lines[2]] == [
+        "LLM call to m",
+        "search finished",
+        "LLM call to m",
+    ]
 
 
 def test_all_observers_receive_the_same_events():
@@ -331,10 +380,17 @@ def test_log_of_a_run_is_json(caplog):
     """The built-in LoggingObserver logs event, run_id and timestamp, and tokens, tool and milliseconds where known."""
     with caplog.at_level(logging.INFO):
         result = plain(observers=[LoggingObserver()], model="m")
-    lines = {line["event"]: line for line in (json.loads(record.getMessage()) for record in caplog.records)}
+    lines = {
+        line["event"]: line
+        for line in (json.loads(record.getMessage()) for record in caplog.records)
+    }
     assert {line["run_id"] for line in lines.values()} == {result.trace.run_id}
     assert all("timestamp" in line for line in lines.values())
-    assert (lines["llm_start"]["model"], lines["llm_end"]["tokens"], lines["tool_end"]["tool"]) == ("m", 2, "search")
+    assert (lines["llm_start"]["model"], lines["llm_end"]["tokens"], lines["tool_end"]["tool"]) == (
+        "m",
+        2,
+        "search",
+    )
     assert min(lines["llm_end"]["duration_ms"], lines["tool_end"]["duration_ms"]) >= 0
 
 
@@ -349,7 +405,9 @@ def test_hooks_receive_the_arguments_of_the_page():
     with pytest.warns(DeprecationWarning, match="observers"):
         config = AgentConfig(hooks=hooks, max_retries=0)
     calls = [SEARCH, ToolCall("fails", {"query": "x"}), ToolCall("count", {"to": 1})]
-    Agent([search, fails, count], ScriptedProvider([calls, "done", ProviderError("down")]), config).batch(["go", "on"])
+    Agent(
+        [search, fails, count], ScriptedProvider([calls, "done", ProviderError("down")]), config
+    ).batch(["go", "on"])
     assert {name: len(args) for name, args in called.items()} == names
 
 
@@ -387,7 +445,9 @@ def test_hooks_and_observers_receive_the_same_events():
     """Both systems work together."""
     heard, called = Heard(), []
     with pytest.warns(DeprecationWarning, match="observers"):
-        config = AgentConfig(observers=[heard], hooks={"on_llm_start": lambda messages, model: called.append(model)})
+        config = AgentConfig(
+            observers=[heard], hooks={"on_llm_start": lambda messages, model: called.append(model)}
+        )
     Agent([search], ScriptedProvider([SEARCH, "done"]), config).run("go")
     assert len(called) == len(heard.of("llm_start")) == 2
 
@@ -396,7 +456,9 @@ def test_hooks_and_observers_receive_the_same_events():
 def test_async_observers_receive_events_of_async_runs(door):
     """They receive each event, and the run waits for a blocking observer."""
     sync, later = Heard(), HeardLater()
-    agent = Agent([search], ScriptedProvider([SEARCH, "done"]), AgentConfig(observers=[sync, later]))
+    agent = Agent(
+        [search], ScriptedProvider([SEARCH, "done"]), AgentConfig(observers=[sync, later])
+    )
 
     async def ran():
         answer = getattr(agent, door)("go")
@@ -432,7 +494,9 @@ def test_async_observers_of_the_page():
             posts.append(result.content)
 
     async def scenario():
-        await Agent([search], provider, AgentConfig(observers=[DBObserver(), WebhookObserver()])).arun("go")
+        await Agent(
+            [search], provider, AgentConfig(observers=[DBObserver(), WebhookObserver()])
+        ).arun("go")
         assert posts == []
         await wait_for_observers()
 
@@ -444,7 +508,8 @@ def test_async_observers_of_the_page():
 def test_trace_has_the_metadata_and_the_parent_of_the_config():
     """Trace Metadata & Nested Agents: the OpenTelemetry spans can be exported."""
     config = AgentConfig(
-        parent_run_id="outer-agent-run-id", trace_metadata={"user_id": "u123", "environment": "production"}
+        parent_run_id="outer-agent-run-id",
+        trace_metadata={"user_id": "u123", "environment": "production"},
     )
     trace = Agent([], LocalProvider(), config).run("classify this").trace
     assert trace.parent_run_id == "outer-agent-run-id"
@@ -455,7 +520,12 @@ def test_trace_has_the_metadata_and_the_parent_of_the_config():
 def test_trace_is_read_as_on_the_page(tmp_path):
     """A trace can be iterated, filtered, written and displayed."""
     trace = plain(model="m").trace
-    assert [step.type for step in trace] == ["llm_call", "tool_selection", "tool_execution", "llm_call"]
+    assert [step.type for step in trace] == [
+        "llm_call",
+        "tool_selection",
+        "tool_execution",
+        "llm_call",
+    ]
     assert all(f"{step.type} | {step.duration_ms:.0f}ms | {step.summary}" for step in trace)
     llm_steps = trace.filter(type="llm_call")
     assert sum(step.duration_ms for step in llm_steps) <= trace.total_duration_ms
@@ -481,6 +551,11 @@ def test_every_method_returns_a_trace():
     async def last():
         return [item async for item in agent.astream("go")][-1]
 
-    results = [agent.run("go"), asyncio.run(agent.arun("go")), asyncio.run(last()), *agent.batch(["go"])]
+    results = [
+        agent.run("go"),
+        asyncio.run(agent.arun("go")),
+        asyncio.run(last()),
+        *agent.batch(["go"]),
+    ]
     assert [[step.type for step in result.trace] for result in results] == [["llm_call"]] * 4
     assert len({result.trace.run_id for result in results}) == 4

@@ -60,7 +60,10 @@ def test_two_users_with_separate_memories_share_nothing():
     asyncio.run(shared.arun("My name is Alice", memory=hers, scope="alice"))
     asyncio.run(shared.arun("What's my name?", memory=his, scope="bob"))
     assert provider.requests[1].messages == (user("What's my name?"),)
-    assert [message.content for message in hers.get_history()] == ["My name is Alice", "Hello Alice."]
+    assert [message.content for message in hers.get_history()] == [
+        "My name is Alice",
+        "Hello Alice.",
+    ]
 
 
 def test_second_turn_knows_the_first():
@@ -90,7 +93,10 @@ def test_oldest_messages_are_dropped_at_a_limit(limits):
     agent = Agent([], ScriptedProvider(["one", "two"]), memory=ConversationMemory(**limits))
     agent.run("first words, which are long enough")
     agent.run("second words, which are long enough")
-    assert [message.content for message in agent.memory.get_history()] == ["second words, which are long enough", "two"]
+    assert [message.content for message in agent.memory.get_history()] == [
+        "second words, which are long enough",
+        "two",
+    ]
 
 
 def test_session_outlives_its_process(new_store):
@@ -107,17 +113,27 @@ def test_session_outlives_its_process(new_store):
     assert len(new_store().load("user-123").get_history()) == 4
 
 
-@pytest.mark.parametrize("name", ["JsonFileSessionStore", "SQLiteSessionStore", "RedisSessionStore"])
+@pytest.mark.parametrize(
+    "name", ["JsonFileSessionStore", "SQLiteSessionStore", "RedisSessionStore"]
+)
 def test_every_session_store_has_a_time_to_live(name):
     """TTL-based expiry is off by default."""
-    assert inspect.signature(getattr(session_backends, name)).parameters["default_ttl"].default is None
+    assert (
+        inspect.signature(getattr(session_backends, name)).parameters["default_ttl"].default is None
+    )
 
 
 def test_trimmed_messages_are_summarized_for_later_runs():
     """Summarize-on-Trim: the configured provider and model write the summary within its token limit."""
-    provider, cheap = ScriptedProvider(["a", "b", "c", "d"]), ScriptedProvider(["Alice said hello."])
+    provider, cheap = (
+        ScriptedProvider(["a", "b", "c", "d"]),
+        ScriptedProvider(["Alice said hello."]),
+    )
     config = AgentConfig(
-        summarize_on_trim=True, summarize_provider=cheap, summarize_model="gpt-4o-mini", summarize_max_tokens=150
+        summarize_on_trim=True,
+        summarize_provider=cheap,
+        summarize_model="gpt-4o-mini",
+        summarize_max_tokens=150,
     )
     agent = Agent([], provider, config, ConversationMemory(max_messages=4))
     for words in ("I am Alice", "two", "three"):
@@ -143,17 +159,24 @@ def test_entities_of_one_turn_are_known_in_the_next():
     provider = ScriptedProvider(["Fine.", "Alice."])
     entity_memory = EntityMemory(provider=Reader(ALICE, ACME))
     config = AgentConfig(entity_memory=entity_memory)
-    remembering = Agent(tools=[search], provider=provider, memory=ConversationMemory(), config=config)
+    remembering = Agent(
+        tools=[search], provider=provider, memory=ConversationMemory(), config=config
+    )
     remembering.run([user("I'm working with Alice from Acme Corp")])
     remembering.run([user("With whom?")])
     assert "[Known Entities]" not in prompts(provider)[0]
-    assert "[Known Entities]\n- Alice (person): employer: Acme Corp\n- Acme Corp (organization)" in prompts(provider)[1]
+    assert (
+        "[Known Entities]\n- Alice (person): employer: Acme Corp\n- Acme Corp (organization)"
+        in prompts(provider)[1]
+    )
 
 
 def test_relationships_of_one_turn_are_known_in_the_next(tmp_path):
     """Knowledge Graph Memory: the graph is stored in SQLite."""
     provider = ScriptedProvider(["Fine.", "Alice."])
-    kg = KnowledgeGraphMemory(provider=Reader(MANAGES), storage="sqlite", path=tmp_path / "graph.db")
+    kg = KnowledgeGraphMemory(
+        provider=Reader(MANAGES), storage="sqlite", path=tmp_path / "graph.db"
+    )
     remembering = Agent([search], provider, AgentConfig(knowledge_graph=kg), ConversationMemory())
     remembering.run([user("Alice manages Project Alpha")])
     remembering.run([user("Who manages Project Alpha?")])
@@ -169,7 +192,9 @@ def test_remembered_knowledge_survives_for_another_agent(tmp_path):
     first.run("I prefer tea")
     assert [tool.name for tool in first.tools] == ["search", "remember"]
     later = ScriptedProvider(["Tea."])
-    Agent([], later, AgentConfig(knowledge_memory=KnowledgeMemory(directory=tmp_path))).run("Tea or coffee?")
+    Agent([], later, AgentConfig(knowledge_memory=KnowledgeMemory(directory=tmp_path))).run(
+        "Tea or coffee?"
+    )
     assert "Alice prefers tea" in prompts(later)[0].partition("[Long-term Memory]")[2]
 
 

@@ -47,7 +47,9 @@ class Desk:
                 args={"invoice_id": invoice_id},
             )
             return PendingConfirmation(
-                action="delete_invoice", preview=preview, user_prompt="Reply 'yes' to confirm or 'no' to cancel."
+                action="delete_invoice",
+                preview=preview,
+                user_prompt="Reply 'yes' to confirm or 'no' to cancel.",
             )
 
         self.model = ScriptedProvider([ToolCall("delete_invoice", ARGS), "sunny"])
@@ -68,7 +70,9 @@ def desk(store):
 
 def stash(store, executor=lambda: "deleted"):
     """Stash an action of user-1 that the page's buttons settle."""
-    return store.stash("user-1", kind="delete_invoice", preview="Delete it", args=ARGS, executor=executor)
+    return store.stash(
+        "user-1", kind="delete_invoice", preview="Delete it", args=ARGS, executor=executor
+    )
 
 
 @pytest.mark.parametrize("words", ["yes", "sim", "sí"])
@@ -101,7 +105,11 @@ def test_unrelated_message_drops_the_action_and_goes_to_the_model(desk, words):
 def test_acknowledgement_runs_nothing_and_repeats_the_question_once(desk, words):
     """The reply may mean yes, so the question is repeated; a second such reply drops the action."""
     assert "Delete invoice INV-42" in desk.say(words)
-    assert (desk.channel.store.get("user-1") is None, desk.deleted, len(desk.model.requests)) == (False, [], 1)
+    assert (desk.channel.store.get("user-1") is None, desk.deleted, len(desk.model.requests)) == (
+        False,
+        [],
+        1,
+    )
     assert desk.say(words).endswith("sunny")
     assert (desk.channel.store.get("user-1"), desk.deleted) == (None, [])
 
@@ -109,7 +117,11 @@ def test_acknowledgement_runs_nothing_and_repeats_the_question_once(desk, words)
 def test_record_binds_user_preview_and_arguments(desk):
     """It has the scope, the preview, a canonical SHA-256 of the arguments, its times, and the parser's version."""
     record = desk.channel.store.get("user-1")
-    assert (record.user_id, record.kind, record.preview) == ("user-1", "delete_invoice", "Delete invoice INV-42")
+    assert (record.user_id, record.kind, record.preview) == (
+        "user-1",
+        "delete_invoice",
+        "Delete invoice INV-42",
+    )
     assert record.args == ARGS
     assert record.args_digest == hashlib.sha256(b'{"invoice_id":"INV-42"}').hexdigest()
     assert 0 < record.expires_at - record.requested_at <= 61
@@ -138,10 +150,16 @@ def test_button_outcomes_are_those_of_the_page(store):
     assert (done.executed, done.status, done.result) == (True, "executed", "deleted")
     stash(store)
     cancelled = store.pop_if_intent("user-1", "cancel", expected_kind="delete_invoice")
-    assert (cancelled.executed, cancelled.status, cancelled.record.preview) == (False, "cancelled", "Delete it")
+    assert (cancelled.executed, cancelled.status, cancelled.record.preview) == (
+        False,
+        "cancelled",
+        "Delete it",
+    )
     assert cancelled.record.status == "cancelled"
     stash(store)
-    assert store.pop_if_intent("user-1", "ignore", expected_kind="delete_invoice").status == "ignored"
+    assert (
+        store.pop_if_intent("user-1", "ignore", expected_kind="delete_invoice").status == "ignored"
+    )
     assert store.pop_if_confirmed("user-1", "sim").executed
 
 
@@ -242,7 +260,9 @@ def test_prompt_of_a_pending_confirmation_is_shown(store):
     def wipe() -> PendingConfirmation:
         """Wipe the disk."""
         stash_pending(kind="wipe", preview="Wipe the disk", executor=lambda: "wiped")
-        return PendingConfirmation(action="wipe", preview="Wipe the disk", user_prompt="Backups are 3 days old.")
+        return PendingConfirmation(
+            action="wipe", preview="Wipe the disk", user_prompt="Backups are 3 days old."
+        )
 
     channel = ChannelAgent(Agent([wipe], ScriptedProvider([ToolCall("wipe")])), store=store)
     asked = channel.ask_channel("user-1", "wipe it").content

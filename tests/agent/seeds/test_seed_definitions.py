@@ -8,7 +8,14 @@ from typing import Literal, Optional, Union
 
 import pytest
 
-from sayso.agent import Tool, ToolExecutionError, ToolParameter, ToolParameterError, ToolValidationError, tool
+from sayso.agent import (
+    Tool,
+    ToolExecutionError,
+    ToolParameter,
+    ToolParameterError,
+    ToolValidationError,
+    tool,
+)
 
 
 @pytest.mark.parametrize("name", ["", " ", "\n", "has space", "x" * 65])
@@ -21,18 +28,35 @@ def test_invalid_name_is_refused(name):
 
 @pytest.mark.parametrize(
     ("hint", "kind"),
-    [(str, "string"), (int, "integer"), (float, "number"), (bool, "boolean"), (list, "array"), (dict, "object")],
+    [
+        (str, "string"),
+        (int, "integer"),
+        (float, "number"),
+        (bool, "boolean"),
+        (list, "array"),
+        (dict, "object"),
+    ],
 )
 def test_parameter_has_one_of_the_six_types(hint, kind):
     """The type is given as a Python type or as a JSON type name."""
-    for parameter in (ToolParameter("x", hint, "What"), ToolParameter("x", type=kind, description="What")):
+    for parameter in (
+        ToolParameter("x", hint, "What"),
+        ToolParameter("x", type=kind, description="What"),
+    ):
         assert parameter.to_schema() == {"type": kind, "description": "What"}
-        assert Tool("t", "t", [parameter], lambda x: x).schema()["parameters"]["properties"]["x"]["type"] == kind
+        assert (
+            Tool("t", "t", [parameter], lambda x: x).schema()["parameters"]["properties"]["x"][
+                "type"
+            ]
+            == kind
+        )
 
 
 def test_function_without_a_signature_is_described_by_its_parameters():
     """Some built-ins have no signature to compare with."""
-    assert Tool("most", "The most", [ToolParameter("x", list)], max).schema()["parameters"]["required"] == ["x"]
+    assert Tool("most", "The most", [ToolParameter("x", list)], max).schema()["parameters"][
+        "required"
+    ] == ["x"]
 
 
 def test_enum_of_an_unknown_parameter_is_refused():
@@ -43,8 +67,12 @@ def test_enum_of_an_unknown_parameter_is_refused():
 
     enum = {"enum": ["celsius", "fahrenheit", "kelvin"]}
     with pytest.raises(ToolValidationError, match=re.escape("unknown ['units']")):
-        tool(description="Convert temperature units", param_metadata={"units": enum})(convert_temperature)
-    made = tool(description="Convert temperature units", param_metadata={"to_unit": enum})(convert_temperature)
+        tool(description="Convert temperature units", param_metadata={"units": enum})(
+            convert_temperature
+        )
+    made = tool(description="Convert temperature units", param_metadata={"to_unit": enum})(
+        convert_temperature
+    )
     assert made.schema()["parameters"]["properties"]["to_unit"] == {"type": "string", **enum}
     with pytest.raises(ToolParameterError, match="'to_unit'"):
         made.validate({"value": 1, "from_unit": "kelvin", "to_unit": "réaumur"})
@@ -57,7 +85,10 @@ def test_parameter_without_a_hint_is_a_string():
     def add(a, b):
         return str(a + b)
 
-    assert add.schema()["parameters"]["properties"] == {"a": {"type": "string"}, "b": {"type": "string"}}
+    assert add.schema()["parameters"]["properties"] == {
+        "a": {"type": "string"},
+        "b": {"type": "string"},
+    }
     assert add.execute({"a": "1", "b": "2"}) == "12"
 
 
@@ -66,7 +97,10 @@ def test_decorator_is_a_call_with_the_same_result():
     options = {
         "name": "web_search",
         "description": "Search the web",
-        "param_metadata": {"query": {"description": "Search terms"}, "limit": {"description": "Max results"}},
+        "param_metadata": {
+            "query": {"description": "Search terms"},
+            "limit": {"description": "Max results"},
+        },
         "terminal": True,
         "screen_output": True,
         "requires_approval": True,
@@ -86,11 +120,21 @@ def test_decorator_is_a_call_with_the_same_result():
     assert (made.name, made.description) == ("web_search", "Search the web")
     assert made.schema() == decorated.schema()
     properties = made.schema()["parameters"]["properties"]
-    assert [properties[each]["description"] for each in ("query", "limit")] == ["Search terms", "Max results"]
+    assert [properties[each]["description"] for each in ("query", "limit")] == [
+        "Search terms",
+        "Max results",
+    ]
     assert made.schema()["parameters"]["required"] == ["query"]
     for each in (made, decorated):
-        assert (each.terminal, each.screen_output, each.requires_approval, each.streaming) == (True, True, True, False)
-    assert not any((tool(search).terminal, tool(search).screen_output, tool(search).requires_approval))
+        assert (each.terminal, each.screen_output, each.requires_approval, each.streaming) == (
+            True,
+            True,
+            True,
+            False,
+        )
+    assert not any(
+        (tool(search).terminal, tool(search).screen_output, tool(search).requires_approval)
+    )
 
 
 async def soon() -> str:
@@ -124,10 +168,14 @@ def test_async_functions_and_async_generators_are_async(function, is_async, said
         assert made.execute({}) == said
 
 
-WORDS = [(word, True) for word in ("true", "1", "yes", "on")] + [(word, False) for word in ("false", "0", "no", "off")]
+WORDS = [(word, True) for word in ("true", "1", "yes", "on")] + [
+    (word, False) for word in ("false", "0", "no", "off")
+]
 
 
-@pytest.mark.parametrize(("hint", "sent", "got"), [(int, "42", 42), (float, "1.5", 1.5), *((bool, *w) for w in WORDS)])
+@pytest.mark.parametrize(
+    ("hint", "sent", "got"), [(int, "42", 42), (float, "1.5", 1.5), *((bool, *w) for w in WORDS)]
+)
 def test_text_is_converted_to_the_parameters_type(hint, sent, got):
     """Every conversion of the page works in any letter case, with hints and with a JSON Schema."""
     typed = Tool("t", "t", [ToolParameter("x", hint)], lambda x: x)
@@ -137,7 +185,9 @@ def test_text_is_converted_to_the_parameters_type(hint, sent, got):
             assert (read, type(read)) == (got, hint)
 
 
-@pytest.mark.parametrize(("hint", "sent"), [(int, "forty"), (int, "4.2"), (float, "1.x"), (bool, "maybe"), (bool, "")])
+@pytest.mark.parametrize(
+    ("hint", "sent"), [(int, "forty"), (int, "4.2"), (float, "1.x"), (bool, "maybe"), (bool, "")]
+)
 def test_text_that_cannot_be_converted_is_refused(hint, sent):
     """The error shows the value that was sent."""
     typed = Tool("t", "t", [ToolParameter("x", hint)], lambda x: x)
@@ -149,7 +199,13 @@ def test_text_that_cannot_be_converted_is_refused(hint, sent):
 @pytest.mark.parametrize(
     ("hint", "schema", "sent", "got", "strange"),
     [
-        (Literal["fast", "slow", "auto"], {"type": "string", "enum": ["fast", "slow", "auto"]}, "slow", "slow", "slo"),
+        (
+            Literal["fast", "slow", "auto"],
+            {"type": "string", "enum": ["fast", "slow", "auto"]},
+            "slow",
+            "slow",
+            "slo",
+        ),
         (Literal[1, 2], {"type": "integer", "enum": [1, 2]}, "2", 2, 3),
         (Literal[0.5, 1.5], {"type": "number", "enum": [0.5, 1.5]}, "1.5", 1.5, 2.5),
         (Literal[True], {"type": "boolean", "enum": [True]}, "yes", True, False),

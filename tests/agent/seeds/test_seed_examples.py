@@ -34,8 +34,15 @@ def test_tool_from_its_parts():
         name="get_weather",
         description="Get current weather for a location",
         parameters=[
-            ToolParameter(name="location", param_type=str, description="City name or coordinates", required=True),
-            ToolParameter("units", str, "Temperature units", required=False, enum=["celsius", "fahrenheit"]),
+            ToolParameter(
+                name="location",
+                param_type=str,
+                description="City name or coordinates",
+                required=True,
+            ),
+            ToolParameter(
+                "units", str, "Temperature units", required=False, enum=["celsius", "fahrenheit"]
+            ),
         ],
         function=get_weather,
     )
@@ -61,7 +68,9 @@ def test_tool_from_its_parts():
 
 def test_missing_argument_takes_the_functions_default():
     """The declared parameters have no default, so the function's own applies."""
-    weather = Tool("w", "w", [ToolParameter("units", str, required=False)], lambda units="celsius": units)
+    weather = Tool(
+        "w", "w", [ToolParameter("units", str, required=False)], lambda units="celsius": units
+    )
     assert weather.execute({}) == "celsius"
     assert weather.execute({"units": "kelvin"}) == "kelvin"
 
@@ -101,7 +110,10 @@ class RateLimited(ToolResult):
     ("result", "text"),
     [
         (RateLimited(30), '{"kind": "rate_limited", "retry_after": 30}'),
-        (NotFound(entity="customer", query="acme"), '{"kind": "not_found", "entity": "customer", "query": "acme"}'),
+        (
+            NotFound(entity="customer", query="acme"),
+            '{"kind": "not_found", "entity": "customer", "query": "acme"}',
+        ),
         (
             Ambiguous(entity="customer", query="a", matches=["ada", "al"]),
             '{"kind": "ambiguous", "entity": "customer", "query": "a", "matches": ["ada", "al"]}',
@@ -124,7 +136,9 @@ def test_artifact_has_all_its_fields():
         role="preview",
         retention="30d",
     )
-    assert made == Artifact("https://x.test/q2.png", "image/png", "q2.png", "ab", 3, "preview", "30d")
+    assert made == Artifact(
+        "https://x.test/q2.png", "image/png", "q2.png", "ab", 3, "preview", "30d"
+    )
 
 
 def test_tools_of_two_registries_in_one_agent():
@@ -157,7 +171,9 @@ def test_agent_calls_a_tool():
         """Get current weather for a city."""
         return f"Weather in {location}: 22C, sunny"
 
-    provider = ScriptedProvider([ToolCall("get_weather", {"location": "Paris"}), "It is sunny in Paris."])
+    provider = ScriptedProvider(
+        [ToolCall("get_weather", {"location": "Paris"}), "It is sunny in Paris."]
+    )
     agent = Agent(tools=[get_weather], provider=provider)
     assert agent.run("What is the weather in Paris?").content == "It is sunny in Paris."
     asked, told = provider.requests

@@ -49,7 +49,11 @@ def test_sequential_calls_after_a_terminal_tool_do_not_run():
         ToolCall("present_question", {"question_id": 7}, "2"),
         ToolCall("send", {"to": "b"}, "3"),
     ]
-    agent = Agent([send, present_question], ScriptedProvider([calls]), AgentConfig(parallel_tool_execution=False))
+    agent = Agent(
+        [send, present_question],
+        ScriptedProvider([calls]),
+        AgentConfig(parallel_tool_execution=False),
+    )
     result = agent.run("go")
     assert (ran, result.content, result.stop_reason) == (["a"], "question 7", "terminal")
     assert result.messages[4].content.startswith("Not run: ")
@@ -83,7 +87,9 @@ def test_message_of_a_tool_accepts_its_result():
     assert Message.from_dict(message.to_dict()) == message
 
 
-@pytest.mark.parametrize("value", [("an answer", {"tokens": 3}), (Message(Role.USER, "x"), None), (1, 2, 3)])
+@pytest.mark.parametrize(
+    "value", [("an answer", {"tokens": 3}), (Message(Role.USER, "x"), None), (1, 2, 3)]
+)
 def test_cache_stores_any_tuple(value):
     """Cache Protocol: the signature is `value: Tuple[Any, Any]`."""
     cache = InMemoryCache()
@@ -113,7 +119,11 @@ def test_errors_have_the_texts_of_the_pages():
         await asyncio.Event().wait()
         return ""
 
-    calls = [ToolCall("x", {}, "1"), ToolCall("divide", {"a": 1, "b": 0}, "2"), ToolCall("divide", {"a": 1}, "3")]
+    calls = [
+        ToolCall("x", {}, "1"),
+        ToolCall("divide", {"a": 1, "b": 0}, "2"),
+        ToolCall("divide", {"a": 1}, "3"),
+    ]
     result = Agent([divide], ScriptedProvider([calls, "done"])).run("go")
     unknown, failed, missing = (message.content for message in result.messages[2:5])
     assert "Unknown tool 'x'. Available: ['divide']" in unknown
@@ -143,7 +153,11 @@ def test_provider_may_answer_with_text_and_usage(door):
     async def acomplete(self: Any, **_: Any) -> tuple[str, UsageStats]:
         return "hello", UsageStats(1, 2, 3)
 
-    setattr(Plain, door, acomplete if door == "acomplete" else lambda self, **_: ("hello", UsageStats(1, 2, 3)))
+    setattr(
+        Plain,
+        door,
+        acomplete if door == "acomplete" else lambda self, **_: ("hello", UsageStats(1, 2, 3)),
+    )
     result = Agent([], Plain()).run("go")
     assert (result.content, result.usage.total_tokens) == ("hello", 3)
 
@@ -166,7 +180,12 @@ def test_warning_of_a_failed_compression_names_the_exception(caplog):
         return "row " * 100
 
     config = AgentConfig(
-        tool=ToolConfig(compress_results=True, compress_threshold=10, compress_provider=Broken(), compress_model="m")
+        tool=ToolConfig(
+            compress_results=True,
+            compress_threshold=10,
+            compress_provider=Broken(),
+            compress_model="m",
+        )
     )
     with caplog.at_level(logging.WARNING):
         Agent([dump], ScriptedProvider([ToolCall("dump"), "done"]), config).run("go")
@@ -177,19 +196,26 @@ def test_inferred_parameters_have_an_element_type_and_a_description():
     """Typed Collection Parameters and Schema Inference: both are derived from the hints."""
 
     @tool
-    def process(tags: list[str], scores: list[int], config: dict[str, str], extra: list[str] | None, n: int) -> str:
+    def process(
+        tags: list[str], scores: list[int], config: dict[str, str], extra: list[str] | None, n: int
+    ) -> str:
         """Process."""
         return f"{tags} {scores} {config} {extra} {n}"
 
     assert [each.element_type for each in process.parameters] == [str, int, str, str, None]
-    assert [each.description for each in process.parameters][::4] == ["Parameter 'tags'", "Parameter 'n'"]
+    assert [each.description for each in process.parameters][::4] == [
+        "Parameter 'tags'",
+        "Parameter 'n'",
+    ]
 
 
 def test_values_of_a_literal_are_the_enum_of_its_parameter():
     """Literal Types: "auto-extracted into the enum field of the parameter", also inside Optional."""
 
     @tool
-    def set_mode(mode: Literal["fast", "slow"], level: Literal[1, True] | None, other: Literal["a"] | int = 3) -> str:
+    def set_mode(
+        mode: Literal["fast", "slow"], level: Literal[1, True] | None, other: Literal["a"] | int = 3
+    ) -> str:
         """Set."""
         return f"{mode} {level!r} {other!r}"
 
@@ -242,7 +268,9 @@ def test_tool_is_subscriptable():
     assert list(select([], [present_question])) == [present_question]
 
 
-@pytest.mark.parametrize(("config", "asked"), [(AgentConfig(), ""), (AgentConfig(model="gpt-5-mini"), "gpt-5-mini")])
+@pytest.mark.parametrize(
+    ("config", "asked"), [(AgentConfig(), ""), (AgentConfig(model="gpt-5-mini"), "gpt-5-mini")]
+)
 def test_configured_model_is_requested_although_it_is_the_default(config, asked):
     """AgentConfig.model: a provider's own default counts only if no model was configured."""
 

@@ -58,9 +58,16 @@ def area() -> Tool:
 
 def test_code_and_secrets_are_never_serialized(area):
     """No way of serializing a tool shows its code or its injected arguments."""
-    secret = Tool("t", "t", [], lambda key: key, injected_kwargs={"key": "s3cret"}, config_injector=dict)
+    secret = Tool(
+        "t", "t", [], lambda key: key, injected_kwargs={"key": "s3cret"}, config_injector=dict
+    )
     nested = {"tools": [secret, {"one": (secret,)}]}
-    for told in (json.dumps(secret.model_dump()), repr(secret), as_json(nested), to_json(nested).decode()):
+    for told in (
+        json.dumps(secret.model_dump()),
+        repr(secret),
+        as_json(nested),
+        to_json(nested).decode(),
+    ):
         assert "s3cret" not in told
         assert "lambda" not in told
     with pytest.raises(TypeError, match="cannot be pickled"):
@@ -90,13 +97,19 @@ def test_replace_uses_the_changed_field():
         assert other.execute({"x": 1}) == "3"
         assert other.callable is other.function
     assert dataclasses.replace(made, function=None).function is None
-    of_schema = Tool("t", "t", {"type": "object", "properties": {"x": {"type": "integer"}}}, lambda x: x)
+    of_schema = Tool(
+        "t", "t", {"type": "object", "properties": {"x": {"type": "integer"}}}, lambda x: x
+    )
     assert dataclasses.replace(of_schema, name="u").input_schema == of_schema.input_schema
     other = dataclasses.replace(of_schema, parameters=[ToolParameter("x", str)])
     assert other.validate({"x": "1"}) == {"x": "1"}
-    other = dataclasses.replace(other, parameters={"type": "object", "properties": {"x": {"type": "boolean"}}})
+    other = dataclasses.replace(
+        other, parameters={"type": "object", "properties": {"x": {"type": "boolean"}}}
+    )
     assert other.validate({"x": "yes"}) == {"x": True}
-    assert not dataclasses.replace(dataclasses.replace(made, read_only=True), read_only=False).read_only
+    assert not dataclasses.replace(
+        dataclasses.replace(made, read_only=True), read_only=False
+    ).read_only
 
 
 def test_copy_of_an_async_tool_may_be_sync():
@@ -149,7 +162,12 @@ def test_json_schema_errors_have_the_same_texts(area, params, words):
 def test_unusable_schema_is_an_error_of_the_call():
     """A dangling reference in a server's schema must not end a turn."""
     many = {f"y{number}": {"type": "string"} for number in range(100)}
-    odd = Tool("odd", "o", {"type": "object", "properties": {"x": {"$ref": "#/$defs/nowhere"}, **many}}, lambda x: x)
+    odd = Tool(
+        "odd",
+        "o",
+        {"type": "object", "properties": {"x": {"$ref": "#/$defs/nowhere"}, **many}},
+        lambda x: x,
+    )
     with pytest.raises(ToolParameterError, match="its schema cannot be used") as caught:
         odd.validate({"x": 1})
     assert "PointerToNowhere" in str(caught.value.issue)
@@ -160,18 +178,31 @@ def test_unusable_schema_is_an_error_of_the_call():
 
 def test_null_is_dropped_where_a_schema_forbids_it():
     """Some models send null for an argument they leave out."""
-    note = Tool("n", "n", {"type": "object", "properties": {"a": {"type": "string"}}}, lambda **given: given)
+    note = Tool(
+        "n", "n", {"type": "object", "properties": {"a": {"type": "string"}}}, lambda **given: given
+    )
     assert note.run_raw({"a": None}) == {}
 
 
 def test_names_with_a_namespace_follow_the_seed():
     """All examples of the seed are covered."""
     made = Tool.from_function(multiply, namespace="math_ops")
-    assert (made.name, made.namespace, made.method_name) == ("math_ops-multiply", "math_ops", "multiply")
+    assert (made.name, made.namespace, made.method_name) == (
+        "math_ops-multiply",
+        "math_ops",
+        "multiply",
+    )
     assert made.qualified_name == "math_ops-multiply"
-    assert Tool.from_function(multiply, namespace="math_ops", method_name="mul").name == "math_ops-mul"
+    assert (
+        Tool.from_function(multiply, namespace="math_ops", method_name="mul").name == "math_ops-mul"
+    )
     given = Tool(
-        "math_ops-multiply", "m", callable=multiply, parameters=AREA, namespace="math_ops", method_name="multiply"
+        "math_ops-multiply",
+        "m",
+        callable=multiply,
+        parameters=AREA,
+        namespace="math_ops",
+        method_name="multiply",
     )
     assert given.qualified_name == "math_ops-multiply"
     picked = Tool.from_function(lambda a, b: a, name="multiply")
@@ -206,7 +237,9 @@ def test_from_function_reads_name_description_and_schema():
         """Fetch data from a URL asynchronously."""
         return {"url": url}
 
-    made = Tool.from_function(fetch_data, metadata=ToolMetadata(is_async=False, timeout=5, tags={ToolTag.NETWORK}))
+    made = Tool.from_function(
+        fetch_data, metadata=ToolMetadata(is_async=False, timeout=5, tags={ToolTag.NETWORK})
+    )
     assert made.is_async
     assert made.metadata.is_async
     assert made.metadata.timeout == 5
@@ -217,7 +250,9 @@ def test_from_function_reads_name_description_and_schema():
 
 def test_from_function_detects_that_a_function_is_sync():
     """The page: is_async "is always auto-detected and will override the value in metadata"."""
-    made = Tool.from_function(lambda: "now", name="now", metadata=ToolMetadata(is_async=True, timeout=5))
+    made = Tool.from_function(
+        lambda: "now", name="now", metadata=ToolMetadata(is_async=True, timeout=5)
+    )
     assert not made.is_async
     assert not made.metadata.is_async
     assert made.metadata.timeout == 5
@@ -230,9 +265,19 @@ def test_async_tool_from_a_schema_runs_sync_and_async():
         return {"url": url, "data": "sample"}
 
     schema = {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]}
-    made = Tool(name="fetch_data", description="Fetch", parameters=schema, callable=fetch_data, is_async=True)
+    made = Tool(
+        name="fetch_data",
+        description="Fetch",
+        parameters=schema,
+        callable=fetch_data,
+        is_async=True,
+    )
     assert made.is_async
-    assert made.run_raw({"url": "u"}) == asyncio.run(made.arun_raw({"url": "u"})) == {"url": "u", "data": "sample"}
+    assert (
+        made.run_raw({"url": "u"})
+        == asyncio.run(made.arun_raw({"url": "u"}))
+        == {"url": "u", "data": "sample"}
+    )
 
 
 def test_lambda_needs_a_name():
@@ -270,7 +315,10 @@ def test_run_formats_errors_as_in_the_seed():
         return a / b
 
     with pytest.warns(DeprecationWarning, match="use run_raw"):
-        assert Tool.from_function(divide).run({"a": 10, "b": 0}) == "Error executing divide: division by zero"
+        assert (
+            Tool.from_function(divide).run({"a": 10, "b": 0})
+            == "Error executing divide: division by zero"
+        )
 
 
 def test_timeout_of_a_tool_ends_its_call():
@@ -283,23 +331,31 @@ def test_timeout_of_a_tool_ends_its_call():
     def own() -> str:
         raise TimeoutError("the bank was slow")
 
-    with pytest.raises(ToolExecutionError, match=r"no result within 0\.01 seconds; it may still be running"):
+    with pytest.raises(
+        ToolExecutionError, match=r"no result within 0\.01 seconds; it may still be running"
+    ):
         Tool("f", "f", [], forever, metadata=ToolMetadata(timeout=0.01)).execute({})
     with pytest.raises(ToolExecutionError, match="TimeoutError: the bank was slow"):
         Tool("o", "o", [], own, metadata=ToolMetadata(timeout=60)).execute({})
 
 
-@pytest.mark.parametrize("bad", [{"timeout": 0}, {"timeout": -1}, {"max_result_size": 0}, {"tags": {"nonsense"}}])
+@pytest.mark.parametrize(
+    "bad", [{"timeout": 0}, {"timeout": -1}, {"max_result_size": 0}, {"tags": {"nonsense"}}]
+)
 def test_invalid_metadata_is_refused(bad):
     """The error is raised at definition and shows the value."""
-    with pytest.raises(ValueError, match=repr(next(iter(bad.values())) if "tags" not in bad else "nonsense")):
+    with pytest.raises(
+        ValueError, match=repr(next(iter(bad.values())) if "tags" not in bad else "nonsense")
+    ):
         ToolMetadata(**bad)
 
 
 def test_read_only_and_its_tag_are_equivalent():
     """Each sets the other."""
     assert ToolTag.READ_ONLY in Tool("t", "t", [], lambda: "", read_only=True).metadata.tags
-    assert Tool("t", "t", [], lambda: "", metadata=ToolMetadata(tags={ToolTag.READ_ONLY})).repeatable
+    assert Tool(
+        "t", "t", [], lambda: "", metadata=ToolMetadata(tags={ToolTag.READ_ONLY})
+    ).repeatable
 
 
 def test_parameters_by_name_and_json_type():
@@ -309,7 +365,9 @@ def test_parameters_by_name_and_json_type():
         description="Get current weather information for a city",
         parameters={
             "city": ToolParameter(type="string", description="Name of the city", required=True),
-            "units": ToolParameter(type="string", default="celsius", enum=["celsius", "fahrenheit", "kelvin"]),
+            "units": ToolParameter(
+                type="string", default="celsius", enum=["celsius", "fahrenheit", "kelvin"]
+            ),
             "limit": ToolParameter(type="number", default=30.0),
             "tags": ToolParameter(type="array"),
         },
@@ -320,7 +378,12 @@ def test_parameters_by_name_and_json_type():
         ("limit", "number", False),
         ("tags", "array", False),
     ]
-    assert described.validate({"city": "Paris"}) == {"city": "Paris", "units": "celsius", "limit": 30.0, "tags": None}
+    assert described.validate({"city": "Paris"}) == {
+        "city": "Paris",
+        "units": "celsius",
+        "limit": 30.0,
+        "tags": None,
+    }
     assert described.schema()["parameters"]["required"] == ["city"]
     assert described.schema()["parameters"]["properties"]["city"] == {
         "type": "string",
@@ -350,7 +413,11 @@ def test_parameters_by_name_and_json_type():
 )
 def test_each_json_type_accepts_its_own_values(kind, values, strange):
     """xaibo's table of types is used with its examples."""
-    made = Tool(name="t", description="t", parameters={"x": ToolParameter(type=kind, description="X", required=True)})
+    made = Tool(
+        name="t",
+        description="t",
+        parameters={"x": ToolParameter(type=kind, description="X", required=True)},
+    )
     assert made.schema()["parameters"]["properties"]["x"]["type"] == kind
     for value in values:
         read = made.validate({"x": value})["x"]
@@ -368,7 +435,9 @@ def test_tool_without_a_function_cannot_run():
 
 def test_errors_have_structured_fields():
     """The seeds construct them this way, and programs read the fields."""
-    made = ToolValidationError(tool_name="t", param_name="x", issue="Missing required parameter", suggestion="Give x")
+    made = ToolValidationError(
+        tool_name="t", param_name="x", issue="Missing required parameter", suggestion="Give x"
+    )
     for line in (
         "Tool Validation Error: 't'",
         "Parameter: x",
@@ -396,7 +465,9 @@ class Greeter:
 
 def test_partials_and_instances_are_valid_functions():
     """Bound arguments are not in the schema; an async `__call__` is awaited."""
-    made = Tool.from_function(functools.partial(multiply, b=3), name="triple", injected_kwargs={"b": 3})
+    made = Tool.from_function(
+        functools.partial(multiply, b=3), name="triple", injected_kwargs={"b": 3}
+    )
     assert made.execute({"a": "2"}) == "6.0"
     greet = Tool.from_function(Greeter(), description="Greet")
     assert greet.name == "Greeter"
@@ -448,7 +519,10 @@ def test_metadata_of_unknown_parameters_is_refused():
 def doubling(levels: int) -> dict:
     """Return a short schema that expands to two to the power of `levels` definitions."""
     definitions = {
-        f"L{n}": {"type": "object", "properties": {side: {"$ref": f"#/$defs/L{n + 1}"} for side in ("a", "b")}}
+        f"L{n}": {
+            "type": "object",
+            "properties": {side: {"$ref": f"#/$defs/L{n + 1}"} for side in ("a", "b")},
+        }
         for n in range(levels)
     }
     definitions[f"L{levels}"] = {"type": "string"}
@@ -472,7 +546,12 @@ def test_invalid_schema_is_refused_at_definition(properties):
 
 def test_boolean_schemas_are_valid():
     """JSON Schema allows true for any value and false for none."""
-    made = Tool("t", "t", {"type": "object", "properties": {"any": True, "none": False}}, lambda **given: given)
+    made = Tool(
+        "t",
+        "t",
+        {"type": "object", "properties": {"any": True, "none": False}},
+        lambda **given: given,
+    )
     assert made.run_raw({"any": [1]}) == {"any": [1]}
     with pytest.raises(ToolParameterError):
         made.validate({"none": 1})
@@ -480,6 +559,11 @@ def test_boolean_schemas_are_valid():
 
 def test_references_are_never_fetched():
     """Fetching would send a request chosen by the schema's author from inside the network."""
-    made = Tool("t", "t", {"type": "object", "properties": {"x": {"$ref": "http://127.0.0.1:9/secret"}}}, lambda x: x)
+    made = Tool(
+        "t",
+        "t",
+        {"type": "object", "properties": {"x": {"$ref": "http://127.0.0.1:9/secret"}}},
+        lambda x: x,
+    )
     with pytest.raises(ToolParameterError, match="Unresolvable"):
         made.validate({"x": 1})

@@ -74,7 +74,11 @@ def test_any_cell_is_a_number_or_none(cell: str):
     assert amount is None or amount.number.is_finite()
 
 
-@given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**20), max_value=10**20, places=4))
+@given(
+    st.decimals(
+        allow_nan=False, allow_infinity=False, min_value=-(10**20), max_value=10**20, places=4
+    )
+)
 def test_what_is_shown_reads_back_to_fifteen_digits(value: Decimal):
     """Whole numbers in full."""
     back = Decimal(format_number(value))

@@ -53,7 +53,10 @@ def ticks(values: list[float], *, years: bool = False) -> list[str]:
 
 def test_a_legend_names_every_series():
     """Also one whose name begins with an underscore, which matplotlib may hide."""
-    assert [text.get_text() for text in legend_of(["_hidden", r"\$x\$"]).get_texts()] == ["_hidden", r"\$x\$"]
+    assert [text.get_text() for text in legend_of(["_hidden", r"\$x\$"]).get_texts()] == [
+        "_hidden",
+        r"\$x\$",
+    ]
 
 
 def test_a_legend_has_as_many_columns_as_fit():
@@ -62,7 +65,10 @@ def test_a_legend_has_as_many_columns_as_fit():
     assert legend_of(["x" * 30] * 4)._ncols == 2
     wide = legend_of(["W" * 60] * 3, pie=True)
     assert (wide._ncols, wide.get_texts()[0].get_text().count("\n")) == (1, 1)
-    assert (wide._outside_loc, legend_of(["Rent: 5 (50%)"], pie=True)._outside_loc) == ("lower", "right")
+    assert (wide._outside_loc, legend_of(["Rent: 5 (50%)"], pie=True)._outside_loc) == (
+        "lower",
+        "right",
+    )
 
 
 def test_numbers_stand_over_bars_that_are_wide_enough():

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import Tool, ToolParameterError
-from sayso.agent.toolbox.dates import MAX_SHIFT, convert_time_zone, current_time, date_difference, shift_date
+from sayso.agent.toolbox.dates import (
+    MAX_SHIFT,
+    convert_time_zone,
+    current_time,
+    date_difference,
+    shift_date,
+)
 from tests.agent.toolbox.words import said
 
 
@@ -105,21 +111,30 @@ def test_days_and_working_days_are_counted_exactly(first: date, last: date):
     assert f"{abs((last - first).days)} day" in told
     if abs((last - first).days) < 1000:
         early = min(first, last)
-        working = sum((early + timedelta(days=day)).weekday() < 5 for day in range(abs((last - first).days)))
+        working = sum(
+            (early + timedelta(days=day)).weekday() < 5 for day in range(abs((last - first).days))
+        )
         assert f"; {working} Monday to Friday" in told
 
 
 def test_the_time_is_told_in_the_users_own_zone():
     """SAYSO_TIMEZONE, unless a zone is named."""
-    assert current_time(_clock=noon) == "Sunday 2026-11-22 13:00+01:00 (Europe/Berlin), week 47, day 326 of the year"
-    assert current_time("tokyo", _clock=noon).startswith("Sunday 2026-11-22 21:00+09:00 (Asia/Tokyo)")
+    assert (
+        current_time(_clock=noon)
+        == "Sunday 2026-11-22 13:00+01:00 (Europe/Berlin), week 47, day 326 of the year"
+    )
+    assert current_time("tokyo", _clock=noon).startswith(
+        "Sunday 2026-11-22 21:00+09:00 (Asia/Tokyo)"
+    )
     assert current_time("+05:30", _clock=noon).startswith("Sunday 2026-11-22 17:30+05:30,")
 
 
 def test_without_a_setting_the_servers_zone_counts(monkeypatch: pytest.MonkeyPatch):
     """As docs/reference/yaml.md says."""
     monkeypatch.delenv("SAYSO_TIMEZONE")
-    assert current_time(_clock=noon).startswith(f"Sunday {noon().astimezone().isoformat(sep=' ', timespec='minutes')}")
+    assert current_time(_clock=noon).startswith(
+        f"Sunday {noon().astimezone().isoformat(sep=' ', timespec='minutes')}"
+    )
 
 
 def test_a_setting_that_names_no_zone_is_said(monkeypatch: pytest.MonkeyPatch):
@@ -164,6 +179,7 @@ def test_a_time_is_told_on_another_clock():
     """From our own zone, or from one that is named."""
     told = convert_time_zone("2026-12-24T18:00", "America/New_York")
     assert (
-        told == "Thursday 2026-12-24 18:00+01:00 (Europe/Berlin) = Thursday 2026-12-24 12:00-05:00 (America/New_York)"
+        told
+        == "Thursday 2026-12-24 18:00+01:00 (Europe/Berlin) = Thursday 2026-12-24 12:00-05:00 (America/New_York)"
     )
     assert convert_time_zone("2026-12-24T18:00", "UTC", "Tokyo").endswith("09:00+00:00 (UTC)")

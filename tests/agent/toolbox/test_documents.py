@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from sayso.agent import Artifact, ToolExecutionError, ToolParameterError
 from sayso.agent.toolbox import documents as pdf
-from sayso.agent.toolbox.documents import MAX_PDF_CHARS, _parse, _story, filename, make_csv, make_pdf
+from sayso.agent.toolbox.documents import (
+    MAX_PDF_CHARS,
+    _parse,
+    _story,
+    filename,
+    make_csv,
+    make_pdf,
+)
 from sayso.agent.tools.context import collect_artifacts
 from tests.agent.toolbox.words import said
 
@@ -105,7 +112,10 @@ def test_what_fits_on_no_page_is_told_in_words(monkeypatch: pytest.MonkeyPatch):
     [
         ("Run:\n\n- ```\n  make deploy\n  ```\n", ["Run:", "•", "make deploy"]),
         ("- - inner a\n  - inner b", ["•", "• inner a", "• inner b"]),
-        ("1. first\n2. > one\n   >\n   > two\n3. third", ["1. first", "2.", "one", "two", "3. third"]),
+        (
+            "1. first\n2. > one\n   >\n   > two\n3. third",
+            ["1. first", "2.", "one", "two", "3. third"],
+        ),
         ("- a\n-\n- c", ["• a", "•", "• c"]),
         ("- a\n\n  b\n- c", ["• a", "b", "• c"]),
         ("7. # Head", ["7.", "Head"]),
@@ -143,15 +153,18 @@ def test_no_file_and_no_address_is_opened(monkeypatch: pytest.MonkeyPatch):
     text = "![x](file:///etc/passwd) <img src='http://127.0.0.1/'/> [a](file:///etc/passwd) [b](javascript:x) [c](/x) [d](https://e.com)"
     file, _ = made("t", text)
     assert re.findall(rb"/URI \((.*?)\)", file.data or b"") == [b"https://e.com"]
-    assert b"/Image" not in (file.data or b"").replace(b"/ImageB", b"").replace(b"/ImageC", b"").replace(
-        b"/ImageI", b""
-    )
+    assert b"/Image" not in (file.data or b"").replace(b"/ImageB", b"").replace(
+        b"/ImageC", b""
+    ).replace(b"/ImageI", b"")
 
 
 @pytest.mark.parametrize("text", ["漢字", "مرحبا", "שלום", "हिन्दी", "Mixed 日本 text"])
 def test_letters_that_cannot_be_set_are_told_and_nothing_is_made(text: str):
     """Else the page would show boxes, or letters in the wrong order."""
-    with collect_artifacts() as files, pytest.raises(ToolExecutionError, match="no PDF was made: it cannot set"):
+    with (
+        collect_artifacts() as files,
+        pytest.raises(ToolExecutionError, match="no PDF was made: it cannot set"),
+    ):
         make_pdf.execute({"title": "t", "text": text})
     assert files == []
 
@@ -190,7 +203,9 @@ def test_a_report_is_set_with_its_font_in_it():
 
 def test_long_texts_take_several_pages():
     """And it is told how many."""
-    assert "(6 pages)" in made("t", "Lorem ipsum dolor sit amet, consetetur sadipscing.\n\n" * 180)[1]
+    assert (
+        "(6 pages)" in made("t", "Lorem ipsum dolor sit amet, consetetur sadipscing.\n\n" * 180)[1]
+    )
 
 
 def test_documents_made_at_once_do_not_mix():
@@ -198,12 +213,22 @@ def test_documents_made_at_once_do_not_mix():
     alone = {number: made("t", f"**{number}** *{number}*\n\n" * 50)[0].data for number in range(4)}
     with ThreadPoolExecutor(4) as pool:
         together = pool.map(
-            lambda number: (number, made("t", f"**{number}** *{number}*\n\n" * 50)[0].data), [*range(4)] * 2
+            lambda number: (number, made("t", f"**{number}** *{number}*\n\n" * 50)[0].data),
+            [*range(4)] * 2,
         )
     assert all(alone[number] == data for number, data in together)
 
 
-FORMULAS = ["=1+1", "=cmd|' /C calc'!A0", "+SUM(1)", "-1+1", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://x","y")']
+FORMULAS = [
+    "=1+1",
+    "=cmd|' /C calc'!A0",
+    "+SUM(1)",
+    "-1+1",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    '=HYPERLINK("http://x","y")',
+]
 
 
 @pytest.mark.parametrize("formula", FORMULAS)
@@ -232,7 +257,11 @@ def test_other_cells_stay_what_they_are(cell: object, read: str):
 
 @given(
     st.lists(
-        st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20), min_size=2, max_size=2),
+        st.lists(
+            st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20),
+            min_size=2,
+            max_size=2,
+        ),
         max_size=5,
     )
 )

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from sayso.agent import Tool, ToolExecutionError
 from sayso.agent.toolbox import files as folder
 from sayso.agent.toolbox import open_toolbox
-from sayso.agent.toolbox.files import MAX_FILE_BYTES, MAX_LISTED, MAX_MATCHES, MAX_READ_CHARS, Folder
+from sayso.agent.toolbox.files import (
+    MAX_FILE_BYTES,
+    MAX_LISTED,
+    MAX_MATCHES,
+    MAX_READ_CHARS,
+    Folder,
+)
 from tests.agent.toolbox.words import said
 
 
@@ -58,7 +64,21 @@ def test_no_name_leads_out_of_the_folder(name: str, root: Path):
 @given(
     st.lists(
         st.sampled_from(
-            ["..", ".", "/", "\\", "secret.txt", "files", "reports", "notes.txt", "~", "\0", " ", "%2e", "link"]
+            [
+                "..",
+                ".",
+                "/",
+                "\\",
+                "secret.txt",
+                "files",
+                "reports",
+                "notes.txt",
+                "~",
+                "\0",
+                " ",
+                "%2e",
+                "link",
+            ]
         ),
         max_size=8,
     )
@@ -163,14 +183,19 @@ def test_tables_read_the_files_of_the_folder(root: Path, tools: dict[str, Tool])
     (root / "data.json").write_text('{"items": [{"n": 1}, {"n": 2}]}')
     asked = {"file": "reports/may.csv", "measures": [{"function": "sum", "column": "amount"}]}
     assert tools["query_csv_file"].execute(asked).endswith("sum(amount)\n5")
-    assert tools["query_json_file"].execute({"file": "data.json", "expression": "items[].n"}) == "[1, 2]"
+    assert (
+        tools["query_json_file"].execute({"file": "data.json", "expression": "items[].n"})
+        == "[1, 2]"
+    )
     with pytest.raises(ToolExecutionError, match="not a name here"):
         tools["query_csv_file"].execute({"file": "../secret.txt"})
 
 
 def test_long_lines_and_many_hits_are_cut(root: Path, tools: dict[str, Tool]):
     """And it is said."""
-    (root / "long.txt").write_text("x" * 100_000 + " needle " + "y" * 100_000 + "\n" + "needle\n" * 100)
+    (root / "long.txt").write_text(
+        "x" * 100_000 + " needle " + "y" * 100_000 + "\n" + "needle\n" * 100
+    )
     found = tools["search_files"].execute({"words": "needle"}).splitlines()
     assert len(found) == MAX_MATCHES + 1
     assert max(map(len, found)) < 300
@@ -179,7 +204,10 @@ def test_long_lines_and_many_hits_are_cut(root: Path, tools: dict[str, Tool]):
 
 @pytest.mark.parametrize(
     ("asked", "words"),
-    [({"file": "no.txt"}, "list_files shows"), ({"file": "notes.txt", "first_line": 9}, "has 3 lines")],
+    [
+        ({"file": "no.txt"}, "list_files shows"),
+        ({"file": "notes.txt", "first_line": 9}, "has 3 lines"),
+    ],
 )
 def test_a_mistake_is_told_with_its_cure(asked: dict, words: str, tools: dict[str, Tool]):
     """The model corrects itself from it."""

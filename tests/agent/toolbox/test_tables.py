@@ -20,7 +20,9 @@ from sayso.agent.toolbox.tables import (
 from tests.agent.toolbox.words import said
 
 SALES = "name;amount;city\nAda;1.200,50 €;Köln\nBob;12,5;Rom\nCyd;n/a;Rom\n\nDan;;Oslo\n"
-PEOPLE = json.dumps({"people": [{"name": f"n{number}", "age": number % 90} for number in range(3000)]})
+PEOPLE = json.dumps(
+    {"people": [{"name": f"n{number}", "age": number % 90} for number in range(3000)]}
+)
 
 
 def asked(text: str = SALES, **question: object) -> str:
@@ -44,7 +46,13 @@ def test_an_expression_that_multiplies_its_value_is_stopped(expression: str):
 
 @pytest.mark.parametrize(
     "expression",
-    ["[" * 290, "!" * 290 + "@", "(" * 140 + "@" + ")" * 140, "`" + "[" * 140 + "]" * 140 + "`", "@" + "[]" * 140],
+    [
+        "[" * 290,
+        "!" * 290 + "@",
+        "(" * 140 + "@" + ")" * 140,
+        "`" + "[" * 140 + "]" * 140 + "`",
+        "@" + "[]" * 140,
+    ],
 )
 def test_a_nested_expression_is_answered_or_refused_in_words(expression: str):
     """However deep it is."""
@@ -84,7 +92,18 @@ def test_any_expression_is_answered_or_refused_in_words(expression: str):
 @given(
     st.lists(
         st.sampled_from(
-            [*"@[]{}()&|!`'\".,:*?<=>", "a", "people", "name", "0", "-1", "sum(", "sort_by(", "length(", "`1`"]
+            [
+                *"@[]{}()&|!`'\".,:*?<=>",
+                "a",
+                "people",
+                "name",
+                "0",
+                "-1",
+                "sum(",
+                "sort_by(",
+                "length(",
+                "`1`",
+            ]
         ),
         max_size=30,
     )
@@ -96,7 +115,8 @@ def test_anything_like_an_expression_is_answered_or_refused(parts: list[str]):
 
 
 @pytest.mark.parametrize(
-    "text", ["," * 100_000, "a\n" * 60_000, "a\n" + '"' + "x" * 150_000, "\n" * 99_999, "x" * 150_000]
+    "text",
+    ["," * 100_000, "a\n" * 60_000, "a\n" + '"' + "x" * 150_000, "\n" * 99_999, "x" * 150_000],
 )
 def test_a_table_that_is_too_large_is_refused(text: str):
     """In rows, in columns, in one cell; or has no columns."""
@@ -152,7 +172,9 @@ def test_rows_are_kept_as_asked(condition: dict, names: list[str]):
 
 def test_sums_are_exact_and_say_what_they_leave_out():
     """A cell that is no number is counted, not guessed at."""
-    told = query_csv.execute({"csv_text": SALES, "measures": [{"function": "sum", "column": "amount"}]})
+    told = query_csv.execute(
+        {"csv_text": SALES, "measures": [{"function": "sum", "column": "amount"}]}
+    )
     assert told.endswith("sum(amount)\n1213")
     assert "1 cells of 'amount' are no numbers" in told
     assert asked("x\n" + "0.1\n" * 10, measures=[{"function": "sum", "column": "x"}]) == "sum(x)\n1"
@@ -160,18 +182,35 @@ def test_sums_are_exact_and_say_what_they_leave_out():
 
 def test_groups_are_counted_summed_and_sorted():
     """One row for each value, the largest first."""
-    measures = [{"function": "count"}, {"function": "sum", "column": "amount"}, {"function": "max", "column": "amount"}]
-    rows = asked(group_by=["city"], measures=measures, sort_by="sum(amount)", descending=True).splitlines()
-    assert rows == ["city,count,sum(amount),max(amount)", "Köln,1,1200.5,1200.5", "Rom,2,12.5,12.5", "Oslo,1,0,"]
+    measures = [
+        {"function": "count"},
+        {"function": "sum", "column": "amount"},
+        {"function": "max", "column": "amount"},
+    ]
+    rows = asked(
+        group_by=["city"], measures=measures, sort_by="sum(amount)", descending=True
+    ).splitlines()
+    assert rows == [
+        "city,count,sum(amount),max(amount)",
+        "Köln,1,1200.5,1200.5",
+        "Rom,2,12.5,12.5",
+        "Oslo,1,0,",
+    ]
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-(10**9), 10**9)), min_size=1, max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(-(10**9), 10**9)), min_size=1, max_size=40
+    )
+)
 def test_group_sums_agree_with_python(rows: list[tuple[str, int]]):
     """For any table."""
     text = "key,value\n" + "".join(f"{key},{value}\n" for key, value in rows)
     told = asked(text, group_by=["key"], measures=[{"function": "sum", "column": "value"}])
     sums = {key: sum(value for other, value in rows if other == key) for key, _ in rows}
-    assert dict(line.split(",") for line in told.splitlines()[1:]) == {key: str(total) for key, total in sums.items()}
+    assert dict(line.split(",") for line in told.splitlines()[1:]) == {
+        key: str(total) for key, total in sums.items()
+    }
 
 
 def test_rows_are_sorted_by_size_and_then_by_letters():
@@ -195,7 +234,12 @@ def test_a_mistake_in_a_question_is_told_with_its_cure(question: dict, words: st
 
 @pytest.mark.parametrize(
     "question",
-    [{"where": [{"column": "a", "operator": "~"}]}, {"limit": 0}, {"limit": 10**9}, {"where": [{"column": "a"}] * 11}],
+    [
+        {"where": [{"column": "a", "operator": "~"}]},
+        {"limit": 0},
+        {"limit": 10**9},
+        {"where": [{"column": "a"}] * 11},
+    ],
 )
 def test_a_question_beyond_its_bounds_is_refused_by_its_schema(question: dict):
     """Before anything is read."""
@@ -220,7 +264,10 @@ def test_json_is_asked_in_jmespath(expression: str, found: str):
 
 def test_an_expression_that_finds_nothing_is_told_what_there_is():
     """So that the next one fits."""
-    assert query_json(PEOPLE, "nope") == "null: nothing is there. The JSON is an object with the keys ['people']."
+    assert (
+        query_json(PEOPLE, "nope")
+        == "null: nothing is there. The JSON is an object with the keys ['people']."
+    )
     with pytest.raises(ValueError, match=r"Unknown function.*keys \['people'\]"):
         query_json(PEOPLE, "group_by(people, &age)")
 
@@ -258,16 +305,28 @@ def test_only_what_is_the_same_is_equal(condition: dict, ids: list[str]):
 
 def test_a_decimal_comma_after_a_zero_groups_nothing():
     """0,125 is an eighth."""
-    assert asked("rate;x\n0,125;1\n0,5;2\n", measures=[{"function": "sum", "column": "rate"}]) == "sum(rate)\n0.625"
+    assert (
+        asked("rate;x\n0,125;1\n0,5;2\n", measures=[{"function": "sum", "column": "rate"}])
+        == "sum(rate)\n0.625"
+    )
 
 
 def test_sums_of_mixed_currencies_say_so():
     """Of one row, of one group or of one currency they are right."""
-    text, measures = "who,paid\na,5 USD\na,8 EUR\nb,€3\nb,1\n", [{"function": "sum", "column": "paid"}]
-    assert "Careful: 'paid' mixes EUR, USD" in query_csv.execute({"csv_text": text, "measures": measures})
+    text, measures = (
+        "who,paid\na,5 USD\na,8 EUR\nb,€3\nb,1\n",
+        [{"function": "sum", "column": "paid"}],
+    )
+    assert "Careful: 'paid' mixes EUR, USD" in query_csv.execute(
+        {"csv_text": text, "measures": measures}
+    )
     only_b = [{"column": "who", "value": "b"}]
-    assert "mixes" not in query_csv.execute({"csv_text": text, "measures": measures, "where": only_b})
-    assert "mixes" not in query_csv.execute({"csv_text": text, "measures": measures, "group_by": ["paid"]})
+    assert "mixes" not in query_csv.execute(
+        {"csv_text": text, "measures": measures, "where": only_b}
+    )
+    assert "mixes" not in query_csv.execute(
+        {"csv_text": text, "measures": measures, "group_by": ["paid"]}
+    )
 
 
 @pytest.mark.parametrize(

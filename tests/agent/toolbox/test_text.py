@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import ToolParameterError
-from sayso.agent.toolbox.text import MAX_TEXT_CHARS, change_text, compare_texts, encode_text, find_in_text, text_stats
+from sayso.agent.toolbox.text import (
+    MAX_TEXT_CHARS,
+    change_text,
+    compare_texts,
+    encode_text,
+    find_in_text,
+    text_stats,
+)
 from tests.agent.toolbox.words import said
 
 CHANGES = change_text.schema()["parameters"]["properties"]["change"]["enum"]
@@ -44,7 +51,11 @@ def test_words_to_find_are_never_a_pattern():
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"text": "x" * (MAX_TEXT_CHARS + 1), "words": "x"}, {"text": "x", "words": "x" * 201}, {"text": "x", "words": ""}],
+    [
+        {"text": "x" * (MAX_TEXT_CHARS + 1), "words": "x"},
+        {"text": "x", "words": "x" * 201},
+        {"text": "x", "words": ""},
+    ],
 )
 def test_a_text_beyond_its_bounds_is_refused_by_its_schema(arguments: dict):
     """Before anything is read."""
@@ -71,7 +82,10 @@ def test_any_text_is_coded_or_refused_in_words(text: str, how: str):
     assert not told.startswith("refused: ") or f"cannot {how}" in told
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200), st.sampled_from(["base64", "url"]))
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=200),
+    st.sampled_from(["base64", "url"]),
+)
 def test_what_is_encoded_decodes_to_itself(text: str, code: str):
     """Both codes."""
     assert encode_text(encode_text(text, f"{code} encode"), f"{code} decode") == text
@@ -81,14 +95,18 @@ def test_what_is_encoded_decodes_to_itself(text: str, code: str):
 def test_places_are_counted_as_python_counts_them(text: str, words: str):
     """Without overlaps."""
     told = find_in_text(text, words)
-    assert {0: "not at all", 1: "once", 2: "twice"}.get(text.count(words), f"{text.count(words)} times") in told
+    assert {0: "not at all", 1: "once", 2: "twice"}.get(
+        text.count(words), f"{text.count(words)} times"
+    ) in told
 
 
 def test_letters_are_counted():
     """The question every model gets wrong."""
     told = find_in_text("strawberry", "r")
     assert told.startswith("'r' is there 3 times.\n- at character 3: ")
-    assert find_in_text("Cat concatenate", "cat", whole_words=True).startswith("'cat' is there once")
+    assert find_in_text("Cat concatenate", "cat", whole_words=True).startswith(
+        "'cat' is there once"
+    )
     assert find_in_text("Cat cat", "cat", match_case=True).startswith("'cat' is there once")
 
 
@@ -119,7 +137,10 @@ def test_a_text_is_changed_as_asked(change: str, changed: str):
 
 def test_two_texts_are_compared_by_lines():
     """What went and what came."""
-    assert compare_texts("a\nb\nc", "a\nB\nc") == "1 lines removed, 1 added:\n@@ -1,3 +1,3 @@\n a\n-b\n+B\n c"
+    assert (
+        compare_texts("a\nb\nc", "a\nB\nc")
+        == "1 lines removed, 1 added:\n@@ -1,3 +1,3 @@\n a\n-b\n+B\n c"
+    )
     assert compare_texts("a", "a") == "The two texts are the same."
     assert "only in how their lines end" in compare_texts("a\r\nb", "a\nb")
 

@@ -15,7 +15,10 @@ from sayso.agent.toolbox import FAMILIES, open_toolbox
 from sayso.agent.tools.loading import load_tools
 from sayso.channels.markdown import plain
 
-READING = {"files": ["list_files", "read_file", "search_files"], "tables": ["query_csv_file", "query_json_file"]}
+READING = {
+    "files": ["list_files", "read_file", "search_files"],
+    "tables": ["query_csv_file", "query_json_file"],
+}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +37,9 @@ READING = {"files": ["list_files", "read_file", "search_files"], "tables": ["que
         (["web"], {"hosts": [""]}, "is not a host name"),
     ],
 )
-def test_what_cannot_be_opened_is_said_with_its_cure(names: list[str] | str, settings: dict, words: str):
+def test_what_cannot_be_opened_is_said_with_its_cure(
+    names: list[str] | str, settings: dict, words: str
+):
     """A mistake in a setting is found when the program starts."""
     with pytest.raises(ToolLoadError, match=words):
         open_toolbox(names, **settings)
@@ -51,13 +56,16 @@ def test_what_cannot_be_opened_is_said_with_its_cure(names: list[str] | str, set
         ("web", "lxml"),
     ],
 )
-def test_a_missing_library_is_named_with_its_cure(family: str, library: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_library_is_named_with_its_cure(
+    family: str, library: str, monkeypatch: pytest.MonkeyPatch
+):
     """When the family is opened, not in front of a user."""
     found = importlib.util.find_spec
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == library else found(name))
     monkeypatch.delitem(sys.modules, f"sayso.agent.toolbox.{family}", raising=False)
     with pytest.raises(
-        ToolLoadError, match=rf"needs {library}, which the extra 'toolbox' brings: pip install .*'(python-)?{library}>="
+        ToolLoadError,
+        match=rf"needs {library}, which the extra 'toolbox' brings: pip install .*'(python-)?{library}>=",
     ):
         open_toolbox([family])
 
@@ -101,7 +109,9 @@ def test_files_are_read_only_where_a_folder_is_named(tmp_path: Path):
     """Without one there is no tool that could."""
     bare = {tool.name for tool in open_toolbox(set(FAMILIES) - {"files"})}
     assert not bare & {*READING["files"], *READING["tables"]}
-    assert {tool.name for tool in open_toolbox(["tables"], folder=tmp_path)} >= set(READING["tables"])
+    assert {tool.name for tool in open_toolbox(["tables"], folder=tmp_path)} >= set(
+        READING["tables"]
+    )
 
 
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"files"}))
@@ -122,7 +132,9 @@ def test_opening_imports_no_library():
 
     async def printed() -> bytes:
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=pipe, cwd=root)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, stdout=pipe, cwd=root
+        )
         return (await process.communicate())[0]
 
     assert asyncio.run(printed()).decode().strip() == "set()"
@@ -133,7 +145,10 @@ def test_the_offline_model_finds_some_by_their_words():
     agent = Agent(open_toolbox(["calculator", "units", "text"]))
     assert plain(agent.run("/calculate 2+3*4").content) == "2+3*4 = 14"
     assert agent.run('calculate "15% of 80"').content == "15% of 80 = 12"
-    assert agent.run("/convert_units amount=5 from_unit=miles to_unit=km").content == "5 miles = 8.04672 km"
+    assert (
+        agent.run("/convert_units amount=5 from_unit=miles to_unit=km").content
+        == "5 miles = 8.04672 km"
+    )
     assert "2 words" in agent.run('text stats "hello world"').content
 
 

@@ -33,7 +33,26 @@ def test_any_text_is_a_unit_or_refused_in_words(unit: str):
 
 @given(
     st.lists(
-        st.sampled_from(["m", "km", "s", "°C", "K", "dB", "degF", "/", "*", "^", "2", "per", " ", "%", "kilo", "-1"]),
+        st.sampled_from(
+            [
+                "m",
+                "km",
+                "s",
+                "°C",
+                "K",
+                "dB",
+                "degF",
+                "/",
+                "*",
+                "^",
+                "2",
+                "per",
+                " ",
+                "%",
+                "kilo",
+                "-1",
+            ]
+        ),
         max_size=8,
     )
 )
@@ -68,7 +87,9 @@ def test_amounts_have_an_end(amount: float):
         (3000, "rpm", "rad/s", "314.159265358979"),
     ],
 )  # fmt: skip
-def test_conversions_are_those_of_the_tables(amount: float, from_unit: str, to_unit: str, value: str):
+def test_conversions_are_those_of_the_tables(
+    amount: float, from_unit: str, to_unit: str, value: str
+):
     """In Decimal, to fifteen digits."""
     assert convert_units(amount, from_unit, to_unit).endswith(f" = {value} {to_unit}")
 
@@ -96,7 +117,9 @@ def test_there_and_back_is_the_same(amount: float):
     )
 
 
-@pytest.mark.parametrize(("amount", "unit"), [(-300, "C"), (-500, "fahrenheit"), (-500, "kelvin"), (-1, "K")])
+@pytest.mark.parametrize(
+    ("amount", "unit"), [(-300, "C"), (-500, "fahrenheit"), (-500, "kelvin"), (-1, "K")]
+)
 def test_what_is_colder_than_absolute_zero_is_refused(amount: float, unit: str):
     """There is no such temperature; a difference of temperatures may be."""
     with pytest.raises(ValueError, match="below absolute zero"):

@@ -29,7 +29,9 @@ PUBLIC = "93.184.215.14"
 class Web:
     """A web of one transport: what was asked, and what it answers. Names resolve to `addresses`, one list a look-up."""
 
-    def __init__(self, answer: Callable[[httpx.Request], httpx.Response], *addresses: Sequence[str]) -> None:
+    def __init__(
+        self, answer: Callable[[httpx.Request], httpx.Response], *addresses: Sequence[str]
+    ) -> None:
         self.answer, self.addresses = answer, list(addresses) or [[PUBLIC]]
         self.asked: list[httpx.Request] = []
         self.looked_up: list[str] = []
@@ -56,7 +58,9 @@ def html(
     body: str | bytes, content_type: str = "text/html; charset=utf-8"
 ) -> Callable[[httpx.Request], httpx.Response]:
     """Return a server that answers each request with this page."""
-    return lambda _: httpx.Response(200, headers={"Content-Type": content_type}, stream=_Bytes(body))
+    return lambda _: httpx.Response(
+        200, headers={"Content-Type": content_type}, stream=_Bytes(body)
+    )
 
 
 class _Bytes(httpx.AsyncByteStream):
@@ -110,7 +114,11 @@ def test_only_plain_https_addresses_are_asked(url: str):
     """No other scheme, no name or password, no other port, no tricks."""
 
     async def strict(host: str, port: int) -> Sequence[str]:
-        return [PUBLIC] if host == "example.com" and port == 443 else await fetch.addresses_of("127.0.0.1", port)
+        return (
+            [PUBLIC]
+            if host == "example.com" and port == 443
+            else await fetch.addresses_of("127.0.0.1", port)
+        )
 
     asked: list[httpx.Request] = []
     tool = fetch_tool(WebRules(resolve=strict, transport=httpx.MockTransport(asked.append)))
@@ -154,7 +162,9 @@ def test_one_private_address_among_public_ones_is_enough_to_refuse():
 )
 def test_a_redirect_is_held_to_the_same_rules(location: str):
     """The first address was fine; the second decides."""
-    web = Web(lambda _: httpx.Response(302, headers={"Location": location}), [PUBLIC], ["127.0.0.1"])
+    web = Web(
+        lambda _: httpx.Response(302, headers={"Location": location}), [PUBLIC], ["127.0.0.1"]
+    )
     assert "not fetched" in web.refusal("https://example.com/")
     assert len(web.asked) == 1
 
@@ -197,7 +207,8 @@ def test_only_the_hosts_that_are_allowed_are_asked(url: str):
 
 
 @pytest.mark.parametrize(
-    "url", ["https://api.example.com/", "https://API.example.com./x", "https://a.b.beneath.example/"]
+    "url",
+    ["https://api.example.com/", "https://API.example.com./x", "https://a.b.beneath.example/"],
 )
 def test_hosts_that_are_allowed_are_asked(url: str):
     """By name, or beneath one."""
@@ -283,7 +294,9 @@ def test_a_codec_that_is_no_charset_is_not_used(charset: str):
     """Some take time as the square of a text, some are no text at all."""
     web = Web(
         lambda _: httpx.Response(
-            200, headers=[(b"Content-Type", f"text/plain; charset={charset}".encode())], stream=_Bytes("größe")
+            200,
+            headers=[(b"Content-Type", f"text/plain; charset={charset}".encode())],
+            stream=_Bytes("größe"),
         )
     )
     assert web.get("https://example.com/") == "größe"
@@ -312,7 +325,11 @@ def test_a_proxy_of_the_environment_does_not_look_names_up_again(monkeypatch: py
     """It would ask whomever it likes."""
     made: list[bool] = []
     client = httpx.AsyncClient
-    monkeypatch.setattr(httpx, "AsyncClient", lambda **options: made.append(options["trust_env"]) or client(**options))
+    monkeypatch.setattr(
+        httpx,
+        "AsyncClient",
+        lambda **options: made.append(options["trust_env"]) or client(**options),
+    )
     Web(html("hi")).get("https://example.com/")
     assert made == [False]
 
@@ -320,11 +337,14 @@ def test_a_proxy_of_the_environment_does_not_look_names_up_again(monkeypatch: py
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 503])
 def test_an_error_of_the_server_is_told(status: int):
     """By its number."""
-    assert f"answered {status}" in Web(lambda _: httpx.Response(status)).refusal("https://example.com/")
+    assert f"answered {status}" in Web(lambda _: httpx.Response(status)).refusal(
+        "https://example.com/"
+    )
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"url": "https://" + "x" * 2000}, {"url": ""}, {"url": "https://example.com", "part": 0}]
+    "arguments",
+    [{"url": "https://" + "x" * 2000}, {"url": ""}, {"url": "https://example.com", "part": 0}],
 )
 def test_arguments_beyond_their_bounds_are_refused_by_the_schema(arguments: dict):
     """No request is sent."""
@@ -392,21 +412,39 @@ def test_odd_markup_swallows_no_text(page: str, told: str):
     ("page", "told"),
     [
         ("<a href='https://e.org/1'>our site</a>.", "our site (https://e.org/1)."),
-        ("<a href='../orders?id=1&amp;x=2#top'>Orders</a>", "Orders (https://shop.example/orders?id=1&x=2#top)"),
+        (
+            "<a href='../orders?id=1&amp;x=2#top'>Orders</a>",
+            "Orders (https://shop.example/orders?id=1&x=2#top)",
+        ),
         ("<a href='//cdn.example/x'>x</a>", "x (https://cdn.example/x)"),
         ("<head><base href='https://e.org/b/'></head><a href=c>x</a>", "x (https://e.org/b/c)"),
         ("<head><base href='javascript:1'></head><a href=c>x</a>", "x (https://shop.example/a/c)"),
-        ("<a href='HTTP://e.org'>x</a> <a href='mailto:a@b.example'>mail</a>", "x (http://e.org) mail (a@b.example)"),
+        (
+            "<a href='HTTP://e.org'>x</a> <a href='mailto:a@b.example'>mail</a>",
+            "x (http://e.org) mail (a@b.example)",
+        ),
         ("<a href='https://e.org/'>e.org</a>", "e.org"),
-        ("<a href=c><h3>Lamp</h3><p>8 EUR</p></a>more", "Lamp\n\n8 EUR (https://shop.example/a/c)\n\nmore"),
+        (
+            "<a href=c><h3>Lamp</h3><p>8 EUR</p></a>more",
+            "Lamp\n\n8 EUR (https://shop.example/a/c)\n\nmore",
+        ),
         (
             "<ul><li><a href=c>a</a><li><a href=d>b</a></ul>",
             "- a (https://shop.example/a/c)\n- b (https://shop.example/a/d)",
         ),
-        ("<a href=cart><img src=i.png alt='Your cart'></a>", "Your cart (https://shop.example/a/cart)"),
-        ("<a href=cart aria-label='Your  cart'><svg></svg></a>", "Your cart (https://shop.example/a/cart)"),
+        (
+            "<a href=cart><img src=i.png alt='Your cart'></a>",
+            "Your cart (https://shop.example/a/cart)",
+        ),
+        (
+            "<a href=cart aria-label='Your  cart'><svg></svg></a>",
+            "Your cart (https://shop.example/a/cart)",
+        ),
         ("<map><area href=z alt=Berlin></map>", "Berlin (https://shop.example/a/z)"),
-        ("<frameset><frame src=menu.html title=Menu></frameset>", "Menu (https://shop.example/a/menu.html)"),
+        (
+            "<frameset><frame src=menu.html title=Menu></frameset>",
+            "Menu (https://shop.example/a/menu.html)",
+        ),
         (
             "<head><meta http-equiv=Refresh content=\"0; URL='new'\"></head>",
             "This page leads on (https://shop.example/a/new)",

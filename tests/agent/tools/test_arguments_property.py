@@ -70,7 +70,16 @@ CONSTRAINED = [
     Annotated[str, Field(min_length=1, max_length=4)],
     Annotated[list[int], Field(max_length=2)],
 ]
-NESTED = [Item, Box, list[Item], dict[str, Item], dict[str, list[int]], list[str | int], tuple[int, str], set[int]]
+NESTED = [
+    Item,
+    Box,
+    list[Item],
+    dict[str, Item],
+    dict[str, list[int]],
+    list[str | int],
+    tuple[int, str],
+    set[int],
+]
 
 
 def hints() -> st.SearchStrategy[Any]:
@@ -80,7 +89,9 @@ def hints() -> st.SearchStrategy[Any]:
     lists = scalars.map(lambda hint: list[hint])
     maps = scalars.map(lambda hint: dict[str, hint])
     optional = st.one_of(simple, lists, maps).map(lambda hint: Optional[hint])  # noqa: UP045  # built at run time
-    return st.one_of(simple, lists, maps, optional, st.sampled_from([int | bool, int | list[int], float | None]))
+    return st.one_of(
+        simple, lists, maps, optional, st.sampled_from([int | bool, int | list[int], float | None])
+    )
 
 
 JSON = st.recursive(
@@ -104,7 +115,9 @@ st.register_type_strategy(Box, BOXES)
 def near(hint: Any) -> st.SearchStrategy[Any]:
     """JSON for a parameter of that type: mostly what fits, also quoted as small models do, and sometimes anything."""
     fitting = st.from_type(hint).map(lambda value: TypeAdapter(Any).dump_python(value, mode="json"))
-    quoted = fitting.map(lambda value: str(value).lower() if isinstance(value, int | float) else value)
+    quoted = fitting.map(
+        lambda value: str(value).lower() if isinstance(value, int | float) else value
+    )
     return st.one_of(fitting, quoted, JSON)
 
 
@@ -127,7 +140,9 @@ def signatures(draw: st.DrawFn) -> Tool:
             name,
             inspect.Parameter.KEYWORD_ONLY,
             annotation=draw(hints()),
-            default=None if name.startswith("_") else draw(st.sampled_from([inspect.Parameter.empty, None])),
+            default=None
+            if name.startswith("_")
+            else draw(st.sampled_from([inspect.Parameter.empty, None])),
         )
         for name in names
     ]
@@ -157,7 +172,9 @@ def fits(tool: Tool, args: Any, *, formats: tuple[str, ...] = ("date", "uuid")) 
     except ValueError:
         return False
     schema = {**tool.schema()["parameters"], "additionalProperties": False}
-    checker = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker(formats))
+    checker = jsonschema.Draft202012Validator(
+        schema, format_checker=jsonschema.FormatChecker(formats)
+    )
     return bool(checker.is_valid(args))
 
 
@@ -172,7 +189,9 @@ def test_validation_answers_whatever_is_sent(tool, data):
     """Arguments, or a ToolParameterError with words; and the error is one line a model can read."""
     args = data.draw(st.one_of(JSON, st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4)))
     words = refusal(tool, args)
-    assert not words or ("Tool Validation Error: 'function'" in words and "Expected parameters: " in words)
+    assert not words or (
+        "Tool Validation Error: 'function'" in words and "Expected parameters: " in words
+    )
 
 
 @pytest.mark.slow

@@ -13,7 +13,9 @@ from sayso.agent.toolsets.base import safe_schema
 
 def tool_of(schema: dict[str, Any]) -> Tool:
     """A tool whose arguments others described."""
-    return Tool("t", "Does nothing", safe_schema({"type": "object", **schema}), lambda **given: given)
+    return Tool(
+        "t", "Does nothing", safe_schema({"type": "object", **schema}), lambda **given: given
+    )
 
 
 EVIL, VICTIM = "^(a+)+$", "a" * 50 + "!"
@@ -50,13 +52,17 @@ def test_names_by_pattern_are_left_to_the_server():
 
 def doubling(levels: int, leaf: dict[str, Any]) -> dict[str, Any]:
     """Definitions of which each refers to the next one twice."""
-    made: dict[str, Any] = {f"a{at}": {"allOf": [{"$ref": f"#/$defs/a{at + 1}"}] * 2} for at in range(levels)}
+    made: dict[str, Any] = {
+        f"a{at}": {"allOf": [{"$ref": f"#/$defs/a{at + 1}"}] * 2} for at in range(levels)
+    }
     return {**made, f"a{levels}": leaf}
 
 
 def test_references_that_double_are_given_up():
     """2^30 looks at one argument."""
-    tool = tool_of({"properties": {"x": {"$ref": "#/$defs/a0"}}, "$defs": doubling(30, {"type": "string"})})
+    tool = tool_of(
+        {"properties": {"x": {"$ref": "#/$defs/a0"}}, "$defs": doubling(30, {"type": "string"})}
+    )
     with pytest.raises(ToolParameterError, match="TooMuchWork"):
         tool.validate({"x": "y"})
 
@@ -70,7 +76,9 @@ def test_recursive_alternatives_are_given_up():
     for _ in range(30):
         nested = {"n": nested}
     with pytest.raises(ToolParameterError, match="TooMuchWork"):
-        tool_of({"properties": {"x": {"$ref": "#/$defs/n"}}, "$defs": {"n": either}}).validate({"x": nested})
+        tool_of({"properties": {"x": {"$ref": "#/$defs/n"}}, "$defs": {"n": either}}).validate(
+            {"x": nested}
+        )
 
 
 @pytest.mark.parametrize(

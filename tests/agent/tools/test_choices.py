@@ -11,7 +11,15 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from sayso.agent import Agent, ChannelAgent, ScriptedProvider, Tool, ToolCall, ToolParameterError, tool
+from sayso.agent import (
+    Agent,
+    ChannelAgent,
+    ScriptedProvider,
+    Tool,
+    ToolCall,
+    ToolParameterError,
+    tool,
+)
 from sayso.agent.tools.parameter import ToolParameter
 
 

@@ -85,7 +85,11 @@ def documented(docstring):
 
 @pytest.mark.parametrize(
     ("docstring", "last"),
-    [(GOOGLE, 'delete("/tmp/x")'), (NUMPY, "There is no way back."), (SPHINX, "anything under /keep.")],
+    [
+        (GOOGLE, 'delete("/tmp/x")'),
+        (NUMPY, "There is no way back."),
+        (SPHINX, "anything under /keep."),
+    ],
     ids=["google", "numpy", "sphinx"],
 )
 def test_all_that_is_written_reaches_the_model(docstring, last):
@@ -107,7 +111,9 @@ def test_a_docstring_of_parameters_alone_describes_nothing_else():
     assert made.parameters[0].description == "Where."
 
 
-@pytest.mark.parametrize("words", ["Parameters: as you like.", "Args:\nnone at all", "Parameters\nare rare"])
+@pytest.mark.parametrize(
+    "words", ["Parameters: as you like.", "Args:\nnone at all", "Parameters\nare rare"]
+)
 def test_words_that_begin_no_section_stay(words):
     """A section has something indented, or a line under its title."""
     description, _ = describe(documented(f"Delete.\n\n{words}"))

@@ -29,7 +29,11 @@ class Size(Enum):
 
 
 @tool(requires_approval=True, editable=["kg"], preview="Order {kg} kg of {item}")
-def order(item: str, kg: Annotated[int, Field(ge=1, lt=100, description="How much")], tags: list[str] | None = None):
+def order(
+    item: str,
+    kg: Annotated[int, Field(ge=1, lt=100, description="How much")],
+    tags: list[str] | None = None,
+):
     """Order goods."""
 
 
@@ -70,7 +74,10 @@ def test_field_has_what_a_form_shows():
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"editable": ["weight"]}, r"editable names \['weight'\]; a model fills \['count', 'shop', 'where'\]"),
+        (
+            {"editable": ["weight"]},
+            r"editable names \['weight'\]; a model fills \['count', 'shop', 'where'\]",
+        ),
         ({"editable": ["where"]}, r"editable \['where'\] fit in no form"),
         ({"editable": ["shop"], "injected_kwargs": {"shop": 1}}, r"editable names \['shop'\]"),
         ({"editable": ["count"], "proposes": True}, "its own code asks for a confirmation"),
@@ -170,14 +177,22 @@ def test_tool_of_a_json_schema_is_changed_by_the_policy():
     """Such as one of an MCP server, whose author knows nothing of Sayso."""
     schema = {
         "type": "object",
-        "properties": {"kg": {"type": "integer", "maximum": 9}, "at": {"type": ["string", "null"], "format": "date"}},
+        "properties": {
+            "kg": {"type": "integer", "maximum": 9},
+            "at": {"type": ["string", "null"], "format": "date"},
+        },
         "required": ["kg"],
     }
     remote = Tool("remote_order", "Order", schema, lambda **_: "ok")
     config = AgentConfig(tool_policy=ToolPolicy(editable={"remote_*": ["kg", "at"]}))
     fields = edit_fields(remote, editable_names(remote, config.tool_policy), {"kg": 5})
-    assert [(entry["name"], entry["type"]) for entry in fields] == [("kg", "integer"), ("at", "date")]
-    assert edited(remote, {"kg": 5, "at": "2026-12-31"}, {"kg": 2, "at": None}, config).args == {"kg": 2}
+    assert [(entry["name"], entry["type"]) for entry in fields] == [
+        ("kg", "integer"),
+        ("at", "date"),
+    ]
+    assert edited(remote, {"kg": 5, "at": "2026-12-31"}, {"kg": 2, "at": None}, config).args == {
+        "kg": 2
+    }
     with pytest.raises(EditRefused, match="maximum"):
         edited(remote, {"kg": 5}, {"kg": 10}, config)
 
@@ -185,4 +200,8 @@ def test_tool_of_a_json_schema_is_changed_by_the_policy():
 def test_changed_call_has_its_own_preview():
     """The person agrees to exactly these words."""
     call = edited(order, CALL, {"kg": 2}, AgentConfig())
-    assert (call.preview, call.args["kg"], call.args["item"]) == ("Order 2 kg of apples", 2, "apples")
+    assert (call.preview, call.args["kg"], call.args["item"]) == (
+        "Order 2 kg of apples",
+        2,
+        "apples",
+    )

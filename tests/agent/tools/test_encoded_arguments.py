@@ -34,7 +34,11 @@ class Item(BaseModel):
 
 
 @tool()
-def plan(items: list[Item] | None = None, counts: dict[str, int] | None = None, note: str | list[str] = "") -> str:
+def plan(
+    items: list[Item] | None = None,
+    counts: dict[str, int] | None = None,
+    note: str | list[str] = "",
+) -> str:
     """Plan."""
     return f"{items!r} {counts!r} {note!r}"
 
@@ -52,7 +56,9 @@ def one(a: Any) -> Any:
 
 def by_schema(schema: dict[str, Any], value: Any) -> Any:
     """Return what a tool with this schema of its one parameter is called with."""
-    return Tool("t", "T.", {"type": "object", "properties": {"a": schema}}, one).run_raw({"a": value})
+    return Tool("t", "T.", {"type": "object", "properties": {"a": schema}}, one).run_raw(
+        {"a": value}
+    )
 
 
 @pytest.mark.parametrize("to", [["x@evil.test"], '["x@evil.test"]', '["a", "x@evil.test"]'])
@@ -64,7 +70,9 @@ def test_policy_judges_the_list_and_not_its_text(to: Any):
         """Send."""
         return f"sent to {to}"
 
-    policy = ToolPolicy(allow=["*"], deny_when=[{"tool": "send", "arg": "to", "pattern": "*@evil.test"}])
+    policy = ToolPolicy(
+        allow=["*"], deny_when=[{"tool": "send", "arg": "to", "pattern": "*@evil.test"}]
+    )
     provider = ScriptedProvider([ToolCall("send", {"to": to}), "done"])
     Agent([send], provider, AgentConfig(tool_policy=policy)).run("go")
     assert "'send' is denied" in provider.requests[1].messages[-1].content
@@ -74,7 +82,10 @@ def test_policy_judges_the_list_and_not_its_text(to: Any):
     ("given", "received"),
     [
         ({"items": '[{"name": "a"}]'}, "[Item(name='a', tags=[])] None ''"),
-        ({"items": [{"name": "a", "tags": '["x", "y"]'}]}, "[Item(name='a', tags=['x', 'y'])] None ''"),
+        (
+            {"items": [{"name": "a", "tags": '["x", "y"]'}]},
+            "[Item(name='a', tags=['x', 'y'])] None ''",
+        ),
         ({"items": '[{"name": "a", "tags": "[\\"x\\"]"}]'}, "[Item(name='a', tags=['x'])] None ''"),
         ({"items": ['{"name": "a"}']}, "[Item(name='a', tags=[])] None ''"),
         ({"counts": ' {"a": "1"}'}, "None {'a': 1} ''"),
@@ -131,7 +142,9 @@ def test_text_that_is_no_list_is_refused(text: str):
 def test_list_is_read_as_models_write_it(text: str):
     """Encoded twice, in a code fence, with a comma behind the last value."""
     assert by_schema({"type": "array"}, text) == [1, 2]
-    assert Tool("t", "T.", [ToolParameter(name="a", param_type=list[int])], one).run_raw({"a": text}) == [1, 2]
+    assert Tool("t", "T.", [ToolParameter(name="a", param_type=list[int])], one).run_raw(
+        {"a": text}
+    ) == [1, 2]
 
 
 def test_text_inside_a_list_keeps_its_commas():
@@ -139,7 +152,9 @@ def test_text_inside_a_list_keeps_its_commas():
     assert by_schema(TEXTS, '["a,]", "b\\",}",]') == ["a,]", 'b",}']
 
 
-@pytest.mark.parametrize("text", ['"' + '\\"' * 300_000, "```\n" + " " * 500_000, "," * 300_000 + " " * 300_000])
+@pytest.mark.parametrize(
+    "text", ['"' + '\\"' * 300_000, "```\n" + " " * 500_000, "," * 300_000 + " " * 300_000]
+)
 def test_text_made_to_take_long_is_read_in_one_pass(text: str):
     """This test has no clock, but its run has a limit."""
     with pytest.raises(ToolParameterError):
@@ -153,7 +168,9 @@ class Color(StrEnum):
 
 
 @pytest.mark.parametrize("word", ["", "null", "None", " NULL "])
-@pytest.mark.parametrize("hint", [list[int], dict[str, int], int, bool, Color, Literal["a", 1], Item, date])
+@pytest.mark.parametrize(
+    "hint", [list[int], dict[str, int], int, bool, Color, Literal["a", 1], Item, date]
+)
 def test_word_for_nothing_leaves_an_argument_out(hint: Any, word: str):
     """Small models send it in place of null. It becomes the default, or the null that the tool accepts."""
 
@@ -190,8 +207,15 @@ def test_word_for_nothing_is_refused_where_something_is_required(word: str):
 )
 def test_word_that_a_tool_accepts_stays(schema: dict[str, Any], word: str):
     """Somebody may be called None."""
-    whole = {"type": "object", "properties": {"a": schema, "b": {"type": "integer"}}, "$defs": {"T": TEXT}}
-    assert Tool("t", "T.", whole, lambda **given: given).run_raw({"a": word, "b": "7"}) == {"a": word, "b": 7}
+    whole = {
+        "type": "object",
+        "properties": {"a": schema, "b": {"type": "integer"}},
+        "$defs": {"T": TEXT},
+    }
+    assert Tool("t", "T.", whole, lambda **given: given).run_raw({"a": word, "b": "7"}) == {
+        "a": word,
+        "b": 7,
+    }
 
 
 def test_question_and_effect_have_the_list():

@@ -85,7 +85,11 @@ def test_a_failing_injector_takes_only_its_own_tool_away(caplog):
 def test_whatever_an_injector_does_is_an_error_of_its_tool(injector, words):
     """Through each door: nothing of it ends more than the call."""
     made = of_user(injector)
-    for door in (made.schema, lambda: made.execute({"what": "x"}), lambda: asyncio.run(made.aexecute({"what": "x"}))):
+    for door in (
+        made.schema,
+        lambda: made.execute({"what": "x"}),
+        lambda: asyncio.run(made.aexecute({"what": "x"})),
+    ):
         with pytest.raises(ToolExecutionError, match=words):
             door()
 
@@ -96,7 +100,9 @@ def test_an_async_injector_is_refused_when_the_tool_is_made():
     async def injector():
         return {}
 
-    with pytest.raises(ToolValidationError, match="config_injector is async: give a plain function"):
+    with pytest.raises(
+        ToolValidationError, match="config_injector is async: give a plain function"
+    ):
         of_user(injector)
 
 
@@ -123,7 +129,9 @@ def test_what_no_model_can_fill_is_left_to_the_injector():
         return f"{words} {user} {bell.is_set()}"
 
     assert list(listen.schema()["parameters"]["properties"]) == ["words"]
-    with pytest.raises(ToolExecutionError, match=r"did not return \['bell'\], which no model fills"):
+    with pytest.raises(
+        ToolExecutionError, match=r"did not return \['bell'\], which no model fills"
+    ):
         listen.execute({"words": "x"})
     made["bell"] = asyncio.Event()
     assert listen.execute({"words": "x"}) == "x 7 False"
@@ -173,11 +181,15 @@ def test_preview_that_names_an_injected_argument_is_refused_when_the_tool_is_mad
     how: str,
 ):
     """A yes is for what is stored; without the check each call would fail in front of a user."""
-    with pytest.raises(ToolValidationError, match=rf"names the injected \['{name}'\].*look it up itself"):
+    with pytest.raises(
+        ToolValidationError, match=rf"names the injected \['{name}'\].*look it up itself"
+    ):
         injected_lamp(NAMING_INJECTED[how](name))
 
 
-@pytest.mark.parametrize("preview", ["Light {room} of {user}", lambda room, user: f"Light {room} of {user}"])
+@pytest.mark.parametrize(
+    "preview", ["Light {room} of {user}", lambda room, user: f"Light {room} of {user}"]
+)
 def test_preview_that_names_what_an_injector_fills_is_refused_once_that_is_known(preview: Any):
     """Until the injector is called, `user` may be the model's."""
     lamp = injected_lamp(preview)
@@ -208,7 +220,10 @@ def test_preview_with_a_context_of_its_own_is_fine():
     ("preview", "words"),
     [
         (lambda words, tone: words, r"needs unknown \['tone'\]; it has \['words'\]"),
-        (lambda: "Say it", r"does not take \['words'\] by name: add them to its parameters, or \*\*_"),
+        (
+            lambda: "Say it",
+            r"does not take \['words'\] by name: add them to its parameters, or \*\*_",
+        ),
         (lambda words, /: words, r"does not take \['words'\] by name"),
         ("Say {tone}", r"uses unknown \['tone'\]; it has \['words'\]"),
     ],
@@ -232,8 +247,12 @@ def test_preview_may_have_defaults_of_its_own_or_take_anything(preview: Any):
 def test_rule_over_an_injected_argument_is_refused_when_the_agent_is_made(name: str):
     """A policy reads what the model sends, so such a rule would deny nothing."""
     policy = ToolPolicy(allow=["*"], deny_when=[{"tool": "li*", "arg": name, "pattern": "*"}])
-    with pytest.raises(ValueError, match=f"{name!r} of 'light' is injected.*have the tool refuse it"):
-        Agent([injected_lamp("Light {room}")], ScriptedProvider([]), AgentConfig(tool_policy=policy))
+    with pytest.raises(
+        ValueError, match=f"{name!r} of 'light' is injected.*have the tool refuse it"
+    ):
+        Agent(
+            [injected_lamp("Light {room}")], ScriptedProvider([]), AgentConfig(tool_policy=policy)
+        )
 
 
 class Listing(BaseModel):
@@ -253,7 +272,8 @@ class Found:
 
 
 @pytest.mark.parametrize(
-    "hold", [list, Found, lambda found: {"a": found}, lambda found: Listing(best=found[0], others=found)]
+    "hold",
+    [list, Found, lambda found: {"a": found}, lambda found: Listing(best=found[0], others=found)],
 )
 def test_a_tool_inside_something_keeps_its_secrets(hold):
     """However it is written down: as what it is, without its function and what is injected."""
@@ -261,7 +281,9 @@ def test_a_tool_inside_something_keeps_its_secrets(hold):
     texts = [Tool("t", "t", [], lambda: held).execute({}), to_json(held, fallback=str).decode()]
     for text in texts:
         assert '"name":"keyed"' in text.replace(": ", ":")
-        assert not [word for word in ("s3cret", "<function", "injected", "callable") if word in text]
+        assert not [
+            word for word in ("s3cret", "<function", "injected", "callable") if word in text
+        ]
 
 
 def test_asdict_shows_names_and_no_values():

@@ -125,7 +125,9 @@ def test_a_folder_that_the_configuration_is_in_is_never_run(folder, source):
     assert not (folder / "was_run").exists()
 
 
-@pytest.mark.parametrize("source", ["a b", "a/b", "a..b", ".a", "/no/where", "x\0.py", "x" * 5000, "~nobody_here/x.py"])
+@pytest.mark.parametrize(
+    "source", ["a b", "a/b", "a..b", ".a", "/no/where", "x\0.py", "x" * 5000, "~nobody_here/x.py"]
+)
 def test_what_cannot_be_a_source_is_one_clear_error(folder, source):
     """The YAML may contain any text."""
     with pytest.raises(ToolLoadError, match="cannot load tools from"):
@@ -150,6 +152,8 @@ def test_one_tool_of_two_names_counts_once_and_two_of_one_are_refused(folder):
     """Within a module as between modules."""
     (folder / "alias.py").write_text(f"{GOOD}\nagain = ping\n")
     assert len(load_tools("alias.py", folder).tools) == 1
-    (folder / "twins.py").write_text(f"{GOOD}\n@tool(name='ping')\ndef other() -> str:\n    return ''\n")
+    (folder / "twins.py").write_text(
+        f"{GOOD}\n@tool(name='ping')\ndef other() -> str:\n    return ''\n"
+    )
     with pytest.raises(ToolLoadError, match="'ping' is defined twice"):
         load_tools("twins.py", folder)

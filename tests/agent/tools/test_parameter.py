@@ -33,7 +33,11 @@ def with_enum(hint: Any, enum: list[Any], *default: Any) -> Tool:
         (list[str], {"type": "array", "items": AB}, ["a", "b"]),
         (list, {"type": "array", "items": AB}, ["a"]),
         (list[str] | None, {"type": "array", "items": AB}, ["b"]),
-        (Annotated[str, Field(description="One.", max_length=3)], {**AB, "description": "One."}, "b"),
+        (
+            Annotated[str, Field(description="One.", max_length=3)],
+            {**AB, "description": "One."},
+            "b",
+        ),
         (
             Annotated[list[str], Field(description="Some.")],
             {"type": "array", "items": AB, "description": "Some."},
@@ -101,12 +105,24 @@ def test_later_changes_of_a_list_do_not_change_an_enum():
 def test_parameters_are_found_by_their_names():
     """In their order they are a tuple, as two seeds read them a mapping."""
     made = Tool(
-        "t", "t", [ToolParameter("city"), ToolParameter("days", int, required=False)], lambda city, days=1: city
+        "t",
+        "t",
+        [ToolParameter("city"), ToolParameter("days", int, required=False)],
+        lambda city, days=1: city,
     )
-    assert [(name, each.param_type) for name, each in made.parameters.items()] == [("city", str), ("days", int)]
+    assert [(name, each.param_type) for name, each in made.parameters.items()] == [
+        ("city", str),
+        ("days", int),
+    ]
     assert made.parameters["days"] is made.parameters[1] is made.parameters.get("days")
-    assert [each.name for each in made.parameters] == list(made.parameters.keys()) == ["city", "days"]
-    assert ("city" in made.parameters, "town" in made.parameters, made.parameters.get("town")) == (True, False, None)
+    assert (
+        [each.name for each in made.parameters] == list(made.parameters.keys()) == ["city", "days"]
+    )
+    assert ("city" in made.parameters, "town" in made.parameters, made.parameters.get("town")) == (
+        True,
+        False,
+        None,
+    )
     assert list(made.parameters.values()) == list(made.parameters[:])
     with pytest.raises(KeyError):
         made.parameters["type"]

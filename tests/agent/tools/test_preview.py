@@ -30,9 +30,9 @@ TRICKS = (
     "~~gone~~", "[a]: https://evil.example", "*", "_", "\\", "2*3*4", "x_y_z", "C:\\dir\\*", "&amp;", "===", "- x",
     "+ x",
 )  # fmt: skip
-TEXTS = st.lists(st.sampled_from(TRICKS) | st.sampled_from(list("ab 1*_`[]()\\~<>&#;!+-=.|\"'é文")), max_size=8).map(
-    "".join
-)
+TEXTS = st.lists(
+    st.sampled_from(TRICKS) | st.sampled_from(list("ab 1*_`[]()\\~<>&#;!+-=.|\"'é文")), max_size=8
+).map("".join)
 
 
 def shown(md: str) -> str:
@@ -74,13 +74,17 @@ def test_argument_that_begins_a_line_is_shown_too(text):
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-@pytest.mark.parametrize("look", [shown, plain, whatsapp_text, lambda md: html.unescape(slack_mrkdwn(md))])
+@pytest.mark.parametrize(
+    "look", [shown, plain, whatsapp_text, lambda md: html.unescape(slack_mrkdwn(md))]
+)
 def test_no_platform_hides_a_letter(look, trick):
     """A platform may format the text, but every letter stays."""
     assert re.sub(r"\W", "", trick) in re.sub(r"\W", "", look(literal(trick)))
 
 
-@pytest.mark.parametrize("text", ["INV-42", "my_file.txt", "2 * 3", "+49 123", "-5", "a@b.org", "R&D", "x < y", "50 %"])
+@pytest.mark.parametrize(
+    "text", ["INV-42", "my_file.txt", "2 * 3", "+49 123", "-5", "a@b.org", "R&D", "x < y", "50 %"]
+)
 def test_ordinary_words_stay_as_they_are(text):
     """They get no backslashes."""
     assert literal(text) == text
@@ -103,21 +107,39 @@ def test_space_that_makes_a_difference_is_seen():
 def test_gap_that_would_push_the_rest_out_of_sight_is_counted():
     """The person sees what comes after it, in a list of arguments and in a template."""
     name = "notes.txt" + "\u00a0" * 3000 + "and all others"
-    assert preview_text("erase", None, {"name": name}) == 'erase: name = "notes.txt⟨3000 ␣⟩and all others"'
-    assert preview_text("erase", "Erase {name}?", {"name": name}) == "Erase notes.txt⟨3000 ␣⟩and all others?"
+    assert (
+        preview_text("erase", None, {"name": name})
+        == 'erase: name = "notes.txt⟨3000 ␣⟩and all others"'
+    )
+    assert (
+        preview_text("erase", "Erase {name}?", {"name": name})
+        == "Erase notes.txt⟨3000 ␣⟩and all others?"
+    )
 
 
 def test_lookalike_letters_are_shown_by_their_codes():
     """An address with one Cyrillic letter is that of another person."""
-    assert preview_text("pay", "Pay {to}", {"to": "ada@p\u0430ypal.com"}) == "Pay ada@p⟨U+0430⟩ypal.com"
-    assert preview_text("erase", None, {"name": "a\U00013430b\U0001d159"}) == "erase: name = a⟨U+13430⟩b⟨U+1D159⟩"
+    assert (
+        preview_text("pay", "Pay {to}", {"to": "ada@p\u0430ypal.com"})
+        == "Pay ada@p⟨U+0430⟩ypal.com"
+    )
+    assert (
+        preview_text("erase", None, {"name": "a\U00013430b\U0001d159"})
+        == "erase: name = a⟨U+13430⟩b⟨U+1D159⟩"
+    )
 
 
 def test_invisible_characters_are_shown_by_their_codes():
     """In a template, in a list of arguments, in nested values, and in the result of a preview function."""
     args = {"name": "in\u200bvoice", "more": ["\u202eb"]}
-    assert preview_text("erase", "Erase {name}, {more[0]}?", args) == "Erase in⟨U+200B⟩voice, ⟨U+202E⟩b?"
-    assert preview_text("erase", None, args) == 'erase: name = in⟨U+200B⟩voice, more = \\["⟨U+202E⟩b"\\]'
+    assert (
+        preview_text("erase", "Erase {name}, {more[0]}?", args)
+        == "Erase in⟨U+200B⟩voice, ⟨U+202E⟩b?"
+    )
+    assert (
+        preview_text("erase", None, args)
+        == 'erase: name = in⟨U+200B⟩voice, more = \\["⟨U+202E⟩b"\\]'
+    )
 
     @tool(requires_approval=True, preview=lambda name: f"Erase {name}?")
     def erase(name: str) -> str:
@@ -134,7 +156,8 @@ def test_name_of_an_argument_cannot_pass_for_others():
 
 
 @pytest.mark.parametrize(
-    "template", ["Delete `{a}`", "[{a}](https://x.org)", "[x](mailto:{a})", "```\n{a}\n```", "~~~\n{a}"]
+    "template",
+    ["Delete `{a}`", "[{a}](https://x.org)", "[x](mailto:{a})", "```\n{a}\n```", "~~~\n{a}"],
 )
 def test_argument_inside_code_or_a_link_is_refused(template):
     """Nothing can be made harmless there: a backtick closes the code, a bracket the link."""
@@ -227,7 +250,9 @@ def test_long_arguments_are_sealed_and_shown_whole():
 
 def test_more_than_a_person_reads_is_refused_and_not_cut():
     """The model hears why, and can do less at once."""
-    with pytest.raises(ToolError, match=r"the preview has 20,\d{3} characters: shorten it to at most 16,000"):
+    with pytest.raises(
+        ToolError, match=r"the preview has 20,\d{3} characters: shorten it to at most 16,000"
+    ):
         propose(send, {"to": "ana", "body": "x" * 20_000})
 
 
@@ -255,5 +280,7 @@ class Later:
 @pytest.mark.parametrize("preview", [later, partial(later), in_parts, later_in_parts, Later()])
 def test_preview_whose_call_gives_no_text_is_refused_when_it_is_defined(preview: Any):
     """It would fail in front of the user."""
-    with pytest.raises(ToolValidationError, match="preview of 'send' is async or yields: give a plain function"):
+    with pytest.raises(
+        ToolValidationError, match="preview of 'send' is async or yields: give a plain function"
+    ):
         replace(send, preview=preview)

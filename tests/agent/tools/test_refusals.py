@@ -65,7 +65,10 @@ def test_an_extra_argument_that_resembles_nothing_has_what_is_expected(refused):
 
 def test_a_missing_argument_is_named_with_those_that_are_required(refused):
     """And the typo beside it with its cure."""
-    assert (refused({}).param_name, refused({}).issue) == ("location", "Missing required parameter: 'location'")
+    assert (refused({}).param_name, refused({}).issue) == (
+        "location",
+        "Missing required parameter: 'location'",
+    )
     assert refused({}).suggestion == f"{REQUIRED}\n{EXPECTED}"
     error = refused({"loction": "Paris"})
     assert sorted(error.param_name.split(", ")) == ["location", "loction"]
@@ -94,7 +97,9 @@ def test_a_wrong_type_without_an_obvious_conversion_has_what_is_expected(refused
 def test_a_wrong_type_is_told_the_right_one(hint, value, is_foreign):
     """As the seed does, by its name in Python."""
     by_hand = Tool("x", "X.", [ToolParameter("a", hint, "A.")], lambda a: "")
-    asked = Tool("x", "X.", by_hand.schema()["parameters"], by_hand.function) if is_foreign else by_hand
+    asked = (
+        Tool("x", "X.", by_hand.schema()["parameters"], by_hand.function) if is_foreign else by_hand
+    )
     with pytest.raises(ToolParameterError) as caught:
         asked.validate({"a": value})
     assert caught.value.suggestion == f"Expected type: {hint.__name__}\nExpected parameters: 'a'"

@@ -112,7 +112,10 @@ def test_an_agent_sees_what_is_in_its_registry_now():
     """Also in the middle of a conversation, and no more once it is switched off."""
     registry = ToolRegistry([named("first")])
     agent = Agent(
-        registry, ScriptedProvider([[ToolCall("late", {}, "1")], "done", [ToolCall("late", {}, "2")], "done"])
+        registry,
+        ScriptedProvider(
+            [[ToolCall("late", {}, "1")], "done", [ToolCall("late", {}, "2")], "done"]
+        ),
     )
     registry.register(named("late"))
     assert agent.run("x").messages[-2].content == "late"
@@ -187,7 +190,8 @@ def test_a_modules_own_public_functions_are_registered():
     """What it imports is not its own, and an empty one is an error."""
     module = ModuleType("desk_tools")
     exec(
-        "from math import floor\nfrom json import dumps\ndef greet(name: str) -> str:\n    return name", module.__dict__
+        "from math import floor\nfrom json import dumps\ndef greet(name: str) -> str:\n    return name",
+        module.__dict__,
     )
     made = ToolRegistry().register_from(module, namespace=True)
     assert [(each.name, each.description) for each in made] == [("desk_tools-greet", "Greet")]
@@ -247,7 +251,9 @@ def test_unsafe_calls_run_alone_and_the_others_together():
         observed("alone", safe=False),
         observed("c", safe=True),
     ]
-    outcomes = ToolRegistry(tools).execute_tool_calls([ToolCall(each.name, {}, each.name) for each in tools])
+    outcomes = ToolRegistry(tools).execute_tool_calls(
+        [ToolCall(each.name, {}, each.name) for each in tools]
+    )
     assert [outcome.result for outcome in outcomes] == ["a", "b", "alone", "c"]
     assert {"a", "b"} in seen
     assert {"alone"} in seen
@@ -266,10 +272,15 @@ def test_a_registry_may_ask_for_reasons():
     """Its wish is followed unless a tool says otherwise, and the reason never reaches the function."""
     plain, mute = named("plain"), named("mute", metadata=ToolMetadata(think_augment=False))
     registry = ToolRegistry([plain, mute], think_augment=True)
-    shown = {each["function"]["name"]: each["function"]["parameters"]["properties"] for each in registry.get_schemas()}
+    shown = {
+        each["function"]["name"]: each["function"]["parameters"]["properties"]
+        for each in registry.get_schemas()
+    }
     assert list(shown["plain"]) == ["toolcall_reason"]
     assert shown["mute"] == {}
-    (outcome,) = registry.execute_tool_calls([ToolCall("plain", {"toolcall_reason": "because"}, "1")])
+    (outcome,) = registry.execute_tool_calls(
+        [ToolCall("plain", {"toolcall_reason": "because"}, "1")]
+    )
     assert outcome == ToolOutcome(True, "plain")
     assert registry.execute_tool("plain", toolcall_reason="because") == "plain"
     assert registry.register(plain) is registry.get("plain")
@@ -304,7 +315,9 @@ def test_tool_whose_injector_fails_takes_only_its_own_definition_away():
     def who():
         raise ConnectionError("down")
 
-    registry = ToolRegistry([named("plain"), Tool("mine", "Mine.", [], lambda user: user, config_injector=who)])
+    registry = ToolRegistry(
+        [named("plain"), Tool("mine", "Mine.", [], lambda user: user, config_injector=who)]
+    )
     assert [each["function"]["name"] for each in registry.get_schemas()] == ["plain"]
 
 

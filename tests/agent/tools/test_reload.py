@@ -34,7 +34,9 @@ def watched(source: str, base: Path, registry: ToolRegistry) -> ToolReloader:
     loaded = load_tools(source, base)
     registry.replace_source(source, loaded.tools)
     watched = WatchedSource(source, loaded.files, partial(load_tools, source, base, again=True))
-    return ToolReloader({source: watched}, base, lambda name, now: registry.replace_source(name, now.tools))
+    return ToolReloader(
+        {source: watched}, base, lambda name, now: registry.replace_source(name, now.tools)
+    )
 
 
 def test_a_broken_edit_leaves_the_old_tool_and_is_told_with_its_line(tmp_path, registry, caplog):
@@ -106,7 +108,9 @@ def test_folders_can_be_deep_and_have_exceptions(tmp_path):
     assert [tool.name for tool in ToolLoader.from_directory(tmp_path)] == ["top"]
     both = ToolLoader.from_directory(tmp_path, recursive=True)
     assert {tool.name for tool in both} == {"down", "top"}
-    assert [tool.name for tool in ToolLoader.from_directory(tmp_path, recursive=True, exclude=["top*"])] == ["down"]
+    assert [
+        tool.name for tool in ToolLoader.from_directory(tmp_path, recursive=True, exclude=["top*"])
+    ] == ["down"]
     with pytest.raises(ToolLoadError, match="no folder"):
         ToolLoader.from_directory(tmp_path / "nowhere")
 

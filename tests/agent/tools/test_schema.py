@@ -45,7 +45,11 @@ def test_whole_schema_has_the_documented_shape():
             "type": "object",
             "properties": {
                 "location": {"type": "string", "description": "City name or coordinates."},
-                "units": {"type": "string", "enum": ["celsius", "fahrenheit"], "default": "celsius"},
+                "units": {
+                    "type": "string",
+                    "enum": ["celsius", "fahrenheit"],
+                    "default": "celsius",
+                },
             },
             "required": ["location"],
         },
@@ -115,7 +119,9 @@ def test_nested_models_stand_where_they_are_used():
         """Move."""
         return to.street
 
-    assert move.schema()["parameters"]["properties"]["to"]["properties"] == {"street": {"type": "string"}}
+    assert move.schema()["parameters"]["properties"]["to"]["properties"] == {
+        "street": {"type": "string"}
+    }
     assert "$ref" not in json.dumps(move.schema())
     assert move.execute({"to": {"street": "Elm"}}) == "Elm"
 
@@ -180,7 +186,10 @@ def test_docstrings_of_three_styles_describe_the_parameters(docstring):
     made = tool(search)
     assert made.description == "Search."
     shown = made.schema()["parameters"]["properties"]
-    assert [shown[name]["description"] for name in ("query", "limit")] == ["Search terms.", "Max results."]
+    assert [shown[name]["description"] for name in ("query", "limit")] == [
+        "Search terms.",
+        "Max results.",
+    ]
 
 
 class Unit(enum.Enum):
@@ -308,7 +317,11 @@ def test_field_as_a_default_says_what_annotated_says():
     """The other spelling of pydantic's users; `...` is required."""
 
     @tool
-    def do(x: int = Field(..., ge=1), y: int = Field(3, description="Why"), z: list = Field(default_factory=list)):  # noqa: B008  # this is how it is written
+    def do(
+        x: int = Field(..., ge=1),
+        y: int = Field(3, description="Why"),
+        z: list = Field(default_factory=list),  # noqa: B008  # this is how it is written
+    ):
         """Do."""
         return [x, y, z]
 

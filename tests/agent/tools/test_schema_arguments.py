@@ -13,26 +13,39 @@ NODE = {
     "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/definitions/N"}},
     "required": ["v"],
 }
-PLACE = {"type": "object", "properties": {"street": {"type": "string"}, "number": {"type": "integer"}}}
+PLACE = {
+    "type": "object",
+    "properties": {"street": {"type": "string"}, "number": {"type": "integer"}},
+}
 SHOP = {"type": "object", "properties": {"shop": {"type": "integer"}, "note": {"type": "string"}}, "required": ["shop"],
         "additionalProperties": False}  # fmt: skip
 
 
 def of(schema: Any, **beside: Any) -> Tool:
     """A tool with one parameter `x` of that schema."""
-    return Tool("t", "T", {"type": "object", "properties": {"x": schema}, **beside}, lambda **given: given)
+    return Tool(
+        "t", "T", {"type": "object", "properties": {"x": schema}, **beside}, lambda **given: given
+    )
 
 
 @pytest.mark.parametrize(
     ("schema", "sent", "read"),
     [
         ({"$ref": "#/definitions/N"}, {"v": 1, "next": None}, {"v": 1}),
-        ({"$ref": "#/definitions/N"}, {"v": "1", "next": {"v": "2", "next": None}}, {"v": 1, "next": {"v": 2}}),
+        (
+            {"$ref": "#/definitions/N"},
+            {"v": "1", "next": {"v": "2", "next": None}},
+            {"v": 1, "next": {"v": 2}},
+        ),
         ({"anyOf": [PLACE, {"type": "null"}]}, {"street": None, "number": "3"}, {"number": 3}),
         ({"anyOf": [PLACE, {"type": "null"}]}, None, None),
         ({"oneOf": [SHOP, {"type": "integer"}]}, {"shop": "3", "note": None}, {"shop": 3}),
         ({"oneOf": [SHOP, {"type": "integer"}]}, "3", 3),
-        ({"allOf": [PLACE, {"required": ["street"]}]}, {"street": "s", "number": None}, {"street": "s"}),
+        (
+            {"allOf": [PLACE, {"required": ["street"]}]},
+            {"street": "s", "number": None},
+            {"street": "s"},
+        ),
         ({"type": "object", "additionalProperties": {"type": "integer"}}, {"a": "1"}, {"a": 1}),
         ({"prefixItems": [{"type": "integer"}, PLACE]}, ["1", {"number": None}], [1, {}]),
     ],
@@ -63,7 +76,13 @@ def test_whole_float_is_an_integer_where_the_schema_says_so(schema, sent, read):
 def test_an_alternative_that_fits_is_left_alone():
     """A null it takes says something, and text where text belongs is no number."""
     tool = of(
-        {"anyOf": [{"type": "object", "properties": {"a": {"type": "string"}}}, {"type": "object"}]}, required=["y"]
+        {
+            "anyOf": [
+                {"type": "object", "properties": {"a": {"type": "string"}}},
+                {"type": "object"},
+            ]
+        },
+        required=["y"],
     )
     with pytest.raises(ToolParameterError, match="Missing required parameter: 'y'"):
         tool.validate({"x": {"a": None}})
@@ -75,7 +94,9 @@ def test_an_alternative_that_fits_is_left_alone():
 def test_alternatives_that_double_at_each_level_end():
     """With a refusal."""
     step = {"type": "object", "properties": {"x": {"$ref": "#/$defs/N"}, "y": {"type": "integer"}}}
-    tool = of({"$ref": "#/$defs/N"}, **{"$defs": {"N": {"anyOf": [step, {**step, "required": ["y"]}]}}})
+    tool = of(
+        {"$ref": "#/$defs/N"}, **{"$defs": {"N": {"anyOf": [step, {**step, "required": ["y"]}]}}}
+    )
     value: dict[str, Any] = {"y": "no"}
     for _ in range(60):
         value = {"x": value}
@@ -94,7 +115,10 @@ def test_half_a_character_is_refused(hint):
     do.__annotations__["x"] = hint
     typed = Tool.from_function(do)
     foreign = Tool("do", "Do", typed.schema()["parameters"], do)
-    good, bad = ({list[str]: [text], dict[str, str]: {text: text}}.get(hint, text) for text in ("größe 😀", "a\ud800b"))
+    good, bad = (
+        {list[str]: [text], dict[str, str]: {text: text}}.get(hint, text)
+        for text in ("größe 😀", "a\ud800b")
+    )
     for tool in (typed, foreign):
         assert tool.validate({"x": good}) == {"x": good}
         with pytest.raises(ToolParameterError, match="half a character") as refused:

@@ -53,7 +53,9 @@ def test_output_is_screened_on_request_only():
     assert told(ATTACK) == ATTACK
 
 
-@pytest.mark.parametrize("output", ["", "22C, sunny", "The system: works well", '{"a": "<b>"}', "a\u200db"])
+@pytest.mark.parametrize(
+    "output", ["", "22C, sunny", "The system: works well", '{"a": "<b>"}', "a\u200db"]
+)
 def test_harmless_output_passes_unchanged(output):
     """To the last character."""
     assert screen("fetch", output) == output
@@ -80,7 +82,9 @@ def test_boundary_is_one_that_does_not_occur(monkeypatch):
 def test_nothing_in_a_fence_is_a_special_token(text):
     """Nor hidden: what chat templates are made of can be read, and means nothing."""
     shown = inert(text)
-    assert not re.search(r"<\|\w+\|>|\[/?INST\]|<</?SYS>>|</?s>|</?tool_call>", shown, re.IGNORECASE)
+    assert not re.search(
+        r"<\|\w+\|>|\[/?INST\]|<</?SYS>>|</?s>|</?tool_call>", shown, re.IGNORECASE
+    )
     assert not re.search("[\u200b-\u200f\u202a-\u202e\u2060-\u206f\U000e0000-\U000e007f]", shown)
 
 
@@ -166,8 +170,32 @@ def test_characters_that_scripts_and_emoji_need_are_no_disguise(text):
 @pytest.mark.parametrize(
     "piece",
     [
-        *("a", " ", "\n", "a ", "1a", "=", "&", "&#1", "\\u0041", "QUFB", "A" * 23 + " ", "-" * 39 + " "),
-        *("<", "<|", "[", "![", "![](http://", "<system ", "system: ", "user: a\n", "action: a\n", '{"name":'),
+        *(
+            "a",
+            " ",
+            "\n",
+            "a ",
+            "1a",
+            "=",
+            "&",
+            "&#1",
+            "\\u0041",
+            "QUFB",
+            "A" * 23 + " ",
+            "-" * 39 + " ",
+        ),
+        *(
+            "<",
+            "<|",
+            "[",
+            "![",
+            "![](http://",
+            "<system ",
+            "system: ",
+            "user: a\n",
+            "action: a\n",
+            '{"name":',
+        ),
         *(
             "assistant ",
             "assistant : ",
@@ -188,7 +216,9 @@ def test_two_hundred_kilobytes_of_anything_are_screened_in_time(piece):
     screen("fetch", piece * (200_000 // len(piece.encode())))
 
 
-@pytest.mark.parametrize(("part", "hits", "alarms"), [("tuned", 0.95, 0.05), ("held_out", 0.95, 0.12)])
+@pytest.mark.parametrize(
+    ("part", "hits", "alarms"), [("tuned", 0.95, 0.05), ("held_out", 0.95, 0.12)]
+)
 def test_published_corpus_is_told_apart_as_published(part, hits, alarms):
     """The floors of docs/explanation/security.md; what they are worth is said there."""
     found = tally(read_part(part))
@@ -198,6 +228,8 @@ def test_published_corpus_is_told_apart_as_published(part, hits, alarms):
 
 def test_parts_of_the_corpus_share_no_text():
     """What is held out was not tuned for."""
-    texts = [case.text for part in ("tuned", "held_out", "blind", "evasive") for case in read_part(part)]
+    texts = [
+        case.text for part in ("tuned", "held_out", "blind", "evasive") for case in read_part(part)
+    ]
     assert len(set(texts)) == len(texts)
     assert len(texts) > 400

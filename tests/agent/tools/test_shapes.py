@@ -15,7 +15,9 @@ from pydantic import BaseModel, Field
 
 from sayso.agent import Tool, ToolParameterError
 
-DRAFT_7, DRAFT_4 = ({"$schema": f"http://json-schema.org/draft-0{number}/schema#"} for number in (7, 4))
+DRAFT_7, DRAFT_4 = (
+    {"$schema": f"http://json-schema.org/draft-0{number}/schema#"} for number in (7, 4)
+)
 TEXT, WHOLE = {"type": "string"}, {"type": "integer"}
 NULL = {"type": "null"}
 A_AND_B = {"a": TEXT, "b": WHOLE}
@@ -32,7 +34,9 @@ GEMINI_TYPES = {
 
 def of(schema: Any, **beside: Any) -> Tool:
     """A tool with one parameter `x` of that schema."""
-    return Tool("t", "T", {"type": "object", "properties": {"x": schema}, **beside}, lambda **given: given)
+    return Tool(
+        "t", "T", {"type": "object", "properties": {"x": schema}, **beside}, lambda **given: given
+    )
 
 
 def shown(tool: Tool, api_format: Any) -> dict[str, Any]:
@@ -58,7 +62,11 @@ def check_gemini(schema: dict[str, Any]) -> None:
         schema["type"] == "string" and all(isinstance(each, str) for each in schema["enum"])
     )
     assert set(schema.get("required", ())) <= set(schema.get("properties", ()))
-    for part in (*schema.get("anyOf", ()), *schema.get("properties", {}).values(), schema.get("items", TEXT)):
+    for part in (
+        *schema.get("anyOf", ()),
+        *schema.get("properties", {}).values(),
+        schema.get("items", TEXT),
+    ):
         if part is not TEXT:
             check_gemini(part)
 
@@ -90,9 +98,22 @@ def test_what_may_be_null_inside_a_model_is_said_in_geminis_words():
     made = shown(Tool.from_function(book), "gemini")["stay"]
     check_gemini(made)
     assert made["properties"] == {
-        "departure": {"type": "string", "nullable": True, "description": "(as date) (by default null)"},
-        "nights": {"type": "integer", "nullable": True, "description": "(more than 0) (by default null)"},
-        "tags": {"type": "array", "items": TEXT, "nullable": True, "description": "(by default null)"},
+        "departure": {
+            "type": "string",
+            "nullable": True,
+            "description": "(as date) (by default null)",
+        },
+        "nights": {
+            "type": "integer",
+            "nullable": True,
+            "description": "(more than 0) (by default null)",
+        },
+        "tags": {
+            "type": "array",
+            "items": TEXT,
+            "nullable": True,
+            "description": "(by default null)",
+        },
         "extra": {"type": "object", "nullable": True, "description": "(by default null)"},
     }
 
@@ -105,13 +126,20 @@ def test_what_contains_itself_is_cut_for_gemini_and_still_says_what_it_is():
         return ""
 
     inner = shown(Tool.from_function(follow), "gemini")["first"]["properties"]["next"]
-    assert inner == {"type": "object", "nullable": True, "description": "The one after (by default null)"}
+    assert inner == {
+        "type": "object",
+        "nullable": True,
+        "description": "The one after (by default null)",
+    }
 
 
 @pytest.mark.parametrize(
     ("schema", "expected"),
     [
-        ({"anyOf": [{"type": "string", "format": "uri"}, NULL]}, {"type": "string", "description": "(as uri)"}),
+        (
+            {"anyOf": [{"type": "string", "format": "uri"}, NULL]},
+            {"type": "string", "description": "(as uri)"},
+        ),
         ({"anyOf": [{"anyOf": [WHOLE, NULL]}, NULL]}, WHOLE),
         ({"oneOf": [NULL, {"type": ["integer", "null"]}]}, WHOLE),
         ({"type": ["array", "null"]}, {"type": "array", "items": TEXT}),
@@ -126,7 +154,11 @@ def test_null_beside_one_other_is_a_flag_for_gemini(schema, expected):
 @pytest.mark.parametrize(
     ("schema", "beside", "expected"),
     [
-        ({"type": "array", "items": [TEXT, WHOLE]}, DRAFT_7, {"type": "array", "items": {"anyOf": [TEXT, WHOLE]}}),
+        (
+            {"type": "array", "items": [TEXT, WHOLE]},
+            DRAFT_7,
+            {"type": "array", "items": {"anyOf": [TEXT, WHOLE]}},
+        ),
         ({"type": "array", "items": [TEXT]}, {}, {"type": "array", "items": TEXT}),
         (
             {"type": "array", "items": [TEXT], "additionalItems": WHOLE},
@@ -139,9 +171,17 @@ def test_null_beside_one_other_is_a_flag_for_gemini(schema, expected):
             {"type": "array", "items": TEXT, "maxItems": 2},
         ),
         ({"type": "array", "items": True}, {}, {"type": "array", "items": {}}),
-        ({**WHOLE, "minimum": 1, "exclusiveMinimum": True}, DRAFT_4, {**WHOLE, "exclusiveMinimum": 1}),
+        (
+            {**WHOLE, "minimum": 1, "exclusiveMinimum": True},
+            DRAFT_4,
+            {**WHOLE, "exclusiveMinimum": 1},
+        ),
         ({**WHOLE, "maximum": 9, "exclusiveMaximum": False}, {}, {**WHOLE, "maximum": 9}),
-        ({"type": "object", "properties": {"a": True}}, {}, {"type": "object", "properties": {"a": {}}}),
+        (
+            {"type": "object", "properties": {"a": True}},
+            {},
+            {"type": "object", "properties": {"a": {}}},
+        ),
     ],
 )
 def test_older_drafts_reach_vendors_in_present_words(schema, beside, expected):
@@ -168,9 +208,19 @@ def test_arguments_are_still_checked_by_the_schema_as_it_was_written():
 
 def test_a_reference_may_lead_to_any_place_of_the_schema():
     """Generators of TypeScript refer to where something stood first, also when it contains itself."""
-    tool = of({"type": "object", "properties": {"text": TEXT, "same": {"$ref": "#/properties/x/properties/text"}}})
+    tool = of(
+        {
+            "type": "object",
+            "properties": {"text": TEXT, "same": {"$ref": "#/properties/x/properties/text"}},
+        }
+    )
     assert shown(tool, "gemini")["x"]["properties"]["same"] == TEXT
-    tree = of({"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/properties/x"}}}})
+    tree = of(
+        {
+            "type": "object",
+            "properties": {"kids": {"type": "array", "items": {"$ref": "#/properties/x"}}},
+        }
+    )
     schema = tree.get_schema("anthropic")["input_schema"]
     assert schema["properties"]["x"]["properties"]["kids"]["items"] == {"$ref": "#/$defs/x"}
     assert schema["$defs"]["x"]["properties"]["kids"]["items"] == {"$ref": "#/$defs/x"}
@@ -180,7 +230,9 @@ def test_places_of_one_name_stay_apart():
     """Each `items` is another one."""
     lists = {name: {"type": "array", "items": {"type": kind, "not": {"$ref": f"#/properties/{name}/items"}}}
              for name, kind in (("a", "string"), ("b", "integer"))}  # fmt: skip
-    schema = Tool("t", "T", {"type": "object", "properties": lists}, lambda **given: given).schema()["parameters"]
+    schema = Tool(
+        "t", "T", {"type": "object", "properties": lists}, lambda **given: given
+    ).schema()["parameters"]
     assert sorted(each["type"] for each in schema["$defs"].values()) == ["integer", "string"]
 
 
@@ -192,14 +244,21 @@ def test_places_of_one_name_stay_apart():
             {"anyOf": [{"items": WHOLE, "type": "array"}, TEXT]},
         ),
         (
-            {"type": "object", "properties": A_AND_B, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {
+                "type": "object",
+                "properties": A_AND_B,
+                "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+            },
             {"type": "object", "properties": A_AND_B},
         ),
         (
             {"allOf": [{"type": "object", "properties": A_AND_B}, {"required": ["a"]}]},
             {"type": "object", "properties": A_AND_B, "required": ["a"]},
         ),
-        ({"allOf": [{**WHOLE, "minimum": 1}, {"type": "number", "maximum": 3}]}, {**WHOLE, "minimum": 1, "maximum": 3}),
+        (
+            {"allOf": [{**WHOLE, "minimum": 1}, {"type": "number", "maximum": 3}]},
+            {**WHOLE, "minimum": 1, "maximum": 3},
+        ),
         ({"properties": A_AND_B}, {"type": "object", "properties": A_AND_B}),
         ({"items": WHOLE}, {"type": "array", "items": WHOLE}),
         (
@@ -207,7 +266,11 @@ def test_places_of_one_name_stay_apart():
             {"type": "object", "properties": A_AND_B, "required": ["a"]},
         ),
         (
-            {"type": "object", "properties": {"a": TEXT}, "oneOf": [{"properties": {"b": WHOLE}}, {"type": "null"}]},
+            {
+                "type": "object",
+                "properties": {"a": TEXT},
+                "oneOf": [{"properties": {"b": WHOLE}}, {"type": "null"}],
+            },
             {"type": "object", "properties": {"a": TEXT}},
         ),
         ({"anyOf": [False, WHOLE]}, WHOLE),
@@ -234,7 +297,10 @@ def test_what_must_hold_together_at_the_top_is_one():
 def test_definitions_that_must_hold_together_with_themselves_end():
     """Each stands in its place once."""
     node = {"allOf": [{"$ref": "#/$defs/Base"}, {"properties": {"own": TEXT}}]}
-    base = {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/Node"}}}}
+    base = {
+        "type": "object",
+        "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/Node"}}},
+    }
     made = to_gemini({"$ref": "#/$defs/Node"}, **{"$defs": {"Node": node, "Base": base}})
     check_gemini(made)
     assert set(made["properties"]) == {"own", "kids"}
@@ -244,18 +310,42 @@ def test_choices_that_double_at_each_level_end():
     """What others write must not cost a worker its time."""
     schema: dict[str, Any] = TEXT
     for _ in range(35):
-        schema = {"type": "object", "properties": {"y": schema}, "oneOf": [{"properties": {"z": TEXT}}] * 2}
+        schema = {
+            "type": "object",
+            "properties": {"y": schema},
+            "oneOf": [{"properties": {"z": TEXT}}] * 2,
+        }
     check_gemini(to_gemini(schema))
 
 
 SMALL = st.integers(0, 3)
 LEAVES = st.one_of(
-    st.sampled_from([TEXT, WHOLE, NULL, {}, True, False, {"type": "boolean"}, {"type": "array"}, {"type": "object"}]),
-    st.sampled_from([{"enum": ["a", 1, None]}, {"const": 2}, {"enum": [None]}, {"$ref": "#/$defs/N"}]),
+    st.sampled_from(
+        [
+            TEXT,
+            WHOLE,
+            NULL,
+            {},
+            True,
+            False,
+            {"type": "boolean"},
+            {"type": "array"},
+            {"type": "object"},
+        ]
+    ),
+    st.sampled_from(
+        [{"enum": ["a", 1, None]}, {"const": 2}, {"enum": [None]}, {"$ref": "#/$defs/N"}]
+    ),
     st.just({"$ref": "#/nowhere", "anyOf": [True, WHOLE]}),
     st.sampled_from([{"type": "string", "format": each} for each in ("date", "date-time", "uri")]),
-    st.builds(lambda low, is_more: {**WHOLE, "minimum": low, "exclusiveMinimum": is_more}, SMALL, st.booleans()),
-    st.builds(lambda least: {"type": ["string", "null"], "minLength": least, "pattern": "a"}, SMALL),
+    st.builds(
+        lambda low, is_more: {**WHOLE, "minimum": low, "exclusiveMinimum": is_more},
+        SMALL,
+        st.booleans(),
+    ),
+    st.builds(
+        lambda least: {"type": ["string", "null"], "minLength": least, "pattern": "a"}, SMALL
+    ),
 )
 
 
@@ -281,10 +371,20 @@ SCHEMAS = st.recursive(LEAVES, around, max_leaves=6)
 @given(schema=SCHEMAS, other=SCHEMAS)
 def test_whatever_the_schema_each_vendor_gets_one_it_knows(schema, other):
     """Gemini its own keywords at every depth; the others JSON Schema of the present draft."""
-    tool = of(schema, **{"$defs": {"N": {"type": "object", "properties": {"n": {"$ref": "#/$defs/N"}, "o": other}}}})
+    tool = of(
+        schema,
+        **{
+            "$defs": {
+                "N": {"type": "object", "properties": {"n": {"$ref": "#/$defs/N"}, "o": other}}
+            }
+        },
+    )
     declared = tool.get_schema("gemini").get("parameters")
     if declared:
         check_gemini(declared)
-    for made in (tool.get_schema()["function"]["parameters"], tool.get_schema("anthropic")["input_schema"]):
+    for made in (
+        tool.get_schema()["function"]["parameters"],
+        tool.get_schema("anthropic")["input_schema"],
+    ):
         jsonschema.Draft202012Validator.check_schema(made)
         assert '{"type": "array"}' not in json.dumps(made)

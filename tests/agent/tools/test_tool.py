@@ -181,7 +181,9 @@ def test_result_that_cannot_be_serialized_is_no_error():
     circle: list = []
     circle.append(circle)
     for value in (circle, Awkward(), {"x": Awkward()}):
-        assert "that cannot be written down" in Tool("t", "t", [], lambda value=value: value).execute({})
+        assert "that cannot be written down" in Tool(
+            "t", "t", [], lambda value=value: value
+        ).execute({})
 
 
 def test_typed_result_leads_with_its_kind():
@@ -198,7 +200,9 @@ def test_failure_is_wrapped_with_its_cause():
         """Break."""
         raise KeyError("x")
 
-    with pytest.raises(ToolExecutionError, match="Error executing tool 'broken': KeyError") as caught:
+    with pytest.raises(
+        ToolExecutionError, match="Error executing tool 'broken': KeyError"
+    ) as caught:
         broken.execute({})
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -273,7 +277,10 @@ def test_what_hands_back_a_generator_streams_too():
         def __call__(self, word: str) -> Generator[str, None, None]:
             yield from word
 
-    for made in (tool(streaming=True)(logged), tool(streaming=True, description="Spell")(Speller())):
+    for made in (
+        tool(streaming=True)(logged),
+        tool(streaming=True, description="Spell")(Speller()),
+    ):
         heard: list[str] = []
         assert made.execute({"word": "abc"}, heard.append) == "abc"
         assert heard == ["a", "b", "c"]
@@ -342,10 +349,16 @@ def test_wrong_definitions_fail_at_once(options):
         (lambda: Tool("h", "h", 5), "hold 5: give ToolParameters"),
         (lambda: Tool("h", "h", ["x"]), "hold 'x': give ToolParameters"),
         (lambda: Tool("h", "h", {"x": 5}), "give ToolParameters, or one JSON Schema"),
-        (lambda: Tool("h", "h", injected_kwargs="x"), "injected_kwargs is of type str: give a dict"),
+        (
+            lambda: Tool("h", "h", injected_kwargs="x"),
+            "injected_kwargs is of type str: give a dict",
+        ),
         (lambda: Tool("h", "h", config_injector={"x": 1}), "give a function"),
         (lambda: Tool("h", "h", metadata={"timeout": 1}), "give a ToolMetadata"),
-        (lambda: tool(name="h", param_metadata={"a": "Number."})(lambda a: a), "{'description': 'Number.'}"),
+        (
+            lambda: tool(name="h", param_metadata={"a": "Number."})(lambda a: a),
+            "{'description': 'Number.'}",
+        ),
     ],
 )
 def test_what_is_of_the_wrong_kind_is_refused_with_the_cure(define, cure):
@@ -430,7 +443,10 @@ def test_what_is_nested_deeper_than_python_goes_is_refused(hint, value):
     checked = Tool("t", "t", [ToolParameter("x", hint)], lambda x: x)
     with pytest.raises(ToolParameterError):
         checked.validate_json({"x": value})
-    schema = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "integer"}}}}
+    schema = {
+        "type": "object",
+        "properties": {"x": {"type": "array", "items": {"type": "integer"}}},
+    }
     with pytest.raises(ToolParameterError):
         Tool("t", "t", schema, lambda x: x).validate_json({"x": value})
 
@@ -441,7 +457,9 @@ def test_a_validator_that_fails_in_its_own_way_is_an_error_of_the_call():
     def broken(value):
         raise KeyError(value)
 
-    checked = Tool("t", "t", [ToolParameter("x", Annotated[int, BeforeValidator(broken)])], lambda x: x)
+    checked = Tool(
+        "t", "t", [ToolParameter("x", Annotated[int, BeforeValidator(broken)])], lambda x: x
+    )
     for read in (checked.validate, checked.validate_json, checked.execute):
         with pytest.raises(ToolParameterError, match="cannot be checked: KeyError: 'q'"):
             read({"x": "q"})
@@ -461,7 +479,9 @@ def test_a_thousand_mistakes_are_told_in_a_few_words():
 
 def test_a_number_of_too_many_digits_can_be_refused():
     """Python does not write such a one down."""
-    assert "a int that cannot be shown" in refusal(Tool("t", "t", [ToolParameter("x")], lambda x: x), {"x": 10**5000})
+    assert "a int that cannot be shown" in refusal(
+        Tool("t", "t", [ToolParameter("x")], lambda x: x), {"x": 10**5000}
+    )
 
 
 def test_a_null_that_says_something_stays():
@@ -475,7 +495,11 @@ def test_a_null_that_says_something_stays():
     assert limit.execute({"most": None, "note": None}) == "None ''"
     schema = {
         "type": "object",
-        "properties": {"most": {"type": ["integer", "null"]}, "note": {"type": "string"}, "sum": {"type": "integer"}},
+        "properties": {
+            "most": {"type": ["integer", "null"]},
+            "note": {"type": "string"},
+            "sum": {"type": "integer"},
+        },
     }
     foreign = Tool("t", "t", schema, lambda **given: given)
     assert foreign.run_raw({"most": None, "note": None, "sum": "3"}) == {"most": None, "sum": 3}
@@ -485,11 +509,18 @@ def test_a_schemas_text_is_read_at_any_depth():
     """Numbers and choices in lists and objects, and nulls for what is left out there."""
     line = {
         "type": "object",
-        "properties": {"sku": {"type": "string"}, "count": {"type": "integer"}, "size": {"enum": [1, 2]}},
+        "properties": {
+            "sku": {"type": "string"},
+            "count": {"type": "integer"},
+            "size": {"enum": [1, 2]},
+        },
         "required": ["sku"],
     }
     order = Tool(
-        "t", "t", {"type": "object", "properties": {"lines": {"type": "array", "items": line}}}, lambda lines: lines
+        "t",
+        "t",
+        {"type": "object", "properties": {"lines": {"type": "array", "items": line}}},
+        lambda lines: lines,
     )
     given = [{"sku": "1", "count": "3", "size": "2"}, {"sku": "2", "count": None}]
     assert order.run_raw({"lines": given}) == [{"sku": "1", "count": 3, "size": 2}, {"sku": "2"}]
@@ -497,11 +528,22 @@ def test_a_schemas_text_is_read_at_any_depth():
 
 def test_results_inside_results_keep_their_kind():
     """And models and numbers that JSON lacks are written as JSON."""
-    found = Tool("t", "t", [], lambda: {"ana": NotFound("customer", "ana"), "share": float("nan"), "n": 1})
+    found = Tool(
+        "t", "t", [], lambda: {"ana": NotFound("customer", "ana"), "share": float("nan"), "n": 1}
+    )
     assert json.loads(found.execute({}))["n"] == 1
-    both = Tool("t", "t", [], lambda: [NotFound("customer", "ana"), Ambiguous("x", "y", [NotFound("a", "b")])])
+    both = Tool(
+        "t",
+        "t",
+        [],
+        lambda: [NotFound("customer", "ana"), Ambiguous("x", "y", [NotFound("a", "b")])],
+    )
     kinds = json.loads(both.execute({}))
-    assert [each["kind"] for each in (*kinds, *kinds[1]["matches"])] == ["not_found", "ambiguous", "not_found"]
+    assert [each["kind"] for each in (*kinds, *kinds[1]["matches"])] == [
+        "not_found",
+        "ambiguous",
+        "not_found",
+    ]
     share = Tool("t", "t", [], lambda: {"share": float("nan")}).execute({})
     assert share == '{"share": "NaN"}'
 
@@ -576,7 +618,9 @@ def test_object_with_any_attribute_can_be_a_tool(kind):
     assert (made.execute({}), made.is_async) == ("called", kind is AsyncMock)
 
 
-@pytest.mark.parametrize("kind", [Mock, MagicMock])  # an AsyncMock has no signature in Python 3.11.2
+@pytest.mark.parametrize(
+    "kind", [Mock, MagicMock]
+)  # an AsyncMock has no signature in Python 3.11.2
 def test_tool_can_be_made_from_a_mock(kind):
     """Its signature names no parameter."""
     assert Tool.from_function(kind(return_value="called"), "t", "d").execute({}) == "called"
@@ -603,6 +647,8 @@ def test_tools_that_call_tools_never_wait_for_each_other():
         return add.execute({"a": 1}) + slow.execute({})
 
     async def all_at_once():
-        return await asyncio.gather(*(Tool("outer", "Outer", [], outer).aexecute({}) for _ in range(40)))
+        return await asyncio.gather(
+            *(Tool("outer", "Outer", [], outer).aexecute({}) for _ in range(40))
+        )
 
     assert set(asyncio.run(all_at_once())) == {"2s"}

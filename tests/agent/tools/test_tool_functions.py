@@ -47,7 +47,9 @@ def test_a_tool_is_taken_unchanged():
 
 def test_options_for_a_tool_are_refused_with_the_cure():
     """A second decorator would make another tool without the options of the first."""
-    with pytest.raises(ToolValidationError, match=r"^'delete' is a tool already: .*dataclasses\.replace\(") as refused:
+    with pytest.raises(
+        ToolValidationError, match=r"^'delete' is a tool already: .*dataclasses\.replace\("
+    ) as refused:
         Tool.from_function(delete, name="remove")
     assert "ToolParameter" not in str(refused.value)
     with pytest.raises(ToolValidationError, match="'delete' is a tool already"):
@@ -64,7 +66,9 @@ def test_options_for_a_tool_are_refused_with_the_cure():
 )
 def test_no_tool_is_made_of_what_wraps_one(wrapped):
     """It would run without the approval of the tool inside."""
-    with pytest.raises(ToolValidationError, match=r"^'delete' is wrapped by .*put @tool above that"):
+    with pytest.raises(
+        ToolValidationError, match=r"^'delete' is wrapped by .*put @tool above that"
+    ):
         Agent([wrapped])
 
 
@@ -108,7 +112,9 @@ async def later() -> str:
 )
 def test_what_is_no_function_is_refused_in_one_line(thing, words):
     """The line names the kind and the cure, and quotes no object."""
-    with pytest.raises(ToolValidationError, match=f"^no tool can be made of (an object of )?{words}") as refused:
+    with pytest.raises(
+        ToolValidationError, match=f"^no tool can be made of (an object of )?{words}"
+    ) as refused:
         Tool.from_function(thing)
     assert len(str(refused.value)) < 200
 
@@ -123,5 +129,7 @@ def test_a_call_in_place_of_a_function_is_refused():
 
 def test_arguments_by_position_only_are_named():
     """Such as those of built-ins."""
-    with pytest.raises(ToolValidationError, match=r"takes \['obj'\] by position only.*write a function around it"):
+    with pytest.raises(
+        ToolValidationError, match=r"takes \['obj'\] by position only.*write a function around it"
+    ):
         Tool.from_function(len)

@@ -22,7 +22,13 @@ def restore(name: str) -> str:
 
 def made(**options: Any) -> Tool:
     """Return a tool with these options."""
-    return Tool("delete", "Delete.", {"type": "object", "properties": {"name": {"type": "string"}}}, dict, **options)
+    return Tool(
+        "delete",
+        "Delete.",
+        {"type": "object", "properties": {"name": {"type": "string"}}},
+        dict,
+        **options,
+    )
 
 
 def undo(given: Any, **options: Any) -> Any:
@@ -43,7 +49,9 @@ def test_undo_with_keywords_gets_all_arguments():
 
 
 @pytest.mark.parametrize(
-    "options", [{"injected_kwargs": {"base": "db"}}, {"config_injector": lambda: {"base": "db"}}], ids=["fixed", "now"]
+    "options",
+    [{"injected_kwargs": {"base": "db"}}, {"config_injector": lambda: {"base": "db"}}],
+    ids=["fixed", "now"],
 )
 def test_undo_gets_injected_arguments(options: dict[str, Any]):
     """Those of the call that it takes back."""

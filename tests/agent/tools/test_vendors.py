@@ -11,7 +11,14 @@ from typing import Annotated, Any, Literal, get_args
 import pytest
 from pydantic import BaseModel, Field
 
-from sayso.agent import Tool, ToolMetadata, ToolParameter, ToolParameterError, ToolValidationError, tool
+from sayso.agent import (
+    Tool,
+    ToolMetadata,
+    ToolParameter,
+    ToolParameterError,
+    ToolValidationError,
+    tool,
+)
 from sayso.agent.tools.vendor_schemas import ApiFormat
 
 FORMATS = get_args(ApiFormat)
@@ -93,7 +100,9 @@ def test_gemini_gets_its_own_subset():
         assert part.get("format", "date-time") == "date-time"
     assert "as date" in declaration["parameters"]["properties"]["when"]["description"]
     assert "more than 0" in declaration["parameters"]["properties"]["count"]["description"]
-    assert declaration["parameters"]["properties"]["place"]["properties"]["number"]["nullable"] is True
+    assert (
+        declaration["parameters"]["properties"]["place"]["properties"]["number"]["nullable"] is True
+    )
 
 
 def test_gemini_gets_no_parameters_where_there_are_none():
@@ -105,7 +114,9 @@ def test_gemini_gets_no_parameters_where_there_are_none():
 @pytest.mark.parametrize("name", ["filter[id]", "größe", "x" * 65, "$top"])
 def test_a_parameter_the_vendor_refuses_is_refused_here(name, api_format):
     """One such name is a 400 for all tools of the request."""
-    made = Tool("t", "T", {"type": "object", "properties": {name: {"type": "string"}}}, lambda **given: "")
+    made = Tool(
+        "t", "T", {"type": "object", "properties": {name: {"type": "string"}}}, lambda **given: ""
+    )
     with pytest.raises(ToolValidationError, match="takes no parameters named"):
         made.get_schema(api_format)
     assert name in made.get_schema("openai-chat")["function"]["parameters"]["properties"]
@@ -115,8 +126,15 @@ def test_a_parameter_the_vendor_refuses_is_refused_here(name, api_format):
 def test_the_whole_is_a_plain_object(api_format):
     """Vendors refuse a choice at the top, which is still what arguments are checked against."""
     schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
-    made = Tool("t", "T", {**schema, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, lambda **given: "")
-    assert "anyOf" not in made.get_schema(api_format).get("function", {}).get("parameters", made.get_schema(api_format))
+    made = Tool(
+        "t",
+        "T",
+        {**schema, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        lambda **given: "",
+    )
+    assert "anyOf" not in made.get_schema(api_format).get("function", {}).get(
+        "parameters", made.get_schema(api_format)
+    )
     with pytest.raises(ToolParameterError):
         made.validate({})
 
@@ -135,7 +153,9 @@ def gemini_hint(hint: Any) -> dict[str, Any]:
     return made.get_schema("gemini")["parameters"]["properties"]["x"]
 
 
-@pytest.mark.parametrize("hint", [Literal["a", "", 1, True], Literal[2, 3], Color, Mixed, Literal[True, False]])
+@pytest.mark.parametrize(
+    "hint", [Literal["a", "", 1, True], Literal[2, 3], Color, Mixed, Literal[True, False]]
+)
 def test_what_gemini_chooses_is_understood(hint):
     """Its choices are text, and not empty; each is an argument."""
     made = Tool("t", "T", [ToolParameter("x", hint)], lambda x: x)
@@ -147,7 +167,9 @@ def test_what_gemini_chooses_is_understood(hint):
         Tool("foreign", "F", made.schema()["parameters"], lambda x: x).validate({"x": choice})
 
 
-@pytest.mark.parametrize("hint", [int | list[int], Any, Annotated[int | list[str] | None, Field(examples=[1])]])
+@pytest.mark.parametrize(
+    "hint", [int | list[int], Any, Annotated[int | list[str] | None, Field(examples=[1])]]
+)
 def test_nothing_stands_beside_a_choice_for_gemini(hint):
     """Vertex AI refuses it; what was said of the whole is said of its parts."""
     told = gemini_hint(hint)
@@ -161,8 +183,16 @@ def test_gemini_is_told_what_it_has_no_keyword_for():
         "type": "number",
         "description": "Given (more than 1, a multiple of 2)",
     }
-    odd = {"type": "object", "properties": {"x": {"type": "object", "required": ["gone"], "properties": {}}}}
-    assert "required" not in Tool("t", "T", odd, lambda x: x).get_schema("gemini")["parameters"]["properties"]["x"]
+    odd = {
+        "type": "object",
+        "properties": {"x": {"type": "object", "required": ["gone"], "properties": {}}},
+    }
+    assert (
+        "required"
+        not in Tool("t", "T", odd, lambda x: x).get_schema("gemini")["parameters"]["properties"][
+            "x"
+        ]
+    )
 
 
 def test_a_schema_deeper_than_python_goes_is_refused():
@@ -176,7 +206,13 @@ def test_a_schema_deeper_than_python_goes_is_refused():
 
 def test_null_for_what_was_left_out_is_understood():
     """Some models send something for every property."""
-    args = {"text": "t", "place": {"street": "s", "number": None}, "when": "2026-01-02", "count": None, "color": None}
+    args = {
+        "text": "t",
+        "place": {"street": "s", "number": None},
+        "when": "2026-01-02",
+        "count": None,
+        "color": None,
+    }
     assert EVERYTHING.validate(args)["count"] == 1
     assert EVERYTHING.validate({**args, "color": 2})["color"] is Color.BLUE
     tree = {"name": "root", "children": [{"name": "leaf", "children": None}]}
@@ -195,7 +231,10 @@ def test_each_vendor_has_its_own_envelope(api_format):
     json.dumps(made)
     inner["description"] = "changed"
     assert (
-        EVERYTHING.get_schema(api_format).get("function", EVERYTHING.get_schema(api_format))["description"] != "changed"
+        EVERYTHING.get_schema(api_format).get("function", EVERYTHING.get_schema(api_format))[
+            "description"
+        ]
+        != "changed"
     )
 
 
@@ -220,7 +259,9 @@ def test_lists_always_say_of_what():
         assert part.get("type") != "array" or "items" in part
 
 
-@pytest.mark.parametrize(("name", "api_format"), [("a.b", "openai-chat"), ("a.b", "anthropic"), ("1x", "gemini")])
+@pytest.mark.parametrize(
+    ("name", "api_format"), [("a.b", "openai-chat"), ("a.b", "anthropic"), ("1x", "gemini")]
+)
 def test_a_name_the_vendor_refuses_is_refused_here(name, api_format):
     """In front of a user it would be a 400 of every call."""
     with pytest.raises(ToolValidationError, match=f"takes no tool named '{name}'"):
@@ -246,7 +287,10 @@ def test_a_reason_is_asked_for_first_and_never_reaches_the_function():
         assert shown["required"] == ["at"]
     assert look.execute({"at": "x", "toolcall_reason": "I must"}) == "x"
     assert look.validate_json({"at": "x", "toolcall_reason": "I must"}) == {"at": "x"}
-    assert "toolcall_reason" not in look.get_schema(_think_augment=False)["function"]["parameters"]["properties"]
+    assert (
+        "toolcall_reason"
+        not in look.get_schema(_think_augment=False)["function"]["parameters"]["properties"]
+    )
 
 
 def test_a_parameter_called_like_the_reason_is_the_tools_own():
@@ -271,7 +315,9 @@ def test_what_openai_takes_of_a_description_ends_with_a_mark():
         assert made["description"].endswith("x [...]")
         assert len(made["parameters"]["properties"]["x"]["description"]) == 2000
     assert len(long.get_schema("anthropic")["description"]) == 2000
-    assert Tool("t", "x" * 1024, [], lambda: "").get_schema()["function"]["description"] == "x" * 1024
+    assert (
+        Tool("t", "x" * 1024, [], lambda: "").get_schema()["function"]["description"] == "x" * 1024
+    )
 
 
 def test_defaults_are_told_as_json():
@@ -282,6 +328,7 @@ def test_defaults_are_told_as_json():
         return ""
 
     told = [
-        each["description"] for each in Tool.from_function(do).get_schema("gemini")["parameters"]["properties"].values()
+        each["description"]
+        for each in Tool.from_function(do).get_schema("gemini")["parameters"]["properties"].values()
     ]
     assert told == ["(by default true)", '(by default "ö")', "(by default 1.0)"]

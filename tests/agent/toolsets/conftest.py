@@ -66,7 +66,9 @@ def tiny(notes: Notes) -> Iterator[Callable[..., McpToolProvider]]:
 @pytest.fixture(scope="module")
 def shared_tiny() -> Iterator[McpToolProvider]:
     """Return a provider for all tests of a module that do not change its server: each start takes a second."""
-    provider = McpToolProvider(sys.executable, [str(TINY)], env={"TOKEN": "s3cr3t-value"}, name="tiny")
+    provider = McpToolProvider(
+        sys.executable, [str(TINY)], env={"TOKEN": "s3cr3t-value"}, name="tiny"
+    )
     yield provider
     provider.close()
 
@@ -82,7 +84,9 @@ class TinyHttp:
 
     def start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(TINY), str(self.port)]
-        self.process = subprocess.Popen(command, env={"NOTES": str(self._notes.path)}, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            command, env={"NOTES": str(self._notes.path)}, stderr=subprocess.DEVNULL
+        )
         deadline = time.monotonic() + 30
         while not self._answers():
             assert time.monotonic() < deadline
@@ -119,7 +123,9 @@ class Api:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 api.asked.append((self.command, self.path, headers, body))
-                status, extra, data = api.answers.get(self.path.partition("?")[0], api.default(headers))
+                status, extra, data = api.answers.get(
+                    self.path.partition("?")[0], api.default(headers)
+                )
                 self.send_response(status)
                 for name, value in extra.items():
                     self.send_header(name, value)
@@ -146,9 +152,19 @@ class Api:
     def answer(self, path: str, data: Any, status: int = 200, **headers: str) -> None:
         """Set the answer for this path."""
         kinds = {bytes: "application/octet-stream", str: "text/plain"}
-        raw = data if isinstance(data, bytes) else data.encode() if isinstance(data, str) else json.dumps(data).encode()
+        raw = (
+            data
+            if isinstance(data, bytes)
+            else data.encode()
+            if isinstance(data, str)
+            else json.dumps(data).encode()
+        )
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.answers[path] = (status, {"Content-Type": kinds.get(type(data), "application/json"), **named}, raw)
+        self.answers[path] = (
+            status,
+            {"Content-Type": kinds.get(type(data), "application/json"), **named},
+            raw,
+        )
 
 
 @pytest.fixture

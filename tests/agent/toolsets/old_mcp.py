@@ -21,7 +21,11 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         case "initialize":
             version, server = params["protocolVersion"], {"name": "old", "version": "1"}
             version = min(version, "2025-06-18")
-            return {"protocolVersion": version, "capabilities": {"tools": {"listChanged": True}}, "serverInfo": server}
+            return {
+                "protocolVersion": version,
+                "capabilities": {"tools": {"listChanged": True}},
+                "serverInfo": server,
+            }
         case "tools/list":
             at = int(params.get("cursor", 0))  # a page has one tool
             if not at:

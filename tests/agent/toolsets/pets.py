@@ -19,14 +19,18 @@ PETS: dict[str, Any] = {
     "info": {"title": "Pets", "version": "1"},
     "paths": {
         "/pets/{id}": {
-            "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}],
+            "parameters": [
+                {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+            ],
             "get": {"operationId": "getPet", "summary": "Find one pet."},
             "delete": {"operationId": "deletePet", "summary": "Delete a pet."},
             "put": {
                 "summary": "Change a pet.",
                 "requestBody": {
                     "required": True,
-                    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Pet"}}},
+                    "content": {
+                        "application/json": {"schema": {"$ref": "#/components/schemas/Pet"}}
+                    },
                 },
             },
         },
@@ -34,10 +38,28 @@ PETS: dict[str, Any] = {
             "get": {
                 "operationId": "findPets",
                 "parameters": [
-                    {"name": "tags", "in": "query", "schema": {"type": "array", "items": {"type": "string"}}},
-                    {"name": "ids", "in": "query", "explode": False, "schema": {"type": "array", "items": {}}},
-                    {"name": "filter", "in": "query", "style": "deepObject", "schema": {"type": "object"}},
-                    {"name": "page[size]", "in": "query", "schema": {"type": "integer", "nullable": True}},
+                    {
+                        "name": "tags",
+                        "in": "query",
+                        "schema": {"type": "array", "items": {"type": "string"}},
+                    },
+                    {
+                        "name": "ids",
+                        "in": "query",
+                        "explode": False,
+                        "schema": {"type": "array", "items": {}},
+                    },
+                    {
+                        "name": "filter",
+                        "in": "query",
+                        "style": "deepObject",
+                        "schema": {"type": "object"},
+                    },
+                    {
+                        "name": "page[size]",
+                        "in": "query",
+                        "schema": {"type": "integer", "nullable": True},
+                    },
                     {"name": "X-Trace", "in": "header", "schema": {"type": "string"}},
                     {"name": "Authorization", "in": "header", "schema": {"type": "string"}},
                     {"name": "theme", "in": "cookie", "schema": {"type": "string"}},
@@ -46,7 +68,11 @@ PETS: dict[str, Any] = {
             "post": {
                 "operationId": "add pet",
                 "requestBody": {
-                    "content": {"application/x-www-form-urlencoded": {"schema": {"$ref": "#/components/schemas/New"}}}
+                    "content": {
+                        "application/x-www-form-urlencoded": {
+                            "schema": {"$ref": "#/components/schemas/New"}
+                        }
+                    }
                 },
             },
         },
@@ -59,22 +85,34 @@ PETS: dict[str, Any] = {
                 "properties": {
                     "id": {"type": "integer", "readOnly": True},
                     "name": {"type": "string", "example": "Rex"},
-                    "age": {"type": "integer", "minimum": 0, "exclusiveMinimum": True, "nullable": True},
+                    "age": {
+                        "type": "integer",
+                        "minimum": 0,
+                        "exclusiveMinimum": True,
+                        "nullable": True,
+                    },
                     "parent": {"$ref": "#/components/schemas/Pet"},
                     "friends": {"type": "array", "items": {"$ref": "#/components/schemas/Pet"}},
                 },
             },
-            "New": {"type": "object", "properties": {"name": {"type": "string"}, "tame": {"type": "boolean"}}},
+            "New": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "tame": {"type": "boolean"}},
+            },
         }
     },
 }
 
 
-def provider(tmp_path: Path, api: Any = None, document: Any = None, **options: Any) -> OpenApiToolProvider:
+def provider(
+    tmp_path: Path, api: Any = None, document: Any = None, **options: Any
+) -> OpenApiToolProvider:
     """Return a provider of a document in a file, whose calls go to the test's server."""
     file = tmp_path / "pets.json"
     file.write_text(json.dumps(document or PETS))
-    return OpenApiToolProvider(file, **{"base_url": api.url if api else "https://pets.example.com", **options})
+    return OpenApiToolProvider(
+        file, **{"base_url": api.url if api else "https://pets.example.com", **options}
+    )
 
 
 def tools_of(pets: OpenApiToolProvider, **options: Any) -> dict[str, Tool]:

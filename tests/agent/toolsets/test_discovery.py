@@ -34,7 +34,9 @@ def install(tmp_path: Path, monkeypatch):
         sys.modules.pop(module, None)
 
 
-FIRST = "class First:\n    async def select(self, messages, tools):\n        return list(tools)[:1]\n"
+FIRST = (
+    "class First:\n    async def select(self, messages, tools):\n        return list(tools)[:1]\n"
+)
 
 
 def test_built_in_selectors_need_no_plugin():
@@ -47,7 +49,8 @@ def test_built_in_selectors_are_entry_points():
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     points = project["entry-points"]["sayso.selector"]
     found = {
-        name: importlib.metadata.EntryPoint(name, value, "sayso.selector").load() for name, value in points.items()
+        name: importlib.metadata.EntryPoint(name, value, "sayso.selector").load()
+        for name, value in points.items()
     }
     assert found == OURS
 
@@ -55,13 +58,21 @@ def test_built_in_selectors_are_entry_points():
 def test_installed_selector_is_found(install):
     """The name is that of its entry point."""
     install("first", "only_first = first:First", FIRST)
-    assert discover_selectors()["only_first"].__name__ == find_selector("only_first").__name__ == "First"
+    assert (
+        discover_selectors()["only_first"].__name__
+        == find_selector("only_first").__name__
+        == "First"
+    )
 
 
 @pytest.mark.parametrize(
     ("entries", "code", "words"),
     [
-        ("mine = broken:Mine", "import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        (
+            "mine = broken:Mine",
+            "import no_such_module",
+            "ModuleNotFoundError: No module named 'no_such_module'",
+        ),
         ("mine = broken:Mine", "", "AttributeError"),
         ("mine = broken:Mine", "raise SystemExit(3)", "SystemExit"),
         ("mine = broken:Mine", "Mine = 5", "is no class with a select method"),
@@ -98,5 +109,8 @@ def test_plugin_cannot_replace_a_built_in_selector(install):
 def test_unknown_selector_is_reported_with_the_known_ones(install):
     """The correct name stands beside a misspelled one."""
     install("first", "only_first = first:First", FIRST)
-    with pytest.raises(SelectorLoadError, match=r"no selector 'frist'.*known: embedding, keyword, only_first, role_"):
+    with pytest.raises(
+        SelectorLoadError,
+        match=r"no selector 'frist'.*known: embedding, keyword, only_first, role_",
+    ):
         find_selector("frist")

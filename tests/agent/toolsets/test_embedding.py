@@ -32,7 +32,13 @@ def make(name: str, description: str) -> Tool:
 
 
 TOOLS = [make("north", "N"), make("east", "E"), make("north_too", "N2"), make("south", "S")]
-VECTORS = {"north: N": (0, 1), "east: E": (1, 0), "north_too: N2": (0, 5), "south: S": (0, -1), "up": (0.1, 1)}
+VECTORS = {
+    "north: N": (0, 1),
+    "east: E": (1, 0),
+    "north_too: N2": (0, 5),
+    "south: S": (0, -1),
+    "up": (0.1, 1),
+}
 
 
 class Table:
@@ -95,7 +101,10 @@ def test_changed_description_is_embedded_again():
     table = Table(**{"south: to the north": (0, 9)})
     selector = EmbeddingSelector(top_k=2, embedder=table)
     names(selector)
-    assert names(selector, tools=[*TOOLS[1:3], make("south", "to the north")]) == ["north_too", "south"]
+    assert names(selector, tools=[*TOOLS[1:3], make("south", "to the north")]) == [
+        "north_too",
+        "south",
+    ]
     assert table.asked[1:] == [["south: to the north"]]
 
 
@@ -112,7 +121,10 @@ def test_few_tools_need_no_embedding():
 def test_model_and_top_k_have_the_seeds_defaults():
     """Both can be set."""
     assert (EmbeddingSelector().model, EmbeddingSelector().top_k) == ("text-embedding-3-small", 5)
-    assert (EmbeddingSelector("other", 2).model, EmbeddingSelector(model="other", top_k=2).top_k) == ("other", 2)
+    assert (
+        EmbeddingSelector("other", 2).model,
+        EmbeddingSelector(model="other", top_k=2).top_k,
+    ) == ("other", 2)
 
 
 def test_query_is_the_last_user_message():
@@ -284,7 +296,9 @@ BESTELLUNGEN = [
 def test_stemming_follows_the_language_of_the_tools():
     """A German plural and a German verb match, which an English stemmer would miss."""
     assert WordRanking(BESTELLUNGEN).scores("die Artikeln")[2] > 0
-    assert names(EmbeddingSelector(top_k=1), "bitte storniere beide Bestellungen", BESTELLUNGEN) == ["storno"]
+    assert names(
+        EmbeddingSelector(top_k=1), "bitte storniere beide Bestellungen", BESTELLUNGEN
+    ) == ["storno"]
 
 
 def test_text_without_similarity_shows_all_tools():
@@ -295,7 +309,16 @@ def test_text_without_similarity_shows_all_tools():
 def test_ngram_vectors_are_deterministic():
     """They do not depend on the process, so two workers select alike. Lone surrogates are accepted."""
     vectors = asyncio.run(NgramEmbedder(8).embed(["ab", "", "\ud800"]))
-    assert [round(number, 3) for number in vectors[0]] == [-0.365, 0.0, 0.0, 0.0, -0.913, 0.0, 0.183, 0.0]
+    assert [round(number, 3) for number in vectors[0]] == [
+        -0.365,
+        0.0,
+        0.0,
+        0.0,
+        -0.913,
+        0.0,
+        0.183,
+        0.0,
+    ]
     assert vectors[1] == [0.0] * 8
     assert [round(math.hypot(*vector), 6) for vector in vectors] == [1.0, 0.0, 0.0]
 
@@ -303,7 +326,9 @@ def test_ngram_vectors_are_deterministic():
 def server(handler) -> HttpEmbedder:
     """Return an embedder whose server is a function."""
     transport = httpx.MockTransport(handler)
-    return HttpEmbedder("m", base_url="https://emb.example/v1/", api_key="s3cr3t", transport=transport)
+    return HttpEmbedder(
+        "m", base_url="https://emb.example/v1/", api_key="s3cr3t", transport=transport
+    )
 
 
 def test_request_follows_the_openai_documentation():
@@ -319,7 +344,11 @@ def test_request_follows_the_openai_documentation():
     (request,) = asked
     assert str(request.url) == "https://emb.example/v1/embeddings"
     assert request.headers["authorization"] == "Bearer s3cr3t"
-    assert json.loads(request.content) == {"model": "m", "input": ["a", "b" * 8_000], "encoding_format": "float"}
+    assert json.loads(request.content) == {
+        "model": "m",
+        "input": ["a", "b" * 8_000],
+        "encoding_format": "float",
+    }
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
 
     def start(*providers: Provider, seconds: float = 30) -> tuple[Registry, dict[str, str]]:
         registry = Registry()
-        sources = [LiveSource(str(n), f"s{n}", provider, f"s{n}") for n, provider in enumerate(providers)]
+        sources = [
+            LiveSource(str(n), f"s{n}", provider, f"s{n}") for n, provider in enumerate(providers)
+        ]
         made.append(ToolsetRefresher(sources, registry.replace_source))
         return registry, made[-1].open(seconds)
 
@@ -75,7 +77,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
 
 def test_unreachable_source_is_reported_and_retried_until_it_answers(opened: Open):
     """The tools of the other sources are available at once."""
-    registry, why = opened(Provider(SourceUnreachable("down"), SourceUnreachable("down"), ["late"]), Provider(["now"]))
+    registry, why = opened(
+        Provider(SourceUnreachable("down"), SourceUnreachable("down"), ["late"]), Provider(["now"])
+    )
     assert why == {"0": "down"}
     assert registry.replaced.acquire(timeout=30)
     assert registry.replaced.acquire(timeout=30)
@@ -113,13 +117,17 @@ def test_duplicate_tool_name_is_reported(opened: Open):
     """The tools of the first source stay."""
     registry = Registry()
     registry.register(Tool(name="s0-a", description="d"))
-    sources = ToolsetRefresher([LiveSource("0", "s0", Provider(["a"]), "s0")], registry.replace_source)
+    sources = ToolsetRefresher(
+        [LiveSource("0", "s0", Provider(["a"]), "s0")], registry.replace_source
+    )
     why = sources.open(30)
     sources.close()
     assert "two tools are called 's0-a'" in why["0"]
 
 
-def test_source_that_loses_its_tools_is_listed_again_until_its_names_are_free(monkeypatch: pytest.MonkeyPatch):
+def test_source_that_loses_its_tools_is_listed_again_until_its_names_are_free(
+    monkeypatch: pytest.MonkeyPatch,
+):
     """Which of two sources offers a name does not depend on which answers first."""
     monkeypatch.setattr(live, "FIRST_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(live, "LONGEST_PAUSE_SECONDS", 0.001)
@@ -128,7 +136,9 @@ def test_source_that_loses_its_tools_is_listed_again_until_its_names_are_free(mo
     late = Provider(["a", "c"])
 
     def replace_tools(source: str, tools: list[Tool]) -> dict[str, str]:
-        losses = ToolRegistry.replace_source(registry, source, tools, gives_way=["late"] if source == "early" else [])
+        losses = ToolRegistry.replace_source(
+            registry, source, tools, gives_way=["late"] if source == "early" else []
+        )
         registry.replaced.release()
         return losses
 

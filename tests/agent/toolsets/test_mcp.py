@@ -28,7 +28,10 @@ Tiny = Callable[..., McpToolProvider]
 
 def tools_of(provider: McpToolProvider, **options: Any) -> dict[str, Tool]:
     """Return the provided tools by name."""
-    return {tool.name: tool for tool in provided(provider, asyncio.run(provider.list_tools()), **options)}
+    return {
+        tool.name: tool
+        for tool in provided(provider, asyncio.run(provider.list_tools()), **options)
+    }
 
 
 def call(provider: McpToolProvider, tool: str, /, **parameters: Any) -> Any:
@@ -36,10 +39,14 @@ def call(provider: McpToolProvider, tool: str, /, **parameters: Any) -> Any:
     return asyncio.run(provider.execute_tool(tool, parameters))
 
 
-@pytest.mark.parametrize("url", ["http://[::1/mcp?key=s3cr3t", "http://host:99999/mcp", "localhost:8000/mcp"])
+@pytest.mark.parametrize(
+    "url", ["http://[::1/mcp?key=s3cr3t", "http://host:99999/mcp", "localhost:8000/mcp"]
+)
 def test_malformed_url_is_refused_at_once(url: str):
     """The error shows the value without what may be secret, and says how to write it."""
-    with pytest.raises(ValueError, match=r"is not a URL: write it as https://mcp\.example\.com/mcp") as caught:
+    with pytest.raises(
+        ValueError, match=r"is not a URL: write it as https://mcp\.example\.com/mcp"
+    ) as caught:
         McpToolProvider(url=url)
     assert f"url {url.partition('?')[0]!r}" in str(caught.value)
     assert "s3cr3t" not in str(caught.value)
@@ -51,7 +58,9 @@ def test_server_killed_during_a_call_is_one_error_and_is_restarted(tiny: Tiny, n
     tools = tools_of(provider)
     with pytest.raises(ToolExecutionError) as caught:
         asyncio.run(tools["die"].ainvoke({}))
-    assert "'tiny' ended before it answered: whether 'die' took effect is not known" in str(caught.value)
+    assert "'tiny' ended before it answered: whether 'die' took effect is not known" in str(
+        caught.value
+    )
     assert asyncio.run(tools["echo"].ainvoke({"text": "again"})) == "again"
     assert (notes.times("dies"), notes.times("begins")) == (1, 2)
 
@@ -61,9 +70,15 @@ def test_server_that_asks_during_a_call_is_refused(tiny: Tiny):
     provider = tiny()
     for how in ("2025", "2026"):
         outcome = call(provider, "ask", how=how)
-        assert "refused 'ask': it asked for something during the call, and no server may" in outcome.error
+        assert (
+            "refused 'ask': it asked for something during the call, and no server may"
+            in outcome.error
+        )
     outcome = call(provider, "ask", how="again")
-    assert "wanted to be called again each time, and never answered: whether 'ask' took effect" in outcome.error
+    assert (
+        "wanted to be called again each time, and never answered: whether 'ask' took effect"
+        in outcome.error
+    )
     assert call(provider, "echo", text="b").result == "b"
 
 
@@ -72,7 +87,10 @@ def test_hanging_server_times_out_and_the_next_call_works(tiny: Tiny, notes):
     provider = tiny(call_seconds=0.3)
     outcome = call(provider, "hang")
     assert not outcome.success
-    assert "'tiny' gave no answer within 0.3 s: whether 'hang' took effect is not known" in outcome.error
+    assert (
+        "'tiny' gave no answer within 0.3 s: whether 'hang' took effect is not known"
+        in outcome.error
+    )
     assert call(tiny(), "echo", text="b").result == "b"
 
 
@@ -109,9 +127,13 @@ def test_http_server_killed_during_a_call_is_reported_and_reconnected(tiny_http,
             hanging = pool.submit(call, provider, "hang")
             notes.until("hangs")
             tiny_http.kill()
-            assert "'far' ended before it answered: whether 'hang' took effect" in hanging.result(30).error
-        assert "'far' cannot be reached: ConnectError; check that it runs, and its url; 'echo' was not called" in (
-            call(provider, "echo", text="e").error
+            assert (
+                "'far' ended before it answered: whether 'hang' took effect"
+                in hanging.result(30).error
+            )
+        assert (
+            "'far' cannot be reached: ConnectError; check that it runs, and its url; 'echo' was not called"
+            in (call(provider, "echo", text="e").error)
         )
         tiny_http.start()
         assert call(provider, "echo", text="f").result == "f"
@@ -122,7 +144,11 @@ def test_http_server_killed_during_a_call_is_reported_and_reconnected(tiny_http,
 @pytest.mark.parametrize(
     ("command", "seconds", "said"),
     [
-        (["no-such-command"], 20, "'no-such-command': No such file or directory; run its command in a shell"),
+        (
+            ["no-such-command"],
+            20,
+            "'no-such-command': No such file or directory; run its command in a shell",
+        ),
         (["false"], 20, "it ended before it answered; run its command in a shell to see why"),
         (
             ["sh", "-c", "echo hello; exec sleep 60 >&-"],
@@ -185,11 +211,16 @@ def test_changed_tool_list_is_reported(tiny: Tiny):
     assert asyncio.run(tools_of(provider)["newer"].ainvoke({})) == "learned"
 
 
-def test_annotations_become_tags_with_the_defaults_of_the_specification(shared_tiny: McpToolProvider):
+def test_annotations_become_tags_with_the_defaults_of_the_specification(
+    shared_tiny: McpToolProvider,
+):
     """A tool without annotations counts as destructive and as reaching the network."""
     tools = tools_of(shared_tiny)
     assert (tools["echo"].read_only, tools["echo"].metadata.tags) == (True, {ToolTag.READ_ONLY})
-    assert (tools["add_line"].idempotent, tools["add_line"].metadata.tags) == (True, {ToolTag.NETWORK})
+    assert (tools["add_line"].idempotent, tools["add_line"].metadata.tags) == (
+        True,
+        {ToolTag.NETWORK},
+    )
     assert tools["wipe"].metadata.tags == {ToolTag.DESTRUCTIVE, ToolTag.NETWORK}
     assert not tools["wipe"].repeatable
     assert all(tool.screen_output and tool.version for tool in tools.values())
@@ -206,8 +237,16 @@ def test_version_is_that_of_the_definition_and_of_its_server():
 
     other_order = {"type": "object", "properties": {"b": {}, "a": {}}, "required": ["b", "a"]}
     assert version() == version(inputSchema=other_order) == version(description="Pay.\n")
-    assert version() == version(_meta={"written": "today"}) == version("https://me:secret@a.example/mcp?key=1")
-    different = [version("https://b.example/mcp"), version(description="Pay twice."), version(title="Pay")]
+    assert (
+        version()
+        == version(_meta={"written": "today"})
+        == version("https://me:secret@a.example/mcp?key=1")
+    )
+    different = [
+        version("https://b.example/mcp"),
+        version(description="Pay twice."),
+        version(title="Pay"),
+    ]
     different.append(version(annotations={"idempotentHint": True}))
     assert len({version(), *different}) == 5
 
@@ -216,7 +255,10 @@ def test_operator_decides_which_tools_need_approval(shared_tiny: McpToolProvider
     """The settings are always, never despite hints, or patterns in addition to the hints."""
     assert all(tool.requires_approval for tool in tools_of(shared_tiny, confirm="always").values())
     never = tools_of(shared_tiny, confirm="never")
-    assert not any(tool.requires_approval or ToolTag.DESTRUCTIVE in tool.metadata.tags for tool in never.values())
+    assert not any(
+        tool.requires_approval or ToolTag.DESTRUCTIVE in tool.metadata.tags
+        for tool in never.values()
+    )
     some = tools_of(shared_tiny, confirm=["ec*"])
     assert [name for name, tool in some.items() if tool.requires_approval] == ["echo"]
     assert ToolTag.DESTRUCTIVE in some["wipe"].metadata.tags
@@ -264,7 +306,9 @@ def test_standard_error_of_a_server_is_logged_without_secrets(capfd: pytest.Capt
     server = McpToolProvider(sys.executable, ["-c", says], env={"TOKEN": "s3cr3t-value"})
     with pytest.raises(SourceUnreachable):
         asyncio.run(server.list_tools())
-    for thread in [each for each in threading.enumerate() if each.name == "mcp-stderr" and each not in others]:
+    for thread in [
+        each for each in threading.enumerate() if each.name == "mcp-stderr" and each not in others
+    ]:
         thread.join()  # the thread ends with the program
     told = capfd.readouterr().err
     assert ("s3cr3t" in told, "started with [hidden]" in told) == (False, True)
@@ -320,9 +364,9 @@ def test_twenty_threads_share_one_connection_over_http(tiny_http):
     """HTTP behaves like stdio."""
     provider = McpToolProvider(url=tiny_http.url)
     with ThreadPoolExecutor(20) as pool:
-        assert list(pool.map(lambda n: call(provider, "echo", text=str(n)).result, range(60))) == list(
-            map(str, range(60))
-        )
+        assert list(
+            pool.map(lambda n: call(provider, "echo", text=str(n)).result, range(60))
+        ) == list(map(str, range(60)))
     provider.close()
 
 
@@ -353,10 +397,15 @@ def test_missing_sdk_is_reported_with_the_install_command(monkeypatch: pytest.Mo
 
 def test_older_protocol_is_supported():
     """Such a server has no descriptions, lists in pages, and reports changes in its own way."""
-    provider = McpToolProvider(sys.executable, [str(Path(__file__).parent / "old_mcp.py")], name="old")
+    provider = McpToolProvider(
+        sys.executable, [str(Path(__file__).parent / "old_mcp.py")], name="old"
+    )
     changed = threading.Event()
     provider.watch(changed.set)
-    assert tools_of(provider)["grow"].description == "The tool 'grow'; its source does not describe it."
+    assert (
+        tools_of(provider)["grow"].description
+        == "The tool 'grow'; its source does not describe it."
+    )
     assert call(provider, "grow").result == "2 tools"
     assert changed.wait(30)
     assert list(tools_of(provider)) == ["grow", "tool1"]
@@ -374,7 +423,9 @@ def test_result_schema_is_not_checked(shared_tiny: McpToolProvider):
     assert call(shared_tiny, "bomb").result == {"text": "a" * 50 + "!"}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends the children of the dead on Linux only")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the kernel ends the children of the dead on Linux only"
+)
 def test_server_ends_with_a_killed_worker(notes, tmp_path: Path):
     """It ends although it ignores the end of its input and the signal to terminate."""
     stubborn = tmp_path / "stubborn.py"

@@ -54,7 +54,9 @@ def http_server(notes: Notes) -> Iterator[TinyHttp]:
 def server(request: pytest.FixtureRequest, notes: Notes) -> Iterator[McpToolProvider]:
     """Return a provider of the small server of the SDK, over each transport."""
     if request.param == "stdio":
-        provider = McpToolProvider(sys.executable, [str(TINY)], env={"NOTES": str(notes.path)}, name="tiny")
+        provider = McpToolProvider(
+            sys.executable, [str(TINY)], env={"NOTES": str(notes.path)}, name="tiny"
+        )
     else:
         provider = McpToolProvider(url=request.getfixturevalue("http_server").url, name="tiny")
     yield provider
@@ -208,7 +210,9 @@ def test_any_number_of_announcements_causes_few_listings(monkeypatch):
         asyncio.run(provider.list_tools())
         changed = threading.Event()
         provider.watch(changed.set)
-        call(provider, "grow", name="restless", announcements=2000)  # from now on each listing is announced, too
+        call(
+            provider, "grow", name="restless", announcements=2000
+        )  # from now on each listing is announced, too
         assert changed.wait(30)
         assert max(int(call(provider, "grow", count_listings=True)) for _ in range(50)) <= 4
         assert "restless" in [tool.name for tool in asyncio.run(provider.list_tools())]
@@ -249,7 +253,9 @@ def test_call_is_not_sent_if_the_tools_cannot_be_listed_again(lister: SilentList
     with closing(McpToolProvider(url=f"{lister.url}/mcp", name="far")) as provider:
         tool = offered(provider)[0]
         lister.may_list.clear()
-        with pytest.raises(ToolExecutionError, match="did not list its tools: TimeoutError; 'pay' was not called"):
+        with pytest.raises(
+            ToolExecutionError, match="did not list its tools: TimeoutError; 'pay' was not called"
+        ):
             asyncio.run(tool.ainvoke({}))
         lister.may_list.set()
         assert asyncio.run(tool.ainvoke({})) == "paid"
@@ -260,7 +266,9 @@ def test_refused_stream_is_not_given_as_the_reason(lister: SilentLister):
     """Many servers answer 405 to it, as the protocol allows; what is missing here is the list."""
     lister.session = "s1"
     lister.may_list.clear()
-    no_answer = pytest.raises(SourceUnreachable, match=r"gave no answer within 0\.5 s; check that it runs")
+    no_answer = pytest.raises(
+        SourceUnreachable, match=r"gave no answer within 0\.5 s; check that it runs"
+    )
     with (
         closing(McpToolProvider(url=f"{lister.url}/mcp", connect_seconds=0.5)) as provider,
         no_answer,

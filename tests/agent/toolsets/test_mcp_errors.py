@@ -41,7 +41,11 @@ class McpApi(Api):
                 }
                 return self.says(result=held)
             case "tools/list":
-                tool = {"name": "pay", "inputSchema": {"type": "object"}, "description": self.description}
+                tool = {
+                    "name": "pay",
+                    "inputSchema": {"type": "object"},
+                    "description": self.description,
+                }
                 return self.says(result={"tools": [tool]})
             case "tools/call":
                 return self.called()
@@ -50,7 +54,10 @@ class McpApi(Api):
     def says(self, status: int = 200, **held: Any) -> Answered:
         """Return an answer to the last request."""
         number = json.loads(self.asked[-1][3])["id"]
-        kind = {"Content-Type": "application/json", **({"Mcp-Session-Id": self.session} if self.session else {})}
+        kind = {
+            "Content-Type": "application/json",
+            **({"Mcp-Session-Id": self.session} if self.session else {}),
+        }
         return status, kind, json.dumps({"jsonrpc": "2.0", "id": number, **held}).encode()
 
     def called(self) -> Answered:
@@ -70,7 +77,9 @@ def far() -> Iterator[McpApi]:
 @pytest.fixture
 def provider(far: McpApi) -> Iterator[McpToolProvider]:
     """Return a provider of that server."""
-    made = McpToolProvider(url=f"{far.url}/mcp", name="far", headers={"Authorization": f"Bearer {TOKEN}"})
+    made = McpToolProvider(
+        url=f"{far.url}/mcp", name="far", headers={"Authorization": f"Bearer {TOKEN}"}
+    )
     yield made
     made.close()
 
@@ -99,13 +108,17 @@ def test_error_message_with_a_server_error_status_is_unknown_too(far, provider):
     assert "Internal server error; it answered 500" in str(outcome.error)
 
 
-@pytest.mark.parametrize(("status", "said"), [(401, "401: check its headers"), (429, "429"), (503, "503")])
+@pytest.mark.parametrize(
+    ("status", "said"), [(401, "401: check its headers"), (429, "429"), (503, "503")]
+)
 def test_refused_call_is_reported_with_its_status(far, provider, status: int, said: str):
     """The call had no effect, and the error gives the reason."""
     far.called = lambda: (status, {}, b"")
     outcome = pay(provider)
     assert not isinstance(outcome, UnclearOutcome)
-    assert f"refused 'pay': Server returned an error response; it answered {said}" in str(outcome.error)
+    assert f"refused 'pay': Server returned an error response; it answered {said}" in str(
+        outcome.error
+    )
 
 
 def test_status_belongs_to_its_own_call(far, provider):
@@ -154,8 +167,18 @@ def test_broken_event_stream_leaves_the_effect_unknown(far, provider, data: byte
         ({"content": {"type": "text", "text": "paid"}}, "paid"),
         ({"structuredContent": {"id": 7}}, {"id": 7}),
         ({"content": [], "structuredContent": [7]}, [7]),
-        ({"content": [{"type": "text", "text": "paid"}], "structuredContent": None, "_meta": None}, "paid"),
-        ({"content": [{"type": "hologram"}, {"type": "text", "text": "paid"}]}, '{"type": "hologram"}\npaid'),
+        (
+            {
+                "content": [{"type": "text", "text": "paid"}],
+                "structuredContent": None,
+                "_meta": None,
+            },
+            "paid",
+        ),
+        (
+            {"content": [{"type": "hologram"}, {"type": "text", "text": "paid"}]},
+            '{"type": "hologram"}\npaid',
+        ),
     ],
 )
 def test_odd_part_of_a_result_does_not_make_its_effect_unknown(
@@ -212,6 +235,8 @@ def test_server_with_another_version_of_the_protocol_is_named_with_it(far, provi
     A secret in its answer is not shown.
     """
     far.version = f"2099-{TOKEN}"
-    with pytest.raises(SourceError, match=r"it has the version '2099-[^']*' of the protocol") as caught:
+    with pytest.raises(
+        SourceError, match=r"it has the version '2099-[^']*' of the protocol"
+    ) as caught:
         asyncio.run(provider.list_tools())
     assert TOKEN not in str(caught.value)

@@ -7,7 +7,13 @@ import json
 from typing import Any
 
 import pytest
-from mcp.types import BlobResourceContents, CallToolResult, EmbeddedResource, ResourceLink, TextContent
+from mcp.types import (
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ResourceLink,
+    TextContent,
+)
 
 from sayso.agent import Agent, AgentConfig
 from sayso.agent.messages import Message, Role, ToolCall
@@ -27,7 +33,9 @@ IMAGE = base64.b64decode(PIXEL) + bytes(300)
 
 def images(body: dict[str, Any]) -> int:
     """Return how often a request contains the image."""
-    return json.dumps(body).replace("-", "+").replace("_", "/").count(base64.b64encode(IMAGE).decode())
+    return (
+        json.dumps(body).replace("-", "+").replace("_", "/").count(base64.b64encode(IMAGE).decode())
+    )
 
 
 def test_base64_in_an_answer_becomes_a_file(shared_tiny):
@@ -37,7 +45,9 @@ def test_base64_in_an_answer_becomes_a_file(shared_tiny):
     assert base64.b64encode(IMAGE).decode()[:40] not in str(outcome.result)
     assert "aB3" * 30 in str(outcome.result)
     assert "Sales" in str(outcome.result)
-    assert [(file.data, file.mime_type, file.shown) for file in files] == [(IMAGE, "image/png", True)]
+    assert [(file.data, file.mime_type, file.shown) for file in files] == [
+        (IMAGE, "image/png", True)
+    ]
 
 
 @pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
@@ -49,7 +59,9 @@ def test_vision_model_is_shown_the_image(shared_tiny, server: Server, name: str)
     result = agent.run("What is on the chart?")
     assert result.content == "It is red."
     assert images(server.bodies[1]) == 1
-    assert base64.b64encode(IMAGE).decode() not in json.dumps([message.to_dict() for message in result.messages])
+    assert base64.b64encode(IMAGE).decode() not in json.dumps(
+        [message.to_dict() for message in result.messages]
+    )
     assert [artifact.data for artifact in result.artifacts] == [IMAGE]
 
 
@@ -58,9 +70,15 @@ def test_stored_image_is_shown_after_a_killed_worker(server: Server, name: str) 
     """The successor reads the outcome from the journal and the bytes from the media store."""
     kept = Media("ref-1", "image/png", "file.png", len(IMAGE))
     outcome = CallOutcome(
-        ToolCall("chart", {}, "c1"), "Here.", artifacts=(Artifact(mime_type="image/png", shown=True, kept=kept),)
+        ToolCall("chart", {}, "c1"),
+        "Here.",
+        artifacts=(Artifact(mime_type="image/png", shown=True, kept=kept),),
     )
-    said = [Message(Role.USER, "Draw"), Message(Role.ASSISTANT, tool_calls=(outcome.call,)), outcome.message]
+    said = [
+        Message(Role.USER, "Draw"),
+        Message(Role.ASSISTANT, tool_calls=(outcome.call,)),
+        outcome.message,
+    ]
     server.script({"text": "It is red."})
     ask(MAKERS[name](server.url, load_media=lambda media: {"ref-1": IMAGE}[media.ref]), *said)
     assert images(server.bodies[0]) == 1
@@ -100,7 +118,9 @@ def test_text_that_resembles_base64_is_kept(text: str) -> None:
 def test_file_gets_the_extension_of_its_type(uri: str, kind: str, name: str) -> None:
     """Platforms and tools go by the extension, so the server's name is corrected."""
     blob = base64.b64encode(b"not much").decode()
-    resource = EmbeddedResource(type="resource", resource=BlobResourceContents(uri=uri, mime_type=kind, blob=blob))
+    resource = EmbeddedResource(
+        type="resource", resource=BlobResourceContents(uri=uri, mime_type=kind, blob=blob)
+    )
     with collect_artifacts() as files:
         told = value_of(CallToolResult(content=[resource]))
     assert [file.filename for file in files] == [name]
@@ -113,7 +133,9 @@ def test_base64_in_an_error_is_removed() -> None:
     texts = [TextContent(type="text", text=f"It broke: {data}")]
     with collect_artifacts() as files:
         told = error_text(CallToolResult(content=list(texts), is_error=True), ())
-        held = error_text(CallToolResult(content=[], structured_content={"screen": data}, is_error=True), ())
+        held = error_text(
+            CallToolResult(content=[], structured_content={"screen": data}, is_error=True), ()
+        )
     assert told == f"It broke: (binary data, {len(IMAGE)} bytes, is left out)"
     assert data[:40] not in held
     assert files == []
@@ -122,12 +144,18 @@ def test_base64_in_an_error_is_removed() -> None:
 def test_base64_in_lines_is_detected() -> None:
     """Mail and PEM use lines; for an unknown type only the size is given."""
     lines = base64.encodebytes(bytes(range(256)) * 3).decode()
-    assert FileSender().without_binaries(f"file:\n{lines}") == "file:\n(binary data, 768 bytes, is left out)\n"
+    assert (
+        FileSender().without_binaries(f"file:\n{lines}")
+        == "file:\n(binary data, 768 bytes, is left out)\n"
+    )
 
 
 def test_links_beside_structured_content_reach_the_model():
     """Servers repeat text in their structured content, but not always what they link to."""
-    links = [ResourceLink(type="resource_link", name=name, uri=f"https://e.org/{name}") for name in ("report", "known")]
+    links = [
+        ResourceLink(type="resource_link", name=name, uri=f"https://e.org/{name}")
+        for name in ("report", "known")
+    ]
     structured = {"rows": 3, "source": "https://e.org/known"}
     told = value_of(CallToolResult(content=links, structured_content=structured))
     assert told == '{"rows": 3, "source": "https://e.org/known"}\nreport: https://e.org/report'

@@ -22,7 +22,12 @@ from tests.agent.toolsets.odd_mcp import answer_of
 
 SERVER = Path(__file__).parent / "odd_mcp.py"
 OBJECT = {"type": "object"}
-TREE = {"N": {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/N"}}}}}
+TREE = {
+    "N": {
+        "type": "object",
+        "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/N"}}},
+    }
+}
 
 
 def listed(*definitions: Any) -> tuple[dict[str, Tool], dict[str, str]]:
@@ -39,10 +44,22 @@ def listed(*definitions: Any) -> tuple[dict[str, Tool], dict[str, str]]:
         ({}, "inputSchema: Field required"),
         ({"inputSchema": None}, "inputSchema: Input should be"),
         ({"inputSchema": {"type": "array"}}, "inputSchema.type: Input should be 'object'"),
-        ({"inputSchema": {**OBJECT, "required": "a"}}, "inputSchema.required: Input should be a valid list"),
-        ({"inputSchema": {**OBJECT, "properties": {"a": {"type": "banana"}}}}, "its schema is none: at properties/a"),
-        ({"inputSchema": OBJECT, "execution": {"taskSupport": "required"}}, "it must be called as a task"),
-        ({"inputSchema": OBJECT, "execution": {"taskSupport": "required"}, "icons": 5}, "it must be called as a task"),
+        (
+            {"inputSchema": {**OBJECT, "required": "a"}},
+            "inputSchema.required: Input should be a valid list",
+        ),
+        (
+            {"inputSchema": {**OBJECT, "properties": {"a": {"type": "banana"}}}},
+            "its schema is none: at properties/a",
+        ),
+        (
+            {"inputSchema": OBJECT, "execution": {"taskSupport": "required"}},
+            "it must be called as a task",
+        ),
+        (
+            {"inputSchema": OBJECT, "execution": {"taskSupport": "required"}, "icons": 5},
+            "it must be called as a task",
+        ),
     ],
 )
 def test_tool_that_cannot_be_used_is_left_out_alone(definition: dict[str, Any], why: str, caplog):
@@ -50,13 +67,17 @@ def test_tool_that_cannot_be_used_is_left_out_alone(definition: dict[str, Any], 
     tools, left_out = listed({"name": "odd", **definition})
     assert list(tools) == ["good"]
     assert left_out["odd"].startswith(why)
-    (logged,) = [record.__dict__ for record in caplog.records if record.message == "mcp.tool_left_out"]
+    (logged,) = [
+        record.__dict__ for record in caplog.records if record.message == "mcp.tool_left_out"
+    ]
     assert (logged["tool"], logged["why"]) == ("odd", left_out["odd"])
 
 
 def test_tool_that_may_run_as_a_task_is_called_plainly():
     """Only tools that must run as tasks are left out."""
-    tools, left_out = listed({"name": "slow", "inputSchema": OBJECT, "execution": {"taskSupport": "optional"}})
+    tools, left_out = listed(
+        {"name": "slow", "inputSchema": OBJECT, "execution": {"taskSupport": "optional"}}
+    )
     assert (sorted(tools), left_out) == (["good", "slow"], {})
 
 
@@ -76,7 +97,9 @@ def test_tools_beyond_the_limit_are_named(caplog):
     many = [{"name": f"tool{number:03}", "inputSchema": OBJECT} for number in range(258)]
     tools, left_out = listed(*many)
     assert (len(tools), sorted(left_out)) == (256, ["tool255", "tool256", "tool257"])
-    assert left_out["tool257"].startswith("the server lists 259 tools, and at most 256 are offered: choose them")
+    assert left_out["tool257"].startswith(
+        "the server lists 259 tools, and at most 256 are offered: choose them"
+    )
     assert [record.message for record in caplog.records] == ["mcp.too_many_tools"]
 
 
@@ -115,7 +138,9 @@ def served(odd: list[Any]) -> Iterator[str]:
         web.shutdown()
 
 
-@pytest.mark.parametrize("definition", [{"inputSchema": OBJECT}, {"name": None, "inputSchema": OBJECT}, "odd", None])
+@pytest.mark.parametrize(
+    "definition", [{"inputSchema": OBJECT}, {"name": None, "inputSchema": OBJECT}, "odd", None]
+)
 def test_definition_without_a_name_is_left_out_alone(definition: Any):
     """It is named by its number in the list."""
     tools, left_out = listed(definition)
@@ -144,13 +169,18 @@ def test_every_vendor_takes_the_name_under_which_a_tool_is_offered(name: str):
     """Gemini takes none that begins with a digit or a hyphen."""
     tools, left_out = listed({"name": name, "inputSchema": OBJECT})
     (odd,) = (tool for own, tool in tools.items() if own != "good")
-    assert all(odd.get_schema(vendor) for vendor in ("openai-chat", "openai-response", "anthropic", "gemini"))
+    assert all(
+        odd.get_schema(vendor)
+        for vendor in ("openai-chat", "openai-response", "anthropic", "gemini")
+    )
     assert left_out == {}
 
 
 def test_half_a_character_in_a_description_costs_no_tool():
     """JavaScript servers write one where they cut a text in the middle of an emoji."""
-    tools, _ = listed({"name": "odd", "description": "Cut \ud83d here, \U0001f600 kept", "inputSchema": OBJECT})
+    tools, _ = listed(
+        {"name": "odd", "description": "Cut \ud83d here, \U0001f600 kept", "inputSchema": OBJECT}
+    )
     assert tools["odd"].description == "Cut \ufffd here, \U0001f600 kept"
 
 
@@ -179,19 +209,34 @@ def test_half_characters_are_replaced_wherever_an_answer_is_split(written: str, 
 
     for at in range(len(body)):
         assert json.loads(asyncio.run(joined(body[:at], body[at:])))["a"] == read
-    assert json.loads(asyncio.run(joined(*(body[at : at + 1] for at in range(len(body))))))["a"] == read
+    assert (
+        json.loads(asyncio.run(joined(*(body[at : at + 1] for at in range(len(body))))))["a"]
+        == read
+    )
 
 
 def test_tool_with_odd_annotations_counts_as_destructive():
     """What it says of itself cannot be read, so that it must not run at once."""
-    tools, _ = listed({"name": "odd", "inputSchema": OBJECT, "annotations": {"readOnlyHint": "maybe"}})
-    assert (tools["odd"].read_only, ToolTag.DESTRUCTIVE in tools["odd"].metadata.tags) == (False, True)
+    tools, _ = listed(
+        {"name": "odd", "inputSchema": OBJECT, "annotations": {"readOnlyHint": "maybe"}}
+    )
+    assert (tools["odd"].read_only, ToolTag.DESTRUCTIVE in tools["odd"].metadata.tags) == (
+        False,
+        True,
+    )
 
 
 def test_operation_that_cannot_be_used_is_left_out_alone(tmp_path: Path):
     """Also where it is included by its name."""
-    operations = {"get": {"operationId": "good"}, "put": {"operationId": "odd", "requestBody": {"$ref": "#/nowhere"}}}
-    document = {"openapi": "3.1.0", "servers": [{"url": "https://a.test"}], "paths": {"/a": operations}}
+    operations = {
+        "get": {"operationId": "good"},
+        "put": {"operationId": "odd", "requestBody": {"$ref": "#/nowhere"}},
+    }
+    document = {
+        "openapi": "3.1.0",
+        "servers": [{"url": "https://a.test"}],
+        "paths": {"/a": operations},
+    }
     (tmp_path / "api.json").write_text(json.dumps(document))
     provider = OpenApiToolProvider(tmp_path / "api.json", include=["good", "odd"])
     assert [tool.name for tool in asyncio.run(provider.list_tools())] == ["good"]

@@ -31,14 +31,19 @@ def test_errors_of_the_api_are_readable(tmp_path: Path, api):
     """The error has the status, the operation and the beginning of the answer."""
     api.answer("/pets/1", {"message": "on fire " * 500}, status=500)
     said = refusal(provider(tmp_path, api), "getPet", id="1")
-    assert 'pets answered 500 (Internal Server Error) to GET /pets/{id}: {"message": "on fire' in said
+    assert (
+        'pets answered 500 (Internal Server Error) to GET /pets/{id}: {"message": "on fire' in said
+    )
     assert len(said) < 700
 
 
 @pytest.mark.parametrize(
-    ("status", "error"), [(400, ToolExecutionError), (503, ToolExecutionError), (504, EffectUnknownError)]
+    ("status", "error"),
+    [(400, ToolExecutionError), (503, ToolExecutionError), (504, EffectUnknownError)],
 )
-def test_gateway_timeout_leaves_the_effect_unknown(tmp_path: Path, api, status: int, error: type[Exception]):
+def test_gateway_timeout_leaves_the_effect_unknown(
+    tmp_path: Path, api, status: int, error: type[Exception]
+):
     """A refused call had no effect; behind a gateway that timed out it may have had one."""
     api.answer("/pets/1", "", status=status)
     pets = provider(tmp_path, api)
@@ -55,7 +60,14 @@ def test_arguments_are_sent_where_the_document_says(tmp_path: Path, api):
     call(
         provider(tmp_path, api),
         "findPets",
-        **{"tags": ["a", "b c"], "ids": [1, 2], "filter": {"age": 3}, "page_size_": 5, "X-Trace": "t", "theme": "d;k"},
+        **{
+            "tags": ["a", "b c"],
+            "ids": [1, 2],
+            "filter": {"age": 3},
+            "page_size_": 5,
+            "X-Trace": "t",
+            "theme": "d;k",
+        },
     )
     _, path, headers, _ = api.asked[0]
     assert path == "/pets?tags=a&tags=b%20c&ids=1,2&filter%5Bage%5D=3&page%5Bsize%5D=5"
@@ -100,7 +112,10 @@ def test_header_cannot_be_split(tmp_path: Path, api):
 def test_bodies_are_json_or_forms(tmp_path: Path, api):
     """Parameters with the same name are distinguished, and form values are encoded."""
     pets = provider(tmp_path, api)
-    assert json.loads(call(pets, "put_pets_id", id="1", name="Rex", age=3)["body"]) == {"name": "Rex", "age": 3}
+    assert json.loads(call(pets, "put_pets_id", id="1", name="Rex", age=3)["body"]) == {
+        "name": "Rex",
+        "age": 3,
+    }
     assert call(pets, "add_pet", name="a&b", tame=True)["body"] == "name=a%26b&tame=true"
     assert [headers["content-type"] for _, _, headers, _ in api.asked] == [
         "application/json",
@@ -112,10 +127,16 @@ def test_body_that_is_no_object_is_a_single_argument(tmp_path: Path, api):
     """The body may be a list."""
     body = {
         "required": True,
-        "content": {"application/json": {"schema": {"type": "array", "items": {"type": "integer"}}}},
+        "content": {
+            "application/json": {"schema": {"type": "array", "items": {"type": "integer"}}}
+        },
     }
     assert (
-        call(provider(tmp_path, api, with_operation("/pets", "post", requestBody=body)), "add_pet", body=[1, 2])["body"]
+        call(
+            provider(tmp_path, api, with_operation("/pets", "post", requestBody=body)),
+            "add_pet",
+            body=[1, 2],
+        )["body"]
         == "[1, 2]"
     )
 
@@ -123,10 +144,24 @@ def test_body_that_is_no_object_is_a_single_argument(tmp_path: Path, api):
 def test_changing_operations_need_approval_by_default(tmp_path: Path):
     """The HTTP method decides, and the operator can override it: GET only reads."""
     pets = provider(tmp_path)
-    tags = {name: ToolTag.DESTRUCTIVE in tool.metadata.tags for name, tool in tools_of(pets).items()}
-    assert tags == {"getPet": False, "deletePet": True, "put_pets_id": True, "findPets": False, "add_pet": True}
-    assert [name for name, tool in tools_of(pets).items() if tool.read_only] == ["getPet", "findPets"]
-    assert not any(ToolTag.DESTRUCTIVE in tool.metadata.tags for tool in tools_of(pets, confirm="never").values())
+    tags = {
+        name: ToolTag.DESTRUCTIVE in tool.metadata.tags for name, tool in tools_of(pets).items()
+    }
+    assert tags == {
+        "getPet": False,
+        "deletePet": True,
+        "put_pets_id": True,
+        "findPets": False,
+        "add_pet": True,
+    }
+    assert [name for name, tool in tools_of(pets).items() if tool.read_only] == [
+        "getPet",
+        "findPets",
+    ]
+    assert not any(
+        ToolTag.DESTRUCTIVE in tool.metadata.tags
+        for tool in tools_of(pets, confirm="never").values()
+    )
     asking = tools_of(pets, confirm=["find*"], namespace="shop")
     assert [name for name, tool in asking.items() if tool.requires_approval] == ["shop-findPets"]
 
@@ -134,7 +169,10 @@ def test_changing_operations_need_approval_by_default(tmp_path: Path):
 def test_files_reach_the_user(tmp_path: Path, api):
     """The file name from the server loses its path."""
     api.answer(
-        "/pets/1", b"%PDF", Content_Disposition='attachment; filename="../../pet.pdf"', Content_Type="application/pdf"
+        "/pets/1",
+        b"%PDF",
+        Content_Disposition='attachment; filename="../../pet.pdf"',
+        Content_Type="application/pdf",
     )
     with collect_artifacts() as files:
         result = call(provider(tmp_path, api), "getPet", id="1")
@@ -144,7 +182,12 @@ def test_files_reach_the_user(tmp_path: Path, api):
 
 def test_text_that_is_a_download_reaches_the_user_and_the_model(tmp_path: Path, api):
     """An export is a file, and the model answers questions about it."""
-    api.answer("/pets/1", "name\nRex\n", Content_Disposition="attachment; filename=pets.csv", Content_Type="text/csv")
+    api.answer(
+        "/pets/1",
+        "name\nRex\n",
+        Content_Disposition="attachment; filename=pets.csv",
+        Content_Type="text/csv",
+    )
     with collect_artifacts() as files:
         result = call(provider(tmp_path, api), "getPet", id="1")
     assert result == "(handed to the user: pets.csv, text/csv, 9 bytes)\nname\nRex\n"
@@ -213,7 +256,10 @@ def test_call_without_a_path_argument_is_not_sent(tmp_path: Path, api):
     assert api.asked == []
 
 
-NICK = {"type": "object", "properties": {"nick": {"type": "string", "nullable": True}, "age": {"type": "integer"}}}
+NICK = {
+    "type": "object",
+    "properties": {"nick": {"type": "string", "nullable": True}, "age": {"type": "integer"}},
+}
 
 
 def with_body(kind: str, schema: Any) -> dict[str, Any]:
@@ -226,7 +272,9 @@ def with_body(kind: str, schema: Any) -> dict[str, Any]:
     ("arguments", "sent"),
     [({"nick": None}, '{"nick": null}'), ({"nick": None, "age": None}, '{"nick": null}'), ({}, "")],
 )
-def test_null_in_a_json_body_is_sent_where_the_schema_allows_it(tmp_path: Path, api, arguments: Any, sent: str):
+def test_null_in_a_json_body_is_sent_where_the_schema_allows_it(
+    tmp_path: Path, api, arguments: Any, sent: str
+):
     """A missing value, or a null that the schema forbids, is not sent."""
     pets = provider(tmp_path, api, with_body("application/json", NICK))
     assert call(pets, "put_pets_id", id="1", **arguments)["body"] == sent
@@ -234,7 +282,11 @@ def test_null_in_a_json_body_is_sent_where_the_schema_allows_it(tmp_path: Path, 
 
 def test_null_as_a_whole_body_is_sent(tmp_path: Path, api):
     """JSON can express a null body."""
-    pets = provider(tmp_path, api, with_body("application/json", {"type": "array", "items": {}, "nullable": True}))
+    pets = provider(
+        tmp_path,
+        api,
+        with_body("application/json", {"type": "array", "items": {}, "nullable": True}),
+    )
     assert call(pets, "put_pets_id", id="1", body=None)["body"] == "null"
     assert call(pets, "put_pets_id", id="1")["body"] == ""
 
@@ -254,7 +306,8 @@ def test_media_types_ignore_case(tmp_path: Path, api, kind: str):
 
 
 @pytest.mark.parametrize(
-    ("charset", "data"), [("iso-8859-1", b"caf\xe9"), ("ISO-8859-99", "café".encode()), ("zlib", "café".encode())]
+    ("charset", "data"),
+    [("iso-8859-1", b"caf\xe9"), ("ISO-8859-99", "café".encode()), ("zlib", "café".encode())],
 )
 def test_text_is_decoded_with_its_charset(tmp_path: Path, api, charset: str, data: bytes):
     """An unknown charset is treated as UTF-8."""
@@ -330,15 +383,27 @@ PAGE = "<html><head><title>503 Out of order</title></head><body><h1>503 Out of o
     [
         ({"id": 7, "owner": {"name": "Ana", "id": 9}, "tags": []}, 200, "", "ID: 7\nOwner: Ana"),
         ('{"deleted": true}', 200, "text/plain", "Deleted: yes"),
-        ('<pet id="7"><state>gone</state></pet>', 200, "application/xml", "Pet:\nID: 7\nState: gone"),
+        (
+            '<pet id="7"><state>gone</state></pet>',
+            200,
+            "application/xml",
+            "Pet:\nID: 7\nState: gone",
+        ),
         ("", 204, "", ""),
-        ({"title": "Locked", "status": 409}, 409, "application/problem+json", ": Locked (status 409)"),
+        (
+            {"title": "Locked", "status": 409},
+            409,
+            "application/problem+json",
+            ": Locked (status 409)",
+        ),
         (PAGE, 503, "text/html", ": 503 Out of order nginx"),
     ],
     ids=["object", "JSON as text", "XML", "nothing", "problem", "page of a proxy"],
 )
 @pytest.mark.parametrize("after", ["say", "continue"])
-def test_person_never_reads_raw_data_of_an_api(tmp_path: Path, api, answer, status, kind, told, after):
+def test_person_never_reads_raw_data_of_an_api(
+    tmp_path: Path, api, answer, status, kind, told, after
+):
     """Neither as the fixed answer nor as the outcome above the words of a model."""
     api.answer("/pets/7", answer, status=status, **({"Content_Type": kind} if kind else {}))
     pets = provider(tmp_path, api)

@@ -24,7 +24,9 @@ def test_cyclic_schema_is_cut_with_a_note(tmp_path: Path):
     """A pet has a parent, which is a pet: one level is shown, and the next accepts anything."""
     tool = tools_of(provider(tmp_path))["put_pets_id"]
     assert "(Nested Pet not shown in full.)" in tool.description
-    assert tool.validate({"id": "1", "name": "Rex", "parent": {"name": "Old", "parent": {"any": "thing"}}})
+    assert tool.validate(
+        {"id": "1", "name": "Rex", "parent": {"name": "Old", "parent": {"any": "thing"}}}
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,19 +61,37 @@ NAMED: dict[str, Any] = {"$ref": "#/components/schemas/Name"}
         ({"propertyNames": NAMED}, {"Rex": 1}, {"": 1}),
         ({"if": {"type": "string"}, "then": NAMED}, "Rex", ""),
         ({"if": {"type": "integer"}, "else": NAMED}, 1, ""),
-        ({"dependentSchemas": {"a": {"properties": {"b": NAMED}}}}, {"a": 1, "b": "Rex"}, {"a": 1, "b": ""}),
-        ({"properties": {"a": {}}, "unevaluatedProperties": NAMED}, {"a": 1, "b": "Rex"}, {"a": 1, "b": ""}),
+        (
+            {"dependentSchemas": {"a": {"properties": {"b": NAMED}}}},
+            {"a": 1, "b": "Rex"},
+            {"a": 1, "b": ""},
+        ),
+        (
+            {"properties": {"a": {}}, "unevaluatedProperties": NAMED},
+            {"a": 1, "b": "Rex"},
+            {"a": 1, "b": ""},
+        ),
         ({"prefixItems": [{}], "unevaluatedItems": NAMED}, [1, "Rex"], [1, ""]),
     ],
 )
 def test_references_are_resolved_in_every_schema_position(tmp_path: Path, schema, fits, breaks):
     """JSON Schema allows them there since OpenAPI 3.1; the model's schema has no dangling reference."""
-    body = {"content": {"application/json": {"schema": {"type": "object", "properties": {"it": schema}}}}}
+    body = {
+        "content": {
+            "application/json": {"schema": {"type": "object", "properties": {"it": schema}}}
+        }
+    }
     document = {
         **with_operation("/pets", "post", requestBody=body),
-        "components": {"schemas": {**PETS["components"]["schemas"], "Name": {"type": "string", "minLength": 1}}},
+        "components": {
+            "schemas": {**PETS["components"]["schemas"], "Name": {"type": "string", "minLength": 1}}
+        },
     }
-    tool = next(each for name, each in tools_of(provider(tmp_path, document=document)).items() if "it" in _of(each))
+    tool = next(
+        each
+        for name, each in tools_of(provider(tmp_path, document=document)).items()
+        if "it" in _of(each)
+    )
     assert "$ref" not in json.dumps(tool.schema())
     assert tool.validate({"it": fits}) == {"it": fits}
     with pytest.raises(ToolParameterError, match="'it"):
@@ -105,7 +125,9 @@ def test_only_included_operations_are_tools(tmp_path: Path):
 def test_uncallable_operation_is_left_out_and_logged(tmp_path: Path, caplog):
     """The log has the reason, and the other operations are available."""
     document = json.loads(json.dumps(PETS))
-    document["paths"]["/up"] = {"post": {"requestBody": {"required": True, "content": {"multipart/form-data": {}}}}}
+    document["paths"]["/up"] = {
+        "post": {"requestBody": {"required": True, "content": {"multipart/form-data": {}}}}
+    }
     document["paths"]["/x/{y}"] = {"get": {}}
     document["paths"]["/ref"] = {"get": {"parameters": [{"$ref": "other.yaml#/x"}]}}
     assert "getPet" in tools_of(provider(tmp_path, document=document))
@@ -150,7 +172,10 @@ def test_layout_of_a_document_makes_no_other_version(tmp_path: Path):
         ("openapi: 4.0.0", "it says openapi: '4.0.0'; convert it to 3.0 or 3.1"),
         ("- 1", "no document of OpenAPI 3"),
         ("openapi: 3.1.0", "names no server that can be used: write its address as base_url"),
-        ("openapi: 3.1.0\nservers: [{url: 'https://u:p@a.example.com'}]", "names no server that can be used"),
+        (
+            "openapi: 3.1.0\nservers: [{url: 'https://u:p@a.example.com'}]",
+            "names no server that can be used",
+        ),
         ("openapi: 3.1.0\nservers: [{url: /v1}]", "names no server that can be used"),
         ("[" * 100_000, "nest"),
     ],
@@ -172,7 +197,11 @@ def test_yaml_is_read_as_openapi_defines_it(tmp_path: Path):
         "        - {name: q, in: query, schema: {type: string, enum: [on, no, 2024-01-01]}}\n"
     )
     tools = tools_of(OpenApiToolProvider(tmp_path / "a.yaml", base_url="https://a.example.com"))
-    assert list(tools["get_a"].schema()["parameters"]["properties"]["q"]["enum"]) == ["on", "no", "2024-01-01"]
+    assert list(tools["get_a"].schema()["parameters"]["properties"]["q"]["enum"]) == [
+        "on",
+        "no",
+        "2024-01-01",
+    ]
 
 
 def test_provider_implements_the_protocol():
@@ -181,7 +210,13 @@ def test_provider_implements_the_protocol():
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [path, *(place for key, each in inner for place in _places(each, (*path, key)))]
 
 
@@ -197,8 +232,12 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     | st.just({"$ref": "#/paths"})
     | st.just({"type": "nothing", "properties": 5, "required": 5, "enum": 5}),
 )
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_document_leads_to_tools_or_a_source_error(tmp_path: Path, place: tuple[Any, ...], value: Any):
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_document_leads_to_tools_or_a_source_error(
+    tmp_path: Path, place: tuple[Any, ...], value: Any
+):
     """Any part of the document is replaced with any value."""
     document = json.loads(json.dumps(PETS))
     holder = document
@@ -206,7 +245,10 @@ def test_any_document_leads_to_tools_or_a_source_error(tmp_path: Path, place: tu
         holder = holder[key]
     holder[place[-1]] = value
     with contextlib.suppress(SourceError):
-        assert all(isinstance(tool, Tool) for tool in tools_of(provider(tmp_path, document=document)).values())
+        assert all(
+            isinstance(tool, Tool)
+            for tool in tools_of(provider(tmp_path, document=document)).values()
+        )
 
 
 def test_number_with_thousands_of_digits_is_one_error(tmp_path: Path):
@@ -221,7 +263,10 @@ def test_too_many_operations_are_an_error_until_some_are_included(tmp_path: Path
     """A silent cut would go unnoticed; an included operation is found among any number of others."""
     paths = {f"/p{number}": {"get": {"operationId": f"op{number}"}} for number in range(2_000)}
     document = {**PETS, "paths": paths}
-    with pytest.raises(SourceError, match=r"more than 256 selected operations, .* choose those you need with include"):
+    with pytest.raises(
+        SourceError,
+        match=r"more than 256 selected operations, .* choose those you need with include",
+    ):
         tools_of(provider(tmp_path, document=document))
     assert list(tools_of(provider(tmp_path, document=document, include=["op1999"]))) == ["op1999"]
     assert len(tools_of(provider(tmp_path, document=document, include=["op19*"]))) == 111
@@ -231,7 +276,9 @@ def test_included_operation_that_does_not_exist_is_an_error(tmp_path: Path):
     """It is misspelled; the error lists what was left out, too. An operation that only cannot be called is no error."""
     document = json.loads(json.dumps(PETS))
     document["paths"]["/x/{y}"] = {"get": {"operationId": "broken"}}
-    assert list(tools_of(provider(tmp_path, document=document, include=["getPet", "broken"]))) == ["getPet"]
+    assert list(tools_of(provider(tmp_path, document=document, include=["getPet", "broken"]))) == [
+        "getPet"
+    ]
     reason = r"\['brokn'\]; left out: GET /x/\{y\}: nothing fills \['y'\] in its path"
     with pytest.raises(SourceError, match=reason):
         tools_of(provider(tmp_path, document=document, include=["getPet", "broken", "brokn"]))
@@ -258,7 +305,10 @@ def test_large_document_is_equal_in_yaml_and_json(tmp_path: Path):
     """It holds for thousands of values."""
     paths = {f"/p{number}/{{id}}": PETS["paths"]["/pets/{id}"] for number in range(300)}
     document = json.loads(json.dumps({**PETS, "paths": paths}))
-    assert parse(yaml.safe_dump(document, sort_keys=False, default_flow_style=None), "x").root == document
+    assert (
+        parse(yaml.safe_dump(document, sort_keys=False, default_flow_style=None), "x").root
+        == document
+    )
 
 
 @pytest.mark.parametrize(
@@ -274,15 +324,23 @@ def test_unsupported_yaml_is_refused(text: str, why: str):
 
 def test_anchors_of_yaml_are_read():
     """Own keys win over those of `<<`, which documents that are written by hand use for parameters and answers."""
-    text = "openapi: 3.1.0\na: &a {x: 1, y: 2}\nb: *a\nc: {<<: *a, y: 3}\nd: {<<: [{z: 0}, *a], x: 9}"
+    text = (
+        "openapi: 3.1.0\na: &a {x: 1, y: 2}\nb: *a\nc: {<<: *a, y: 3}\nd: {<<: [{z: 0}, *a], x: 9}"
+    )
     root = parse(text, "x").root
-    assert (root["b"], root["c"], root["d"]) == ({"x": 1, "y": 2}, {"x": 1, "y": 3}, {"x": 9, "y": 2, "z": 0})
+    assert (root["b"], root["c"], root["d"]) == (
+        {"x": 1, "y": 2},
+        {"x": 1, "y": 3},
+        {"x": 9, "y": 2, "z": 0},
+    )
 
 
 def test_aliases_cannot_grow_without_bounds():
     """Ten lists of ten aliases each stand for ten billion values."""
     lists = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 11)]
-    with pytest.raises(SourceError, match="line 8: aliases that stand for more than 1000000 values"):
+    with pytest.raises(
+        SourceError, match="line 8: aliases that stand for more than 1000000 values"
+    ):
         parse("\n".join(["openapi: 3.1.0", "a0: &a0 1", *lists]), "x")
 
 
@@ -292,7 +350,9 @@ def test_lone_surrogate_in_a_document_is_replaced(tmp_path: Path, form: str):
     path = r'{"/a": {"get": {"operationId": "go", "description": "half \ud800", "summary": "\ud83d\ude00"}}}'
     lines = f'"openapi": "3.1.0", "paths": {path}'
     (tmp_path / "a").write_text(f"{{{lines}}}" if form == "json" else f"# YAML\n{{{lines}}}")
-    (tool,) = tools_of(OpenApiToolProvider(tmp_path / "a", base_url="https://a.example.com")).values()
+    (tool,) = tools_of(
+        OpenApiToolProvider(tmp_path / "a", base_url="https://a.example.com")
+    ).values()
     assert "half ?" in tool.description
     tool.description.encode()
 
@@ -302,4 +362,6 @@ def test_approval_patterns_match_the_documents_own_names(tmp_path: Path, caplog)
     pets = provider(tmp_path)
     asking = tools_of(pets, confirm=["add pet", "getPets"])
     assert [name for name, tool in asking.items() if tool.requires_approval] == ["add_pet"]
-    assert [(record.source, record.patterns) for record in caplog.records] == [("pets", ["getPets"])]
+    assert [(record.source, record.patterns) for record in caplog.records] == [
+        ("pets", ["getPets"])
+    ]

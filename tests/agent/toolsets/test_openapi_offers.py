@@ -24,7 +24,9 @@ def left_out(tmp_path: Path, path: str, method: str, **changes: Any) -> str:
     """Return why an operation with these changes is left out, "" if it is offered."""
     pets = provider(tmp_path, document=with_operation(path, method, **changes))
     tools_of(pets)
-    name = {"put": "put_pets_id", "get": "findPets", "delete": "deletePet", "post": "add pet"}[method]
+    name = {"put": "put_pets_id", "get": "findPets", "delete": "deletePet", "post": "add pet"}[
+        method
+    ]
     return pets.left_out.get(name, "").partition(": ")[2]
 
 
@@ -69,7 +71,9 @@ def test_operation_with_a_body_that_cannot_be_sent_is_left_out(
     tmp_path: Path, request_body: dict[str, Any], why: str, required: bool
 ):
     """Also an optional body: an empty PUT may mean something else, such as to clear everything."""
-    reason = left_out(tmp_path, "/pets/{id}", "put", requestBody={**request_body, "required": required})
+    reason = left_out(
+        tmp_path, "/pets/{id}", "put", requestBody={**request_body, "required": required}
+    )
     assert why in reason
     assert bool(why) == bool(reason)
 
@@ -83,7 +87,10 @@ def test_operation_with_a_body_that_cannot_be_sent_is_left_out(
         ),
         ({"name": "a", "in": "body"}, "its parameter 'a' is in 'body'"),
         ({"name": "a b", "in": "cookie"}, "its parameter 'a b' is no valid name of a cookie"),
-        ({"name": "a", "in": "cookie", "schema": {"type": "array"}}, "its cookie 'a' is a list or an object"),
+        (
+            {"name": "a", "in": "cookie", "schema": {"type": "array"}},
+            "its cookie 'a' is a list or an object",
+        ),
         (
             {"name": "a", "in": "query", "content": {"application/xml": {}}},
             "its parameter 'a' is written as applic",
@@ -156,7 +163,10 @@ def test_operation_that_needs_two_keys_is_offered_with_both(tmp_path: Path, api)
     app = Auth("query", "app", "a1234")
     alone = provider(tmp_path, api, document, auth=key)
     assert "deletePet" not in tools_of(alone)
-    assert "it needs 'key' and 'app' at once: name the others than `auth` under" in alone.left_out["deletePet"]
+    assert (
+        "it needs 'key' and 'app' at once: name the others than `auth` under"
+        in alone.left_out["deletePet"]
+    )
     call(provider(tmp_path, api, document, auth=[key, app]), "deletePet", id="1")
     _, path, headers, _ = api.asked[-1]
     assert (path, headers["x-key"]) == ("/pets/1?app=a1234", "k1234")
@@ -180,8 +190,12 @@ def test_operation_of_another_server_is_left_out(
     offered: bool,
 ):
     """Its own server counts, not the first one of the document, which `base_url` replaces."""
-    document = with_operation("/pets/{id}", "delete", servers=[{"url": server, "variables": {"region": {}}}])
-    document["servers"] = [{"url": "https://pets.example.com/{version}", "variables": {"version": {"default": "v1"}}}]
+    document = with_operation(
+        "/pets/{id}", "delete", servers=[{"url": server, "variables": {"region": {}}}]
+    )
+    document["servers"] = [
+        {"url": "https://pets.example.com/{version}", "variables": {"version": {"default": "v1"}}}
+    ]
     pets = provider(tmp_path, document=document, base_url=base_url)
     assert ("deletePet" in tools_of(pets)) == offered
     assert ("server" in pets.left_out.get("deletePet", "")) == (not offered)
@@ -191,7 +205,9 @@ def test_methods_that_are_not_called_are_named(tmp_path: Path):
     """TRACE would repeat the secrets. Callbacks and webhooks are calls of the API, not to it."""
     document = json.loads(json.dumps(PETS))
     document["paths"]["/pets"] |= {"trace": {}, "query": {"operationId": "search"}}
-    document["paths"]["/pets"]["get"]["callbacks"] = {"done": {"{$request.body#/url}": {"post": {}}}}
+    document["paths"]["/pets"]["get"]["callbacks"] = {
+        "done": {"{$request.body#/url}": {"post": {}}}
+    }
     document["webhooks"] = {"born": {"post": {"operationId": "born"}}}
     pets = provider(tmp_path, document=document)
     assert {"findPets"} <= tools_of(pets).keys()
@@ -212,7 +228,10 @@ def test_extension_among_the_paths_is_no_operation(tmp_path: Path):
 def test_path_parameter_without_a_place_is_not_lost(tmp_path: Path):
     """The argument would be dropped without a word."""
     parameters = [{"name": "shop", "in": "path", "required": True, "schema": TEXT}]
-    assert left_out(tmp_path, "/pets/{id}", "delete", parameters=parameters) == "its path has no place for ['shop']"
+    assert (
+        left_out(tmp_path, "/pets/{id}", "delete", parameters=parameters)
+        == "its path has no place for ['shop']"
+    )
 
 
 def changed(
@@ -243,12 +262,16 @@ def test_required_body_without_fields_is_an_empty_object(tmp_path: Path, api):
 
 def test_required_fields_of_an_optional_body_are_never_left_out(tmp_path: Path, api):
     """A change needs them, as Twilio's documents mean it; a deletion has all of them or no body."""
-    fields = body("application/json", {"required": ["why"], "properties": {"why": TEXT, "note": TEXT}})
+    fields = body(
+        "application/json", {"required": ["why"], "properties": {"why": TEXT, "note": TEXT}}
+    )
     changing = provider(tmp_path, document=with_operation("/pets/{id}", "put", requestBody=fields))
     assert tools_of(changing)["put_pets_id"].schema()["parameters"]["required"] == ["id", "why"]
     document = with_operation("/pets/{id}", "delete", requestBody=fields)
     assert call(provider(tmp_path, api, document), "deletePet", id="1")["body"] == ""
-    assert "['why'] must be given" in refusal(provider(tmp_path, api, document), "deletePet", id="1", note="x")
+    assert "['why'] must be given" in refusal(
+        provider(tmp_path, api, document), "deletePet", id="1", note="x"
+    )
     assert len(api.asked) == 1
 
 
@@ -280,7 +303,9 @@ def test_free_fields_of_a_body_can_be_given(tmp_path: Path, api):
 
 
 FORM = "application/x-www-form-urlencoded"
-FIELDS = {"properties": {"items": {"type": "array", "items": {}}, "meta": {"type": "object"}, "n": {}}}
+FIELDS = {
+    "properties": {"items": {"type": "array", "items": {}}, "meta": {"type": "object"}, "n": {}}
+}
 
 
 @pytest.mark.parametrize(
@@ -320,14 +345,20 @@ def test_deep_object_in_a_query_holds_lists_and_objects(tmp_path: Path, api):
     """`expand[]=a` is what servers with such parameters read."""
     pets = provider(tmp_path, api)
     call(pets, "findPets", filter={"expand": ["a", "b"], "born": {"gt": 3}, "none": None})
-    assert api.asked[-1][1] == "/pets?filter%5Bexpand%5D%5B%5D=a&filter%5Bexpand%5D%5B%5D=b&filter%5Bborn%5D%5Bgt%5D=3"
+    assert (
+        api.asked[-1][1]
+        == "/pets?filter%5Bexpand%5D%5B%5D=a&filter%5Bexpand%5D%5B%5D=b&filter%5Bborn%5D%5Bgt%5D=3"
+    )
 
 
 def test_form_that_is_one_argument_takes_an_object_only(tmp_path: Path, api):
     """Any other value would need a field that the document does not name."""
     schema = {"type": "object", "additionalProperties": True}
     document = with_operation("/pets/{id}", "put", requestBody=body(FORM, schema))
-    assert call(provider(tmp_path, api, document), "put_pets_id", id="1", body={"a": 1})["body"] == "a=1"
+    assert (
+        call(provider(tmp_path, api, document), "put_pets_id", id="1", body={"a": 1})["body"]
+        == "a=1"
+    )
     assert "a form is an object of fields" in refusal_of(provider(tmp_path, api, document), [1])
 
 
@@ -340,7 +371,9 @@ def refusal_of(pets: OpenApiToolProvider, value: Any) -> str:
 def test_read_only_property_behind_a_reference_is_not_an_argument(tmp_path: Path):
     """Only the server sets it."""
     document = with_operation("/pets/{id}", "put")
-    document["components"]["schemas"]["Pet"]["properties"]["id"] = {"$ref": "#/components/schemas/Id"}
+    document["components"]["schemas"]["Pet"]["properties"]["id"] = {
+        "$ref": "#/components/schemas/Id"
+    }
     document["components"]["schemas"]["Id"] = {"type": "integer", "readOnly": True}
     parameters = tools_of(provider(tmp_path, document=document))["put_pets_id"].parameters
     assert [each.name for each in parameters] == ["id", "name", "age", "parent", "friends"]
@@ -360,9 +393,16 @@ def test_read_only_property_is_no_argument_however_it_is_written(
 ):
     """Beside a reference, in a part, or required by another part: only the server sets it."""
     document = json.loads(json.dumps(PETS))
-    schema = {"type": "object", "required": ["id"], "properties": {"id": id_schema, "name": {"type": "string"}}, **pet}
+    schema = {
+        "type": "object",
+        "required": ["id"],
+        "properties": {"id": id_schema, "name": {"type": "string"}},
+        **pet,
+    }
     schemas = {"Pet": schema, "Id": {"type": "integer"}}
-    document.update(openapi=version, components={"schemas": {**document["components"]["schemas"], **schemas}})
+    document.update(
+        openapi=version, components={"schemas": {**document["components"]["schemas"], **schemas}}
+    )
     arguments = {"body": {"name": "Rex"}} if pet else {"name": "Rex"}
     call(provider(tmp_path, api, document), "put_pets_id", id="1", **arguments)
     assert json.loads(api.asked[-1][3]) == {"name": "Rex"}
@@ -383,19 +423,33 @@ def test_keywords_beside_a_reference_count_since_openapi_3_1(
 
 def test_read_only_property_is_not_required_beside_a_reference_either(tmp_path: Path, api):
     """The model could not give it, so no call would be valid."""
-    item = {"type": "object", "properties": {"id": {"type": "string", "readOnly": True}, "name": {"type": "string"}}}
+    item = {
+        "type": "object",
+        "properties": {"id": {"type": "string", "readOnly": True}, "name": {"type": "string"}},
+    }
     schema = {"$ref": "#/components/schemas/Item", "required": ["id", "name"]}
     document = with_operation("/pets/{id}", "put", requestBody=body("application/json", schema))
     document["components"]["schemas"]["Item"] = {**item, "required": ["id"]}
-    call(provider(tmp_path, api, {**document, "openapi": "3.1.0"}), "put_pets_id", id="1", body={"name": "Rex"})
+    call(
+        provider(tmp_path, api, {**document, "openapi": "3.1.0"}),
+        "put_pets_id",
+        id="1",
+        body={"name": "Rex"},
+    )
     assert json.loads(api.asked[-1][3]) == {"name": "Rex"}
 
 
 def test_alternatives_with_a_discriminator_may_fit_at_once(tmp_path: Path, api):
     """The property tells them apart, though each alternative takes any object of its kind."""
-    kinds = [{"type": "object", "properties": {name: {"type": "string"}}} for name in ("bark", "meow")]
+    kinds = [
+        {"type": "object", "properties": {name: {"type": "string"}}} for name in ("bark", "meow")
+    ]
     schema = {"oneOf": kinds, "discriminator": {"propertyName": "kind"}}
-    pets = provider(tmp_path, api, with_operation("/pets/{id}", "put", requestBody=body("application/json", schema)))
+    pets = provider(
+        tmp_path,
+        api,
+        with_operation("/pets/{id}", "put", requestBody=body("application/json", schema)),
+    )
     call(pets, "put_pets_id", id="1", body={"kind": "cat", "meow": "loud"})
     assert json.loads(api.asked[-1][3]) == {"kind": "cat", "meow": "loud"}
 
@@ -405,7 +459,9 @@ def test_reference_into_a_path_is_followed(tmp_path: Path):
     reference = {"$ref": "#/paths/~1pets~1%7Bid%7D/parameters/0"}
     document = json.loads(json.dumps(PETS))
     document["paths"]["/toys/{id}"] = {"get": {"operationId": "getToy", "parameters": [reference]}}
-    assert [each.name for each in tools_of(provider(tmp_path, document=document))["getToy"].parameters] == ["id"]
+    assert [
+        each.name for each in tools_of(provider(tmp_path, document=document))["getToy"].parameters
+    ] == ["id"]
 
 
 def test_fragment_of_a_path_is_not_sent(tmp_path: Path, api):
@@ -432,6 +488,8 @@ def test_path_is_written_as_a_url_holds_it(tmp_path: Path, api):
 def test_query_in_a_path_stays(tmp_path: Path, api):
     """Parameters are added to it."""
     document = json.loads(json.dumps(PETS))
-    document["paths"]["/pets?action=count"] = {"get": {**PETS["paths"]["/pets"]["get"], "operationId": "count"}}
+    document["paths"]["/pets?action=count"] = {
+        "get": {**PETS["paths"]["/pets"]["get"], "operationId": "count"}
+    }
     call(provider(tmp_path, api, document), "count", tags=["a"])
     assert api.asked[-1][1] == "/pets?action=count&tags=a"

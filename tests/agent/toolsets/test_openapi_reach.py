@@ -37,7 +37,12 @@ def test_path_argument_that_cannot_be_quoted_is_refused(tmp_path: Path, api, val
 
 @pytest.mark.parametrize(
     "where",
-    ["http://169.254.169.254/", "https://evil.example.com/pets/1", "//evil.example.com/", "http://127.0.0.1:1/"],
+    [
+        "http://169.254.169.254/",
+        "https://evil.example.com/pets/1",
+        "//evil.example.com/",
+        "http://127.0.0.1:1/",
+    ],
 )
 def test_redirect_to_another_origin_is_not_followed(tmp_path: Path, api, where: str):
     """Only the pinned origin is called, so the secret is sent nowhere else."""
@@ -59,11 +64,22 @@ def test_redirect_within_the_origin_is_followed_by_reading_calls_only(tmp_path: 
 def test_number_of_redirects_is_limited(tmp_path: Path, api):
     """A redirect to itself ends too."""
     api.answer("/pets/1", "", status=302, Location="/pets/1")
-    assert "redirects, which is not followed for ever" in refusal(provider(tmp_path, api), "getPet", id="1")
+    assert "redirects, which is not followed for ever" in refusal(
+        provider(tmp_path, api), "getPet", id="1"
+    )
 
 
 @pytest.mark.parametrize(
-    "address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "100.64.0.1"]
+    "address",
+    [
+        "127.0.0.1",
+        "10.0.0.1",
+        "169.254.169.254",
+        "::1",
+        "::ffff:10.0.0.1",
+        "64:ff9b::a00:1",
+        "100.64.0.1",
+    ],
 )
 def test_private_address_is_refused_unless_base_url_has_the_host(tmp_path: Path, address: str):
     """The resolved address counts, not the name, and the checked address is the one connected to."""
@@ -72,7 +88,9 @@ def test_private_address_is_refused_unless_base_url_has_the_host(tmp_path: Path,
         return [address]
 
     document = {**PETS, "servers": [{"url": "https://pets.example.com/v1"}]}
-    said = refusal(provider(tmp_path, document=document, base_url="", resolve=resolve), "getPet", id="1")
+    said = refusal(
+        provider(tmp_path, document=document, base_url="", resolve=resolve), "getPet", id="1"
+    )
     assert "pets.example.com is not public: if you mean it, write it as base_url" in said
 
 
@@ -87,7 +105,10 @@ def test_document_cannot_send_its_calls_to_another_origin(tmp_path: Path, api):
         return ["93.184.216.34"]
 
     pets = OpenApiToolProvider("https://pets.example.com/openapi.json", resolve=resolve)
-    with pytest.raises(SourceError, match=r"sends its calls to 'elsewhere\.example\.com': if you mean it, write it as"):
+    with pytest.raises(
+        SourceError,
+        match=r"sends its calls to 'elsewhere\.example\.com': if you mean it, write it as",
+    ):
         pets._read(_parsed(document))
 
 
@@ -101,14 +122,19 @@ def test_document_with_a_server_without_https_is_refused_before_any_call(tmp_pat
     """Else `check` would say ok, and each call fail after the person's yes."""
     document = tmp_path / "pets.json"
     document.write_text(json.dumps({**PETS, "servers": [{"url": "http://pets.example.com/v1"}]}))
-    with pytest.raises(SourceError, match=r"'pets\.example\.com', without https: if you mean it, write it as base_url"):
+    with pytest.raises(
+        SourceError,
+        match=r"'pets\.example\.com', without https: if you mean it, write it as base_url",
+    ):
         asyncio.run(OpenApiToolProvider(document).list_tools())
 
 
 def test_document_on_a_private_host_needs_base_url(api):
     """The rule also holds for fetching the document."""
     api.answer("/openapi.json", PETS)
-    with pytest.raises(SourceError, match="is reached without https: if you mean it, write it as base_url"):
+    with pytest.raises(
+        SourceError, match="is reached without https: if you mean it, write it as base_url"
+    ):
         asyncio.run(OpenApiToolProvider(f"{api.url}/openapi.json").list_tools())
     assert api.asked == []
 
@@ -116,9 +142,14 @@ def test_document_on_a_private_host_needs_base_url(api):
 def test_secret_is_sent_with_calls_and_not_when_fetching_the_document(api):
     """The document may come from another party than the API."""
     api.answer("/openapi.json", PETS)
-    pets = OpenApiToolProvider(f"{api.url}/openapi.json", base_url=api.url, auth=Auth.bearer(SECRET))
+    pets = OpenApiToolProvider(
+        f"{api.url}/openapi.json", base_url=api.url, auth=Auth.bearer(SECRET)
+    )
     call(pets, "getPet", id="1")
-    assert [headers.get("authorization") for _, _, headers, _ in api.asked] == [None, f"Bearer {SECRET}"]
+    assert [headers.get("authorization") for _, _, headers, _ in api.asked] == [
+        None,
+        f"Bearer {SECRET}",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +185,9 @@ def test_secret_is_sent_and_never_shown(tmp_path: Path, api, caplog, auth: Auth,
         ("cookie", "session", Auth("cookie", "session", SECRET)),
     ],
 )
-def test_authentication_parameter_is_hidden_from_the_model(tmp_path: Path, api, where: str, name: str, auth: Auth):
+def test_authentication_parameter_is_hidden_from_the_model(
+    tmp_path: Path, api, where: str, name: str, auth: Auth
+):
     """It is hidden even if the document requires it, and only the configured value is sent."""
     parameters = [
         {"name": name, "in": where, "required": True, "schema": {"type": "string"}},
@@ -169,7 +202,13 @@ def test_authentication_parameter_is_hidden_from_the_model(tmp_path: Path, api, 
 
 def test_argument_cannot_replace_the_authentication_parameter(tmp_path: Path, api):
     """The keys of an object argument go into the query too; only the configured value is sent."""
-    parameters = [{"name": "filter", "in": "query", "schema": {"type": "object", "additionalProperties": True}}]
+    parameters = [
+        {
+            "name": "filter",
+            "in": "query",
+            "schema": {"type": "object", "additionalProperties": True},
+        }
+    ]
     document = with_operation("/pets", "get", parameters=parameters)
     pets = provider(tmp_path, api, document, auth=Auth("query", "key", SECRET))
     call(pets, "findPets", filter={"key": "mine", "name": "Rex"})
@@ -191,7 +230,9 @@ def test_silent_server_times_out(tmp_path: Path):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        pets = provider(tmp_path, base_url=f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.3)
+        pets = provider(
+            tmp_path, base_url=f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.3
+        )
         said = refusal(pets, "deletePet", id="1")
     assert "gave no answer within 0.3 s; whether 'deletePet' took effect is not known" in said
 
@@ -199,7 +240,10 @@ def test_silent_server_times_out(tmp_path: Path):
 def test_unreachable_server_received_no_call(tmp_path: Path):
     """The outcome is known."""
     said = refusal(provider(tmp_path, base_url="http://127.0.0.1:1"), "deletePet", id="1")
-    assert "127.0.0.1:1 cannot be reached (ConnectError): does it run? 'deletePet' was not sent" in said
+    assert (
+        "127.0.0.1:1 cannot be reached (ConnectError): does it run? 'deletePet' was not sent"
+        in said
+    )
 
 
 @pytest.mark.parametrize("path", ["@evil.example.com/", ".evil.example.com/", ":1/", "x"])
@@ -211,7 +255,9 @@ def test_path_of_the_document_cannot_change_the_host(tmp_path: Path, path: str):
 def test_path_of_the_document_cannot_leave_the_base_url(tmp_path: Path, api):
     """Neither dots nor a second slash work."""
     base_url = f"{api.url}/v1"
-    assert "leads out of" in refusal(provider(tmp_path, document=_only_path("/../admin"), base_url=base_url), "go")
+    assert "leads out of" in refusal(
+        provider(tmp_path, document=_only_path("/../admin"), base_url=base_url), "go"
+    )
     call(provider(tmp_path, document=_only_path("//evil.example.com/"), base_url=base_url), "go")
     assert [path for _, path, _, _ in api.asked] == ["/v1//evil.example.com/"]
 
@@ -240,14 +286,22 @@ def test_escaped_secret_is_hidden_too(tmp_path: Path, api, text: str):
 
 
 @pytest.mark.parametrize(
-    ("where", "name"), [("header", "Expect"), ("header", "Proxy-Authorization"), ("header", "X Y"), ("cookie", "a; b")]
+    ("where", "name"),
+    [
+        ("header", "Expect"),
+        ("header", "Proxy-Authorization"),
+        ("header", "X Y"),
+        ("cookie", "a; b"),
+    ],
 )
 def test_parameter_that_controls_the_request_is_never_sent(tmp_path: Path, where: str, name: str):
     """Such parameters are HTTP's own headers, and names with delimiters.
 
     An optional one is named.
     """
-    document = with_operation("/pets", "get", parameters=[{"name": name, "in": where, "schema": {}}])
+    document = with_operation(
+        "/pets", "get", parameters=[{"name": name, "in": where, "schema": {}}]
+    )
     pets = provider(tmp_path, document=document)
     assert not tools_of(pets)["findPets"].parameters
     assert repr(name) in pets.missing["findPets"]
@@ -273,7 +327,10 @@ def test_server_with_a_query_is_refused(tmp_path: Path, query: str):
     [
         ("http://[::1/v1", "base_url 'http://[::1/v1' is not a URL: write it as https://"),
         ("http://host:99999", "base_url 'http://host:99999' is not a URL"),
-        ("https://host/v1?key=s3cr3t", "base_url 'https://host/v1' ends in a query or a fragment: leave that out"),
+        (
+            "https://host/v1?key=s3cr3t",
+            "base_url 'https://host/v1' ends in a query or a fragment: leave that out",
+        ),
         ("https://bot:s3cr3t@host", "base_url 'https://host' holds a user: leave it out"),
     ],
 )
@@ -287,6 +344,8 @@ def test_wrong_base_url_is_refused_at_once(url: str, problem: str):
 
 def test_malformed_url_of_a_document_is_refused_at_once():
     """The error is ours, shows the value and says how to write it."""
-    with pytest.raises(ValueError, match="is not a URL: write the document's as https://") as caught:
+    with pytest.raises(
+        ValueError, match="is not a URL: write the document's as https://"
+    ) as caught:
         OpenApiToolProvider("http://[::1/pets.json?key=s3cr3t")
     assert "'http://[::1/pets.json'" in str(caught.value)

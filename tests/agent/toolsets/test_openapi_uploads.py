@@ -64,7 +64,11 @@ class Desk:
         self.store = MemoryMediaStore()
         self.provider = ScriptedProvider([*calls, "ok", "ok"])
         tools = provided(pets, asyncio.run(pets.list_tools()), namespace="shop")
-        agent = Agent(tools, self.provider, config=AgentConfig(tool_policy=ToolPolicy(**policy), observers=observers))
+        agent = Agent(
+            tools,
+            self.provider,
+            config=AgentConfig(tool_policy=ToolPolicy(**policy), observers=observers),
+        )
         self.bot = ChannelAgent(agent, media=self.store)
         self.count = 0
 
@@ -82,7 +86,9 @@ class Desk:
     def result(self) -> str:
         """Return the last result that the model read."""
         messages = self.provider.requests[-1].messages
-        return next(message.content for message in reversed(messages) if message.role.value == "tool")
+        return next(
+            message.content for message in reversed(messages) if message.role.value == "tool"
+        )
 
 
 def set_photo(**arguments: Any) -> ToolCall:
@@ -122,7 +128,9 @@ def test_file_is_sent_as_the_question_named_it(tmp_path: Path, api):
     photo = desk.file(PNG, "rex.png", "image/png")
     papers = [desk.file(name.encode(), name, "text/plain") for name in ("a.txt", "b.txt")]
     question = desk.say("set it", photo, *papers)
-    assert f"photo = rex.png (image/png; 264 B; SHA-256 {photo.ref[:16]})" in question.replace("\\", "")
+    assert f"photo = rex.png (image/png; 264 B; SHA-256 {photo.ref[:16]})" in question.replace(
+        "\\", ""
+    )
     assert "a.txt (text/plain; 5 B; SHA-256" in question.replace("\\", "")
     assert api.asked == []
     desk.say("yes")
@@ -140,15 +148,21 @@ def test_file_is_sent_as_the_question_named_it(tmp_path: Path, api):
 
 def test_file_that_was_deleted_before_the_yes_is_not_sent(tmp_path: Path, api):
     """The user reads that it must be sent again."""
-    desk = Desk(provider(tmp_path, api, with_upload("image/png", BINARY)), set_photo(file="rex.png"))
-    assert "rex.png" in desk.say("set it", Media("0" * 64, "image/png", "rex.png", 264, stored=True))
+    desk = Desk(
+        provider(tmp_path, api, with_upload("image/png", BINARY)), set_photo(file="rex.png")
+    )
+    assert "rex.png" in desk.say(
+        "set it", Media("0" * 64, "image/png", "rex.png", 264, stored=True)
+    )
     assert "file 'rex.png' was deleted after a week: it must be sent again" in desk.say("yes")
     assert api.asked == []
 
 
 def test_file_that_is_sent_before_the_yes_is_not_taken_instead(tmp_path: Path, api):
     """It has the same name, and ends the question."""
-    desk = Desk(provider(tmp_path, api, with_upload("image/png", BINARY)), set_photo(file="rex.png"))
+    desk = Desk(
+        provider(tmp_path, api, with_upload("image/png", BINARY)), set_photo(file="rex.png")
+    )
     desk.say("set it", desk.file(PNG, "rex.png", "image/png"))
     desk.say("yes", desk.file(PNG + b"!", "rex.png", "image/png"))
     desk.say("yes")
@@ -173,7 +187,9 @@ def test_whole_body_is_a_file_of_the_documents_type(
     tmp_path: Path, api, kind: str, mime_type: str, sent_as: str, schema: Any
 ):
     """A file of another known type is refused before anyone is asked."""
-    desk = Desk(provider(tmp_path, api, with_upload(kind, schema)), set_photo(file="rex.png"), allow=["*"])
+    desk = Desk(
+        provider(tmp_path, api, with_upload(kind, schema)), set_photo(file="rex.png"), allow=["*"]
+    )
     desk.say("set it", desk.file(PNG, "rex.png", mime_type))
     sent = [(headers["content-type"], data) for _, _, headers, data in api.asked]
     assert sent == ([(sent_as, PNG)] if sent_as else [])
@@ -239,9 +255,13 @@ def test_name_of_a_file_cannot_leave_its_part(tmp_path: Path, api):
 def test_ways_to_write_a_file_in_a_document(tmp_path: Path, schema: Any, encoding: Any):
     """OpenAPI 3.0 has a format, 3.1 the media type of the content, and both the encoding of a part."""
     form = {"properties": {"photo": schema}}
-    pets = provider(tmp_path, document=with_upload("multipart/form-data", form, encoding={"photo": encoding}))
+    pets = provider(
+        tmp_path, document=with_upload("multipart/form-data", form, encoding={"photo": encoding})
+    )
     parameter = tools_of(pets)["setPhoto"].schema()["parameters"]["properties"]["photo"]
-    assert parameter["description"].endswith("The name of a file that the user sent in this conversation.")
+    assert parameter["description"].endswith(
+        "The name of a file that the user sent in this conversation."
+    )
 
 
 def test_one_file_or_several_are_sent_as_a_list_of_them(tmp_path: Path, api):
@@ -273,7 +293,10 @@ def test_text_in_base64_is_no_file(tmp_path: Path):
         }
     }
     pets = provider(tmp_path, document=with_upload("multipart/form-data", form))
-    assert "description" not in tools_of(pets)["setPhoto"].schema()["parameters"]["properties"]["photo"]
+    assert (
+        "description"
+        not in tools_of(pets)["setPhoto"].schema()["parameters"]["properties"]["photo"]
+    )
 
 
 def test_part_is_written_as_its_encoding_says(tmp_path: Path, api):
@@ -355,8 +378,14 @@ def test_redirect_of_an_upload_is_not_followed(
         auth=[Auth("query", "key", SECRET), Auth("header", "X-Key", SECRET)],
     )  # fmt: skip
     desk = Desk(pets, set_photo(photo="rex.png"), observers=[watch])
-    shown = [desk.say("set it", desk.file(PNG, "rex.png", "image/png")), desk.say("yes"), desk.say("what happened?")]
-    assert [(method, path) for method, path, _, _ in api.asked] == [("PUT", f"/pets/1?key={SECRET}")]
+    shown = [
+        desk.say("set it", desk.file(PNG, "rex.png", "image/png")),
+        desk.say("yes"),
+        desk.say("what happened?"),
+    ]
+    assert [(method, path) for method, path, _, _ in api.asked] == [
+        ("PUT", f"/pets/1?key={SECRET}")
+    ]
     assert other_api.asked == []
     assert "cannot tell whether it finished" in shown[-2]
     shown += [*watch.texts, *map(str, desk.provider.requests)]

@@ -76,13 +76,21 @@ class Silent(MockToolProvider):
 @pytest.mark.parametrize(("read_only", "asked", "unclear"), [(False, 1, ["pay"]), (True, 2, [])])
 def test_call_without_an_answer_is_repeated_only_if_it_is_harmless(read_only, asked, unclear):
     """The outcome is unknown: it is reported to the user, and a second call of the model is refused."""
-    pay = Tool("pay", "Pay.", {"euros": ToolParameter(type="integer")}, metadata=ToolMetadata(think_augment=True))
+    pay = Tool(
+        "pay",
+        "Pay.",
+        {"euros": ToolParameter(type="integer")},
+        metadata=ToolMetadata(think_augment=True),
+    )
     silent = Silent([replace(pay, read_only=read_only)], {})
     again = ToolCall("pay", {"euros": "5", "toolcall_reason": "once more, in another spelling"})
     provider = ScriptedProvider([[ToolCall("pay", {"euros": 5})], [again], "sorry"])
     result = Agent(provided(silent, silent.tools), provider).run("pay, please")
     told = [message.content for message in result.messages if message.role is Role.TOOL]
-    assert (len(silent.call_history), [call.tool_name for call in result.unclear]) == (asked, unclear)
+    assert (len(silent.call_history), [call.tool_name for call in result.unclear]) == (
+        asked,
+        unclear,
+    )
     assert "no answer came" in told[0]
     assert all(("Do not repeat it" in words) is not read_only for words in told)
 
@@ -93,13 +101,20 @@ class WeatherToolProvider:
     async def list_tools(self) -> list[Tool]:
         city = ToolParameter(type="string", description="City name", required=True)
         days = ToolParameter(type="integer", required=False, default=5)
-        return [Tool(name="get_weather_forecast", description="Forecast", parameters={"city": city, "days": days})]
+        return [
+            Tool(
+                name="get_weather_forecast",
+                description="Forecast",
+                parameters={"city": city, "days": days},
+            )
+        ]
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
         if tool_name != "get_weather_forecast":
             return ToolOutcome(success=False, error=f"Unknown tool: {tool_name}")
         return ToolOutcome(
-            success=True, result=[f"{parameters['city']} {day}" for day in range(parameters.get("days", 5))]
+            success=True,
+            result=[f"{parameters['city']} {day}" for day in range(parameters.get("days", 5))],
         )
 
 
@@ -108,11 +123,14 @@ class Forecast(WeatherToolProvider):
 
     async def list_tools(self) -> list[Tool]:
         (listed,) = await super().list_tools()
-        return [replace(listed, parameters=[replace(each, default=None) for each in listed.parameters])]
+        return [
+            replace(listed, parameters=[replace(each, default=None) for each in listed.parameters])
+        ]
 
 
 @pytest.mark.parametrize(
-    ("args", "days"), [({"city": "Oslo"}, 5), ({"city": "Oslo", "days": None}, 5), ({"city": "Oslo", "days": 2}, 2)]
+    ("args", "days"),
+    [({"city": "Oslo"}, 5), ({"city": "Oslo", "days": None}, 5), ({"city": "Oslo", "days": 2}, 2)],
 )
 def test_missing_argument_is_not_sent_to_a_provider(args, days):
     """The provider may have a default, and its schema allows no null."""
@@ -134,7 +152,8 @@ def test_provider_of_the_seed_implements_the_protocol():
 def test_errors_of_the_seed_have_one_base_class():
     """The four errors and those of sources derive from ToolError."""
     assert all(
-        issubclass(each, ToolError) for each in (ToolNotFoundError, ToolExecutionError, ToolParameterError, SourceError)
+        issubclass(each, ToolError)
+        for each in (ToolNotFoundError, ToolExecutionError, ToolParameterError, SourceError)
     )
 
 
@@ -142,7 +161,11 @@ def test_outcome_has_success_and_result_or_error():
     """The seed constructs outcomes this way; missing fields are None."""
     assert ToolOutcome(success=True, result={"temperature": 22.5}).error is None
     failed = ToolOutcome(success=False, error="City 'InvalidCity' not found")
-    assert (failed.success, failed.result, failed.error) == (False, None, "City 'InvalidCity' not found")
+    assert (failed.success, failed.result, failed.error) == (
+        False,
+        None,
+        "City 'InvalidCity' not found",
+    )
 
 
 def test_each_error_of_the_seed_is_raised():
@@ -165,7 +188,9 @@ def test_definitions_of_the_seed_may_have_a_dict_of_parameters():
         description="Get current weather information for a city",
         parameters={
             "city": ToolParameter(type="string", description="Name of the city", required=True),
-            "units": ToolParameter(type="string", required=False, default="celsius", enum=["celsius", "kelvin"]),
+            "units": ToolParameter(
+                type="string", required=False, default="celsius", enum=["celsius", "kelvin"]
+            ),
         },
     )
     (tool,) = provided(MockToolProvider([weather], {"get_weather": "sunny"}), [weather])
@@ -199,7 +224,9 @@ def test_python_provider_returns_errors_as_outcomes():
 def test_provided_tool_raises_the_error_of_its_outcome():
     """The model reads the provider's text."""
     definition = Tool(name="t", description="d")
-    (tool,) = provided(MockToolProvider([definition], {"t": ValueError("the flux is out")}), [definition])
+    (tool,) = provided(
+        MockToolProvider([definition], {"t": ValueError("the flux is out")}), [definition]
+    )
     with pytest.raises(ToolExecutionError, match=r"^the flux is out$"):
         asyncio.run(tool.ainvoke({}))
 
@@ -224,7 +251,9 @@ def test_valid_names_never_collide():
     assert len(set(legal_names(names, "n" * 32).values())) == len(names)
 
 
-@pytest.mark.parametrize("reference", ["https://evil.example.com/schema", "file:///etc/passwd", "other.json", 5])
+@pytest.mark.parametrize(
+    "reference", ["https://evil.example.com/schema", "file:///etc/passwd", "other.json", 5]
+)
 def test_schema_reference_is_never_fetched(reference: Any):
     """Validating an argument sends no request."""
     with pytest.raises(UnusableSchema, match="and nothing is fetched"):
@@ -294,12 +323,18 @@ def test_older_drafts_keep_their_meaning(end: str):
 
 
 @pytest.mark.parametrize(("number", "kept"), [(25, MAX_PATTERNS), (2_000, None)])
-def test_number_of_patterns_is_limited(monkeypatch: pytest.MonkeyPatch, number: int, kept: int | None):
+def test_number_of_patterns_is_limited(
+    monkeypatch: pytest.MonkeyPatch, number: int, kept: int | None
+):
     """Each may take a tenth of a second to compile, and an oversized schema is refused before that."""
     read: list[str] = []
     monkeypatch.setattr(schemas, "linear_search", read.append)
     patterns = {f"a{n}": {"type": "string", "pattern": f"a{n}"} for n in range(number)}
-    with contextlib.nullcontext() if kept else pytest.raises(UnusableSchema, match="more than 30000 characters"):
+    with (
+        contextlib.nullcontext()
+        if kept
+        else pytest.raises(UnusableSchema, match="more than 30000 characters")
+    ):
         safe_schema({"properties": patterns})
     assert len(read) == (kept or 0)
 

@@ -70,7 +70,9 @@ def user(text: str) -> list[Message]:
     return [Message(Role.ASSISTANT, "hello"), Message(Role.USER, text)]
 
 
-def names(selector: ToolSelector, text: str | list[Message] = "go", tools: list[Tool] = TOOLS) -> list[str]:
+def names(
+    selector: ToolSelector, text: str | list[Message] = "go", tools: list[Tool] = TOOLS
+) -> list[str]:
     """Return the names of the tools shown after this text."""
     messages = user(text) if isinstance(text, str) else text
     return [tool.name for tool in asyncio.run(narrow(selector, messages, tools))]
@@ -170,7 +172,9 @@ class Answering:
         return self.answer
 
 
-@pytest.mark.parametrize("answer", [None, "search", ["search"], [None], 5, SystemExit(1), TimeoutError()])
+@pytest.mark.parametrize(
+    "answer", [None, "search", ["search"], [None], 5, SystemExit(1), TimeoutError()]
+)
 def test_invalid_selector_answer_is_a_failure(answer):
     """No tool is shown, or all tools behind FailOpen."""
     said = [Message(Role.USER, "hi")]
@@ -195,7 +199,9 @@ def test_hanging_selector_is_a_failure():
     assert asyncio.run(narrow(AllOf(FailOpen(Hanging())), said, TOOLS)) == TOOLS
 
 
-@pytest.mark.parametrize("broken", [AllOf(Broken()), AnyOf(Broken()), AllOf(FailOpen(Choose("search")), Broken())])
+@pytest.mark.parametrize(
+    "broken", [AllOf(Broken()), AnyOf(Broken()), AllOf(FailOpen(Choose("search")), Broken())]
+)
 def test_failing_part_of_a_composition_shows_no_tool(broken):
     """The position of the part makes no difference."""
     assert names(broken) == []
@@ -285,7 +291,11 @@ def test_roles_may_be_a_subclass_or_a_mapping():
         ALLOWED_TOOLS = {"Desk": {"search"}}  # noqa: RUF012  # as in the seed
 
     assert names(Ours("desk")) == ["search"]
-    assert names(RoleBasedSelector("Desk", allowed={"desk": ["*_file"]})) == ["write_file", "read_file", "delete_file"]
+    assert names(RoleBasedSelector("Desk", allowed={"desk": ["*_file"]})) == [
+        "write_file",
+        "read_file",
+        "delete_file",
+    ]
 
 
 @pytest.mark.parametrize("allowed", [{"a": "find_*"}, {"a": [], "A": ["*"]}])
@@ -376,7 +386,9 @@ def test_visibility_is_predicted(selector, foreseen):
     assert asyncio.run(would_show(selector, TOOLS[0])) == foreseen
 
 
-@pytest.mark.parametrize("selector", [SEED, RoleBasedSelector("x"), EmbeddingSelector(), AllOf(), FailOpen(SEED)])
+@pytest.mark.parametrize(
+    "selector", [SEED, RoleBasedSelector("x"), EmbeddingSelector(), AllOf(), FailOpen(SEED)]
+)
 def test_selectors_implement_the_seeds_protocol(selector):
     """The protocol can be checked at runtime with `isinstance`."""
     assert isinstance(selector, ToolSelector)

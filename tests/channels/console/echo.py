@@ -27,7 +27,9 @@ class EchoApp:
     While `holds` is true, turns wait as if no worker were running. `forms`: those of its questions.
     """
 
-    def __init__(self, *channels: ConsoleChannel, media: LocalMediaStore, **page_options: Any) -> None:
+    def __init__(
+        self, *channels: ConsoleChannel, media: LocalMediaStore, **page_options: Any
+    ) -> None:
         self.turns: list[Turn] = []
         self.holds = False
         self.held: list[Turn] = []
@@ -42,7 +44,9 @@ class EchoApp:
             request = flask.request
             headers = {key.lower(): value for key, value in request.headers.items()}
             try:
-                received = by_name[name].receive(WebhookRequest(request.url, headers, request.get_data()))
+                received = by_name[name].receive(
+                    WebhookRequest(request.url, headers, request.get_data())
+                )
             except Forbidden as exc:
                 return str(exc), 403
             except BadHook as exc:
@@ -55,12 +59,16 @@ class EchoApp:
                     self.held.append(turn)
                     continue
                 asyncio.run(self._answer(by_name[name], turn))
-            return flask.Response(received.answer.body, received.answer.status, mimetype=received.answer.content_type)
+            return flask.Response(
+                received.answer.body, received.answer.status, mimetype=received.answer.content_type
+            )
 
         @self.app.get("/media/<token>")
         def file(token: str) -> flask.Response:
             linked = media.open_token(token)
-            return flask.send_file(media.open(linked.ref), linked.mime_type, download_name=linked.filename)
+            return flask.send_file(
+                media.open(linked.ref), linked.mime_type, download_name=linked.filename
+            )
 
     def release(self, channel: ConsoleChannel) -> None:
         """Answer the waiting turns, as a worker that starts."""
@@ -78,7 +86,11 @@ class EchoApp:
 
     def reply(self, turn: Turn) -> Reply:
         """Return the bot's reply; a test may replace this method."""
-        return Reply(f"You tapped `{turn.tap.data}`") if turn.tap else Reply(f"You said **{turn.text}**")
+        return (
+            Reply(f"You tapped `{turn.tap.data}`")
+            if turn.tap
+            else Reply(f"You said **{turn.text}**")
+        )
 
 
 class QuietFeed(MemoryFeed):

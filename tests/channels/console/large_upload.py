@@ -25,7 +25,13 @@ def upload_and_print_peak(folder: str) -> None:
     body.write(b"%PDF-")
     body.truncate(SIZE)
     body.seek(0)
-    headers = {"X-Sayso-Console": "1", "X-Sayso-Filename": "a.pdf", "Content-Type": "application/pdf"}
+    headers = {
+        "X-Sayso-Console": "1",
+        "X-Sayso-Filename": "a.pdf",
+        "Content-Type": "application/pdf",
+    }
     tracemalloc.start()
-    answer = client.post("/console/web/files", input_stream=body, content_length=SIZE, headers=headers)
+    answer = client.post(
+        "/console/web/files", input_stream=body, content_length=SIZE, headers=headers
+    )
     sys.stdout.write(f"{answer.status_code} {tracemalloc.get_traced_memory()[1]}")

@@ -26,7 +26,13 @@ from .echo import KEYS, EchoApp, HangingFeed
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 #: Seconds that the page may take to show something; Playwright's default of five is too short on a busy machine.
 PATIENCE = 30.0
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run")
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-sync",
+    "--no-first-run",
+)
 expect.set_options(timeout=PATIENCE * 1000)
 #: Where the article `first` is in the window, in pixels.
 FIRST_TOP = "window.first.offsetTop - document.querySelector('main').scrollTop"
@@ -43,7 +49,9 @@ def address(echo: EchoApp, media: LocalMediaStore):
 
     def reply(turn: Turn) -> Reply:
         if turn.tap:
-            return Reply("Here it is", media=media.put(PNG, mime_type="image/png", filename="dot.png"))
+            return Reply(
+                "Here it is", media=media.put(PNG, mime_type="image/png", filename="dot.png")
+            )
         buttons = (Button("Yes", "c:1", "danger", "Draw *a dot*"), Button("No", "x:1"))
         return Reply(f"Draw **{turn.text}**?", buttons, answer_seconds=60)
 
@@ -80,7 +88,9 @@ def page(chromium: Browser, address: str):
         page.goto(f"{address}/console")
         page.wait_for_selector("#state[data-state=live]")
         yield page
-    assert [complaint for complaint in complaints if "Failed to load resource" not in complaint] == []
+    assert [
+        complaint for complaint in complaints if "Failed to load resource" not in complaint
+    ] == []
 
 
 def test_log_in_page_logs_no_error_in_a_dark_browser(chromium: Browser, media: LocalMediaStore):
@@ -202,11 +212,15 @@ def test_form_that_is_left_changes_nothing(page: Page, echo: EchoApp):
     assert [turn.kind for turn in echo.turns] == ["message", "message"]
 
 
-def test_question_whose_form_was_opened_stays_open_after_a_reload(page: Page, echo: EchoApp, channel: ConsoleChannel):
+def test_question_whose_form_was_opened_stays_open_after_a_reload(
+    page: Page, echo: EchoApp, channel: ConsoleChannel
+):
     """Its first time to answer was over long ago."""
     ask_to_change(page, echo)
     (turn,) = echo.turns
-    question = Delivery("d2", turn.conversation, Reply("Sure?", (Button("Change", "e:1"),), answer_seconds=0.001))
+    question = Delivery(
+        "d2", turn.conversation, Reply("Sure?", (Button("Change", "e:1"),), answer_seconds=0.001)
+    )
     run_sync(channel.send(question))
     expect(page.locator(".buttons .left").last).to_have_text("Time is up")
     entries = channel.feed.read(turn.conversation.id, "", 0)
@@ -214,7 +228,9 @@ def test_question_whose_form_was_opened_stays_open_after_a_reload(page: Page, ec
     run_sync(channel.open_form(tapped, OpenQuestion().find))
     for _ in range(2):
         expect(page.get_by_role("button", name="Change").last).to_be_enabled()
-        expect(page.locator(".buttons .left").last).to_have_text(re.compile(r"^(10:00|9:\d\d) left$"))
+        expect(page.locator(".buttons .left").last).to_have_text(
+            re.compile(r"^(10:00|9:\d\d) left$")
+        )
         page.reload()
 
 
@@ -268,12 +284,16 @@ def test_repeated_entries_are_shown_once(page: Page, echo: EchoApp, channel: Con
     assert page.locator(".buttons button:enabled").count() == 2
 
 
-def test_edit_changes_the_bubble_and_removes_its_buttons(page: Page, echo: EchoApp, channel: ConsoleChannel):
+def test_edit_changes_the_bubble_and_removes_its_buttons(
+    page: Page, echo: EchoApp, channel: ConsoleChannel
+):
     """The page applies an edit from the stream, after a reload and from polls."""
     ask(page)
     page.click("button:text-is('No')")
     page.wait_for_selector("figure")
-    assert echo.turns[-1].message_id == page.locator(".buttons button").first.get_attribute("data-message")
+    assert echo.turns[-1].message_id == page.locator(".buttons button").first.get_attribute(
+        "data-message"
+    )
     answer = Reply("Draw a dot? **Cancelled.**", edits=echo.turns[-1].message_id, optional=True)
     run_sync(channel.send(Delivery("later", echo.turns[-1].conversation, answer)))
     expect(page.locator(".bot .text").first).to_have_text("Draw a dot? Cancelled.")
@@ -285,7 +305,9 @@ def test_edit_changes_the_bubble_and_removes_its_buttons(page: Page, echo: EchoA
     expect(page.locator(".buttons")).to_have_count(0)
 
 
-def test_draft_grows_until_the_answer_replaces_it(page: Page, echo: EchoApp, channel: ConsoleChannel):
+def test_draft_grows_until_the_answer_replaces_it(
+    page: Page, echo: EchoApp, channel: ConsoleChannel
+):
     """The page shows one growing bubble and removes it when the answer is there."""
     turn = turn_under_work(page, echo, channel, "tell me a story")
     shown = run_sync(channel.draft(turn, "The *ans"))
@@ -412,7 +434,11 @@ def test_long_history_is_loaded_in_pages_without_a_jump(
     here = echo.turns[0].conversation
     for number in range(200):
         run_sync(channel.send(Delivery(f"n{number}", here, Reply(f"notice {number}"))))
-    run_sync(channel.send(Delivery("edited", here, Reply("notice 3, edited", edits=_id_of(channel, here, "n3")))))
+    run_sync(
+        channel.send(
+            Delivery("edited", here, Reply("notice 3, edited", edits=_id_of(channel, here, "n3")))
+        )
+    )
     page.reload()
     expect(page.locator("article.bot .text").last).to_have_text("notice 199")
     assert page.locator("#log article").count() < 80
@@ -454,7 +480,9 @@ def test_page_knows_a_server_that_hangs_and_recovers(page: Page, echo: EchoApp, 
     expect(page.locator("#log article")).to_have_count(3)
 
 
-def test_picture_is_sent_with_its_caption_and_stays(page: Page, echo: EchoApp, media: LocalMediaStore):
+def test_picture_is_sent_with_its_caption_and_stays(
+    page: Page, echo: EchoApp, media: LocalMediaStore
+):
     """One of two picked files is removed and one sent; a refused file gives its text back and sends nothing."""
     page.set_input_files("#picker", [upload("dot.png", PNG), upload("bad.html", b"<script>")])
     page.fill("#text", "look")
@@ -502,11 +530,15 @@ def test_files_are_dropped_and_pasted(page: Page, echo: EchoApp):
     expect(page.locator("#notice")).to_have_text("large.pdf: 26 MB is too large, at most 25 MB")
     for _ in range(2):
         main.evaluate(TRANSFER, ["paste", [["image.png", "image/png", 9]]])
-    expect(chips).to_have_text([re.compile("a.txt"), re.compile("image.png"), re.compile("image-2.png")])
+    expect(chips).to_have_text(
+        [re.compile("a.txt"), re.compile("image.png"), re.compile("image-2.png")]
+    )
     expect(page.locator("#attached")).to_have_text("Attached: image-2.png.")
     main.evaluate(TRANSFER, ["paste", [[f"{number}.txt", "text/plain", 9] for number in range(9)]])
     expect(chips).to_have_count(10)
-    expect(page.locator("#notice")).to_have_text("7.txt: at most 10 files at once\n8.txt: at most 10 files at once")
+    expect(page.locator("#notice")).to_have_text(
+        "7.txt: at most 10 files at once\n8.txt: at most 10 files at once"
+    )
     assert echo.turns == []
 
 
@@ -527,10 +559,15 @@ def test_progress_of_an_upload_is_shown(page: Page, echo: EchoApp):
     expect(page.get_by_role("progressbar")).to_have_count(0)
 
 
-def test_scroll_position_above_stays_when_messages_arrive(page: Page, channel: ConsoleChannel, echo: EchoApp):
+def test_scroll_position_above_stays_when_messages_arrive(
+    page: Page, channel: ConsoleChannel, echo: EchoApp
+):
     """A button leads to the newest message, and from there the page follows again."""
     ask(page)
-    here, end = echo.turns[0].conversation, "main => main.scrollHeight - main.scrollTop - main.clientHeight"
+    here, end = (
+        echo.turns[0].conversation,
+        "main => main.scrollHeight - main.scrollTop - main.clientHeight",
+    )
     run_sync(channel.send(Delivery("d1", here, Reply("line\n\n" * 60))))
     main, newest = page.locator("main"), page.get_by_role("button", name="Go to the newest message")
     page.wait_for_function("() => document.querySelector('main').scrollTop > 0")
@@ -558,9 +595,13 @@ def test_busy_bot_is_reported_and_tried_again_on_a_tap(page: Page, echo: EchoApp
     page.fill("#text", "hello")
     page.keyboard.press("Enter")
     retry = page.locator(".retry")
-    expect(retry).to_have_text("The bot is busy. The message will be sent again shortly; tap to send it now.")
+    expect(retry).to_have_text(
+        "The bot is busy. The message will be sent again shortly; tap to send it now."
+    )
     page.unroute_all()
-    page.evaluate("document.querySelector('.retry')?.click()")  # it is gone when the page was faster
+    page.evaluate(
+        "document.querySelector('.retry')?.click()"
+    )  # it is gone when the page was faster
     page.wait_for_selector(".bot .buttons")
     assert (retry.count(), len(echo.turns)) == (0, 1)
 
@@ -579,14 +620,20 @@ def test_unsent_messages_are_sent_later_in_order(page: Page, echo: EchoApp):
     expect(page.locator(".retry")).to_have_count(0)
 
 
-def test_message_is_shown_as_waiting_until_a_worker_answers(page: Page, echo: EchoApp, channel: ConsoleChannel):
+def test_message_is_shown_as_waiting_until_a_worker_answers(
+    page: Page, echo: EchoApp, channel: ConsoleChannel
+):
     """The page shows Sent, typing dots, Stop and later the cause, and shows all of them again after a reload."""
     page.clock.install()
     page.reload()
     echo.holds = True
     page.fill("#text", "hello")
     page.keyboard.press("Enter")
-    sign, dots, stop = page.locator(".user .sign"), page.locator("#typing"), page.get_by_role("button", name="Stop")
+    sign, dots, stop = (
+        page.locator(".user .sign"),
+        page.locator("#typing"),
+        page.get_by_role("button", name="Stop"),
+    )
     for _ in range(2):
         expect(sign).to_have_text("Sent ✓")
         expect(dots).to_be_visible()
@@ -609,14 +656,21 @@ def test_message_is_shown_as_waiting_until_a_worker_answers(page: Page, echo: Ec
 def test_open_question_counts_down_and_ends(page: Page, echo: EchoApp, channel: ConsoleChannel):
     """The buttons name their effect, a changing one is red, and both are disabled when the time is over."""
     ask(page)
-    confirm, cancel = page.get_by_role("button", name="Draw a dot"), page.get_by_role("button", name="No")
-    red, *_ = confirm.evaluate("button => getComputedStyle(button).backgroundColor.match(/\\d+/g).map(Number)")
+    confirm, cancel = (
+        page.get_by_role("button", name="Draw a dot"),
+        page.get_by_role("button", name="No"),
+    )
+    red, *_ = confirm.evaluate(
+        "button => getComputedStyle(button).backgroundColor.match(/\\d+/g).map(Number)"
+    )
     assert red > 150
     assert cancel.evaluate("button => getComputedStyle(button).color") == page.evaluate(
         "getComputedStyle(document.body).color"
     )
     expect(page.locator(".left")).to_have_text(re.compile("0:[0-5]\\d left"))
-    question = Reply("Now?", (Button("Yes", "c:2", "danger"), Button("No", "x:2")), answer_seconds=1)
+    question = Reply(
+        "Now?", (Button("Yes", "c:2", "danger"), Button("No", "x:2")), answer_seconds=1
+    )
     run_sync(channel.send(Delivery("short", echo.turns[0].conversation, question)))
     expect(page.locator(".left").last).to_have_text("Time is up")
     expect(page.locator(".buttons").last.locator("button:enabled")).to_have_count(0)
@@ -735,7 +789,9 @@ def test_code_is_colored_and_copied(
     assert page.locator("#log script, #log img").count() == 0
     python.get_by_role("button", name="Copy python code").click()
     expect(python.locator(".copy-code")).to_have_text("Copied")
-    assert page.evaluate("navigator.clipboard.readText()") == CODE.split("```")[1].removeprefix("python\n").rstrip("\n")
+    assert page.evaluate("navigator.clipboard.readText()") == CODE.split("```")[1].removeprefix(
+        "python\n"
+    ).rstrip("\n")
 
 
 def test_reset_empties_the_page_for_good(page: Page, echo: EchoApp):
@@ -751,7 +807,10 @@ def test_reset_empties_the_page_for_good(page: Page, echo: EchoApp):
 
 def test_suggestions_collapse_after_the_first_message(page: Page, echo: EchoApp):
     """They are open on an empty page, then behind one button."""
-    idea, more = page.get_by_role("button", name="list invoices"), page.get_by_role("button", name="Suggestions")
+    idea, more = (
+        page.get_by_role("button", name="list invoices"),
+        page.get_by_role("button", name="Suggestions"),
+    )
     expect(idea).to_be_visible()
     idea.click()
     page.wait_for_selector(".bot .buttons")
@@ -767,14 +826,21 @@ def test_root_redirects_to_the_console(page: Page, address: str):
     assert page.url == f"{address}/console"
 
 
-def test_late_yes_is_dated_to_the_last_message_seen_by_its_writer(page: Page, echo: EchoApp, channel: ConsoleChannel):
+def test_late_yes_is_dated_to_the_last_message_seen_by_its_writer(
+    page: Page, echo: EchoApp, channel: ConsoleChannel
+):
     """The yes is older than a question that arrived meanwhile, and so does not answer it."""
     ask(page)
     page.context.set_offline(True)
     page.fill("#text", "yes")
     page.keyboard.press("Enter")
     expect(page.locator(".retry")).to_be_visible()
-    receipt = run_sync(channel.send(Delivery("meanwhile", echo.turns[0].conversation, Reply("Another question?"))))
+    receipt = run_sync(
+        channel.send(Delivery("meanwhile", echo.turns[0].conversation, Reply("Another question?")))
+    )
     page.context.set_offline(False)
     expect(page.locator("article.bot").last).to_contain_text("Draw yes?")
-    assert (echo.turns[-1].text, 0 < echo.turns[-1].written_at < receipt.written_at) == ("yes", True)
+    assert (echo.turns[-1].text, 0 < echo.turns[-1].written_at < receipt.written_at) == (
+        "yes",
+        True,
+    )

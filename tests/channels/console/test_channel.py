@@ -68,19 +68,30 @@ def test_forged_session_is_forbidden(channel: ConsoleChannel):
 def test_cookie_that_is_not_text_is_forbidden(channel: ConsoleChannel):
     """Unreadable bytes in a cookie raise Forbidden and no other error."""
     with pytest.raises(Forbidden):
-        channel.receive(hook(channel, {"id": "1", "text": "hi"}, cookie=f"{channel.cookie}=\xaa\xff"))
+        channel.receive(
+            hook(channel, {"id": "1", "text": "hi"}, cookie=f"{channel.cookie}=\xaa\xff")
+        )
 
 
-def test_session_of_another_console_is_forbidden(channel: ConsoleChannel, feed: MemoryFeed, media: LocalMediaStore):
+def test_session_of_another_console_is_forbidden(
+    channel: ConsoleChannel, feed: MemoryFeed, media: LocalMediaStore
+):
     """A cookie of one console channel opens no other."""
     other = console_channel("other", feed=feed, media=media, keys=["console-test-key"])
     with pytest.raises(Forbidden, match="session"):
-        channel.receive(hook(channel, {"id": "1", "text": "hi"}, cookie=f"{channel.cookie}={other.new_session()}"))
+        channel.receive(
+            hook(
+                channel, {"id": "1", "text": "hi"}, cookie=f"{channel.cookie}={other.new_session()}"
+            )
+        )
 
 
 def test_changing_the_password_ends_every_session(feed: MemoryFeed, media: LocalMediaStore):
     """A session from before the change names no user any more."""
-    old, new = (console_channel("web", feed=feed, media=media, keys=["k"], password=word) for word in ("old", "new"))
+    old, new = (
+        console_channel("web", feed=feed, media=media, keys=["k"], password=word)
+        for word in ("old", "new")
+    )
     assert new.user_of(old.new_session()) == ""
 
 
@@ -91,7 +102,8 @@ def test_post_without_our_header_is_forbidden(channel: ConsoleChannel):
 
 
 @pytest.mark.parametrize(
-    "origin", ["https://evil.example", "null", "http://localhost:9999", "localhost:8000.evil.example"]
+    "origin",
+    ["https://evil.example", "null", "http://localhost:9999", "localhost:8000.evil.example"],
 )
 def test_request_of_another_origin_is_forbidden(channel: ConsoleChannel, origin: str):
     """The post of another page is refused even with our cookie and header."""
@@ -190,7 +202,11 @@ def test_form_names_its_question_and_its_values(channel: ConsoleChannel):
     """It decides nothing by itself."""
     body = {"id": "e1", "form": {"quantity": "2", "note": ""}, "tap": "e:abc", "message": "17-2"}
     (turn,) = channel.receive(hook(channel, body)).turns
-    assert (turn.kind, turn.form, turn.message_id) == ("form", {"quantity": "2", "note": ""}, "17-2")
+    assert (turn.kind, turn.form, turn.message_id) == (
+        "form",
+        {"quantity": "2", "note": ""},
+        "17-2",
+    )
     assert (turn.tap, turn.decides) == (Tap("e:abc", callback_id="e1"), False)
 
 
@@ -212,9 +228,13 @@ def test_tap_names_its_message(channel: ConsoleChannel):
         ("," * 100_000, ""),
     ],
 )
-def test_first_language_of_the_browser_is_a_hint(channel: ConsoleChannel, header: str, language: str):
+def test_first_language_of_the_browser_is_a_hint(
+    channel: ConsoleChannel, header: str, language: str
+):
     """A client can send any header, so a value that is no language tag gives no hint."""
-    (turn,) = channel.receive(hook(channel, {"id": "e1", "text": "hi"}, accept_language=header)).turns
+    (turn,) = channel.receive(
+        hook(channel, {"id": "e1", "text": "hi"}, accept_language=header)
+    ).turns
     assert turn.language == language
 
 
@@ -254,7 +274,10 @@ def test_hostile_markdown_is_harmless(deliver, hostile: str):
 def test_link_opens_in_a_new_page_without_access_to_ours(deliver):
     """A link has rel="noopener" and shows its address."""
     html = deliver(Reply("[site](https://ok.example)"))["html"]
-    assert '<a href="https://ok.example" rel="noopener" target="_blank">site</a> (https://ok.example)' in html
+    assert (
+        '<a href="https://ok.example" rel="noopener" target="_blank">site</a> (https://ok.example)'
+        in html
+    )
 
 
 def test_tables_come_without_style_attributes(deliver):
@@ -272,20 +295,29 @@ def test_bubble_holds_text_and_buttons(deliver, question: Reply):
     assert entry["media"] is None
 
 
-def test_media_link_is_made_when_an_entry_is_shown(channel: ConsoleChannel, conversation: Conversation, tmp_path: Path):
+def test_media_link_is_made_when_an_entry_is_shown(
+    channel: ConsoleChannel, conversation: Conversation, tmp_path: Path
+):
     """Links expire within the hour and a feed lives for days, so the feed stores the reference."""
     now = [1000.0]
-    store = LocalMediaStore(tmp_path, keys=["k"], public_url="https://bot.example", clock=lambda: now[0])
+    store = LocalMediaStore(
+        tmp_path, keys=["k"], public_url="https://bot.example", clock=lambda: now[0]
+    )
     channel = console_channel("web", feed=MemoryFeed(), media=store, keys=["k"])
     media = store.put(PNG, mime_type="image/png", filename="chart.png")
     asyncio.run(channel.send(Delivery("d1", conversation, Reply("Chart", media=media))))
     now[0] += 100_000
     ((_, entry),) = channel.entries(conversation, "")
     assert entry["media"]["url"].startswith("/media/")
-    assert store.open_token(entry["media"]["url"].removeprefix("/media/"))[2:] == ("image/png", "chart.png")
+    assert store.open_token(entry["media"]["url"].removeprefix("/media/"))[2:] == (
+        "image/png",
+        "chart.png",
+    )
 
 
-def test_typing_adds_the_text_of_the_user_first(channel: ConsoleChannel, conversation: Conversation):
+def test_typing_adds_the_text_of_the_user_first(
+    channel: ConsoleChannel, conversation: Conversation
+):
     """After a reload, the page still shows the user's own bubbles."""
     turn = Turn("u1:e1", conversation, "u1", text="hi", message_id="e1")
     asyncio.run(channel.show_typing(turn))
@@ -293,25 +325,41 @@ def test_typing_adds_the_text_of_the_user_first(channel: ConsoleChannel, convers
     assert entries == [{"type": "user", "event": "e1", "text": "hi"}]
 
 
-def test_typing_after_a_tap_adds_the_tapped_button(channel: ConsoleChannel, conversation: Conversation):
+def test_typing_after_a_tap_adds_the_tapped_button(
+    channel: ConsoleChannel, conversation: Conversation
+):
     """After a reload, the page still shows the chosen button."""
-    asyncio.run(channel.show_typing(Turn("u1:e1", conversation, "u1", tap=Tap("c:1", "e1"), message_id="1-0")))
-    assert channel.feed.read(conversation.id, "", 0)[0][1] == {"type": "tap", "event": "e1", "data": "c:1"}
+    asyncio.run(
+        channel.show_typing(
+            Turn("u1:e1", conversation, "u1", tap=Tap("c:1", "e1"), message_id="1-0")
+        )
+    )
+    assert channel.feed.read(conversation.id, "", 0)[0][1] == {
+        "type": "tap",
+        "event": "e1",
+        "data": "c:1",
+    }
 
 
 def test_turn_in_which_the_agent_goes_on_shows_no_message_of_its_person(
     channel: ConsoleChannel, conversation: Conversation
 ):
     """The person wrote nothing more: an empty bubble would stand below the outcome of their tap."""
-    going_on = Turn("after:a1", conversation, "u1", message_id="1-0", kind="continuation", continues="a1")
+    going_on = Turn(
+        "after:a1", conversation, "u1", message_id="1-0", kind="continuation", continues="a1"
+    )
     asyncio.run(channel.show_typing(going_on))
     assert channel.feed.read(conversation.id, "", 0) == []
 
 
-def test_tool_calls_after_a_decision_are_an_entry_of_their_own(channel: ConsoleChannel, conversation: Conversation):
+def test_tool_calls_after_a_decision_are_an_entry_of_their_own(
+    channel: ConsoleChannel, conversation: Conversation
+):
     """They stand below the outcome, and the call that was confirmed stays above it."""
     decided = Turn("u1:m1", conversation, "u1", text="yes", message_id="m1")
-    going_on = Turn("after:a1", conversation, "u1", message_id="m1", kind="continuation", continues="a1")
+    going_on = Turn(
+        "after:a1", conversation, "u1", message_id="m1", kind="continuation", continues="a1"
+    )
     asyncio.run(channel.show_steps(decided, [ToolStep("refund", "done")]))
     asyncio.run(channel.show_steps(going_on, [ToolStep("mail", "waits")]))
     events = [entry["event"] for _, entry in channel.feed.read(conversation.id, "", 0)]
@@ -328,7 +376,10 @@ def test_drafts_displace_no_entry_of_the_feed(channel: ConsoleChannel, conversat
     assert kinds == ["bubble", "draft"]
     asyncio.run(channel.send(Delivery("d1", conversation, Reply("all of it", edits=shown))))
     entries = [entry for _, entry in channel.feed.read(conversation.id, "", 0)]
-    assert [(entry["type"], entry["text"]) for entry in entries] == [("bubble", "said before"), ("bubble", "all of it")]
+    assert [(entry["type"], entry["text"]) for entry in entries] == [
+        ("bubble", "said before"),
+        ("bubble", "all of it"),
+    ]
 
 
 def test_tool_calls_are_one_entry_of_their_turn(
@@ -376,16 +427,22 @@ def test_draft_of_a_stopped_answer_is_removed(channel: ConsoleChannel, conversat
     assert [entry["type"] for _, entry in channel.feed.read(conversation.id, "", 0)] == ["removed"]
 
 
-def test_answer_sent_twice_after_its_draft_has_one_delivery_id(channel: ConsoleChannel, conversation: Conversation):
+def test_answer_sent_twice_after_its_draft_has_one_delivery_id(
+    channel: ConsoleChannel, conversation: Conversation
+):
     """The first attempt replaced the draft, and the page shows each delivery once."""
     shown = asyncio.run(channel.draft(Turn("u1:e1", conversation, "u1", text="hi"), "gro"))
     for attempt in (1, 2):
-        asyncio.run(channel.send(Delivery("d1", conversation, Reply("grown", edits=shown), attempt)))
+        asyncio.run(
+            channel.send(Delivery("d1", conversation, Reply("grown", edits=shown), attempt))
+        )
     entries = [entry for _, entry in channel.feed.read(conversation.id, "", 0)]
     assert [(entry["type"], entry["delivery"]) for entry in entries] == [("bubble", "d1")] * 2
 
 
-def test_unavailable_feed_makes_sending_unreachable(media: LocalMediaStore, conversation: Conversation):
+def test_unavailable_feed_makes_sending_unreachable(
+    media: LocalMediaStore, conversation: Conversation
+):
     """The outbox tries again, and the page shows a delivery id once."""
     channel = console_channel("web", feed=DownFeed(), media=media, keys=["k"])
     with pytest.raises(Unreachable):
@@ -403,7 +460,8 @@ def test_typing_never_raises(media: LocalMediaStore, conversation: Conversation)
 
 
 @pytest.mark.parametrize(
-    "text", ["word " * 10_000, "x" * 40_000, "line\n" * 9_000, "a" * MAX_PIECE_CHARS + "\n\n" + "b", ""]
+    "text",
+    ["word " * 10_000, "x" * 40_000, "line\n" * 9_000, "a" * MAX_PIECE_CHARS + "\n\n" + "b", ""],
 )
 def test_pieces_lose_no_character(channel: ConsoleChannel, text: str):
     """The pieces joined make the whole text, each within the limit."""
@@ -422,7 +480,12 @@ def test_long_text_has_its_buttons_at_the_end(channel: ConsoleChannel, question:
     """The file comes first, and the buttons come under the last piece."""
     media = Media("0" * 64, "image/png", stored=True)
     first, last = channel.split(Reply("x" * 20_000, question.buttons, media))
-    assert (first.media, first.buttons, last.media, last.buttons) == (media, (), None, question.buttons)
+    assert (first.media, first.buttons, last.media, last.buttons) == (
+        media,
+        (),
+        None,
+        question.buttons,
+    )
 
 
 def test_channel_without_keys_cannot_be_built(feed: MemoryFeed, media: LocalMediaStore):

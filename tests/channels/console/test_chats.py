@@ -37,7 +37,9 @@ def chats(request: pytest.FixtureRequest):
     if request.param == "memory":
         yield MemoryChats(clock)
         return
-    with redis.Redis(unix_socket_path=request.getfixturevalue("redis_socket"), decode_responses=True) as client:
+    with redis.Redis(
+        unix_socket_path=request.getfixturevalue("redis_socket"), decode_responses=True
+    ) as client:
         client.flushall()
         yield Chats(client, "t:", clock)
 
@@ -110,7 +112,9 @@ def test_first_words_of_a_person_become_the_title(
         ("", (Media("r", "image/png", "dot.png"),)),
         ("what is it?", ()),
     ):
-        asyncio.run(channel.show_typing(Turn("e", conversation, "u1", text, media=media, message_id="e")))
+        asyncio.run(
+            channel.show_typing(Turn("e", conversation, "u1", text, media=media, message_id="e"))
+        )
     (before,) = channel.chats.all("web", "u1")
     asyncio.run(channel.send(Delivery("d", conversation, Reply("A dot."))))
     (after,) = channel.chats.all("web", "u1")
@@ -151,12 +155,19 @@ def test_foreign_and_deleted_conversations_cannot_be_reached(
     other.get("/console")
     foreign = new_chat(other)
     deleted = new_chat(browser)
-    assert browser.post("/console/web/chats", json={"delete": deleted}, headers=POST).json == {"ok": True}
+    assert browser.post("/console/web/chats", json={"delete": deleted}, headers=POST).json == {
+        "ok": True
+    }
     for chat in (foreign, deleted, "0" * 16, "../x", "A" * 16):
         for path in ("older", "poll", "events", "waiting"):
             assert browser.get(f"/console/web/{path}?chat={chat}").status_code == 404
         assert browser.get(f"/console/web?chat={chat}").status_code == 303
-        assert browser.post("/hooks/web", json={"id": "e", "text": "x", "chat": chat}, headers=POST).status_code == 400
+        assert (
+            browser.post(
+                "/hooks/web", json={"id": "e", "text": "x", "chat": chat}, headers=POST
+            ).status_code
+            == 400
+        )
         for change in ({"delete": chat}, {"rename": chat, "title": "x"}):
             assert browser.post("/console/web/chats", json=change, headers=POST).status_code == 404
     assert echo.turns == []
@@ -165,10 +176,17 @@ def test_foreign_and_deleted_conversations_cannot_be_reached(
 @pytest.mark.parametrize("chat", [1, None, ["x"], {"a": 1}])
 def test_id_that_is_no_text_is_refused(browser, chat: object):
     """The page never sends one."""
-    assert browser.post("/hooks/web", json={"id": "e", "text": "x", "chat": chat}, headers=POST).status_code == 400
+    assert (
+        browser.post(
+            "/hooks/web", json={"id": "e", "text": "x", "chat": chat}, headers=POST
+        ).status_code
+        == 400
+    )
 
 
-@pytest.mark.parametrize("change", [{}, {"new": False}, {"rename": "x"}, {"delete": 1}, [], "new", None])
+@pytest.mark.parametrize(
+    "change", [{}, {"new": False}, {"rename": "x"}, {"delete": 1}, [], "new", None]
+)
 def test_malformed_change_of_the_list_is_refused(browser, change: object):
     """It changes nothing."""
     assert browser.post("/console/web/chats", json=change, headers=POST).status_code == 400
@@ -178,7 +196,9 @@ def test_list_is_changed_by_the_page_alone(browser):
     """A form of another site has neither the header nor the origin."""
     assert browser.post("/console/web/chats", json={"new": True}).status_code == 403
     foreign = {**POST, "Origin": "https://evil.example"}
-    assert browser.post("/console/web/chats", json={"new": True}, headers=foreign).status_code == 403
+    assert (
+        browser.post("/console/web/chats", json={"new": True}, headers=foreign).status_code == 403
+    )
 
 
 def test_unused_conversation_is_used_before_another_begins(browser):

@@ -17,7 +17,10 @@ def feed(request: pytest.FixtureRequest):
     if request.param == "memory":
         yield MemoryFeed()
         return
-    socket, protocol = request.getfixturevalue("redis_socket"), 3 if request.param == "redis resp3" else 2
+    socket, protocol = (
+        request.getfixturevalue("redis_socket"),
+        3 if request.param == "redis resp3" else 2,
+    )
     with redis.Redis(unix_socket_path=socket, protocol=protocol, decode_responses=True) as client:
         client.flushall()
         yield Feed(client)

@@ -30,10 +30,14 @@ from .test_channel import PNG, hook
 PAGE = {"X-Sayso-Console": "1"}
 
 
-def upload(client: Any, data: bytes = PNG, kind: str = "image/png", name: str = "a.png", **headers: str) -> Any:
+def upload(
+    client: Any, data: bytes = PNG, kind: str = "image/png", name: str = "a.png", **headers: str
+) -> Any:
     """Upload a file as the page does."""
     given = {**PAGE, "X-Sayso-Filename": quote(name), "Content-Type": kind, **headers}
-    return client.post("/console/web/files", data=data, headers={k: v for k, v in given.items() if v})
+    return client.post(
+        "/console/web/files", data=data, headers={k: v for k, v in given.items() if v}
+    )
 
 
 def say(client: Any, text: str, *answers: Any, event: str = "e1") -> Any:
@@ -50,7 +54,11 @@ def names(channel: ConsoleChannel, session: str, *files: tuple[bytes, str, str])
 def test_caption_that_says_yes_decides_nothing(channel: ConsoleChannel):
     """A yes beside a picture or any other file confirms nothing."""
     session = channel.new_session()
-    body = {"id": "e1", "text": "yes", "files": names(channel, session, (PNG, "image/png", "a.png"))}
+    body = {
+        "id": "e1",
+        "text": "yes",
+        "files": names(channel, session, (PNG, "image/png", "a.png")),
+    }
     (turn,) = channel.receive(hook(channel, body, cookie=f"{channel.cookie}={session}")).turns
     assert (turn.text, turn.decides) == ("yes", False)
 
@@ -65,11 +73,15 @@ def test_yes_beside_a_picture_runs_nothing(channel: ConsoleChannel):
         deleted.append(name)
         return f"deleted {name}"
 
-    model = ScriptedProvider([ToolCall("delete", {"name": "A"}, "c1"), "A fine picture.", "Yes what?"])
+    model = ScriptedProvider(
+        [ToolCall("delete", {"name": "A"}, "c1"), "A fine picture.", "Yes what?"]
+    )
     agent = ChannelAgent(Agent([delete], model, AgentConfig(max_retries=0)), InMemoryPendingStore())
     session, said = channel.new_session(), []
     files = names(channel, session, (PNG, "image/png", "a.png"))
-    for number, body in enumerate(({"text": "delete A"}, {"text": "yes", "files": files}, {"text": "yes"})):
+    for number, body in enumerate(
+        ({"text": "delete A"}, {"text": "yes", "files": files}, {"text": "yes"})
+    ):
         posted = hook(channel, {"id": f"e{number}", **body}, cookie=f"{channel.cookie}={session}")
         said += [reply.text for reply in asyncio.run(agent.take(channel.receive(posted).turns[0]))]
     assert "Delete A" in said[0]
@@ -85,7 +97,9 @@ def test_file_of_another_user_cannot_be_sent(channel: ConsoleChannel):
         channel.receive(hook(channel, body, cookie=f"{channel.cookie}={yours}"))
 
 
-@pytest.mark.parametrize("files", [["x"], [5], "x", {}, None, ["a.b"], ["\ud800"], ["x"] * (MAX_FILES + 1)])
+@pytest.mark.parametrize(
+    "files", [["x"], [5], "x", {}, None, ["a.b"], ["\ud800"], ["x"] * (MAX_FILES + 1)]
+)
 def test_unknown_file_name_is_a_bad_hook(channel: ConsoleChannel, files: Any):
     """The hook accepts no path, no id of the store and no invented name."""
     with pytest.raises(BadHook, match="files"):
@@ -108,7 +122,9 @@ def test_tap_with_files_is_a_bad_hook(channel: ConsoleChannel):
         ({"X-Forwarded-For": "203.0.113.9"}, 403),
     ],
 )
-def test_another_site_cannot_upload(browser, media: LocalMediaStore, headers: dict[str, str], status: int):
+def test_another_site_cannot_upload(
+    browser, media: LocalMediaStore, headers: dict[str, str], status: int
+):
     """The upload passes the same checks as a message before a byte is stored."""
     assert upload(browser, **headers).status_code == status
     assert not any(path.is_file() for path in media._arriving.parent.rglob("*"))
@@ -129,12 +145,19 @@ def test_upload_needs_the_password(feed: MemoryFeed, media: LocalMediaStore):
     assert upload(client).status_code == 201
 
 
-def test_picture_is_a_turn_and_stays_in_the_conversation(browser, echo: EchoApp, channel: ConsoleChannel):
+def test_picture_is_a_turn_and_stays_in_the_conversation(
+    browser, echo: EchoApp, channel: ConsoleChannel
+):
     """The turn has picture and caption; the worker fetches the bytes, and the page shows a link that works."""
     assert say(browser, "look", upload(browser, name="Urlaub/ü \u202egnp.png")).status_code == 200
     (turn,) = echo.turns
     (media,) = turn.media
-    assert (turn.text, media.mime_type, media.filename, media.size) == ("look", "image/png", "ü gnp.png", len(PNG))
+    assert (turn.text, media.mime_type, media.filename, media.size) == (
+        "look",
+        "image/png",
+        "ü gnp.png",
+        len(PNG),
+    )
     assert fetch_bytes(channel, media) == PNG
     said = browser.get("/console/poll").json["entries"][0]
     assert (said["type"], said["text"], said["files"][0]["mime"]) == ("user", "look", "image/png")
@@ -205,7 +228,9 @@ def test_file_over_the_limit_is_refused(browser, monkeypatch: pytest.MonkeyPatch
 
 def test_form_is_not_a_file(browser):
     """A multipart form would be stored as if it were the file."""
-    answer = browser.post("/console/web/files", data={"file": (io.BytesIO(PNG), "a.png")}, headers=PAGE)
+    answer = browser.post(
+        "/console/web/files", data={"file": (io.BytesIO(PNG), "a.png")}, headers=PAGE
+    )
     assert answer.status_code == 415
 
 
@@ -232,10 +257,15 @@ def test_refused_user_cannot_upload(channel: ConsoleChannel, media: LocalMediaSt
 
     client = EchoApp(channel, media=media, admit=nobody).app.test_client()
     client.get("/console")
-    assert (upload(client).status_code, upload(client).text) == (403, "the bot takes no files of yours\n")
+    assert (upload(client).status_code, upload(client).text) == (
+        403,
+        "the bot takes no files of yours\n",
+    )
 
 
-def test_full_disk_is_a_503(channel: ConsoleChannel, media: LocalMediaStore, monkeypatch: pytest.MonkeyPatch):
+def test_full_disk_is_a_503(
+    channel: ConsoleChannel, media: LocalMediaStore, monkeypatch: pytest.MonkeyPatch
+):
     """The answer hides the path, and the page may try again."""
 
     def put(*_: Any, **__: Any) -> Media:

@@ -51,7 +51,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def locked(feed: MemoryFeed, media: LocalMediaStore, clock: Clock) -> ConsoleChannel:
     """Return a console with a password."""
-    return console_channel("web", feed=feed, media=media, keys=KEYS, password="sesame ü", logins=MemoryLogins(clock))
+    return console_channel(
+        "web", feed=feed, media=media, keys=KEYS, password="sesame ü", logins=MemoryLogins(clock)
+    )
 
 
 @pytest.fixture
@@ -69,7 +71,11 @@ def test_without_a_login_the_console_shows_and_does_nothing(app: EchoApp):
     """The page is a password form, every other request is refused, and no turn is made."""
     client = app.app.test_client()
     page = client.get("/console", headers={"Host": "bot.example"})
-    assert (page.status_code, 'type="password"' in page.text, 'id="composer"' in page.text) == (200, True, False)
+    assert (page.status_code, 'type="password"' in page.text, 'id="composer"' in page.text) == (
+        200,
+        True,
+        False,
+    )
     assert "Set-Cookie" not in page.headers
     client.set_cookie("sayso_console_web", ConsoleChannel.new_session(next(iter(_channels(app)))))
     for path in ("/console/events", "/console/poll", "/console/web/poll"):
@@ -115,9 +121,16 @@ def test_logout_ends_the_session_in_every_browser(app: EchoApp):
     for name in ("sayso_console_web", "sayso_login_web"):
         elsewhere.set_cookie(name, client.get_cookie(name).value)
     assert elsewhere.get("/console/poll").status_code == 200
-    assert client.post("/console/web/logout", headers={"Origin": "https://evil.example"}).status_code == 403
+    assert (
+        client.post("/console/web/logout", headers={"Origin": "https://evil.example"}).status_code
+        == 403
+    )
     assert client.post("/console/web/logout").status_code == 303
-    assert [each.get("/console/poll").status_code for each in (client, elsewhere, other)] == [401, 401, 200]
+    assert [each.get("/console/poll").status_code for each in (client, elsewhere, other)] == [
+        401,
+        401,
+        200,
+    ]
     assert elsewhere.post("/hooks/web", json=HELLO, headers=POST).status_code == 403
 
 
@@ -143,7 +156,10 @@ def test_wrong_passwords_cost_time_and_lock_the_right_one_out(
         answer = log_in(client, "wrong")
         assert answer.status_code == 401
         waits.append(int(answer.headers.get("Retry-After", "0")))
-        assert log_in(client, "sesame ü", headers={"X-Forwarded-For": "203.0.113.1"}).status_code == 303
+        assert (
+            log_in(client, "sesame ü", headers={"X-Forwarded-For": "203.0.113.1"}).status_code
+            == 303
+        )
         clock.now += waits[-1] - 0.5
         if waits[-1]:
             assert log_in(client).status_code == 429
@@ -168,12 +184,18 @@ def test_wrong_passwords_cost_time_and_lock_the_right_one_out(
         ("", "203.0.113.1", ""),
     ],
 )
-def test_only_trusted_proxies_name_the_client(peer: str, forwarded: str, counts_for: str, media: LocalMediaStore):
+def test_only_trusted_proxies_name_the_client(
+    peer: str, forwarded: str, counts_for: str, media: LocalMediaStore
+):
     """A client that invents addresses in its headers gets no new attempts. Clients of a trusted proxy are counted
     apart.
     """
     console = console_channel(
-        "web", feed=MemoryFeed(), media=media, keys=KEYS, trusted_proxies=["172.18.0.0/16", "fd00::/8"]
+        "web",
+        feed=MemoryFeed(),
+        media=media,
+        keys=KEYS,
+        trusted_proxies=["172.18.0.0/16", "fd00::/8"],
     )
     assert console.client_address(peer, forwarded) == counts_for
 
@@ -192,7 +214,9 @@ def test_login_of_another_site_is_forbidden(app: EchoApp):
         assert log_in(client, headers={"Origin": origin}).status_code == 403
 
 
-@pytest.mark.parametrize("over", [{"headers": {"X-Forwarded-Proto": "https"}}, {"base_url": "https://localhost"}])
+@pytest.mark.parametrize(
+    "over", [{"headers": {"X-Forwarded-Proto": "https"}}, {"base_url": "https://localhost"}]
+)
 def test_cookies_are_host_bound_over_https(app: EchoApp, over: dict[str, Any]):
     """Their names begin with __Host-, and cookies of plain http are invalid there."""
     client = app.app.test_client()
@@ -211,7 +235,9 @@ def test_cookies_are_host_bound_over_https(app: EchoApp, over: dict[str, Any]):
 def test_form_larger_than_a_password_is_refused_before_it_is_decoded(app: EchoApp):
     """Decoding a megabyte of escapes takes longer than all else, and anybody can send it."""
     answer = app.app.test_client().post(
-        "/console/web/login", data="password=" + "%" * 5000, content_type="application/x-www-form-urlencoded"
+        "/console/web/login",
+        data="password=" + "%" * 5000,
+        content_type="application/x-www-form-urlencoded",
     )
     assert answer.status_code == 413
 
@@ -227,7 +253,9 @@ def logins(request: pytest.FixtureRequest, clock: Clock) -> Logins:
     """Return each login store."""
     if request.param == "memory":
         return MemoryLogins(clock)
-    client = redis.Redis(unix_socket_path=request.getfixturevalue("redis_socket"), decode_responses=True)
+    client = redis.Redis(
+        unix_socket_path=request.getfixturevalue("redis_socket"), decode_responses=True
+    )
     client.flushdb()
     return Logins(client, "sayso:bot:", clock)
 
@@ -237,7 +265,11 @@ def test_failures_are_counted_by_address_and_channel(logins: Logins, clock: Cloc
     for address in ("2001:db8::1", "2001:db8::ffff"):
         logins.fail("web", address)
     assert logins.failures("web", "2001:db8::2") == Failures(2, clock.now)
-    assert logins.failures("web", "2001:db8:0:1::1") == logins.failures("ops", "2001:db8::1") == Failures()
+    assert (
+        logins.failures("web", "2001:db8:0:1::1")
+        == logins.failures("ops", "2001:db8::1")
+        == Failures()
+    )
     logins.succeed("web", "2001:db8::9")
     assert logins.failures("web", "2001:db8::1") == Failures()
 
@@ -265,13 +297,20 @@ def test_login_is_refused_without_redis(media: LocalMediaStore, feed: MemoryFeed
     away = redis.Redis(port=1, retry=None)
     with pytest.raises(StoreDown):
         Logins(away, "sayso:bot:").is_ended("a")
-    channel = console_channel("web", feed=feed, media=media, keys=KEYS, password="p", logins=Logins(away, "x:"))
+    channel = console_channel(
+        "web", feed=feed, media=media, keys=KEYS, password="p", logins=Logins(away, "x:")
+    )
     assert log_in(EchoApp(channel, media=media).app.test_client(), "p").status_code == 503
 
 
 @pytest.mark.parametrize(
     ("address", "counted"),
-    [("203.0.113.7", "203.0.113.7"), ("::ffff:203.0.113.7", "203.0.113.7"), ("2001:db8::1", "2001:db8::/64"), ("", "")],
+    [
+        ("203.0.113.7", "203.0.113.7"),
+        ("::ffff:203.0.113.7", "203.0.113.7"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("", ""),
+    ],
 )
 def test_failures_of_an_ipv6_network_count_together(address: str, counted: str):
     """A value that is not an IP address is counted unchanged."""

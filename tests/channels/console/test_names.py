@@ -81,12 +81,16 @@ def test_name_of_another_person_is_not_taken(channel: ConsoleChannel, forged: st
         cookie = f"{channel.cookie}={session}; sayso_name_web={value}"
         headers = {"cookie": cookie, "x-sayso-console": "1", "host": "localhost:8000"}
         body = json.dumps({"id": "e1", "text": "yes"}).encode()
-        (turn,) = channel.receive(WebhookRequest("http://localhost:8000/hooks/web", headers, body)).turns
+        (turn,) = channel.receive(
+            WebhookRequest("http://localhost:8000/hooks/web", headers, body)
+        ).turns
         assert (turn.user_name, turn.user_id) == ("", channel.user_of(session))
 
 
 def test_feed_names_the_writer(channel: ConsoleChannel, conversation: Conversation):
     """Other tabs and a reload show the name that the message had."""
-    asyncio.run(channel.show_typing(Turn("e", conversation, "u1", "hi", user_name="Ada", message_id="e")))
+    asyncio.run(
+        channel.show_typing(Turn("e", conversation, "u1", "hi", user_name="Ada", message_id="e"))
+    )
     ((_, entry),) = channel.feed.read(conversation.id, "", 0)
     assert entry == {"type": "user", "event": "e", "text": "hi", "name": "Ada"}

@@ -45,7 +45,9 @@ def events(lines: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield entry_id.removeprefix("id: "), json.loads(data.removeprefix("data: "))
 
 
-@pytest.mark.parametrize("path", ["/console", "/console/web", "/console/events", "/console/web/poll"])
+@pytest.mark.parametrize(
+    "path", ["/console", "/console/web", "/console/events", "/console/web/poll"]
+)
 @pytest.mark.parametrize(
     ("peer", "host"),
     [
@@ -56,9 +58,13 @@ def events(lines: str) -> Iterator[tuple[str, dict[str, Any]]]:
         ("", "localhost"),
     ],
 )
-def test_console_without_a_password_serves_only_this_machine(echo: EchoApp, path: str, peer: str, host: str):
+def test_console_without_a_password_serves_only_this_machine(
+    echo: EchoApp, path: str, peer: str, host: str
+):
     """Another machine is refused, and so is a foreign host name that points at this one."""
-    answer = echo.app.test_client().get(path, headers={"Host": host}, environ_overrides={"REMOTE_ADDR": peer})
+    answer = echo.app.test_client().get(
+        path, headers={"Host": host}, environ_overrides={"REMOTE_ADDR": peer}
+    )
     assert answer.status_code == 403
     assert "password: ${CONSOLE_PASSWORD}" in answer.text
     assert "Set-Cookie" not in answer.headers
@@ -67,15 +73,20 @@ def test_console_without_a_password_serves_only_this_machine(echo: EchoApp, path
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via"])
 def test_proxied_request_is_not_local(echo: EchoApp, header: str):
     """Behind a tunnel every peer has the address of this machine."""
-    assert echo.app.test_client().get("/console", headers={header: "203.0.113.9"}).status_code == 403
+    assert (
+        echo.app.test_client().get("/console", headers={header: "203.0.113.9"}).status_code == 403
+    )
 
 
 @pytest.mark.parametrize(
-    ("peer", "host"), [("127.0.0.1", "localhost:8000"), ("::1", "[::1]:8000"), ("127.0.0.1", "127.0.0.1")]
+    ("peer", "host"),
+    [("127.0.0.1", "localhost:8000"), ("::1", "[::1]:8000"), ("127.0.0.1", "127.0.0.1")],
 )
 def test_this_machine_is_served_under_each_of_its_names(echo: EchoApp, peer: str, host: str):
     """The page opens under localhost, 127.0.0.1 and ::1."""
-    answer = echo.app.test_client().get("/console", headers={"Host": host}, environ_overrides={"REMOTE_ADDR": peer})
+    answer = echo.app.test_client().get(
+        "/console", headers={"Host": host}, environ_overrides={"REMOTE_ADDR": peer}
+    )
     assert answer.status_code == 200
 
 
@@ -105,7 +116,12 @@ def test_session_cookie_is_http_only_and_same_site(echo: EchoApp):
 
 def test_cookie_is_secure_over_https(echo: EchoApp):
     """A cookie of an encrypted page never travels in plain text."""
-    assert "Secure" in echo.app.test_client().get("/console", base_url="https://localhost").headers["Set-Cookie"]
+    assert (
+        "Secure"
+        in echo.app.test_client()
+        .get("/console", base_url="https://localhost")
+        .headers["Set-Cookie"]
+    )
 
 
 def test_reload_keeps_the_user(echo: EchoApp, browser, channel: ConsoleChannel):
@@ -123,11 +139,15 @@ def test_forged_cookie_is_replaced(echo: EchoApp, channel: ConsoleChannel):
     assert channel.user_of(client.get_cookie(channel.cookie).value)
 
 
-@pytest.mark.parametrize("path", ["/console", "/console/static/console.js", "/console/poll", "/console/x/poll"])
+@pytest.mark.parametrize(
+    "path", ["/console", "/console/static/console.js", "/console/poll", "/console/x/poll"]
+)
 def test_every_answer_has_security_headers(browser, path: str):
     """Pages and errors allow no inline script, no content sniffing and no referrer."""
     headers = browser.get(path).headers
-    assert headers["Content-Security-Policy"].startswith("default-src 'self'; img-src 'self' data: blob:;")
+    assert headers["Content-Security-Policy"].startswith(
+        "default-src 'self'; img-src 'self' data: blob:;"
+    )
     assert "unsafe" not in headers["Content-Security-Policy"]
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Referrer-Policy"] == "same-origin"
@@ -143,7 +163,9 @@ def test_page_has_nothing_inline_and_nothing_external(browser):
 
 def test_title_and_suggestions_are_escaped(feed: MemoryFeed, media: LocalMediaStore):
     """The page treats values of the YAML as text and never as markup."""
-    channel = console_channel("web", feed=feed, media=media, keys=KEYS, title="<b>", suggestions=["<i>x</i>"])
+    channel = console_channel(
+        "web", feed=feed, media=media, keys=KEYS, title="<b>", suggestions=["<i>x</i>"]
+    )
     page = EchoApp(channel, media=media).app.test_client().get("/console").text
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
@@ -152,7 +174,9 @@ def test_title_and_suggestions_are_escaped(feed: MemoryFeed, media: LocalMediaSt
 
 def test_polling_returns_the_conversation(browser, echo: EchoApp):
     """A poll returns the user's text and the answer; after the last id, it returns nothing."""
-    assert browser.post("/hooks/web", json={"id": "e1", "text": "hello"}, headers=POST).json == {"ok": True}
+    assert browser.post("/hooks/web", json={"id": "e1", "text": "hello"}, headers=POST).json == {
+        "ok": True
+    }
     entries = browser.get("/console/poll").json["entries"]
     assert [entry["type"] for entry in entries] == ["user", "bubble"]
     assert entries[1]["html"] == "<p>You said <strong>hello</strong></p>\n"
@@ -177,7 +201,9 @@ def test_idle_stream_sends_heartbeats(media: LocalMediaStore):
 
 def test_stream_is_alive_only_after_the_feed_was_read(media: LocalMediaStore):
     """A process that is open and cannot read the feed sends no heartbeat."""
-    client = EchoApp(console_channel("web", feed=DownFeed(), media=media, keys=KEYS), media=media).app.test_client()
+    client = EchoApp(
+        console_channel("web", feed=DownFeed(), media=media, keys=KEYS), media=media
+    ).app.test_client()
     client.get("/console")
     assert client.get("/console/events").text == "retry: 1000\n\n"
 
@@ -190,7 +216,9 @@ def test_older_entries_come_in_pages(browser, echo: EchoApp, feed: MemoryFeed):
     browser.post("/hooks/web", json={"id": "e1", "text": "hello"}, headers=POST)
     (turn,) = echo.turns
     for number in range(2 * PAGE_ENTRIES):
-        feed.append(turn.conversation.id, {"type": "user", "event": f"n{number}", "text": str(number)})
+        feed.append(
+            turn.conversation.id, {"type": "user", "event": f"n{number}", "text": str(number)}
+        )
     pages = []
     before = ""
     more = True
@@ -211,7 +239,9 @@ def test_stream_resumes_where_the_browser_stopped(media: LocalMediaStore):
     assert len(ids) == 2
     resumed = client.get(f"/console/events?after={ids[0]}", headers={"Last-Event-ID": ids[1]}).text
     assert list(events(resumed)) == []
-    assert [entry_id for entry_id, _ in events(client.get(f"/console/events?after={ids[0]}").text)] == ids[1:]
+    assert [
+        entry_id for entry_id, _ in events(client.get(f"/console/events?after={ids[0]}").text)
+    ] == ids[1:]
 
 
 def test_stream_above_the_limit_is_refused(media: LocalMediaStore):
@@ -225,7 +255,9 @@ def test_stream_above_the_limit_is_refused(media: LocalMediaStore):
 
 def test_unavailable_store_is_a_503(media: LocalMediaStore):
     """The poll asks the page to try again; a stream ends, and the browser reconnects."""
-    client = EchoApp(console_channel("web", feed=DownFeed(), media=media, keys=KEYS), media=media).app.test_client()
+    client = EchoApp(
+        console_channel("web", feed=DownFeed(), media=media, keys=KEYS), media=media
+    ).app.test_client()
     client.get("/console")
     answer = client.get("/console/poll")
     assert (answer.status_code, "try again shortly" in answer.text) == (503, True)
@@ -234,7 +266,10 @@ def test_unavailable_store_is_a_503(media: LocalMediaStore):
 
 def test_each_console_has_its_own_page(feed: MemoryFeed, media: LocalMediaStore):
     """/console opens the first; each page posts to its own hook with its own session."""
-    first, second = (console_channel(name, feed=feed, media=media, keys=KEYS, title=name) for name in ("one", "two"))
+    first, second = (
+        console_channel(name, feed=feed, media=media, keys=KEYS, title=name)
+        for name in ("one", "two")
+    )
     client = EchoApp(first, second, media=media).app.test_client()
     assert 'data-hook="/hooks/one"' in client.get("/console").text
     assert 'data-hook="/hooks/two"' in client.get("/console/two").text

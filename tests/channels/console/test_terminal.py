@@ -23,7 +23,9 @@ class Screen:
     def __init__(self, folder: Path, **options: bool) -> None:
         self.lines: list[str] = []
         self.files = LocalMediaStore(folder.with_name("media"), keys=["key"], public_url="")
-        self.terminal = Terminal(folder=folder, read_file=self.files.read, print_text=self.lines.append, **options)
+        self.terminal = Terminal(
+            folder=folder, read_file=self.files.read, print_text=self.lines.append, **options
+        )
 
     def show(self, reply: Reply) -> str:
         """Return the output for a reply."""
@@ -97,18 +99,31 @@ def test_markdown_is_printed_as_plain_text(screen: Screen):
     """The output has no stars, pipes or brackets, and keeps addresses."""
     md = "# Sum\n**5** of [all](https://e.org/a_b_c)\n- x\n  - y\n\n|a|b|\n|-|-|\n|1|22|"
     printed = screen.show(Reply(md))
-    assert printed == "Sum\n\n5 of all (https://e.org/a_b_c)\n\n• x\n  ◦ y\n\na | b\n--+---\n1 | 22\n"
+    assert (
+        printed == "Sum\n\n5 of all (https://e.org/a_b_c)\n\n• x\n  ◦ y\n\na | b\n--+---\n1 | 22\n"
+    )
 
 
 def test_styles_are_printed_on_a_real_terminal(tmp_path: Path):
     """Bold and italic text has its escape codes there."""
-    assert Screen(tmp_path, styled=True).show(Reply("**b** _i_")) == "\x1b[1mb\x1b[22m \x1b[3mi\x1b[23m\n"
+    assert (
+        Screen(tmp_path, styled=True).show(Reply("**b** _i_"))
+        == "\x1b[1mb\x1b[22m \x1b[3mi\x1b[23m\n"
+    )
 
 
 @pytest.mark.parametrize("styled", [False, True])
 @pytest.mark.parametrize(
     "hostile",
-    ["\x1b[2Jx", "a\rb", "`\x1b]0;x\x07`", "~~~\n\x9b31m\n~~~", "https://e.org/\x1b[1m", "&#13;x", "x\x7f\x08"],
+    [
+        "\x1b[2Jx",
+        "a\rb",
+        "`\x1b]0;x\x07`",
+        "~~~\n\x9b31m\n~~~",
+        "https://e.org/\x1b[1m",
+        "&#13;x",
+        "x\x7f\x08",
+    ],
 )
 def test_text_cannot_move_the_cursor(tmp_path: Path, hostile: str, *, styled: bool):
     """The terminal shows control characters of a model or a tool and does not obey them."""
@@ -133,7 +148,8 @@ def test_two_files_of_one_long_name_are_saved(screen: Screen, tmp_path: Path, na
 
 
 @pytest.mark.parametrize(
-    ("name", "saved"), [("a\ud800.txt", "a.txt"), ("a\nb", "ab"), ("\u202egnp.exe", "gnp.exe"), ("\ud800", "file")]
+    ("name", "saved"),
+    [("a\ud800.txt", "a.txt"), ("a\nb", "ab"), ("\u202egnp.exe", "gnp.exe"), ("\ud800", "file")],
 )
 def test_file_is_saved_under_a_readable_name(screen: Screen, tmp_path: Path, name: str, saved: str):
     """The name loses characters that no file system accepts or that would disguise it."""
@@ -149,10 +165,18 @@ def test_file_with_a_long_name_is_saved(screen: Screen, tmp_path: Path):
 
 def test_second_file_of_a_name_does_not_replace_the_first(screen: Screen, tmp_path: Path):
     """The person may not have opened the first one yet. The same file again needs no second copy."""
-    files = [screen.files.put(data, mime_type="text/plain", filename="a.txt") for data in (b"x", b"y", b"x")]
+    files = [
+        screen.files.put(data, mime_type="text/plain", filename="a.txt")
+        for data in (b"x", b"y", b"x")
+    ]
     saved = [screen.show(Reply(media=media)) for media in files]
-    assert saved == [f"[saved {tmp_path}/chat/{name}]\n" for name in ("a.txt", "a (2).txt", "a.txt")]
-    assert ((tmp_path / "chat" / "a.txt").read_bytes(), (tmp_path / "chat" / "a (2).txt").read_bytes()) == (b"x", b"y")
+    assert saved == [
+        f"[saved {tmp_path}/chat/{name}]\n" for name in ("a.txt", "a (2).txt", "a.txt")
+    ]
+    assert (
+        (tmp_path / "chat" / "a.txt").read_bytes(),
+        (tmp_path / "chat" / "a (2).txt").read_bytes(),
+    ) == (b"x", b"y")
 
 
 def test_file_that_is_gone_is_reported(tmp_path: Path):
@@ -175,7 +199,10 @@ def test_optional_edit_and_empty_reply_print_nothing(screen: Screen):
 
 def test_empty_lines_are_no_turns(tmp_path: Path):
     """They cost no answer of the model."""
-    assert chat(tmp_path, "\n  \n\u2003\n")[0] == "Type a message, or the number of a button; exit ends it. Try: /help"
+    assert (
+        chat(tmp_path, "\n  \n\u2003\n")[0]
+        == "Type a message, or the number of a button; exit ends it. Try: /help"
+    )
 
 
 class InterruptedInput(io.StringIO):

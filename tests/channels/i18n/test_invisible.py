@@ -61,7 +61,8 @@ def test_scripts_and_emoji_are_unchanged(text):
 
 
 @pytest.mark.parametrize(
-    ("written", "read"), [("a\r\nb\rc\u2028d\x0be", "a\nb\nc\nd\ne"), ("a\tb", "a b"), ("\ud83d\ude00", "😀")]
+    ("written", "read"),
+    [("a\r\nb\rc\u2028d\x0be", "a\nb\nc\nd\ne"), ("a\tb", "a b"), ("\ud83d\ude00", "😀")],
 )
 def test_line_ends_tabs_and_surrogate_pairs_are_normalized(written, read):
     """Every line end becomes one kind, a tab becomes a space, and two adjacent surrogates become one character."""
@@ -133,7 +134,11 @@ def test_marking_lookalikes_is_idempotent(text):
     assert readable(readable(text)) == readable(text)
 
 
-@given(st.lists(st.sampled_from([" " * 7, "\u00a0" * 21, "\n", "\u200b" * 4, "a", "⟨U+200B⟩"])).map("".join))
+@given(
+    st.lists(st.sampled_from([" " * 7, "\u00a0" * 21, "\n", "\u200b" * 4, "a", "⟨U+200B⟩"])).map(
+        "".join
+    )
+)
 def test_counting_gaps_is_idempotent(text):
     """A number of blanks is no gap."""
     assert readable(readable(text)) == readable(text)
@@ -147,7 +152,9 @@ def test_readable_is_idempotent(text):
     assert once.encode().decode() == once
 
 
-@pytest.mark.parametrize("text", ["\u115f\ufe00", "\u17b4\u200c", "a\ufe0f\u200d❤", "❤\u200d\ufe0f"])
+@pytest.mark.parametrize(
+    "text", ["\u115f\ufe00", "\u17b4\u200c", "a\ufe0f\u200d❤", "❤\u200d\ufe0f"]
+)
 def test_readable_is_idempotent_after_a_code(text):
     """A character that is shown by its code shapes no character after it."""
     assert readable(readable(text)) == readable(text)

@@ -218,7 +218,9 @@ def test_unclear_message_has_no_language(words):
     assert recognize(words) == ""
 
 
-@pytest.mark.parametrize(("language", "words"), [(key, words) for key, group in WRITTEN.items() for words in group])
+@pytest.mark.parametrize(
+    ("language", "words"), [(key, words) for key, group in WRITTEN.items() for words in group]
+)
 def test_clear_message_is_recognized(language, words):
     """The messages are typical of what people type to bots."""
     assert recognize(words) == language
@@ -226,7 +228,9 @@ def test_clear_message_is_recognized(language, words):
 
 def test_every_shipped_language_has_messages_here():
     """A new catalogue comes with at least eight messages."""
-    assert {language for language, messages in WRITTEN.items() if len(messages) >= 8} == set(LANGUAGES)
+    assert {language for language, messages in WRITTEN.items() if len(messages) >= 8} == set(
+        LANGUAGES
+    )
 
 
 @given(st.text())
@@ -235,7 +239,9 @@ def test_any_text_is_a_shipped_language_or_none(words):
     assert recognize(words) in {*LANGUAGES, ""}
 
 
-@pytest.mark.parametrize("bit", ["y", '"', "„", "“", "a.a", "a'", "a'-", "¿", "\u0301", "a ", "ﷺ", "/", "ア", "Aa. "])
+@pytest.mark.parametrize(
+    "bit", ["y", '"', "„", "“", "a.a", "a'", "a'-", "¿", "\u0301", "a ", "ﷺ", "/", "ア", "Aa. "]
+)
 def test_hostile_length_costs_nothing(bit):
     """The text is cut before anything else."""
     assert recognize(bit * 1_000_000) == recognize((bit * MAX_CHARS)[:MAX_CHARS])
@@ -255,7 +261,9 @@ def test_hostile_length_costs_nothing(bit):
         ([], "../en", "fr", "fr"),
     ],
 )
-def test_newest_clear_message_decides_then_the_hint_then_the_default(messages, hint, default, chosen):
+def test_newest_clear_message_decides_then_the_hint_then_the_default(
+    messages, hint, default, chosen
+):
     """A user may change the language at any time."""
     assert choose(messages, hint, default) == chosen
 
@@ -268,7 +276,8 @@ def test_messages_are_read_only_as_far_as_needed():
 
 
 @pytest.mark.parametrize(
-    ("words", "language"), [("شكرا جزيلا", "ar"), ("बहुत धन्यवाद", "hi"), ("شكرا", ""), ("धन्यवाद", "")]
+    ("words", "language"),
+    [("شكرا جزيلا", "ar"), ("बहुत धन्यवाद", "hi"), ("شكرا", ""), ("धन्यवाद", "")],
 )
 def test_two_words_in_a_distinct_script_are_enough(words, language):
     """One word may be a name."""
@@ -281,10 +290,14 @@ def test_new_language_needs_no_code(tmp_path):
     shutil.copytree(Path(sayso.__file__).parent, tmp_path / "sayso", ignore=ignored)
     catalogues = tmp_path / "sayso" / "channels" / "i18n" / "catalogues"
     phrases = tmp_path / "sayso" / "pending" / "consent" / "languages"
-    words = (catalogues / "ru.toml").read_text(encoding="utf-8").replace('yes = "да"', 'yes = "так"')
+    words = (
+        (catalogues / "ru.toml").read_text(encoding="utf-8").replace('yes = "да"', 'yes = "так"')
+    )
     words = re.sub(r"\\u0400-\\u052f|\\u0410-\\u044f\\u0401\\u0451", r"\\u0530-\\u058f", words)
     (catalogues / "xx.toml").write_text(words, encoding="utf-8")
-    (phrases / "xx.toml").write_text('confirm = ["так"]\ncancel = ["не"]\npolite = []\n', encoding="utf-8")
+    (phrases / "xx.toml").write_text(
+        'confirm = ["так"]\ncancel = ["не"]\npolite = []\n', encoding="utf-8"
+    )
     found = subprocess.run(
         [sys.executable, "-P", "-c", NEW_LANGUAGE], cwd=tmp_path, capture_output=True, text=True, check=True,
         env={"PYTHONPATH": str(tmp_path), "PYTHONIOENCODING": "utf-8"},

@@ -80,7 +80,11 @@ def without_accents(word: str) -> str:
 
 def told(language: str) -> dict[str, str]:
     """Return each sentence of a language as its catalogue has it."""
-    return {key: said for key, said in catalogue(language).items() if isinstance(said, str) and key not in OWN}
+    return {
+        key: said
+        for key, said in catalogue(language).items()
+        if isinstance(said, str) and key not in OWN
+    }
 
 
 @pytest.mark.parametrize("language", ALL)
@@ -96,9 +100,20 @@ def test_yes_and_no_are_understood_as_people_type_them(language):
     """A parser of all languages reads them in capitals, without accents, with a stop or an emoji, and with the code."""
     words = texts_for(language)
     for word, says in ((words.yes, "confirm"), (words.no, "cancel")):
-        for typed in (word, word.upper(), word.capitalize() + ".", f" {word}!! ", f"{word} 🙏", without_accents(word)):
+        for typed in (
+            word,
+            word.upper(),
+            word.capitalize() + ".",
+            f" {word}!! ",
+            f"{word} 🙏",
+            without_accents(word),
+        ):
             assert read_answer(EVERYTHING, typed, language) == ParsedAnswer(says), typed
-    for typed in (f"{words.yes} 4821", f"{words.yes.upper()}, 4821.", f"{without_accents(words.yes)}4821"):
+    for typed in (
+        f"{words.yes} 4821",
+        f"{words.yes.upper()}, 4821.",
+        f"{without_accents(words.yes)}4821",
+    ):
         assert read_answer(EVERYTHING, typed, language) == ParsedAnswer("confirm", "4821"), typed
 
 
@@ -129,7 +144,10 @@ def test_typed_button_label_is_read_as_its_button(language):
 def test_only_a_german_or_dutch_yes_needs_its_own_parser():
     """Beside Spanish, Portuguese or Hindi, "ja" decides nothing: it means "already", a laugh or "go" there."""
     parser = RegexConfirmParser(languages=tuple(ALL))
-    assert [language for language in ALL if not parser.is_confirm(texts_for(language).yes)] == ["de", "nl"]
+    assert [language for language in ALL if not parser.is_confirm(texts_for(language).yes)] == [
+        "de",
+        "nl",
+    ]
     assert all(parser.is_cancel(texts_for(language).no) for language in ALL)
 
 
@@ -190,7 +208,15 @@ def test_every_duration_has_its_plural_forms(language):
 @pytest.mark.parametrize("language", ALL)
 def test_any_number_is_written_out(language):
     """A duration contains its number, also in languages that have one form for all numbers."""
-    for seconds, count in ((1, 1), (2, 2), (11, 11), (119, 119), (7199, 119), (7200, 2), (86_400, 24)):
+    for seconds, count in (
+        (1, 1),
+        (2, 2),
+        (11, 11),
+        (119, 119),
+        (7199, 119),
+        (7200, 2),
+        (86_400, 24),
+    ):
         said = texts_for(language).undo_offer(seconds)
         assert str(count) in said or language == "ar"  # Arabic has words for one and two of a thing
         assert "{" not in said
@@ -209,7 +235,9 @@ def test_labels_fit_a_whatsapp_button(language):
 def test_acknowledgements_are_short(language):
     """A phone shows each without scrolling, and no two messages are the same."""
     words = texts_for(language)
-    said = [getattr(words, name)("A") for name in SAYS_PREVIEW] + [getattr(words, name)() for name in SAYS_ALONE]
+    said = [getattr(words, name)("A") for name in SAYS_PREVIEW] + [
+        getattr(words, name)() for name in SAYS_ALONE
+    ]
     said += [words.escalation("A", "wa", 600), words.pairing_code("A", 3600), words.your_id("A")]
     assert all(1 < len(line) <= 200 for line in said)
     assert len(set(said)) == len(said)
@@ -282,7 +310,9 @@ def test_german_uses_neither_the_familiar_nor_the_formal_address():
 
 def test_french_punctuation_stays_with_its_word():
     """The space before a double punctuation mark does not break, so no line begins with a colon."""
-    assert [key for key, said in told("fr").items() if re.search(r"[^\u00a0][:;!?](\s|$)", said)] == []
+    assert [
+        key for key, said in told("fr").items() if re.search(r"[^\u00a0][:;!?](\s|$)", said)
+    ] == []
 
 
 def test_arabic_durations_follow_a_preposition():
@@ -294,7 +324,10 @@ def test_arabic_durations_follow_a_preposition():
 
 def test_english_question_has_its_documented_text():
     """The question names the preview, the yes, the no and the time left."""
-    assert texts_for().question("Delete A", 60) == "Delete A\n\nReply **yes** or **no**, within 60 seconds."
+    assert (
+        texts_for().question("Delete A", 60)
+        == "Delete A\n\nReply **yes** or **no**, within 60 seconds."
+    )
     assert "Reply **yes 4821** or **no**, within" in texts_for().question("Delete A", 60, "4821")
 
 
@@ -322,7 +355,10 @@ def test_interrupted_work_is_never_reported_as_not_done():
 
 def test_reminder_names_its_time_and_its_text():
     """The confirmation names both; the reminder itself repeats the text."""
-    assert texts_for().reminder_set("Call Ana", "tomorrow at 9:00") == "Reminder set for tomorrow at 9:00: Call Ana"
+    assert (
+        texts_for().reminder_set("Call Ana", "tomorrow at 9:00")
+        == "Reminder set for tomorrow at 9:00: Call Ana"
+    )
     assert texts_for().reminder("Call Ana") == "Reminder: Call Ana"
 
 
@@ -411,7 +447,10 @@ def test_report_of_a_failed_plan_names_the_state_of_each_step():
 def test_report_of_a_plan_without_a_started_step_says_what_to_do():
     """No step failed, so the report asks for no check."""
     report = texts_for().plan_report([("cancelled", "Delete A", "")])
-    assert report == f"Steps done: 0 of 1.\n1. Not started: Delete A\n\n{catalogue('en')['after_cancelled']}"
+    assert (
+        report
+        == f"Steps done: 0 of 1.\n1. Not started: Delete A\n\n{catalogue('en')['after_cancelled']}"
+    )
 
 
 def test_result_of_several_lines_stays_under_its_step():
@@ -453,7 +492,11 @@ def test_unknown_plural_rule_is_refused_with_its_cure():
 
 def test_russian_texts_give_the_bot_no_gender():
     """No sentence has "I" with a past verb, which would be masculine or feminine."""
-    assert [key for key, said in told("ru").items() if re.search(r"(?i)\bя (не )?\w+(л|ла|лся|лась)\b", said)] == []
+    assert [
+        key
+        for key, said in told("ru").items()
+        if re.search(r"(?i)\bя (не )?\w+(л|ла|лся|лась)\b", said)
+    ] == []
 
 
 def test_unclear_step_is_never_reported_as_done_or_failed():
@@ -461,7 +504,9 @@ def test_unclear_step_is_never_reported_as_done_or_failed():
     said = texts_for().plan_report([("unknown", "Mail B", "all fine"), ("cancelled", "Pay C", "")])
     assert "1. Interrupted, and I cannot tell whether it finished: Mail B" in said
     assert "all fine" not in said
-    assert said.endswith("I will not repeat the unclear step. Check it, then ask again for what you still need.")
+    assert said.endswith(
+        "I will not repeat the unclear step. Check it, then ask again for what you still need."
+    )
 
 
 def test_arabic_isolates_inserted_text():

@@ -38,7 +38,9 @@ SYNTAX = [
 
 def without_tags(page: str) -> str:
     """Return what people see of a page."""
-    return html.unescape(re.sub(r"</?[a-z][^>]*>", "", page.replace("<br />", "\n").replace("</p>\n<p>", "\n\n")))
+    return html.unescape(
+        re.sub(r"</?[a-z][^>]*>", "", page.replace("<br />", "\n").replace("</p>\n<p>", "\n\n"))
+    )
 
 
 #: For each platform, what people see of Markdown.
@@ -71,12 +73,16 @@ def test_any_text_is_shown_as_it_is(text: str):
     """Only spaces at the end of a line and further empty lines, which nobody sees, may go."""
 
     def tidy(each: str) -> str:
-        return re.sub(r"\n{2,}", "\n\n", "\n".join(line.rstrip() for line in each.split("\n"))).strip("\n")
+        return re.sub(
+            r"\n{2,}", "\n\n", "\n".join(line.rstrip() for line in each.split("\n"))
+        ).strip("\n")
 
     assert tidy(plain(as_markdown(text))) == tidy(text)
 
 
-@given(st.lists(st.sampled_from([*SYNTAX, "`", "\r\n", "&#32;", "\u2003"]), max_size=20).map("".join))
+@given(
+    st.lists(st.sampled_from([*SYNTAX, "`", "\r\n", "&#32;", "\u2003"]), max_size=20).map("".join)
+)
 def test_text_to_print_is_the_text_that_was_escaped(text: str):
     """Nothing is lost and nothing is added, whatever the text looks like."""
     assert as_text(as_markdown(text)) == re.sub(r"\r\n?", "\n", text)
@@ -131,7 +137,11 @@ def test_platform_without_an_escape_formats_nothing_in_a_text(platform: str, tex
 
 
 @pytest.mark.parametrize("platform", FORMATTING)
-@given(st.lists(st.sampled_from([each for each in SYNTAX if "`" not in each]), max_size=20).map("".join))
+@given(
+    st.lists(st.sampled_from([each for each in SYNTAX if "`" not in each]), max_size=20).map(
+        "".join
+    )
+)
 def test_no_platform_formats_any_text(platform: str, text: str):
     """Whatever marks stand beside each other in a line."""
     assert not FORMATTING[platform].search(sent(platform, text))
@@ -139,7 +149,15 @@ def test_no_platform_formats_any_text(platform: str, text: str):
 
 def test_text_with_one_mark_is_sent_without_an_invisible_character():
     """A path can be copied. Only a pair of marks would format."""
-    for text in ("rm *.py", "cd ~/.ssh", "__init__.py", "a > b - c", "`", "x_y_z", "_x https://e.org/a_b"):
+    for text in (
+        "rm *.py",
+        "cd ~/.ssh",
+        "__init__.py",
+        "a > b - c",
+        "`",
+        "x_y_z",
+        "_x https://e.org/a_b",
+    ):
         assert whatsapp_text(as_markdown(text)) == text
         assert GAP not in slack_mrkdwn(as_markdown(text))
 
@@ -167,7 +185,9 @@ def test_address_ends_before_the_sentence_goes_on(text: str, address: str):
 
 def test_address_in_a_text_stays_one_link():
     """An escape inside would end the link there, and it would lead elsewhere."""
-    assert 'href="https://e.org/_a_/b*c"' in telegram_html(as_markdown("see https://e.org/_a_/b*c."))
+    assert 'href="https://e.org/_a_/b*c"' in telegram_html(
+        as_markdown("see https://e.org/_a_/b*c.")
+    )
 
 
 def test_markdown_that_says_so_stays_markdown():
@@ -179,7 +199,9 @@ def test_markdown_that_says_so_stays_markdown():
 
 
 @pytest.mark.timeout(60)  # a hang; it takes a fraction of a second
-@pytest.mark.parametrize("part", ["-", "*", "_", "https://", " http://a_", "|:-", ")", " ", "`", "\\", "1"])
+@pytest.mark.parametrize(
+    "part", ["-", "*", "_", "https://", " http://a_", "|:-", ")", " ", "`", "\\", "1"]
+)
 def test_long_text_is_escaped_in_linear_time(part: str):
     """A result may have hundreds of thousands of characters."""
     began = time.process_time()

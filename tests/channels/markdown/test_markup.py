@@ -31,9 +31,51 @@ from sayso.testing.platforms.telegram_text import plain_text
 WORDS = st.text(st.characters(codec="utf-8"), max_size=400)
 #: Pieces of Markdown, and text that resembles it.
 SYNTAX = (
-    *("**", "*", "_", "~~", "`", "```\n", "\n", "\n\n", "> ", "- ", "1. ", "# ", "|a|b|\n|-|-|\n", "|", "<b>", " "),
-    *("[a](https://x.y/_z_)", "&amp;", "word", "\\", "![i](x)", "https://q.r/(s)_t_", "~~~py\n", "    ", "👍🏽", "]("),
-    *("[", ")", ' "', '"', "](https://x.y ", "[x]: http://h ", "<https://", "<!--", "-->", "--", "=\n", "\t", "\x00"),
+    *(
+        "**",
+        "*",
+        "_",
+        "~~",
+        "`",
+        "```\n",
+        "\n",
+        "\n\n",
+        "> ",
+        "- ",
+        "1. ",
+        "# ",
+        "|a|b|\n|-|-|\n",
+        "|",
+        "<b>",
+        " ",
+    ),
+    *(
+        "[a](https://x.y/_z_)",
+        "&amp;",
+        "word",
+        "\\",
+        "![i](x)",
+        "https://q.r/(s)_t_",
+        "~~~py\n",
+        "    ",
+        "👍🏽",
+        "](",
+    ),
+    *(
+        "[",
+        ")",
+        ' "',
+        '"',
+        "](https://x.y ",
+        "[x]: http://h ",
+        "<https://",
+        "<!--",
+        "-->",
+        "--",
+        "=\n",
+        "\t",
+        "\x00",
+    ),
     "<!channel>",
 )
 MARKDOWN = st.lists(st.sampled_from(SYNTAX), max_size=60).map("".join)
@@ -73,7 +115,11 @@ def test_telegram_html_always_parses(md: str):
 )
 def test_text_that_is_no_markup_is_never_hidden(render, md: str):
     """pains.md 6: reference lines, arithmetic and tags stay readable: people agree to what they see."""
-    seen = html.unescape(re.sub(r"</?[abi]\b[^>]*>", "", render(md))) if render is not plain else plain(md)
+    seen = (
+        html.unescape(re.sub(r"</?[abi]\b[^>]*>", "", render(md)))
+        if render is not plain
+        else plain(md)
+    )
     assert re.sub(r"\W", "", seen.replace("https://hidden.example|", "")) == re.sub(r"\W", "", md)
     assert [char for char in md if char == "*"] == [char for char in seen if char == "*"]
 
@@ -94,7 +140,8 @@ def test_cells_beyond_the_last_column_are_shown():
 
 
 @pytest.mark.parametrize(
-    "href", ["javascript:alert(1)", "tg://user?id=1", "data:text/html,x", "/relative", "file:///etc"]
+    "href",
+    ["javascript:alert(1)", "tg://user?id=1", "data:text/html,x", "/relative", "file:///etc"],
 )
 def test_only_harmless_schemes_become_links(href: str):
     """Any other address is shown as text and not linked."""
@@ -139,7 +186,10 @@ def test_code_cannot_break_out_of_its_block():
         ),
         (
             "| a | b |\n|-|-|\n| 11 | 2 |",
-            *[f"{o}a  | b\n---+--\n11 | 2{c}" for o, c in (("<pre>", "</pre>"), *[("```\n", "\n```")] * 2)],
+            *[
+                f"{o}a  | b\n---+--\n11 | 2{c}"
+                for o, c in (("<pre>", "</pre>"), *[("```\n", "\n```")] * 2)
+            ],
         ),
     ],
 )
@@ -194,15 +244,23 @@ def test_page_shows_the_numbers_of_a_list_as_written():
 )
 def test_text_is_bold_beside_scripts_without_spaces(md: str, telegram: str, whatsapp: str):
     """CommonMark needs a space there, and Slack and WhatsApp a boundary, which an invisible character makes."""
-    assert (telegram_html(md), slack_mrkdwn(md), whatsapp_text(md)) == (telegram, whatsapp, whatsapp)
+    assert (telegram_html(md), slack_mrkdwn(md), whatsapp_text(md)) == (
+        telegram,
+        whatsapp,
+        whatsapp,
+    )
     assert re.findall("<(?:strong|s|em)>", page_html(md)) == [
-        {"<b>": "<strong>", "<i>": "<em>", "<s>": "<s>"}[mark] for mark in re.findall("<[bis]>", telegram)
+        {"<b>": "<strong>", "<i>": "<em>", "<s>": "<s>"}[mark]
+        for mark in re.findall("<[bis]>", telegram)
     ]
 
 
 def test_marks_of_slack_and_whatsapp_end_with_each_line():
     """Neither reaches into the next line: people would see asterisks in place of bold text."""
-    assert (slack_mrkdwn("**a\n*b*\nc** d"), whatsapp_text("~~a\nb~~")) == ("*a*\n*_b_*\n*c* d", "~a~\n~b~")
+    assert (slack_mrkdwn("**a\n*b*\nc** d"), whatsapp_text("~~a\nb~~")) == (
+        "*a*\n*_b_*\n*c* d",
+        "~a~\n~b~",
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,7 +296,9 @@ def test_mark_in_a_bold_text_does_not_end_it(md: str, shown: str):
 
 def test_underscores_still_mark_words():
     """Also before a full stop, in brackets, and behind a slash with two asterisks."""
-    assert telegram_html("__Now__. (_then_) yes/**no**") == "<b>Now</b>. (<i>then</i>) yes/<b>no</b>"
+    assert (
+        telegram_html("__Now__. (_then_) yes/**no**") == "<b>Now</b>. (<i>then</i>) yes/<b>no</b>"
+    )
 
 
 @pytest.mark.parametrize("md", ["a***b***c", "2***3***4", "a**b**c"])
@@ -247,7 +307,9 @@ def test_marks_inside_a_word_stay_whole(md: str):
     assert {telegram_html(md), slack_mrkdwn(md), whatsapp_text(md), plain(md)} == {md}
 
 
-@pytest.mark.parametrize("md", ["*a **b " * 3000, "[" * 10_000, "> " * 5000, "`" * 9999, "- " * 3000, "*_~" * 4000])
+@pytest.mark.parametrize(
+    "md", ["*a **b " * 3000, "[" * 10_000, "> " * 5000, "`" * 9999, "- " * 3000, "*_~" * 4000]
+)
 def test_deep_nesting_neither_crashes_nor_hangs(md: str):
     """A text made to exhaust a parser is rendered like any other."""
     assert telegram_html(md)
@@ -277,12 +339,18 @@ def test_split_code_fences_lose_no_character(md: str, limit: int):
 @given(st.lists(MARKDOWN | WORDS, max_size=12).map("\n".join), st.integers(60, 300))
 def test_rendered_pieces_fit_the_limit(md: str, limit: int):
     """The limit counts what the platform counts, and not the Markdown."""
-    for measure in (telegram_length, lambda text: len(slack_mrkdwn(text)), lambda text: len(whatsapp_text(text))):
+    for measure in (
+        telegram_length,
+        lambda text: len(slack_mrkdwn(text)),
+        lambda text: len(whatsapp_text(text)),
+    ):
         assert all(measure(piece) <= limit for piece in split(md, limit, measure))
 
 
 @given(
-    st.lists(st.sampled_from(["e\u0301", "👍🏽", "👨‍👩‍👧", "🇩🇪", "a", "\r\n"]), max_size=60).map("".join)
+    st.lists(st.sampled_from(["e\u0301", "👍🏽", "👨‍👩‍👧", "🇩🇪", "a", "\r\n"]), max_size=60).map(
+        "".join
+    )
     | st.just("🇩🇪" * 30),
     st.integers(12, 30),
 )
@@ -338,7 +406,11 @@ def test_no_cut_is_between_two_marks(mark: str):
         "- one\n" + "    - **two** words and more of them\n" * 9,
         "10. one\n" + "\n    A **paragraph** of the same item.\n" * 9,
         "1. one\n    - two\n" + "        - **three** words and more\n" * 9 + "2. last",
-        "- one `two`:\n" + "      three\n" * 3 + "    - " + "**four** five " * 20 + "\n        - **six**",
+        "- one `two`:\n"
+        + "      three\n" * 3
+        + "    - "
+        + "**four** five " * 20
+        + "\n        - **six**",
     ],
 )
 def test_rest_of_an_item_is_formatted_in_the_next_piece(md: str):
@@ -351,9 +423,15 @@ def test_rest_of_an_item_is_formatted_in_the_next_piece(md: str):
 def test_code_in_an_item_keeps_its_lines_in_the_next_piece():
     """The fence is closed and opened again, and the text after it is no code."""
     code = "".join(f"    {'  ' * (number % 3)}line {number}\n" for number in range(20))
-    pieces = split(f"10. Do this:\n\n    ```py\n{code}    ```\n\n    Then **that**.\n11. Done", 120, telegram_length)
+    pieces = split(
+        f"10. Do this:\n\n    ```py\n{code}    ```\n\n    Then **that**.\n11. Done",
+        120,
+        telegram_length,
+    )
     shown = [telegram_html(piece) for piece in pieces]
-    lines = re.findall(r"^ *line \d+", "\n".join(re.sub(r"<[^>]*>", "", page) for page in shown), re.MULTILINE)
+    lines = re.findall(
+        r"^ *line \d+", "\n".join(re.sub(r"<[^>]*>", "", page) for page in shown), re.MULTILINE
+    )
     assert lines == [f"{'  ' * (number % 3)}line {number}" for number in range(20)]
     assert [page.count("<pre>") for page in shown] == [1] * len(shown)
     assert shown[-1].endswith("Then <b>that</b>.\n11. Done")
@@ -436,7 +514,9 @@ def own_hosts() -> Iterator[None]:
 def test_label_hides_no_foreign_address(own_hosts, md: str, is_shown: bool):
     """A model may be tricked into any label, so the address is shown, unless its host is the bot's own."""
     for render in (telegram_html, slack_mrkdwn, page_html):
-        told = html.unescape(re.sub(r"</?[^|>]*>|<[^>]*\|", "", render(md).replace("(<", "(").replace(">)", ")")))
+        told = html.unescape(
+            re.sub(r"</?[^|>]*>|<[^>]*\|", "", render(md).replace("(<", "(").replace(">)", ")"))
+        )
         assert bool(re.search(r"\(https?://[^)]*evil\.test", told)) == is_shown, render(md)
 
 

@@ -50,7 +50,9 @@ def test_no_text_of_a_model_shows_a_sign(platform: str, text: str):
     assert "refund" in shown
 
 
-@pytest.mark.parametrize("name", ["white_check_mark", "heavy_check_mark", "x", "hourglass", "warning"])
+@pytest.mark.parametrize(
+    "name", ["white_check_mark", "heavy_check_mark", "x", "hourglass", "warning"]
+)
 def test_slack_shows_no_sign_for_its_short_code(name: str):
     """Slack replaces `:x:` in every text, so a character that no one sees parts the code."""
     assert f":{name}:" not in slack_mrkdwn(f":{name}: Done: refund")
@@ -62,7 +64,9 @@ def test_meaning_of_a_list_stays():
     assert without_signs("✅ rent\n❌ taxes\n⚠️ late") == "(+) rent\n(-) taxes\n(!) late"
 
 
-@pytest.mark.parametrize("text", ["AT&T; &nbsp; &amp; 5 &lt; 6", "Überweisung 🎉 👍", "a -> b (x)", "&#65; &#9999999;"])
+@pytest.mark.parametrize(
+    "text", ["AT&T; &nbsp; &amp; 5 &lt; 6", "Überweisung 🎉 👍", "a -> b (x)", "&#65; &#9999999;"]
+)
 def test_other_text_stays(text: str):
     """Also entities that stand for something else, and numbers that no character has."""
     assert without_signs(text) == text

@@ -63,7 +63,10 @@ def render(request: pytest.FixtureRequest) -> Render:
     return request.param
 
 
-@given(st.lists(st.sampled_from([*SYNTAX, "WORD", "WORD", "WORD"]), max_size=25), st.sampled_from([*RENDERINGS]))
+@given(
+    st.lists(st.sampled_from([*SYNTAX, "WORD", "WORD", "WORD"]), max_size=25),
+    st.sampled_from([*RENDERINGS]),
+)
 def test_no_word_is_hidden(parts: list[str], name: str):
     """A question cannot hide a word, in any Markdown around it."""
     words = [f"zq{number}x" for number in range(parts.count("WORD"))]
@@ -89,7 +92,9 @@ def test_no_piece_has_an_open_tag(md: str, limit: int):
     for piece in split(md, limit, telegram_length):
         plain_text(telegram_html(piece), "HTML")
         opened = re.findall(r"<(\w+)", page_html(piece))
-        assert sorted(set(opened) - {"br", "hr"}) == sorted(set(re.findall(r"</(\w+)>", page_html(piece))))
+        assert sorted(set(opened) - {"br", "hr"}) == sorted(
+            set(re.findall(r"</(\w+)>", page_html(piece)))
+        )
 
 
 @given(MARKDOWN | WORDS)
@@ -97,23 +102,54 @@ def test_page_has_only_allowed_tags(md: str):
     """The page has no element that runs, loads or is styled, and links only to the web, mail and phones."""
     made = page_html(md)
     tags = {tag.lower() for tag in re.findall(r"<\s*/?\s*([^\s>/]+)", made)}
-    allowed = {"a", "blockquote", "br", "code", "em", "hr", "li", "ol", "p", "pre", "s", "strong", "ul"}
-    assert tags <= allowed | {"table", "tbody", "td", "th", "thead", "tr", *(f"h{level}" for level in range(1, 7))}
-    assert all(re.match("(https?|mailto|tel):", href, re.IGNORECASE) for href in re.findall('href="([^"]*)', made))
+    allowed = {
+        "a",
+        "blockquote",
+        "br",
+        "code",
+        "em",
+        "hr",
+        "li",
+        "ol",
+        "p",
+        "pre",
+        "s",
+        "strong",
+        "ul",
+    }
+    assert tags <= allowed | {
+        "table",
+        "tbody",
+        "td",
+        "th",
+        "thead",
+        "tr",
+        *(f"h{level}" for level in range(1, 7)),
+    }
+    assert all(
+        re.match("(https?|mailto|tel):", href, re.IGNORECASE)
+        for href in re.findall('href="([^"]*)', made)
+    )
 
 
-@pytest.mark.parametrize("md", ["2*3*4 = 24 and a**b**c", "[x]: https://hidden.example\nyes", "|a|\n|-|\n|b|hidden|"])
+@pytest.mark.parametrize(
+    "md", ["2*3*4 = 24 and a**b**c", "[x]: https://hidden.example\nyes", "|a|\n|-|\n|b|hidden|"]
+)
 def test_page_hides_nothing(md: str):
     """Arithmetic, reference lines and surplus cells stay as they were written."""
     seen = html.unescape(re.sub("<[^>]*>", "", page_html(md)))
-    assert re.sub(r"[^\w*]", "", seen.replace("-", "")) == re.sub(r"[^\w*]", "", md.replace("-", ""))
+    assert re.sub(r"[^\w*]", "", seen.replace("-", "")) == re.sub(
+        r"[^\w*]", "", md.replace("-", "")
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)  # a hang; a slow run on a busy machine takes a tenth of it
 @pytest.mark.parametrize("part", LONG.values(), ids=list(LONG))
 @pytest.mark.parametrize(("render", "limit", "measure"), LIMITS)
-def test_long_text_is_split_and_rendered_in_time(part: str, render: Render, limit: int, measure: Callable[[str], int]):
+def test_long_text_is_split_and_rendered_in_time(
+    part: str, render: Render, limit: int, measure: Callable[[str], int]
+):
     """The pieces of 100,000 characters fit the limit, lose no character and are ready in time."""
     md = long_text(part)
     pieces = split(md, limit, measure)

@@ -37,17 +37,26 @@ def test_old_signature_is_forbidden(media: MemoryMedia, late: float):
     """platforms.md 3.2: a recorded request cannot be replayed later."""
     with pytest.raises(Forbidden):
         slack(media, None).receive(slack_hook(signing.slack_text("1.1", "yes"), now=NOW + late))
-    assert slack(media, None).receive(slack_hook(signing.slack_text("1.1", "yes"), now=NOW + 299)).turns
+    assert (
+        slack(media, None)
+        .receive(slack_hook(signing.slack_text("1.1", "yes"), now=NOW + 299))
+        .turns
+    )
 
 
 def test_mention_that_arrives_twice_is_one_event(media: MemoryMedia):
     """platforms.md 3.1: Slack sends a mention twice under different event ids."""
     text = "<@U0BOT> delete it"
     mention, twin = (
-        read(media, signing.slack_text("1.1", text, channel="C0OPS", kind=kind)) for kind in ("app_mention", "message")
+        read(media, signing.slack_text("1.1", text, channel="C0OPS", kind=kind))
+        for kind in ("app_mention", "message")
     )
     assert mention == twin
-    assert (mention.event_id, mention.text, mention.addressed) == ("T0ACME:C0OPS:1.1", "delete it", True)
+    assert (mention.event_id, mention.text, mention.addressed) == (
+        "T0ACME:C0OPS:1.1",
+        "delete it",
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,10 +81,15 @@ def test_own_name_is_no_part_of_the_words(media: MemoryMedia, text: str, words: 
 
 @pytest.mark.parametrize("kinds", [("app_mention", "message"), ("message", "app_mention")])
 @pytest.mark.parametrize("refused", [False, True])
-def test_mention_that_arrives_twice_is_stored_once(media: MemoryMedia, kinds: tuple[str, str], *, refused: bool):
+def test_mention_that_arrives_twice_is_stored_once(
+    media: MemoryMedia, kinds: tuple[str, str], *, refused: bool
+):
     """platforms.md 3.1: the order does not matter; if the first one was refused, the second one is answered."""
     rig = MemoryRig(limits=InboxLimits(waiting=1))
-    twins = [read(media, signing.slack_text("1.1", "<@U0BOT> hi", channel="C0OPS", kind=kind)) for kind in kinds]
+    twins = [
+        read(media, signing.slack_text("1.1", "<@U0BOT> hi", channel="C0OPS", kind=kind))
+        for kind in kinds
+    ]
     if refused:  # another turn fills the mailbox until it is answered
         other = replace(twins[0], event_id="other", message_id="2.2")
         assert rig.accept(other).outcome == "new"
@@ -99,7 +113,10 @@ def test_bots_are_ignored(media: MemoryMedia, extra: dict):
         ("<@U0BOT>: yes", "yes"),
         ("hey <@U0BOT|bot> there", "hey there"),
         ("ask <@U0BOB> in <#C0OPS|ops> or <#C1>", "ask @U0BOB in #ops or #C1"),
-        ("<https://a.b/x|x> <https://a.b> <https://a.b|a.b>", "x (https://a.b/x) https://a.b https://a.b"),
+        (
+            "<https://a.b/x|x> <https://a.b> <https://a.b|a.b>",
+            "x (https://a.b/x) https://a.b https://a.b",
+        ),
         ("<mailto:a@b.c|a@b.c> <!here> <!subteam^S1|@ops>", "a@b.c @here @ops"),
         ("1 &lt; 2 &amp;amp; 3", "1 < 2 &amp; 3"),
         ("&lt;@U0BOT&gt; no token", "<@U0BOT> no token"),
@@ -120,7 +137,9 @@ def test_text_is_read_as_people_see_it(media: MemoryMedia, text: str, read_as: s
         ({"channel": "C0OPS", "thread_ts": "1.0"}, "1.0", False),
     ],
 )
-def test_thread_of_a_message_is_the_thread_of_its_turn(media: MemoryMedia, extra: dict, thread: str, addressed: bool):
+def test_thread_of_a_message_is_the_thread_of_its_turn(
+    media: MemoryMedia, extra: dict, thread: str, addressed: bool
+):
     """platforms.md 3.1: it is thread_ts or ts.
 
     Slack's agent view lists the threads of a direct message, too.
@@ -129,15 +148,21 @@ def test_thread_of_a_message_is_the_thread_of_its_turn(media: MemoryMedia, extra
     assert (turn.conversation.thread, turn.addressed) == (thread, addressed)
 
 
-def test_tap_belongs_to_the_conversation_of_its_question(media: MemoryMedia, platforms: FakePlatforms):
+def test_tap_belongs_to_the_conversation_of_its_question(
+    media: MemoryMedia, platforms: FakePlatforms
+):
     """That holds even if Slack's own thread field differs, as below a slash command."""
     channel = slack(media, platforms.slack_url)
-    asked = channel.receive(slack_hook(signing.slack_command("1.2", "my payload", channel="C0OPS"))).turns[0]
+    asked = channel.receive(
+        slack_hook(signing.slack_command("1.2", "my payload", channel="C0OPS"))
+    ).turns[0]
     assert (asked.text, asked.conversation) == ("my payload", Conversation("sl", "C0OPS"))
     for conversation in (asked.conversation, THREAD, Conversation("sl", "D0ADA")):
         send(channel, Reply("Sure?", YES_NO), conversation)
         block_id = platforms.sent[-1]["raw"]["blocks"][-1]["block_id"]
-        tap = signing.slack_tap("3.4", "a:1:yes", channel=conversation.chat, message_ts="9.9", block_id=block_id)
+        tap = signing.slack_tap(
+            "3.4", "a:1:yes", channel=conversation.chat, message_ts="9.9", block_id=block_id
+        )
         assert read(media, tap).conversation == conversation
 
 
@@ -149,7 +174,9 @@ def test_bare_command_asks_for_help(media: MemoryMedia):
 
 def test_retry_headers_do_not_drop_a_message(media: MemoryMedia):
     """platforms.md 3.1: x-slack-retry-num drops no message, since the first delivery may never have arrived."""
-    headers, body = signing.slack_hook("slack-test-signing-secret", signing.slack_text("1.1", "hi"), NOW)
+    headers, body = signing.slack_hook(
+        "slack-test-signing-secret", signing.slack_text("1.1", "hi"), NOW
+    )
     hook = slack_hook(signing.slack_text("1.1", "hi"))
     retried = type(hook)(hook.url, {**headers, "x-slack-retry-num": "1"}, body, now=NOW)
     assert slack(media, None).receive(retried) == slack(media, None).receive(hook)
@@ -167,7 +194,11 @@ def test_handshake_without_a_signature_is_forbidden(media: MemoryMedia):
 def test_timestamps_are_kept_as_written(media: MemoryMedia, ts: str):
     """platforms.md 3.1: a ts is an id made of digits; as a number it would lose its zeros."""
     turn = read(media, signing.slack_text(ts, "hi", channel="C0OPS"))
-    assert (turn.message_id, turn.conversation.thread, turn.event_id) == (ts, ts, f"T0ACME:C0OPS:{ts}")
+    assert (turn.message_id, turn.conversation.thread, turn.event_id) == (
+        ts,
+        ts,
+        f"T0ACME:C0OPS:{ts}",
+    )
 
 
 def test_event_id_has_the_authorized_team(media: MemoryMedia):
@@ -184,7 +215,9 @@ def test_person_who_installed_the_app_is_not_the_bot(media: MemoryMedia):
     assert read(media, json.dumps(event).encode()).text == "hi"
 
 
-def test_question_has_text_beside_blocks_and_distinct_action_ids(media: MemoryMedia, platforms: FakePlatforms):
+def test_question_has_text_beside_blocks_and_distinct_action_ids(
+    media: MemoryMedia, platforms: FakePlatforms
+):
     """platforms.md 3.3: notifications show the text alone; two buttons of one message share no action_id."""
     send(slack(media, platforms.slack_url), Reply("Sure?", YES_NO))
     raw = platforms.sent[0]["raw"]
@@ -208,10 +241,16 @@ def test_message_never_pings_or_unfurls(media: MemoryMedia, platforms: FakePlatf
     raw = platforms.sent[0]["raw"]
     assert "<!" not in raw["text"] + str(raw["blocks"])
     assert "<@" not in raw["text"] + str(raw["blocks"])
-    assert (raw["unfurl_links"], raw["unfurl_media"], raw["thread_ts"]) == (False, False, THREAD.thread)
+    assert (raw["unfurl_links"], raw["unfurl_media"], raw["thread_ts"]) == (
+        False,
+        False,
+        THREAD.thread,
+    )
 
 
-@pytest.mark.parametrize("text", ["see https://a.b", "[x](https://a.b)", "@channel look", "mail a@b.c"])
+@pytest.mark.parametrize(
+    "text", ["see https://a.b", "[x](https://a.b)", "@channel look", "mail a@b.c"]
+)
 def test_text_with_links_or_names_is_sent_apart_from_its_file(media: MemoryMedia, text: str):
     """platforms.md 3.3: a file's comment has no option that stops Slack from expanding links and names."""
     file, words = slack(media, None).split(Reply(text, media=IMAGE))

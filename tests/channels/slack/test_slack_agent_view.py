@@ -61,7 +61,10 @@ def test_only_the_agent_view_opens_a_thread_for_each_message(
     Those without a view go on as one conversation.
     """
     extra = {"thread_ts": thread} if thread else {}
-    assert turn(read(signing.slack_text(LATER, "hi", **extra), view=view)).conversation.thread == expected
+    assert (
+        turn(read(signing.slack_text(LATER, "hi", **extra), view=view)).conversation.thread
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,10 @@ def test_only_the_agent_view_opens_a_thread_for_each_message(
 )
 def test_stop_outside_of_a_thread_stops_nothing(read, change: dict[str, Any]):
     """Slack signs the event, and a place that is none is ignored rather than sent again."""
-    assert read(signing.slack_event("Ev1", {**STOP, **change})).ignored == "an answer stopped outside of a thread"
+    assert (
+        read(signing.slack_event("Ev1", {**STOP, **change})).ignored
+        == "an answer stopped outside of a thread"
+    )
 
 
 def test_stop_is_that_of_the_person_who_pressed_it(read):
@@ -129,7 +135,9 @@ class SlackBot:
         self.bot = Bot(self.rig, "A", lines=["done"])
         self.channel = slack(None, platforms.slack_url)
         sender = make_sender(self.rig.outbox, {"sl": self.channel})
-        self.processor = make_processor(self.rig.mailbox, sender, {"sl": self.channel}, {"sl": self.bot.agent})
+        self.processor = make_processor(
+            self.rig.mailbox, sender, {"sl": self.channel}, {"sl": self.bot.agent}
+        )
 
     def hear(self, body: bytes) -> None:
         """Read a request of Slack's and answer its turns."""
@@ -150,12 +158,20 @@ class SlackBot:
 
     def read_command(self, trigger_id: str) -> Turn:
         """Return the turn of a slash command."""
-        return turn(self.channel.receive(slack_hook(signing.slack_command(trigger_id, "help", channel="D0ADA"))))
+        return turn(
+            self.channel.receive(
+                slack_hook(signing.slack_command(trigger_id, "help", channel="D0ADA"))
+            )
+        )
 
     @property
     def states(self) -> list[tuple[str, str]]:
         """Return the thread and the state of each session, in the order in which they were shown."""
-        calls = [call["params"] for call in self.platforms.calls if call["method"] == "agents.sessions.setStatus"]
+        calls = [
+            call["params"]
+            for call in self.platforms.calls
+            if call["method"] == "agents.sessions.setStatus"
+        ]
         return [(params["thread_ts"], params["status"]) for params in calls]
 
     @property
@@ -189,9 +205,18 @@ def test_each_thread_has_a_question_of_its_own(bot: SlackBot):
     bot.hear(signing.slack_text("1995204900.000200", "clean"))
     bot.hear(signing.slack_text("1995204901.000200", "clean"))
     bot.hear(signing.slack_text("1995204902.000200", "no", thread_ts="1995204900.000200"))
-    bot.hear(signing.slack_text("1995204903.000200", "yes", thread_ts="1995204901.000200", subtype="thread_broadcast"))
+    bot.hear(
+        signing.slack_text(
+            "1995204903.000200", "yes", thread_ts="1995204901.000200", subtype="thread_broadcast"
+        )
+    )
     assert bot.bot.deleted == ["B"]
-    assert [state for _, state in bot.states[-4:]] == ["processing", "active", "processing", "active"]
+    assert [state for _, state in bot.states[-4:]] == [
+        "processing",
+        "active",
+        "processing",
+        "active",
+    ]
 
 
 def test_tap_answers_in_the_thread_of_its_question(bot: SlackBot):
@@ -199,7 +224,9 @@ def test_tap_answers_in_the_thread_of_its_question(bot: SlackBot):
     bot.hear(signing.slack_text(ROOT, "clean"))
     (question,) = bot.platforms.sent
     block = question["raw"]["blocks"][-1]["block_id"]
-    bot.hear(signing.slack_tap("1.2", question["buttons"][0]["data"], thread_ts=ROOT, block_id=block))
+    bot.hear(
+        signing.slack_tap("1.2", question["buttons"][0]["data"], thread_ts=ROOT, block_id=block)
+    )
     assert ({thread for thread, _ in bot.shown}, bot.bot.deleted) == ({ROOT}, ["A"])
 
 
@@ -257,7 +284,9 @@ def test_session_of_a_question_in_time_out_is_ready(bot: SlackBot):
 def test_session_waits_while_the_question_of_another_person_does(bot: SlackBot):
     """A thread of a channel has one state, and two people."""
     bot.hear(signing.slack_text(ROOT, "<@U0BOT> clean", channel="C0OPS"))
-    bot.hear(signing.slack_text(LATER, "<@U0BOT> hi", channel="C0OPS", thread_ts=ROOT, user="U0BOB"))
+    bot.hear(
+        signing.slack_text(LATER, "<@U0BOT> hi", channel="C0OPS", thread_ts=ROOT, user="U0BOB")
+    )
     assert bot.states[2:] == [(ROOT, "processing"), (ROOT, "suspended")]
 
 
@@ -348,8 +377,12 @@ def test_shortcut_on_a_message_that_the_bot_opened_a_thread_with_stays_there(bot
         "channel": {"id": "D0ADA"},
     }
     bot.hear(signing.slack_interaction("message_action", **chosen))
-    (received,) = bot.channel.receive(slack_hook(signing.slack_interaction("message_action", **chosen))).turns
-    assert bot.channel.at_first_address(received).conversation == bot.read_command("1.2").conversation
+    (received,) = bot.channel.receive(
+        slack_hook(signing.slack_interaction("message_action", **chosen))
+    ).turns
+    assert (
+        bot.channel.at_first_address(received).conversation == bot.read_command("1.2").conversation
+    )
     assert [thread for thread, _ in bot.shown] == ["", "1795204700.000001"]
 
 
@@ -401,7 +434,14 @@ def test_only_a_thread_that_may_be_the_bots_is_looked_up(
 def test_thread_of_the_bot_is_looked_up_while_its_own_id_is_unknown(bot: SlackBot):
     """Slack may name the person who installed the app in place of the bot."""
     installer = {"authorizations": [{"team_id": "T0ACME", "user_id": "U0EVE", "is_bot": False}]}
-    event = {"type": "message", "user": "U0ADA", "text": "yes", "ts": LATER, "channel": "D0ADA", "thread_ts": ROOT}
+    event = {
+        "type": "message",
+        "user": "U0ADA",
+        "text": "yes",
+        "ts": LATER,
+        "channel": "D0ADA",
+        "thread_ts": ROOT,
+    }
     for parent, author in (("U0BOT", ""), ("U0ADA", "U0ADA")):
         body = signing.slack_event("Ev1", {**event, "parent_user_id": parent}, **installer)
         assert turn(bot.channel.receive(slack_hook(body))).thread_author == author

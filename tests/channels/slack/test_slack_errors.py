@@ -30,17 +30,35 @@ THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
 #: The rows of platforms.md 3.4: Slack's errors, and the error that sending a text raises. None: the text still arrives.
 ROWS: list[tuple[str, type[SendError] | None]] = [
     ("ratelimited rate_limited message_limit_exceeded team_added_to_org 429", RateLimited),
-    ("token_revoked token_expired account_inactive invalid_auth not_authed org_login_required", ChannelDown),
+    (
+        "token_revoked token_expired account_inactive invalid_auth not_authed org_login_required",
+        ChannelDown,
+    ),
     ("missing_scope not_allowed_token_type", ChannelDown),
     ("no_permission", Refused),
     ("channel_not_found is_archived user_not_found user_not_in_channel", AddressClosed),
     ("team_access_not_granted", AddressClosed),
-    ("thread_locked restricted_action_thread_only_channel restricted_action_thread_locked", AddressBarred),
-    ("messages_tab_disabled not_in_channel restricted_action restricted_action_read_only_channel", ChatBarred),
+    (
+        "thread_locked restricted_action_thread_only_channel restricted_action_thread_locked",
+        AddressBarred,
+    ),
+    (
+        "messages_tab_disabled not_in_channel restricted_action restricted_action_read_only_channel",
+        ChatBarred,
+    ),
     ("cannot_reply_to_message", AddressClosed),
-    ("no_text invalid_blocks invalid_blocks_format msg_blocks_too_long msg_too_long markdown_text_conflict", None),
-    ("expired_trigger_id exchanged_trigger_id streaming_state_conflict an_error_of_tomorrow", Refused),
-    ("internal_error fatal_error service_unavailable request_timeout 500 502 503", DeliveryUncertain),
+    (
+        "no_text invalid_blocks invalid_blocks_format msg_blocks_too_long msg_too_long markdown_text_conflict",
+        None,
+    ),
+    (
+        "expired_trigger_id exchanged_trigger_id streaming_state_conflict an_error_of_tomorrow",
+        Refused,
+    ),
+    (
+        "internal_error fatal_error service_unavailable request_timeout 500 502 503",
+        DeliveryUncertain,
+    ),
 ]
 CASES = [(error, kind) for errors, kind in ROWS for error in errors.split()]
 
@@ -54,7 +72,9 @@ def fake(platforms: FakePlatforms) -> Iterator[FakeSlack]:
     fake.scopes, fake.upload_status = SCOPES, 200
 
 
-def send(media: MemoryMedia, platforms: FakePlatforms, reply: Reply, to: Conversation = THREAD) -> Receipt:
+def send(
+    media: MemoryMedia, platforms: FakePlatforms, reply: Reply, to: Conversation = THREAD
+) -> Receipt:
     """Send one piece and return its receipt."""
     return asyncio.run(slack(media, platforms.slack_url).send(Delivery("d", to, reply)))
 
@@ -90,14 +110,18 @@ def test_text_that_is_refused_twice_is_refused(media: MemoryMedia, platforms: Fa
         send(media, platforms, Reply("x"))
 
 
-def test_missing_scope_is_named_with_its_cure(media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack):
+def test_missing_scope_is_named_with_its_cure(
+    media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack
+):
     """platforms.md 3.4: the reply waits until the app has its scope; the error names the scope for the operator."""
     fake.scopes = SCOPES - {"chat:write"}
     with pytest.raises(ChannelDown, match="add the scope chat:write and install the app again"):
         send(media, platforms, Reply("x"))
 
 
-def test_missing_scope_of_one_method_affects_no_other(media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack):
+def test_missing_scope_of_one_method_affects_no_other(
+    media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack
+):
     """platforms.md 3.4: without im:write the bot opens no direct message, but every other reply goes out."""
     fake.scopes = SCOPES - {"im:write"}
     with pytest.raises(Refused, match="im:write") as caught:
@@ -106,7 +130,9 @@ def test_missing_scope_of_one_method_affects_no_other(media: MemoryMedia, platfo
     assert send(media, platforms, Reply("x"))
 
 
-def test_error_outside_a_channel_asks_for_an_invitation(media: MemoryMedia, platforms: FakePlatforms):
+def test_error_outside_a_channel_asks_for_an_invitation(
+    media: MemoryMedia, platforms: FakePlatforms
+):
     """platforms.md 3.4: not_in_channel means that the app needs an invitation."""
     platforms.script("slack", "not_in_channel")
     with pytest.raises(AddressClosed, match="invite the app"):
@@ -115,7 +141,12 @@ def test_error_outside_a_channel_asks_for_an_invitation(media: MemoryMedia, plat
 
 @pytest.mark.parametrize(
     "error",
-    ["file_uploads_disabled", "storage_limit_reached", "file_upload_size_restricted", "missing_scope"],
+    [
+        "file_uploads_disabled",
+        "storage_limit_reached",
+        "file_upload_size_restricted",
+        "missing_scope",
+    ],
 )
 def test_file_refused_by_slack_is_a_link(media: MemoryMedia, platforms: FakePlatforms, error: str):
     """platforms.md 3.3, pains.md 13: name, size and link follow the text of the file."""
@@ -131,14 +162,18 @@ def test_file_refused_by_slack_is_a_link(media: MemoryMedia, platforms: FakePlat
     )
 
 
-def test_file_without_its_scope_is_a_link(media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack):
+def test_file_without_its_scope_is_a_link(
+    media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack
+):
     """platforms.md 3.4: Slack already refuses the first of the three calls."""
     fake.scopes = SCOPES - {"files:write"}
     send(media, platforms, Reply(media=replace(IMAGE, filename="a`b_c_d.png")))
     assert platforms.sent[0]["text"].startswith("a`b_c_d.png (69 B): <http")
 
 
-def test_file_to_a_closed_address_is_not_sent_as_a_link(media: MemoryMedia, platforms: FakePlatforms):
+def test_file_to_a_closed_address_is_not_sent_as_a_link(
+    media: MemoryMedia, platforms: FakePlatforms
+):
     """At a closed address a link would not arrive either."""
     platforms.script("slack", "is_archived")
     with pytest.raises(AddressClosed):
@@ -146,7 +181,9 @@ def test_file_to_a_closed_address_is_not_sent_as_a_link(media: MemoryMedia, plat
 
 
 @pytest.mark.parametrize("error", ["drop", "lost", "internal_error"])
-def test_file_with_an_unclear_upload_is_not_shared_again(media: MemoryMedia, platforms: FakePlatforms, error: str):
+def test_file_with_an_unclear_upload_is_not_shared_again(
+    media: MemoryMedia, platforms: FakePlatforms, error: str
+):
     """platforms.md 3.3: the last of the three calls makes the file visible."""
     platforms.script("slack", error)
     with pytest.raises(DeliveryUncertain):
@@ -172,11 +209,15 @@ def test_upload_with_a_temporary_error_is_repeated(
     fake.upload_status = status
     with pytest.raises(Unreachable):
         send(media, platforms, Reply("Here", media=IMAGE))
-    assert (platforms.sent, [call["method"] for call in platforms.calls if call["method"] == "auth.test"]) == ([], [])
+    assert (
+        platforms.sent,
+        [call["method"] for call in platforms.calls if call["method"] == "auth.test"],
+    ) == ([], [])
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"), [("__init__.zip", "`__init__.zip`"), ("a`b_c_`.pdf", "a`\u200bb_c_`\u200b.pdf")]
+    ("name", "shown"),
+    [("__init__.zip", "`__init__.zip`"), ("a`b_c_`.pdf", "a`\u200bb_c_`\u200b.pdf")],
 )
 def test_name_of_a_file_beside_its_link_is_whole(
     media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack, name: str, shown: str
@@ -208,7 +249,9 @@ def test_upload_with_a_permanent_error_is_a_link(
         ("429 Too Many Requests", "Content-Type: application/json\r\nRetry-After: 7", RateLimited),
     ],
 )
-def test_answer_that_is_not_json_is_uncertain(media: MemoryMedia, status: str, headers: str, kind: type[Exception]):
+def test_answer_that_is_not_json_is_uncertain(
+    media: MemoryMedia, status: str, headers: str, kind: type[Exception]
+):
     """A proxy may have sent the answer; only its Retry-After is reliable."""
     answer = f"HTTP/1.1 {status}\r\n{headers}\r\nContent-Length: 4\r\n\r\noops".encode()
 

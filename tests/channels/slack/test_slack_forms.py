@@ -102,7 +102,9 @@ def tap(trigger: str = "", **where: str) -> bytes:
 
 def receive(channel: SlackChannel, questions: Questions, body: bytes) -> Received:
     """Return what is left to store of a request, as in the web process."""
-    return WebForms(questions, open_seconds=60, check_seconds=60).answered(channel, channel.receive(slack_hook(body)))
+    return WebForms(questions, open_seconds=60, check_seconds=60).answered(
+        channel, channel.receive(slack_hook(body))
+    )
 
 
 def opened(channel: SlackChannel, views, form: EditForm) -> dict[str, Any]:
@@ -121,7 +123,9 @@ def submitted(channel: SlackChannel, body: bytes) -> Turn:
 def test_tap_on_change_opens_the_form_and_is_no_turn(channel: SlackChannel, views):
     """Slack's own models take each field, and the modal shows what was asked."""
     view = opened(channel, views, all_fields())
-    assert [block["block_id"] for block in view["blocks"][1:-1]] == [each.name for each in all_fields().fields]
+    assert [block["block_id"] for block in view["blocks"][1:-1]] == [
+        each.name for each in all_fields().fields
+    ]
     assert view["blocks"][0]["text"]["text"] == "Order *5 kg*"
 
 
@@ -156,7 +160,8 @@ def test_submission_that_is_sent_again_is_the_same_event(channel: SlackChannel, 
     """After a lost answer Slack shows an error, and the person presses the button again."""
     view = opened(channel, views, form_of(FIELDS[0][0]))
     first, again, other = (
-        submitted(channel, views.submission(view, {"note": text})).event_id for text in ("a", "a", "b")
+        submitted(channel, views.submission(view, {"note": text})).event_id
+        for text in ("a", "a", "b")
     )
     assert first == again
     assert first != other
@@ -166,7 +171,8 @@ def test_submissions_of_two_devices_are_two_events(channel: SlackChannel, views)
     """The second one is answered, too: it changes a question that was changed before."""
     form = form_of(FIELDS[0][0])
     one, two = (
-        submitted(channel, views.submission(opened(channel, views, form), {"note": "x"})).event_id for _ in "12"
+        submitted(channel, views.submission(opened(channel, views, form), {"note": "x"})).event_id
+        for _ in "12"
     )
     assert one != two
 
@@ -186,7 +192,9 @@ def test_form_without_a_change_says_so(channel: SlackChannel, views):
     form = form_of(FIELDS[0][0])
     view = opened(channel, views, form)
     received = receive(channel, Questions(form), views.submission(view, {}))
-    assert views.show_answer(view, 200, received.answer.body) == {"note": texts_for("en").form_unchanged()}
+    assert views.show_answer(view, 200, received.answer.body) == {
+        "note": texts_for("en").form_unchanged()
+    }
 
 
 @pytest.mark.parametrize("question", ["changed", "closed", "away"])
@@ -202,7 +210,9 @@ def test_form_that_cannot_be_checked_is_stored(channel: SlackChannel, views, que
 
 
 @pytest.mark.parametrize("trigger", ["expired", "used", "malformed"])
-def test_tap_whose_trigger_does_not_work_is_a_turn(channel: SlackChannel, views, trigger: str, caplog):
+def test_tap_whose_trigger_does_not_work_is_a_turn(
+    channel: SlackChannel, views, trigger: str, caplog
+):
     """A worker asks for the values instead."""
     triggers = {"expired": new_trigger(NOW - 4), "used": new_trigger(NOW), "malformed": "x"}
     questions = Questions(form_of(FIELDS[0][0]))
@@ -210,7 +220,9 @@ def test_tap_whose_trigger_does_not_work_is_a_turn(channel: SlackChannel, views,
         receive(channel, questions, tap(triggers["used"]))
     received = receive(channel, questions, tap(triggers[trigger]))
     assert [turn.tap and turn.tap.data for turn in received.turns] == [TOKEN]
-    assert "trigger_id" in next(each.reason for each in caplog.records if each.msg == "form.not_opened")
+    assert "trigger_id" in next(
+        each.reason for each in caplog.records if each.msg == "form.not_opened"
+    )
 
 
 @pytest.mark.parametrize(
@@ -246,7 +258,9 @@ def test_tap_on_a_question_that_cannot_be_read_is_a_turn(channel: SlackChannel, 
         ("away", texts_for("en").form_failed()),
     ],
 )
-def test_form_opens_before_a_slow_question_is_read(channel: SlackChannel, views, found: str, shown: str):
+def test_form_opens_before_a_slow_question_is_read(
+    channel: SlackChannel, views, found: str, shown: str
+):
     """A trigger does not wait. The modal shows the form, or that there is none, as soon as that is known."""
     questions = Questions(form_of(FIELDS[0][0]) if found == "form" else None)
     questions.error = RedisConnectionError("away") if found == "away" else None
@@ -291,7 +305,9 @@ def test_question_that_only_one_person_sees_has_a_form(channel: SlackChannel, vi
         ("thread:", Conversation("sl", "D0ADA")),
     ],
 )
-def test_form_keeps_the_address_of_its_question(channel: SlackChannel, views, mark: str, conversation: Conversation):
+def test_form_keeps_the_address_of_its_question(
+    channel: SlackChannel, views, mark: str, conversation: Conversation
+):
     """A direct message has several: the token in the modal is valid for one of them."""
     receive(channel, Questions(form_of(FIELDS[0][0])), tap(channel="D0ADA", block_id=mark))
     turn = submitted(channel, views.submission(views.opened[0], {"note": "x"}))
@@ -308,7 +324,9 @@ def test_form_fits_a_modal_in_each_language(language: str):
 def test_long_texts_of_a_form_are_cut():
     """Only what explains a value, never a value."""
     choices = ("a" * 100, "b" * 100)
-    field = FormField("f", "L" * 2001, "choice", choices[0], description="D" * 2001, choices=choices)
+    field = FormField(
+        "f", "L" * 2001, "choice", choices[0], description="D" * 2001, choices=choices
+    )
     view = form_view(form_of(field), texts_for("en"), PLACE)
     assert view_problem(view) == ""
     assert view
@@ -319,7 +337,10 @@ def test_metadata_of_another_form_is_not_ours(channel: SlackChannel):
     """Forms that other code of the app opens stay messages."""
     metadata = json.dumps({"chat": "C0OPS", "thread": THREAD})
     view = {"id": "V1", "callback_id": "ask", "private_metadata": metadata}
-    assert submitted(channel, signing.slack_interaction("view_submission", view=view)).kind == "message"
+    assert (
+        submitted(channel, signing.slack_interaction("view_submission", view=view)).kind
+        == "message"
+    )
 
 
 def test_fake_slack_refuses_what_slack_refuses(channel: SlackChannel, views):

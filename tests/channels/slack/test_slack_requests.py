@@ -24,7 +24,9 @@ def turn(received: Received) -> Turn:
 
 def test_edit_is_its_own_event_and_confirms_nothing(read):
     """platforms.md 3.1: message_changed brings a new text of the same message, and an edited "yes" is no yes."""
-    first, second = (turn(read(signing.slack_edit(ROOT, "yes", "no", at=at))) for at in ("1.000100", "1.000200"))
+    first, second = (
+        turn(read(signing.slack_edit(ROOT, "yes", "no", at=at))) for at in ("1.000100", "1.000200")
+    )
     assert (first.text, first.kind, first.message_id, first.decides) == ("yes", "edit", ROOT, False)
     assert first.event_id != second.event_id
     assert first.event_id != turn(read(signing.slack_text(ROOT, "no"))).event_id
@@ -32,9 +34,17 @@ def test_edit_is_its_own_event_and_confirms_nothing(read):
 
 def changed(message: dict[str, Any], before: dict[str, Any], channel: str = "D0ADA") -> bytes:
     """Return the event of a changed message."""
-    event = {"type": "message", "subtype": "message_changed", "channel": channel, "ts": "2.1", "event_ts": "2.1"}
+    event = {
+        "type": "message",
+        "subtype": "message_changed",
+        "channel": channel,
+        "ts": "2.1",
+        "event_ts": "2.1",
+    }
     own = {"type": "message", "user": "U0ADA", "ts": ROOT, "text": "yes"}
-    return signing.slack_event("Ev1", {**event, "message": {**own, **message}, "previous_message": {**own, **before}})
+    return signing.slack_event(
+        "Ev1", {**event, "message": {**own, **message}, "previous_message": {**own, **before}}
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +77,9 @@ def test_change_that_is_no_edit_is_ignored(read, message: dict, before: dict, re
 )
 def test_words_with_other_marks_are_the_same_content(read, one: str, other: str):
     """Only then is an edit worth an answer if it changes the words; the event may not say what they were."""
-    first, second = (turn(read(signing.slack_edit(ROOT, text, "before"))).content for text in (one, other))
+    first, second = (
+        turn(read(signing.slack_edit(ROOT, text, "before"))).content for text in (one, other)
+    )
     assert first == second
     assert turn(read(signing.slack_edit(ROOT, f"{other}6", "before"))).content != first
 
@@ -99,7 +111,9 @@ def test_edit_belongs_to_the_conversation_of_its_message(
 
 def test_edit_that_adds_the_mention_is_an_edit(read):
     """platforms.md 3.1: an app_mention may come from an edited message, and then its text confirms nothing."""
-    body = signing.slack_text(ROOT, "<@U0BOT> yes", channel="C0OPS", kind="app_mention", edited={"user": "U0ADA"})
+    body = signing.slack_text(
+        ROOT, "<@U0BOT> yes", channel="C0OPS", kind="app_mention", edited={"user": "U0ADA"}
+    )
     assert not turn(read(body)).decides
 
 
@@ -108,11 +122,15 @@ def test_edit_that_adds_the_mention_comes_twice_and_is_one_event(read):
     text, at = "<@U0BOT> go", "2.000000"
     changed = signing.slack_edit(ROOT, text, "go", channel="C0OPS", at=at)
     edited = {"user": "U0ADA", "ts": at}
-    mention = signing.slack_text(ROOT, text, channel="C0OPS", kind="app_mention", edited=edited, event_ts="2.000700")
+    mention = signing.slack_text(
+        ROOT, text, channel="C0OPS", kind="app_mention", edited=edited, event_ts="2.000700"
+    )
     assert turn(read(mention)) == turn(read(changed))
 
 
-@pytest.mark.parametrize(("channel", "group"), [("D0ADA", False), ("C0OPS", True), ("G0PRIV", True)])
+@pytest.mark.parametrize(
+    ("channel", "group"), [("D0ADA", False), ("C0OPS", True), ("G0PRIV", True)]
+)
 def test_every_conversation_but_a_direct_message_is_a_group(read, channel: str, group: bool):
     """platforms.md 3.1: channel, group and mpim are groups, for messages, taps, commands and forms."""
     place = json.dumps({"chat": channel})
@@ -120,7 +138,9 @@ def test_every_conversation_but_a_direct_message_is_a_group(read, channel: str, 
         signing.slack_text("1.1", "hi", channel=channel),
         signing.slack_tap("1.2", "a", channel=channel),
         signing.slack_command("1.3", "hi", channel=channel),
-        signing.slack_interaction("view_submission", trigger_id="1.4", view={"private_metadata": place}),
+        signing.slack_interaction(
+            "view_submission", trigger_id="1.4", view={"private_metadata": place}
+        ),
     )
     assert {turn(read(body)).in_group for body in bodies} == {group}
 
@@ -144,13 +164,20 @@ def test_form_without_a_place_is_answered_directly(read, metadata: str | None):
     view = {"private_metadata": metadata, "callback_id": "ask"}
     received = read(signing.slack_interaction("view_submission", trigger_id="1.4", view=view))
     assert turn(received).conversation == Conversation("sl", "U0ADA", new_thread("1.4"))
-    assert (received.answer.status, received.answer.body, turn(received).decides) == (200, "", False)
+    assert (received.answer.status, received.answer.body, turn(received).decides) == (
+        200,
+        "",
+        False,
+    )
 
 
 def test_each_kind_of_form_element_is_a_note(read):
     """platforms.md 3.1: view.state.values[block][action] has the values; an empty element gives no note."""
     element = [
-        {"type": "rich_text_input", "rich_text_value": {"elements": [{"elements": [{"text": "a "}, {"text": "b"}]}]}},
+        {
+            "type": "rich_text_input",
+            "rich_text_value": {"elements": [{"elements": [{"text": "a "}, {"text": "b"}]}]},
+        },
         {"type": "file_input", "files": [{"id": "F1", "name": "bill.pdf"}]},
         {"type": "number_input", "value": "7"},
         {"type": "timepicker", "selected_time": None},
@@ -175,11 +202,20 @@ def test_rich_text_of_a_form_is_read_completely(read):
         {"type": "emoji", "name": "tada"},
         {"type": "link"},
     ]
-    items = [{"type": "rich_text_section", "elements": [{"type": "text", "text": each}]} for each in ("one", "two")]
+    items = [
+        {"type": "rich_text_section", "elements": [{"type": "text", "text": each}]}
+        for each in ("one", "two")
+    ]
     rich = {
-        "elements": [{"type": "rich_text_section", "elements": line}, {"type": "rich_text_list", "elements": items}]
+        "elements": [
+            {"type": "rich_text_section", "elements": line},
+            {"type": "rich_text_list", "elements": items},
+        ]
     }
-    view = {"id": "V1", "state": {"values": {"b": {"x": {"type": "rich_text_input", "rich_text_value": rich}}}}}
+    view = {
+        "id": "V1",
+        "state": {"values": {"b": {"x": {"type": "rich_text_input", "rich_text_value": rich}}}},
+    }
     notes = turn(read(signing.slack_interaction("view_submission", view=view))).notes
     assert notes == (
         "submitted form ''",
@@ -195,7 +231,9 @@ def test_each_action_of_a_request_is_a_turn(read):
         {"type": "radio_buttons", "block_id": "thread:", "selected_option": {"value": "a:3"}},
         {"type": "button", "block_id": "thread:", "url": "https://e.org"},
     ]
-    body = signing.slack_interaction("block_actions", channel={"id": "D0ADA"}, trigger_id="1.2", actions=actions)
+    body = signing.slack_interaction(
+        "block_actions", channel={"id": "D0ADA"}, trigger_id="1.2", actions=actions
+    )
     turns = read(body).turns
     assert [tapped.tap and tapped.tap.data for tapped in turns] == ["a:1", "a:3"]
     assert len({tapped.event_id for tapped in turns}) == 2
@@ -204,17 +242,23 @@ def test_each_action_of_a_request_is_a_turn(read):
 def test_action_outside_a_message_is_ignored(read):
     """platforms.md 3.1: channel and message may be missing, as in a modal."""
     action = {"type": "button", "value": "a:1"}
-    body = signing.slack_interaction("block_actions", trigger_id="1.2", actions=[action], view={"id": "V1"})
+    body = signing.slack_interaction(
+        "block_actions", trigger_id="1.2", actions=[action], view={"id": "V1"}
+    )
     assert read(body).ignored == "action of type 'button'"
 
 
 @pytest.mark.parametrize("text", ["help", "WhoAmI", "reset", " status ", "stop", "tools", ""])
 def test_command_of_one_word_is_a_bot_command(read, text: str):
     """A slash command already has its slash."""
-    assert turn(read(signing.slack_command("1.2", text))).text == f"/{text.strip().lower() or 'help'}"
+    assert (
+        turn(read(signing.slack_command("1.2", text))).text == f"/{text.strip().lower() or 'help'}"
+    )
 
 
-@pytest.mark.parametrize("text", ["stop the server", "status of order 17", "/help", "my payload", "yes"])
+@pytest.mark.parametrize(
+    "text", ["stop the server", "status of order 17", "/help", "my payload", "yes"]
+)
 def test_command_of_more_words_is_read_as_typed(read, text: str):
     """platforms.md 3.1: the text stays whole, also where slack-bolt's parser loses it."""
     assert turn(read(signing.slack_command("1.2", text))).text == text
@@ -239,9 +283,16 @@ def test_address_behind_words_is_written_out_in_each_kind_of_message(read):
     """Edited, forwarded and quoted messages show people words only, as new ones do."""
     link = "see <https://e.org/1|this>"
     edited = turn(read(signing.slack_edit("1.1", link, "see")))
-    forwarded = turn(read(signing.slack_text("1.1", "look", attachments=[{"is_share": True, "text": link}])))
+    forwarded = turn(
+        read(signing.slack_text("1.1", "look", attachments=[{"is_share": True, "text": link}]))
+    )
     message = {"ts": "1.1", "user": "U0BOB", "text": link}
-    chosen = {"callback_id": "read", "trigger_id": "1.2", "message": message, "channel": {"id": "D0ADA"}}
+    chosen = {
+        "callback_id": "read",
+        "trigger_id": "1.2",
+        "message": message,
+        "channel": {"id": "D0ADA"},
+    }
     quoted = turn(read(signing.slack_interaction("message_action", **chosen)))
     told = "see this (https://e.org/1)"
     assert (edited.text, quoted.quoted) == (told, told)
@@ -251,16 +302,26 @@ def test_address_behind_words_is_written_out_in_each_kind_of_message(read):
 def test_forwarded_yes_decides_nothing(read):
     """platforms.md 3.1: attachments hold another person's text; the preview of a pasted link is no message."""
     shared = {"is_share": True, "text": "yes", "files": [{"id": "F1", "mode": "tombstone"}]}
-    forwarded = turn(read(signing.slack_text("1.1", "yes", attachments=[shared, {"text": "preview"}])))
+    forwarded = turn(
+        read(signing.slack_text("1.1", "yes", attachments=[shared, {"text": "preview"}]))
+    )
     assert forwarded.notes == ("a file that was deleted", "shared message of somebody: yes")
     assert not forwarded.decides
 
 
 def test_file_outside_slack_is_a_note(read):
     """platforms.md 3.2: the token goes to no other host, so the adapter does not fetch the file."""
-    file = {"mode": "external", "is_external": True, "name": "plan", "url_private": "https://docs.example/d"}
+    file = {
+        "mode": "external",
+        "is_external": True,
+        "name": "plan",
+        "url_private": "https://docs.example/d",
+    }
     told = turn(read(signing.slack_text("1.1", "", subtype="file_share", files=[file])))
-    assert (told.media, told.notes) == ((), ("a file that is stored outside of Slack: plan https://docs.example/d",))
+    assert (told.media, told.notes) == (
+        (),
+        ("a file that is stored outside of Slack: plan https://docs.example/d",),
+    )
 
 
 @pytest.mark.parametrize(
@@ -268,18 +329,23 @@ def test_file_outside_slack_is_a_note(read):
     [
         ({"mode": "tombstone"}, "a file that was deleted"),
         ({"file_access": "file_not_found"}, "a file that was deleted"),
-        ({"file_access": "access_denied", "name": "plan.pdf"}, "a file that the bot may not see: plan.pdf"),
+        (
+            {"file_access": "access_denied", "name": "plan.pdf"},
+            "a file that the bot may not see: plan.pdf",
+        ),
         ({"mode": "hidden_by_limit"}, "a file that Slack hides: its workspace is over a limit"),
     ],
 )
 def test_unavailable_file_is_a_note_with_its_reason(read, file: dict, loss: str):
     """platforms.md 3.1: such a file has no address."""
-    assert turn(read(signing.slack_text("1.1", "", subtype="file_share", files=[{"id": "F1", **file}]))).notes == (
-        loss,
-    )
+    assert turn(
+        read(signing.slack_text("1.1", "", subtype="file_share", files=[{"id": "F1", **file}]))
+    ).notes == (loss,)
 
 
-@pytest.mark.parametrize("extra", [{"user": "USLACKBOT"}, {"subtype": "bot_message"}, {"subtype": "channel_join"}])
+@pytest.mark.parametrize(
+    "extra", [{"user": "USLACKBOT"}, {"subtype": "bot_message"}, {"subtype": "channel_join"}]
+)
 def test_messages_of_bots_and_of_slack_are_ignored(read, extra: dict):
     """platforms.md 3.1, pains.md 11: no subtype alone tells a person from a bot."""
     assert read(signing.slack_text("1.1", "hi", **extra)).ignored
@@ -287,7 +353,11 @@ def test_messages_of_bots_and_of_slack_are_ignored(read, extra: dict):
 
 def test_revoked_token_of_a_person_is_ignored(read):
     """platforms.md 3.1: a tokens_revoked event counts only for the bot's own token."""
-    assert read(signing.slack_event("Ev1", {"type": "tokens_revoked", "tokens": {"oauth": ["U1"], "bot": []}})).ignored
+    assert read(
+        signing.slack_event(
+            "Ev1", {"type": "tokens_revoked", "tokens": {"oauth": ["U1"], "bot": []}}
+        )
+    ).ignored
 
 
 @pytest.mark.parametrize("channel", [7, None, [], "", "D", "C0OPS/1", "x" * 99])
@@ -300,17 +370,28 @@ def test_invalid_channel_id_is_a_bad_hook(read, channel: object):
 @pytest.mark.parametrize("size", ["1e999", "NaN", '"x"'])
 def test_size_that_is_not_a_number_is_a_bad_hook(read, size: str):
     """Python's JSON parser accepts NaN and infinity."""
-    body = signing.slack_text("1.1", "x", files=[{"url_private": "https://files.slack.com/x", "size": 17}])
+    body = signing.slack_text(
+        "1.1", "x", files=[{"url_private": "https://files.slack.com/x", "size": 17}]
+    )
     with pytest.raises(BadHook):
         read(body.replace(b"17", size.encode()))
 
 
 def test_options_request_is_answered_with_an_empty_list(read):
     """platforms.md 3.1: block_suggestion expects an answer within 3 s."""
-    assert json.loads(read(signing.slack_interaction("block_suggestion")).answer.body) == {"options": []}
+    assert json.loads(read(signing.slack_interaction("block_suggestion")).answer.body) == {
+        "options": []
+    }
 
 
 def test_payload_field_of_a_command_is_ignored(read):
     """platforms.md 3.1: a form field called payload makes no interaction of a command."""
-    form = {"command": "/acme", "payload": "{}", "text": "x", "channel_id": "C1", "user_id": "U1", "trigger_id": "1.1"}
+    form = {
+        "command": "/acme",
+        "payload": "{}",
+        "text": "x",
+        "channel_id": "C1",
+        "user_id": "U1",
+        "trigger_id": "1.1",
+    }
     assert turn(read(urlencode(form).encode())).text == "x"

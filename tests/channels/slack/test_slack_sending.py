@@ -35,7 +35,9 @@ def send(channel: SlackChannel, reply: Reply, to: Conversation = THREAD) -> str:
 
 
 @pytest.mark.parametrize("to", [THREAD, DIRECT, BY_ID], ids=lambda to: to.chat)
-def test_edit_removes_the_buttons(channel: SlackChannel, platforms: FakePlatforms, to: Conversation):
+def test_edit_removes_the_buttons(
+    channel: SlackChannel, platforms: FakePlatforms, to: Conversation
+):
     """platforms.md 3.3: chat.update names our message and its channel; a decided question cannot be tapped again."""
     asked = send(channel, Reply("Sure?", YES_NO), to)
     assert send(channel, Reply("Done.", edits=asked), to) == asked
@@ -80,7 +82,9 @@ def test_edit_may_set_other_buttons(channel: SlackChannel, platforms: FakePlatfo
 
 
 @pytest.mark.parametrize("error", UNEDITABLE)
-def test_refused_edit_becomes_a_new_message(channel: SlackChannel, platforms: FakePlatforms, error: str):
+def test_refused_edit_becomes_a_new_message(
+    channel: SlackChannel, platforms: FakePlatforms, error: str
+):
     """platforms.md 3.4: the adapter posts a new message in the same thread."""
     asked = send(channel, Reply("Sure?", YES_NO))
     platforms.script("slack", error)
@@ -91,7 +95,9 @@ def test_refused_edit_becomes_a_new_message(channel: SlackChannel, platforms: Fa
 
 
 @pytest.mark.parametrize("error", UNEDITABLE)
-def test_refused_optional_edit_is_left_out(channel: SlackChannel, platforms: FakePlatforms, error: str):
+def test_refused_optional_edit_is_left_out(
+    channel: SlackChannel, platforms: FakePlatforms, error: str
+):
     """Removing a button is not worth a new message."""
     platforms.script("slack", error)
     assert send(channel, Reply("Done.", edits="1795204700.000001", optional=True)) == ""
@@ -102,10 +108,15 @@ def test_message_of_another_channel_is_not_edited(channel: SlackChannel, platfor
     """A timestamp identifies a message only together with its channel."""
     asked = send(channel, Reply("Sure?", YES_NO))
     send(channel, Reply("Done.", edits=asked), DIRECT)
-    assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [("C0OPS", "Sure?"), ("D0ADA", "Done.")]
+    assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [
+        ("C0OPS", "Sure?"),
+        ("D0ADA", "Done."),
+    ]
 
 
-def test_edit_with_refused_blocks_loses_its_buttons_too(channel: SlackChannel, platforms: FakePlatforms):
+def test_edit_with_refused_blocks_loses_its_buttons_too(
+    channel: SlackChannel, platforms: FakePlatforms
+):
     """platforms.md 3.4: the adapter sends it plain once; without `blocks` an edited message would keep the old ones."""
     asked = send(channel, Reply("Sure?", YES_NO))
     platforms.script("slack", "invalid_blocks")
@@ -114,7 +125,9 @@ def test_edit_with_refused_blocks_loses_its_buttons_too(channel: SlackChannel, p
 
 
 @pytest.mark.parametrize("error", ["drop", "lost", "500", "internal_error"])
-def test_edit_that_may_have_happened_is_repeated(channel: SlackChannel, platforms: FakePlatforms, error: str):
+def test_edit_that_may_have_happened_is_repeated(
+    channel: SlackChannel, platforms: FakePlatforms, error: str
+):
     """platforms.md 3.4: a second edit changes nothing, so the error is Unreachable and not DeliveryUncertain."""
     asked = send(channel, Reply("Sure?", YES_NO))
     platforms.script("slack", error)
@@ -157,7 +170,10 @@ def test_tap_in_a_direct_message_belongs_to_the_conversation_of_its_user_id(
     """Slack names the channel D0ADA in the tap; for another person's tap the block id means nothing."""
     send(channel, Reply("Sure?", YES_NO), BY_ID)
     block_id = platforms.sent[0]["raw"]["blocks"][-1]["block_id"]
-    taps = [signing.slack_tap("1.2", "a:1:yes", user=user, block_id=block_id) for user in ("U0ADA", "U0BOB")]
+    taps = [
+        signing.slack_tap("1.2", "a:1:yes", user=user, block_id=block_id)
+        for user in ("U0ADA", "U0BOB")
+    ]
     own, other = (channel.receive(slack_hook(tap)).turns[0].conversation for tap in taps)
     assert (own, other) == (BY_ID, Conversation("sl", "D0ADA", "1795204950.000300"))
 
@@ -168,10 +184,14 @@ def test_unknown_user_is_a_closed_address(channel: SlackChannel, platforms: Fake
         send(channel, Reply("Hello"), Conversation("sl", "U!"))
 
 
-@pytest.mark.parametrize("answer", [b'{"ok": true}', b'{"ok": true, "channel": {}}', b'{"ok": true, "channel": "x"}'])
+@pytest.mark.parametrize(
+    "answer", [b'{"ok": true}', b'{"ok": true, "channel": {}}', b'{"ok": true, "channel": "x"}']
+)
 def test_direct_message_without_a_channel_id_is_tried_again(media: MemoryMedia, answer: bytes):
     """platforms.md 3.3: no message went out, and the adapter makes up no id."""
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
+        answer
+    )
 
     async def story() -> None:
         async with server(head + answer) as (url, _):
@@ -188,8 +208,12 @@ def test_many_buttons_wrap_in_rows(channel: SlackChannel, platforms: FakePlatfor
     send(channel, piece)
     rows = [block for block in platforms.sent[0]["raw"]["blocks"] if block["type"] == "actions"]
     assert [len(row["elements"]) for row in rows] == [5] * 5
-    assert [button["data"] for button in platforms.sent[0]["buttons"]] == [button.data for button in buttons]
-    taps = [signing.slack_tap("1.2", "c:1", channel="C0OPS", block_id=row["block_id"]) for row in rows]
+    assert [button["data"] for button in platforms.sent[0]["buttons"]] == [
+        button.data for button in buttons
+    ]
+    taps = [
+        signing.slack_tap("1.2", "c:1", channel="C0OPS", block_id=row["block_id"]) for row in rows
+    ]
     assert {channel.receive(slack_hook(tap)).turns[0].conversation for tap in taps} == {THREAD}
 
 
@@ -197,12 +221,19 @@ def test_only_the_preview_is_bold_if_slack_is_to_show_it_so(
     channel: SlackChannel, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch
 ):
     """`format_preview` alone decides how the preview looks: the same words above and below it stay as they are."""
-    question = Reply("No longer: Delete A\n\nDelete A\n\nReply **yes** to confirm.", YES_NO, preview="Delete A")
+    question = Reply(
+        "No longer: Delete A\n\nDelete A\n\nReply **yes** to confirm.", YES_NO, preview="Delete A"
+    )
     monkeypatch.setattr(outgoing, "format_preview", lambda md: f"**{md}**")
     (piece,) = channel.split(question)
     send(channel, piece)
-    assert platforms.sent[0]["text"] == "No longer: Delete A\n\n*Delete A*\n\nReply *yes* to confirm."
-    assert platforms.sent[0]["buttons"] == [{"label": "Yes", "data": "a:1:yes"}, {"label": "No", "data": "a:1:no"}]
+    assert (
+        platforms.sent[0]["text"] == "No longer: Delete A\n\n*Delete A*\n\nReply *yes* to confirm."
+    )
+    assert platforms.sent[0]["buttons"] == [
+        {"label": "Yes", "data": "a:1:yes"},
+        {"label": "No", "data": "a:1:no"},
+    ]
     assert channel.split(piece) == (piece,)
 
 
@@ -216,7 +247,9 @@ def test_more_choices_than_buttons_are_listed(channel: SlackChannel):
 
 
 @pytest.mark.parametrize(("length", "shown"), [(75, "x" * 75), (76, "x" * 74 + "…")])
-def test_long_label_is_cut(channel: SlackChannel, platforms: FakePlatforms, length: int, shown: str):
+def test_long_label_is_cut(
+    channel: SlackChannel, platforms: FakePlatforms, length: int, shown: str
+):
     """platforms.md 3.3: a button has 75 characters; its value and its style stay."""
     send(channel, Reply("?", (Button("x" * length, "d" * 64, "danger"),)))
     key = platforms.sent[0]["raw"]["blocks"][-1]["elements"][0]
@@ -241,12 +274,18 @@ def test_draft_is_edited_until_it_is_the_answer(channel: SlackChannel, platforms
         shown = await channel.draft(turn, "One")
         assert await channel.draft(turn, "One **two", shown) == shown
         assert await channel.draft(turn, " ", shown) == shown
-        return (await channel.send(Delivery("d", THREAD, Reply("One **two**.", YES_NO, edits=shown)))).message_id
+        return (
+            await channel.send(Delivery("d", THREAD, Reply("One **two**.", YES_NO, edits=shown)))
+        ).message_id
 
     assert asyncio.run(story())
     (entry,) = platforms.sent
     assert [was["text"] for was in entry["edits"]] == ["One", "One **two"]
-    assert (entry["text"], len(entry["buttons"]), entry["thread"]) == ("One *two*.", 2, THREAD.thread)
+    assert (entry["text"], len(entry["buttons"]), entry["thread"]) == (
+        "One *two*.",
+        2,
+        THREAD.thread,
+    )
     assert channel.rate_limit(THREAD).draft_gap == 3.0
 
 

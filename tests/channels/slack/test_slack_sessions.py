@@ -119,7 +119,9 @@ def test_refused_title_does_not_switch_the_state_off(
 
     async def scene() -> None:
         for root in roots:
-            turn = replace(message(f"e{root}"), conversation=replace(THREAD, thread=root), message_id=root)
+            turn = replace(
+                message(f"e{root}"), conversation=replace(THREAD, thread=root), message_id=root
+            )
             await channel.show_typing(turn)
 
     asyncio.run(scene())
@@ -172,7 +174,9 @@ def test_end_of_an_earlier_turn_does_not_end_the_sign_of_a_later_one(
     assert fake.sessions[PLACE] == "processing"
 
 
-@pytest.mark.parametrize("error", ["not_agent_app", "unknown_method", "feature_disabled", "not_authorized"])
+@pytest.mark.parametrize(
+    "error", ["not_agent_app", "unknown_method", "feature_disabled", "not_authorized"]
+)
 def test_app_without_the_agent_view_is_learned_and_shows_the_older_status(
     channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms, error: str
 ):
@@ -193,7 +197,11 @@ def test_app_without_the_agent_view_is_learned_and_shows_the_older_status(
 
 @pytest.mark.parametrize(
     ("error", "state"),
-    [("invalid_thread_ts", "active"), ("session_closed", "suspended"), ("not_in_channel", "active")],
+    [
+        ("invalid_thread_ts", "active"),
+        ("session_closed", "suspended"),
+        ("not_in_channel", "active"),
+    ],
 )
 def test_refusal_in_one_thread_leaves_no_other_one_working(
     channel: SlackChannel, fake: FakeSlack, error: str, state: str
@@ -273,7 +281,9 @@ class Pauses:
 
 def limited(channel: SlackChannel, pauses: Pauses) -> ConversationStatus:
     """Return a status with this clock."""
-    return ConversationStatus("sl", channel.client_of, has_sessions=True, clock=pauses.clock, sleep=pauses.sleep)
+    return ConversationStatus(
+        "sl", channel.client_of, has_sessions=True, clock=pauses.clock, sleep=pauses.sleep
+    )
 
 
 def test_state_that_slack_holds_back_is_set_when_it_takes_calls_again(

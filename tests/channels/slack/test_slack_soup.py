@@ -31,8 +31,13 @@ PINGS = (
 )
 SOUP = st.lists(MARKDOWN | WORDS | st.sampled_from(PINGS), max_size=6).map("".join)
 #: Texts of up to 100,000 characters: a soup, repeated.
-LONG = st.tuples(SOUP.filter(bool), st.integers(1, 100_000)).map(lambda soup: (soup[0] * 100_000)[: soup[1]])
-BUTTONS = st.lists(st.builds(Button, st.text(min_size=1, max_size=200), st.text(min_size=1, max_size=64)), max_size=40)
+LONG = st.tuples(SOUP.filter(bool), st.integers(1, 100_000)).map(
+    lambda soup: (soup[0] * 100_000)[: soup[1]]
+)
+BUTTONS = st.lists(
+    st.builds(Button, st.text(min_size=1, max_size=200), st.text(min_size=1, max_size=64)),
+    max_size=40,
+)
 
 
 def channel() -> SlackChannel:
@@ -89,7 +94,14 @@ def test_any_text_up_to_a_hundred_thousand_characters_arrives(text: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "text", ["x" * 100_000, "<!channel> " * 9000, "&" * 100_000, "| a | b |\n|-|-|\n" * 6000, "*" * 100_000]
+    "text",
+    [
+        "x" * 100_000,
+        "<!channel> " * 9000,
+        "&" * 100_000,
+        "| a | b |\n|-|-|\n" * 6000,
+        "*" * 100_000,
+    ],
 )
 def test_hundred_thousand_characters_of_one_kind_arrive(text: str):
     """platforms.md 3.3: escapes count, tables are code, and splitting ends in time."""
@@ -99,7 +111,9 @@ def test_hundred_thousand_characters_of_one_kind_arrive(text: str):
 
 
 @given(
-    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="`~"), max_size=300), max_size=60).map(" ".join)
+    st.lists(
+        st.text(st.characters(codec="utf-8", exclude_characters="`~"), max_size=300), max_size=60
+    ).map(" ".join)
 )
 def test_joined_pieces_are_the_text(text: str):
     """Without fences the pieces are the text; only a list marker at the start of a cut is escaped."""

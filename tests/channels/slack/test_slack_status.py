@@ -50,7 +50,9 @@ def tried(platforms: FakePlatforms) -> int:
 
 def test_direct_message_shows_the_status_at_its_own_ts(channel: SlackChannel, fake: FakeSlack):
     """platforms.md 3.3: a direct message without a thread had no sign of life."""
-    (turn,) = channel.receive(slack_hook(signing.slack_text(TS, "hi", channel="D0ADA", channel_type="im"))).turns
+    (turn,) = channel.receive(
+        slack_hook(signing.slack_text(TS, "hi", channel="D0ADA", channel_type="im"))
+    ).turns
     assert asyncio.run(channel.show_typing(turn)) == 100.0
     assert fake.statuses == {("D0ADA", TS): "is thinking…"}
 
@@ -64,10 +66,20 @@ def test_direct_message_shows_the_status_at_its_own_ts(channel: SlackChannel, fa
         (Conversation("sl", "C0OPS"), TS, None),
         (DIRECT, "", None),
     ],
-    ids=["thread of a direct message", "thread of a channel", "person", "command in a channel", "command"],
+    ids=[
+        "thread of a direct message",
+        "thread of a channel",
+        "person",
+        "command in a channel",
+        "command",
+    ],
 )
 def test_status_is_shown_where_the_person_looks(
-    channel: SlackChannel, fake: FakeSlack, conversation: Conversation, message_id: str, place: tuple[str, str] | None
+    channel: SlackChannel,
+    fake: FakeSlack,
+    conversation: Conversation,
+    message_id: str,
+    place: tuple[str, str] | None,
 ):
     """In a Slack channel without a thread it would be in a thread that is not open; a command has no message."""
     again = asyncio.run(channel.show_typing(message(conversation, message_id)))
@@ -75,7 +87,8 @@ def test_status_is_shown_where_the_person_looks(
 
 
 @pytest.mark.parametrize(
-    ("conversation", "replied", "left"), [(DIRECT, True, 0), (DIRECT, False, 0), (THREAD, True, 1), (THREAD, False, 0)]
+    ("conversation", "replied", "left"),
+    [(DIRECT, True, 0), (DIRECT, False, 0), (THREAD, True, 1), (THREAD, False, 0)],
 )
 def test_status_is_removed_unless_slack_does_it(
     channel: SlackChannel, fake: FakeSlack, conversation: Conversation, replied: bool, left: int
@@ -92,9 +105,16 @@ def test_status_is_removed_unless_slack_does_it(
 
 @pytest.mark.parametrize(
     ("error", "calls"),
-    [("missing_scope", 1), ("feature_not_enabled", 1), ("invalid_thread_ts", 2), ("internal_error", 6)],
+    [
+        ("missing_scope", 1),
+        ("feature_not_enabled", 1),
+        ("invalid_thread_ts", 2),
+        ("internal_error", 6),
+    ],
 )
-def test_refusal_is_learned(channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms, error: str, calls: int):
+def test_refusal_is_learned(
+    channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms, error: str, calls: int
+):
     """One call for the whole app, or one for each chat; a fault of Slack's own says nothing of the next call."""
     fake.status_error = error
 
@@ -107,7 +127,9 @@ def test_refusal_is_learned(channel: SlackChannel, fake: FakeSlack, platforms: F
     assert tried(platforms) == calls
 
 
-def test_refused_status_is_tried_again_later(channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms):
+def test_refused_status_is_tried_again_later(
+    channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms
+):
     """An operator may add the scope meanwhile. Where nothing is shown, nothing is removed."""
     now = [0.0]
     status = ConversationStatus("sl", channel.client_of, clock=lambda: now[0])
@@ -123,7 +145,9 @@ def test_refused_status_is_tried_again_later(channel: SlackChannel, fake: FakeSl
     asyncio.run(scene())
 
 
-def test_busy_method_rests_as_long_as_slack_asks(channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms):
+def test_busy_method_rests_as_long_as_slack_asks(
+    channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms
+):
     """platforms.md 3.4: 429 with Retry-After."""
     now = [0.0]
     status = ConversationStatus("sl", channel.client_of, clock=lambda: now[0])

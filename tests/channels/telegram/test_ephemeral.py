@@ -43,14 +43,18 @@ def read(channel, update: dict):
 
 def methods(platforms: FakePlatforms) -> list[str]:
     """Return the methods that edited or deleted a message."""
-    return [call["method"] for call in platforms.calls if call["method"].startswith(("edit", "delete"))]
+    return [
+        call["method"] for call in platforms.calls if call["method"].startswith(("edit", "delete"))
+    ]
 
 
 def test_decided_private_question_is_edited_by_its_own_method(channel, platforms: FakePlatforms):
     """Its number is none of the chat's, so the usual method would edit another message."""
     prompt = send(channel, QUESTION)
     assert prompt.message_id == f"u{ADA}:1"
-    edit = Reply("3 files\n\n✅ Yes", edits=prompt.message_id, optional=True, decided_buttons=DECIDED)
+    edit = Reply(
+        "3 files\n\n✅ Yes", edits=prompt.message_id, optional=True, decided_buttons=DECIDED
+    )
     assert send(channel, edit) == prompt
     assert methods(platforms) == ["editEphemeralMessageText"]
     (entry,) = platforms.sent
@@ -87,7 +91,9 @@ def test_tap_and_reply_name_the_private_question(channel):
         "ephemeral_message_id": 3,
         "from": {"id": 7000000001, "is_bot": True},
     }
-    yes = signing.telegram_text(2, "yes", chat=-7, message_id=0, ephemeral_message_id=4, reply_to_message=original)
+    yes = signing.telegram_text(
+        2, "yes", chat=-7, message_id=0, ephemeral_message_id=4, reply_to_message=original
+    )
     turn = read(channel, yes)
     assert (tap.message_id, turn.message_id, turn.replied_to) == (
         f"u{ADA}:3",
@@ -100,7 +106,9 @@ def test_tap_and_reply_name_the_private_question(channel):
     ("update", "named"),
     [
         (
-            signing.telegram_text(1, "/status@acme_bot", chat=-7, message_id=0, ephemeral_message_id=4),
+            signing.telegram_text(
+                1, "/status@acme_bot", chat=-7, message_id=0, ephemeral_message_id=4
+            ),
             {"reply_parameters": {"ephemeral_message_id": 4}},
         ),
         (
@@ -129,7 +137,9 @@ def test_answer_names_the_act_that_allows_it(
     assert "receiver_user_id" not in raw
 
 
-@pytest.mark.parametrize("error", ["query is too old and response timeout expired", "REPLY_MESSAGE_ID_INVALID"])
+@pytest.mark.parametrize(
+    "error", ["query is too old and response timeout expired", "REPLY_MESSAGE_ID_INVALID"]
+)
 def test_late_answer_is_tried_without_the_act(channel, platforms: FakePlatforms, error: str):
     """An administrator may write at any time.
 
@@ -155,7 +165,9 @@ def test_text_that_is_too_long_stays_private(channel, platforms: FakePlatforms):
 def test_private_chat_needs_no_receiver(channel, platforms: FakePlatforms):
     """Telegram refuses one there."""
     where = Conversation("tg", ADA)
-    asyncio.run(channel.send(Delivery("d", where, Reply("Nothing.", only_for=ADA, only_for_act="cb1"))))
+    asyncio.run(
+        channel.send(Delivery("d", where, Reply("Nothing.", only_for=ADA, only_for_act="cb1")))
+    )
     assert "ephemeral_message_parameters" not in platforms.sent[0]["raw"]
 
 

@@ -96,7 +96,9 @@ def test_rich_yes_confirms_nothing(media: MemoryMedia):
         ),
         (paragraph({"type": "mathematical_expression", "expression": "a_1"}), "$a_1$"),
         (
-            paragraph({"type": "date_time", "text": "today", "unix_time": 1, "date_time_format": "d"}),
+            paragraph(
+                {"type": "date_time", "text": "today", "unix_time": 1, "date_time_format": "d"}
+            ),
             "today",
         ),
         (
@@ -180,7 +182,9 @@ def test_unknown_block_is_named_and_read_as_far_as_possible(media: MemoryMedia):
     block = {"type": "hologram", "text": "seen", "blocks": [paragraph("inside")]}
     known = read(
         media,
-        signing.telegram_rich(1, block, paragraph([{"type": "smell"}, {"type": "glow", "text": "x"}])),
+        signing.telegram_rich(
+            1, block, paragraph([{"type": "smell"}, {"type": "glow", "text": "x"}])
+        ),
     )
     assert known.text == (
         "[a block of the kind 'hologram', which cannot be read here]\nseen\ninside\n\n"
@@ -193,10 +197,16 @@ def test_what_is_read_is_bounded(media: MemoryMedia):
     deep = paragraph("bottom")
     for _ in range(200):
         deep = {"type": "blockquote", "blocks": [deep]}
-    links = [{"type": "url", "text": "w", "url": f"https://e.org/{number}"} for number in range(MAX_ADDRESSES + 5)]
+    links = [
+        {"type": "url", "text": "w", "url": f"https://e.org/{number}"}
+        for number in range(MAX_ADDRESSES + 5)
+    ]
     photos = [photo(str(number)) for number in range(MAX_FILES + 2)]
     assert read(media, signing.telegram_rich(1, deep)).text == "> " * (MAX_DEPTH + 1) + TOO_DEEP
-    assert read(media, signing.telegram_rich(1, paragraph(links))).text.count("https://") == MAX_ADDRESSES
+    assert (
+        read(media, signing.telegram_rich(1, paragraph(links))).text.count("https://")
+        == MAX_ADDRESSES
+    )
     turn = read(media, signing.telegram_rich(1, *photos))
     assert (len(turn.media), turn.text.count("left out")) == (MAX_FILES, 2)
     long = read(media, signing.telegram_rich(1, paragraph("x" * (MAX_CHARS + 7)))).text
@@ -222,16 +232,22 @@ def test_edited_and_forwarded_rich_message_is_read(media: MemoryMedia):
 
 def test_reply_quotes_the_rich_message(media: MemoryMedia):
     """A chosen part of it wins."""
-    original = signing.telegram_rich(1, {"type": "heading", "size": 1, "text": "Plan"}, paragraph("a"))["message"]
+    original = signing.telegram_rich(
+        1, {"type": "heading", "size": 1, "text": "Plan"}, paragraph("a")
+    )["message"]
     whole = signing.telegram_text(2, "why?", reply_to_message=original)
-    part = signing.telegram_text(2, "why?", reply_to_message=original, quote={"text": "Plan", "position": 0})
+    part = signing.telegram_text(
+        2, "why?", reply_to_message=original, quote={"text": "Plan", "position": 0}
+    )
     assert (read(media, whole).quoted, read(media, part).quoted) == ("# Plan\n\na", "Plan")
 
 
 def test_rich_message_in_a_group_addresses_the_bot(media: MemoryMedia):
     """By its name, which is no part of the words."""
     text = [{"type": "mention", "text": "@acme_bot", "username": "acme_bot"}, " look"]
-    turn = read(media, signing.telegram_rich(1, paragraph(text), photo("p"), chat=-5), username="acme_bot")
+    turn = read(
+        media, signing.telegram_rich(1, paragraph(text), photo("p"), chat=-5), username="acme_bot"
+    )
     assert (turn.addressed, turn.text) == (True, "look\n\n[photo]")
 
 
@@ -242,7 +258,9 @@ def test_checklist_is_read(media: MemoryMedia):
     """A mark of what is done is read, and is no edit of what was written."""
     checklist = {"title": "Buy", "tasks": TASKS}
     undone = {"title": "Buy", "tasks": [{"id": 1, "text": "milk"}, {"id": 2, "text": "bread"}]}
-    turn, before = (read(media, signing.telegram_text(1, "", checklist=each)) for each in (checklist, undone))
+    turn, before = (
+        read(media, signing.telegram_text(1, "", checklist=each)) for each in (checklist, undone)
+    )
     assert turn.notes == ("checklist Buy: [x] milk; [ ] bread",)
     assert turn.content == before.content
 
@@ -304,7 +322,10 @@ def test_paid_media_that_the_bot_may_see_are_files(media: MemoryMedia):
         "paid_media": [
             photo("a"),
             {"type": "video", "video": {"file_id": "b"}},
-            {"type": "live_photo", "live_photo": {"file_id": "moving", "photo": [{"file_id": "c"}]}},
+            {
+                "type": "live_photo",
+                "live_photo": {"file_id": "moving", "photo": [{"file_id": "c"}]},
+            },
             {"type": "live_photo", "live_photo": {"file_id": "d"}},
         ],
     }

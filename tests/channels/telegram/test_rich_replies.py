@@ -96,7 +96,11 @@ def test_other_replies_stay_as_they_are(channel, platforms: FakePlatforms, reply
 
 @pytest.mark.parametrize(
     ("text", "is_rtl"),
-    [(TABLE, False), ("| الاسم | المبلغ |\n|---|---|\n| A | 1 |", True), ("7 | **שם** |\n---|---|\n1 | A", True)],
+    [
+        (TABLE, False),
+        ("| الاسم | المبلغ |\n|---|---|\n| A | 1 |", True),
+        ("7 | **שם** |\n---|---|\n1 | A", True),
+    ],
 )
 def test_table_of_a_script_that_is_read_from_the_right_begins_there(
     channel, platforms: FakePlatforms, text: str, *, is_rtl: bool
@@ -240,7 +244,10 @@ def test_part_into_a_topic_that_is_gone_goes_to_the_chat(
     """The parts before it stay where they are."""
     refuse_after(platforms, 1, "Bad Request: message thread not found", monkeypatch)
     send(channel, Reply(LONG), TOPIC)
-    assert ([entry["thread"] for entry in platforms.sent], paragraphs(platforms)) == (["77", ""], [1] * 20)
+    assert ([entry["thread"] for entry in platforms.sent], paragraphs(platforms)) == (
+        ["77", ""],
+        [1] * 20,
+    )
 
 
 def test_part_that_an_earlier_attempt_has_edited_is_no_end(
@@ -281,7 +288,9 @@ def test_part_that_an_earlier_attempt_has_edited_is_no_end(
             "3. a",
             {
                 "type": "list",
-                "items": [{"blocks": [{"type": "paragraph", "text": "a"}], "value": 3, "type": "1"}],
+                "items": [
+                    {"blocks": [{"type": "paragraph", "text": "a"}], "value": 3, "type": "1"}
+                ],
             },
         ),
         (

@@ -30,7 +30,9 @@ def read(media: MemoryMedia, update: dict, **settings):
 def test_group_has_a_lower_rate_limit_than_a_person(media: MemoryMedia):
     """platforms.md 2.4: a group takes 20 messages a minute: five at once, then one each 4 s."""
     channel = telegram(media, None)
-    person, group = (channel.rate_limit(Conversation("tg", chat)) for chat in ("5123456789", "-100123"))
+    person, group = (
+        channel.rate_limit(Conversation("tg", chat)) for chat in ("5123456789", "-100123")
+    )
     assert (person.chat_gap, person.per_second, group.per_second) == (1.0, 30, 30)
     assert group.burst + (60 - 1) // group.chat_gap <= 20
 
@@ -38,7 +40,9 @@ def test_group_has_a_lower_rate_limit_than_a_person(media: MemoryMedia):
 def test_secret_of_another_bot_is_forbidden(media: MemoryMedia):
     """platforms.md 2.2: each bot has its own secret."""
     with pytest.raises(Forbidden):
-        telegram(media, None).receive(hook(signing.telegram_hook(TELEGRAM_SECRET.lower(), {"update_id": 1})))
+        telegram(media, None).receive(
+            hook(signing.telegram_hook(TELEGRAM_SECRET.lower(), {"update_id": 1}))
+        )
 
 
 def test_body_that_is_not_json_is_a_bad_hook(media: MemoryMedia):
@@ -77,14 +81,20 @@ def test_edit_without_a_change_has_the_content_of_its_message(media: MemoryMedia
     "change",
     [
         {"text": "charge order 6"},
-        {"caption": "charge order 5", "text": None, "photo": [{"file_id": "a", "file_unique_id": "b"}]},
+        {
+            "caption": "charge order 5",
+            "text": None,
+            "photo": [{"file_id": "a", "file_unique_id": "b"}],
+        },
     ],
 )
 def test_edit_that_people_see_has_another_content(media: MemoryMedia, change: dict):
     """A new text or another file is read as an edit."""
     message = signing.telegram_text(1, "charge order 5")
     (turn,) = read(media, message).turns
-    (edited,) = read(media, {"update_id": 2, "edited_message": {**message["message"], **change}}).turns
+    (edited,) = read(
+        media, {"update_id": 2, "edited_message": {**message["message"], **change}}
+    ).turns
     assert (edited.kind, edited.message_id) == ("edit", turn.message_id)
     assert edited.content != turn.content
 
@@ -100,7 +110,10 @@ def test_edit_that_makes_words_bold_has_the_content_of_its_message(media: Memory
 def test_file_is_the_same_under_a_new_id_for_downloads(media: MemoryMedia):
     """Telegram may give a file another file_id in each update."""
     first, second = (
-        read(media, signing.telegram_text(1, "", document={"file_id": file_id, "file_unique_id": "u"}))
+        read(
+            media,
+            signing.telegram_text(1, "", document={"file_id": file_id, "file_unique_id": "u"}),
+        )
         for file_id in ("a", "b")
     )
     assert first.turns[0].content == second.turns[0].content
@@ -123,7 +136,9 @@ def test_file_is_the_same_under_a_new_id_for_downloads(media: MemoryMedia):
     ],
 )
 @pytest.mark.parametrize("field", ["text", "caption"])
-def test_address_behind_words_reaches_the_model(media: MemoryMedia, text: str, links: list, seen: str, field: str):
+def test_address_behind_words_reaches_the_model(
+    media: MemoryMedia, text: str, links: list, seen: str, field: str
+):
     """People see where a link leads when they tap it; the model sees it in the text or the caption."""
     entities = [
         {
@@ -134,7 +149,9 @@ def test_address_behind_words_reaches_the_model(media: MemoryMedia, text: str, l
         }
         for words, url in links
     ]
-    update = signing.telegram_text(1, text) if field == "text" else signing.telegram_photo(1, "p", text)
+    update = (
+        signing.telegram_text(1, text) if field == "text" else signing.telegram_photo(1, "p", text)
+    )
     update["message"]["entities" if field == "text" else "caption_entities"] = entities
     assert read(media, update).turns[0].text == seen
 
@@ -154,8 +171,14 @@ def test_address_of_an_edited_and_a_forwarded_message_reaches_the_model(media: M
     """A forwarded message keeps its buttons, which people see as words only."""
     link = {"type": "text_link", "offset": 4, "length": 4, "url": "https://e.org/1"}
     edited = signing.telegram_edit(1, "see this", message_id=7, entities=[link])
-    keys = [{"text": "Open order", "url": "https://e.org/o/42"}, {"text": "Pay", "callback_data": "x"}]
-    forward = {"forward_origin": {"sender_user_name": "Ada"}, "reply_markup": {"inline_keyboard": [keys]}}
+    keys = [
+        {"text": "Open order", "url": "https://e.org/o/42"},
+        {"text": "Pay", "callback_data": "x"},
+    ]
+    forward = {
+        "forward_origin": {"sender_user_name": "Ada"},
+        "reply_markup": {"inline_keyboard": [keys]},
+    }
     forwarded = signing.telegram_text(2, "see this", entities=[link], **forward)
     turns = [read(media, update).turns[0] for update in (edited, forwarded)]
     assert [turn.text for turn in turns] == ["see this (https://e.org/1)"] * 2
@@ -181,11 +204,16 @@ def test_bots_and_anonymous_admins_are_ignored(media: MemoryMedia):
     anonymous = {"from": {"id": 1087968824, "is_bot": True, "first_name": "Group"}}
     received = read(media, signing.telegram_text(1, "yes", chat=GROUP, **anonymous))
     assert (received.turns, received.ignored) == ((), "not sent by a person")
-    as_group = {"sender_chat": {"id": GROUP}, "from": {"id": 5123456789, "is_bot": False, "first_name": "Ada"}}
+    as_group = {
+        "sender_chat": {"id": GROUP},
+        "from": {"id": 5123456789, "is_bot": False, "first_name": "Ada"},
+    }
     assert read(media, signing.telegram_text(1, "yes", chat=GROUP, **as_group)).turns == ()
 
 
-@pytest.mark.parametrize(("told", "language"), [("pt-br", "pt-br"), ("", ""), (None, ""), (7, ""), ({"a": 1}, "")])
+@pytest.mark.parametrize(
+    ("told", "language"), [("pt-br", "pt-br"), ("", ""), (None, ""), (7, ""), ({"a": 1}, "")]
+)
 def test_language_of_the_app_is_a_hint(media: MemoryMedia, told: object, language: str):
     """Messages and taps carry it; a value that is no language tag gives no hint."""
     for update in (signing.telegram_text(1, "hi"), signing.telegram_tap(1, "x")):
@@ -202,7 +230,10 @@ def test_forged_callback_data_survives_as_text(media: MemoryMedia):
 
 def test_tap_on_an_ephemeral_message_is_answered_to_its_person_alone(media: MemoryMedia):
     """platforms.md 2.3: such a message has an ephemeral_message_id."""
-    taps = [signing.telegram_tap(1, "x", chat=-7, ephemeral_message_id=3), signing.telegram_tap(2, "x", chat=-7)]
+    taps = [
+        signing.telegram_tap(1, "x", chat=-7, ephemeral_message_id=3),
+        signing.telegram_tap(2, "x", chat=-7),
+    ]
     assert [read(media, tap).turns[0].ephemeral for tap in taps] == [True, False]
 
 
@@ -251,15 +282,23 @@ def test_group_message_is_addressed_by_a_mention_a_command_or_a_reply(
 @pytest.mark.parametrize(
     ("extra", "notes"),
     [
-        ({"reply_to_message": {"from": {"id": 42, "first_name": "Bob\nLee"}}}, ("written in reply to Bob Lee",)),
-        ({"external_reply": {"origin": {"type": "hidden_user"}}}, ("written in reply to somebody else",)),
+        (
+            {"reply_to_message": {"from": {"id": 42, "first_name": "Bob\nLee"}}},
+            ("written in reply to Bob Lee",),
+        ),
+        (
+            {"external_reply": {"origin": {"type": "hidden_user"}}},
+            ("written in reply to somebody else",),
+        ),
         ({"reply_to_message": {"from": {"id": 7000000001}}}, ()),
         ({"reply_to_message": {"from": {"id": 5123456789}}}, ()),
         ({"reply_to_message": {"from": {"id": 42}, "forum_topic_created": {}}}, ()),
         ({"reply_to_message": {"sender_chat": {"id": -1}, "is_automatic_forward": True}}, ()),
     ],
 )
-def test_yes_in_reply_to_another_person_decides_nothing(media: MemoryMedia, extra: dict, notes: tuple):
+def test_yes_in_reply_to_another_person_decides_nothing(
+    media: MemoryMedia, extra: dict, notes: tuple
+):
     """platforms.md 2.1: reply_to_message and external_reply name the other message; a topic's root does not count."""
     update = signing.telegram_text(1, "yes", chat=GROUP, **extra)
     turn = read(media, update, username="acme_bot").turns[0]
@@ -267,7 +306,8 @@ def test_yes_in_reply_to_another_person_decides_nothing(media: MemoryMedia, extr
 
 
 @pytest.mark.parametrize(
-    ("username", "known"), [("@Acme_Bot", True), ("acme_bot", True), ("", True), ("acme bot", False)]
+    ("username", "known"),
+    [("@Acme_Bot", True), ("acme_bot", True), ("", True), ("acme bot", False)],
 )
 def test_username_in_the_yaml_is_valid_with_or_without_its_at_sign(username: str, known: bool):
     """Startup refuses a username that Telegram would never give."""
@@ -281,7 +321,10 @@ def test_username_in_the_yaml_is_valid_with_or_without_its_at_sign(username: str
 
 def test_command_loses_the_name_of_the_bot(media: MemoryMedia):
     """`/start@acme_bot x` in a group is the same as `/start x` in private."""
-    assert read(media, signing.telegram_text(1, "/start@acme_bot x", chat=GROUP)).turns[0].text == "/start x"
+    assert (
+        read(media, signing.telegram_text(1, "/start@acme_bot x", chat=GROUP)).turns[0].text
+        == "/start x"
+    )
 
 
 @pytest.mark.parametrize(
@@ -342,7 +385,10 @@ def test_topic_is_its_own_conversation(media: MemoryMedia, platforms: FakePlatfo
     turn = read(media, update).turns[0]
     assert turn.conversation == Conversation("tg", str(GROUP), "12")
     assert (
-        read(media, signing.telegram_text(1, "hi", chat=GROUP, message_thread_id=12)).turns[0].conversation.thread == ""
+        read(media, signing.telegram_text(1, "hi", chat=GROUP, message_thread_id=12))
+        .turns[0]
+        .conversation.thread
+        == ""
     )
     send(telegram(media, platforms.telegram_url), Reply("hello"), turn.conversation)
     assert (platforms.sent[0]["chat"], platforms.sent[0]["thread"]) == (str(GROUP), "12")
@@ -359,11 +405,16 @@ def test_refused_formatting_is_sent_plain_once(media: MemoryMedia, platforms: Fa
         send(telegram(media, platforms.telegram_url), Reply("**a** < b"))
 
 
-def test_picture_of_a_refused_shape_is_sent_as_a_document(media: MemoryMedia, platforms: FakePlatforms):
+def test_picture_of_a_refused_shape_is_sent_as_a_document(
+    media: MemoryMedia, platforms: FakePlatforms
+):
     """A chart with dimensions that Telegram refuses still arrives."""
     platforms.script("telegram", "Bad Request: PHOTO_INVALID_DIMENSIONS")
     send(telegram(media, platforms.telegram_url), Reply("chart", media=IMAGE))
-    assert (platforms.sent[0]["raw"]["method"], platforms.sent[0]["text"]) == ("sendDocument", "chart")
+    assert (platforms.sent[0]["raw"]["method"], platforms.sent[0]["text"]) == (
+        "sendDocument",
+        "chart",
+    )
 
 
 def test_long_caption_follows_its_picture(media: MemoryMedia):
@@ -385,7 +436,9 @@ def test_one_channel_serves_many_event_loops(media: MemoryMedia, platforms: Fake
 def test_typing_acknowledges_the_tap(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 2.1: the button stops spinning and the chat shows typing."""
     channel = telegram(media, platforms.telegram_url)
-    asyncio.run(channel.show_typing(channel.receive(telegram_hook(signing.telegram_tap(9, "x"))).turns[0]))
+    asyncio.run(
+        channel.show_typing(channel.receive(telegram_hook(signing.telegram_tap(9, "x"))).turns[0])
+    )
     calls = {call["method"]: call["params"] for call in platforms.calls}
     assert calls["answerCallbackQuery"] == {"callback_query_id": "cb9"}
     assert calls["sendChatAction"] == {"chat_id": "5123456789", "action": "typing"}
@@ -419,7 +472,10 @@ def test_edit_decides_nothing(media: MemoryMedia):
         {"via_bot": {"id": 1, "username": "gif"}},
         {"is_from_offline": True},
     )
-    updates = [signing.telegram_edit(1, "yes", message_id=7), *(signing.telegram_text(2, "yes", **it) for it in extras)]
+    updates = [
+        signing.telegram_edit(1, "yes", message_id=7),
+        *(signing.telegram_text(2, "yes", **it) for it in extras),
+    ]
     turns = [read(media, update).turns[0] for update in updates]
     assert [(turn.text, turn.decides) for turn in turns] == [("yes", False)] * 4
     assert (turns[0].kind, turns[0].message_id) == ("edit", "7")
@@ -451,7 +507,10 @@ def test_address_is_closed_when_the_bot_is_blocked_or_removed(
 
 def test_messages_with_the_same_id_are_two_events(media: MemoryMedia):
     """platforms.md 2.1: message_id is 0 for ephemeral messages, so the update's id identifies them."""
-    turns = [read(media, signing.telegram_text(update, "hi", message_id=0)).turns[0] for update in (900, 5)]
+    turns = [
+        read(media, signing.telegram_text(update, "hi", message_id=0)).turns[0]
+        for update in (900, 5)
+    ]
     assert [(turn.event_id, turn.message_id) for turn in turns] == [("900", ""), ("5", "")]
 
 
@@ -481,7 +540,9 @@ def test_buttons_have_styles_and_rows(media: MemoryMedia, platforms: FakePlatfor
     assert [key["label"] for key in platforms.sent[0]["buttons"]] == ["Yes", "No", "Later"]
 
 
-@pytest.mark.parametrize(("field", "value"), [("token", " "), ("secret_token", ""), ("secret_token", "no spaces")])
+@pytest.mark.parametrize(
+    ("field", "value"), [("token", " "), ("secret_token", ""), ("secret_token", "no spaces")]
+)
 def test_empty_or_malformed_settings_are_refused(media: MemoryMedia, field: str, value: str):
     """platforms.md 2.2: with an empty secret, every request would be accepted."""
     with pytest.raises(ValueError, match=field):

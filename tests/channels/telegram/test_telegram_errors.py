@@ -104,15 +104,27 @@ def test_every_row_of_the_reactions_can_be_reached():
         seen |= {kind} if not words else set()
 
 
-@pytest.mark.parametrize("answer", ["Bad Request: PHOTO_INVALID_DIMENSIONS", "Bad Request: IMAGE_PROCESS_FAILED"])
-def test_picture_that_telegram_refuses_is_sent_as_a_document(media: MemoryMedia, platforms: FakePlatforms, answer: str):
+@pytest.mark.parametrize(
+    "answer", ["Bad Request: PHOTO_INVALID_DIMENSIONS", "Bad Request: IMAGE_PROCESS_FAILED"]
+)
+def test_picture_that_telegram_refuses_is_sent_as_a_document(
+    media: MemoryMedia, platforms: FakePlatforms, answer: str
+):
     """platforms.md 2.3: a photo's sides sum up to 10000, their ratio is up to 20; another chart still arrives."""
     platforms.script("telegram", answer)
-    asyncio.run(telegram(media, platforms.telegram_url).send(Delivery("d", GROUP, Reply("chart", media=IMAGE))))
-    assert [(entry["raw"]["method"], entry["text"]) for entry in platforms.sent] == [("sendDocument", "chart")]
+    asyncio.run(
+        telegram(media, platforms.telegram_url).send(
+            Delivery("d", GROUP, Reply("chart", media=IMAGE))
+        )
+    )
+    assert [(entry["raw"]["method"], entry["text"]) for entry in platforms.sent] == [
+        ("sendDocument", "chart")
+    ]
 
 
-def test_reply_into_a_topic_that_is_gone_goes_to_the_chat(media: MemoryMedia, platforms: FakePlatforms):
+def test_reply_into_a_topic_that_is_gone_goes_to_the_chat(
+    media: MemoryMedia, platforms: FakePlatforms
+):
     """Public reports of three bots: the topic was deleted, and the reply was lost with it."""
     topic = Conversation("tg", "-1002000000001", "79")
     platforms.script("telegram", "Bad Request: message thread not found")
@@ -123,7 +135,11 @@ def test_reply_into_a_topic_that_is_gone_goes_to_the_chat(media: MemoryMedia, pl
 
 def test_reopened_topic_takes_messages_again(media: MemoryMedia):
     """Telegram writes a service message into the topic."""
-    message = {"message_id": 1, "date": 1, "chat": {"id": -1002000000001, "type": "supergroup", "is_forum": True}}
+    message = {
+        "message_id": 1,
+        "date": 1,
+        "chat": {"id": -1002000000001, "type": "supergroup", "is_forum": True},
+    }
     message |= {"from": {"id": 7, "is_bot": False, "first_name": "Ada"}, "forum_topic_reopened": {}}
     message |= {"message_thread_id": 79, "is_topic_message": True}
     (change,) = telegram(media, None).read({"update_id": 1, "message": message}).addresses

@@ -13,7 +13,16 @@ from sayso.channels.base import RateLimited, Refused, note_moves
 from sayso.channels.markdown import telegram_length
 from sayso.channels.telegram.missing import MISSING_SECONDS, MissingFeatures
 from sayso.channels.telegram.outgoing import beginning
-from sayso.channels.types import AddressChange, Button, Conversation, Delivery, Media, Receipt, Reply, Scope
+from sayso.channels.types import (
+    AddressChange,
+    Button,
+    Conversation,
+    Delivery,
+    Media,
+    Receipt,
+    Reply,
+    Scope,
+)
 from sayso.pending.action import ActionSigner
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
@@ -55,7 +64,9 @@ def test_tap_is_answered_in_the_tap(channel, platforms: FakePlatforms):
     """It shows a window to the one who tapped, and is no message of the group; a late answer is no error."""
     reply = Reply(f"**Not** yours. {'Ask me yourself. ' * 20}", only_for="42", answers_tap="4711")
     assert send(channel, reply, GROUP) == Receipt("")
-    (call,) = [each["params"] for each in platforms.calls if each["method"] == "answerCallbackQuery"]
+    (call,) = [
+        each["params"] for each in platforms.calls if each["method"] == "answerCallbackQuery"
+    ]
     assert (call["callback_query_id"], call["show_alert"]) == ("4711", "true")
     assert call["text"].startswith("Not yours. Ask")
     assert telegram_length(call["text"]) <= 200
@@ -71,7 +82,9 @@ def test_decided_question_loses_its_buttons(channel, platforms: FakePlatforms):
     """platforms.md 2.3: an edit without a keyboard removes the old one, and no new message arrives."""
     prompt = send(channel, Reply("Delete **3** files?", YES_NO))
     assert send(channel, Reply("Deleted <3> *files*.", edits=prompt.message_id)) == prompt
-    assert [(entry["text"], entry["buttons"]) for entry in platforms.sent] == [("Deleted <3> files.", [])]
+    assert [(entry["text"], entry["buttons"]) for entry in platforms.sent] == [
+        ("Deleted <3> files.", [])
+    ]
 
 
 DECIDED = (Button("✓ Yes", "", effect="✓ Delete *3* files"), Button("No", ""))
@@ -86,9 +99,13 @@ def keyboards(platforms: FakePlatforms) -> list[list[dict]]:
 def test_decided_question_shows_what_was_chosen(channel, platforms: FakePlatforms):
     """Bot API 10.3: its buttons stay and do nothing."""
     prompt = send(channel, Reply("Delete **3** files?", YES_NO))
-    (piece,) = channel.split(Reply("3 files\n\n✅ Yes", edits=prompt.message_id, decided_buttons=DECIDED))
+    (piece,) = channel.split(
+        Reply("3 files\n\n✅ Yes", edits=prompt.message_id, decided_buttons=DECIDED)
+    )
     assert send(channel, piece) == prompt
-    assert keyboards(platforms) == [[{"text": "✓ Delete 3 files", "disabled": {}}, {"text": "No", "disabled": {}}]]
+    assert keyboards(platforms) == [
+        [{"text": "✓ Delete 3 files", "disabled": {}}, {"text": "No", "disabled": {}}]
+    ]
     assert platforms.sent[0]["buttons"] == []
 
 
@@ -121,9 +138,15 @@ def test_refused_feature_is_tried_again_after_a_while(caplog):
 def test_edit_is_visible_to_all_who_saw_the_message(channel, platforms: FakePlatforms):
     """Telegram takes a receiver for new messages only, so a private outcome still closes a public question."""
     prompt = send(channel, Reply("Delete 3 files?", YES_NO), GROUP)
-    assert send(channel, Reply("Dropped.", edits=prompt.message_id, only_for="5123456789"), GROUP) == prompt
+    assert (
+        send(channel, Reply("Dropped.", edits=prompt.message_id, only_for="5123456789"), GROUP)
+        == prompt
+    )
     send(channel, Reply("Forgotten.", only_for="5123456789"), GROUP)
-    assert ["ephemeral_message_parameters" in entry["raw"] for entry in platforms.sent] == [False, True]
+    assert ["ephemeral_message_parameters" in entry["raw"] for entry in platforms.sent] == [
+        False,
+        True,
+    ]
 
 
 def test_same_edit_twice_succeeds(channel, platforms: FakePlatforms):
@@ -133,8 +156,12 @@ def test_same_edit_twice_succeeds(channel, platforms: FakePlatforms):
     assert (send(channel, edit), send(channel, edit)) == (prompt, prompt)
 
 
-@pytest.mark.parametrize("answer", ["message to edit not found", "message can't be edited", "MESSAGE_ID_INVALID"])
-def test_refused_edit_becomes_a_new_message_unless_optional(channel, platforms: FakePlatforms, answer: str):
+@pytest.mark.parametrize(
+    "answer", ["message to edit not found", "message can't be edited", "MESSAGE_ID_INVALID"]
+)
+def test_refused_edit_becomes_a_new_message_unless_optional(
+    channel, platforms: FakePlatforms, answer: str
+):
     """platforms.md 2.4: the refusal is permanent for that message, so the reply is sent as a new one."""
     platforms.script("telegram", f"Bad Request: {answer}", times=2)
     assert send(channel, Reply("Expired.", edits="77", optional=True)) == Receipt("")
@@ -150,9 +177,13 @@ def test_message_id_of_another_platform_is_no_edit(channel, platforms: FakePlatf
 
 
 @pytest.mark.parametrize("file", [None, IMAGE])
-def test_message_without_an_id_has_no_receipt(channel, platforms: FakePlatforms, monkeypatch, file: Media | None):
+def test_message_without_an_id_has_no_receipt(
+    channel, platforms: FakePlatforms, monkeypatch, file: Media | None
+):
     """platforms.md 2.1: message_id is 0 for messages that Telegram sends later, and 0 cannot be edited."""
-    monkeypatch.setattr("sayso.testing.platforms.telegram._message_resource", lambda _, chat: told(0, chat))
+    monkeypatch.setattr(
+        "sayso.testing.platforms.telegram._message_resource", lambda _, chat: told(0, chat)
+    )
     assert send(channel, Reply("?", media=file)) == Receipt("")
 
 
@@ -200,7 +231,12 @@ def test_private_drafts_of_an_answer_share_one_draft_id(native, platforms: FakeP
     ]
     draft(native, "other", update_id=9)
     shown = drafts(platforms)
-    assert [sketch.get("text", "") for sketch in shown] == ["", "**Al", "<b>Almost</b> done", "other"]
+    assert [sketch.get("text", "") for sketch in shown] == [
+        "",
+        "**Al",
+        "<b>Almost</b> done",
+        "other",
+    ]
     assert (len({sketch["draft_id"] for sketch in shown[:3]}), platforms.sent) == (1, [])
     assert shown[3]["draft_id"] != shown[0]["draft_id"]
 
@@ -257,7 +293,8 @@ def test_rate_limited_draft_raises_the_wait(native, platforms: FakePlatforms, ch
 
 
 @pytest.mark.parametrize(
-    "text", ["word " * 10_000, "```py\n" + "x = 1\n" * 5000, "👍🏽" * 5000, "[a](https://b.c) " * 900]
+    "text",
+    ["word " * 10_000, "```py\n" + "x = 1\n" * 5000, "👍🏽" * 5000, "[a](https://b.c) " * 900],
 )
 def test_long_draft_shows_its_beginning(native, platforms: FakePlatforms, text: str):
     """People read from the top, so the visible text must not move."""
@@ -292,12 +329,20 @@ def test_drafts_have_their_own_rate_limit(channel):
     ],
 )
 def test_file_is_sent_by_the_method_of_its_type(
-    channel, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch, mime: str, name: str, method: str
+    channel,
+    platforms: FakePlatforms,
+    monkeypatch: pytest.MonkeyPatch,
+    mime: str,
+    name: str,
+    method: str,
 ):
     """platforms.md 2.3: MP3 and M4A play, OGG is a voice message, other sounds are documents."""
     monkeypatch.setitem(FILES, "any", b"\xff\xd8\xff" + b"x" * 100)
     send(channel, Reply("Here", media=Media("any", mime, name, stored=True)))
-    assert (platforms.sent[0]["raw"]["method"], platforms.sent[0]["media"]["filename"]) == (method, name)
+    assert (platforms.sent[0]["raw"]["method"], platforms.sent[0]["media"]["filename"]) == (
+        method,
+        name,
+    )
 
 
 @pytest.mark.parametrize(
@@ -317,7 +362,9 @@ def test_character_that_telegram_would_cut_a_name_at_is_replaced(
     assert platforms.sent[0]["media"]["filename"] == arrives
 
 
-def test_large_picture_is_a_document(channel, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch):
+def test_large_picture_is_a_document(
+    channel, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch
+):
     """platforms.md 2.3: a photo has at most 10 MB."""
     monkeypatch.setitem(FILES, "any", b"\xff\xd8\xff" + bytes(10 * 1024 * 1024))
     send(channel, Reply(media=Media("any", "image/jpeg", "a.jpg", stored=True)))
@@ -336,12 +383,21 @@ def test_file_too_large_for_telegram_is_a_link(channel, platforms: FakePlatforms
     platforms.script("telegram", "413")
     send(channel, Reply("Your *file*", YES_NO, replace(IMAGE, filename="__a_b__ [1].png")))
     text = platforms.sent[0]["text"]
-    assert text.startswith(f"Your file\n\n__a_b__ [1].png ({len(FILES['img'])} B): http://127.0.0.1:")
-    assert (platforms.sent[0]["raw"]["method"], len(platforms.sent[0]["buttons"])) == ("sendMessage", 2)
+    assert text.startswith(
+        f"Your file\n\n__a_b__ [1].png ({len(FILES['img'])} B): http://127.0.0.1:"
+    )
+    assert (platforms.sent[0]["raw"]["method"], len(platforms.sent[0]["buttons"])) == (
+        "sendMessage",
+        2,
+    )
 
 
-@pytest.mark.parametrize("answer", ["not enough rights to send photos to the chat", "CHAT_SEND_PHOTOS_FORBIDDEN"])
-def test_text_of_a_file_that_a_group_forbids_still_arrives(channel, platforms: FakePlatforms, answer: str):
+@pytest.mark.parametrize(
+    "answer", ["not enough rights to send photos to the chat", "CHAT_SEND_PHOTOS_FORBIDDEN"]
+)
+def test_text_of_a_file_that_a_group_forbids_still_arrives(
+    channel, platforms: FakePlatforms, answer: str
+):
     """platforms.md 2.3: where the group forbids files, the text arrives with a link below it."""
     platforms.script("telegram", f"Bad Request: {answer}", times=2)
     send(channel, Reply("Here it is.", YES_NO, media=IMAGE), GROUP)
@@ -349,7 +405,9 @@ def test_text_of_a_file_that_a_group_forbids_still_arrives(channel, platforms: F
     assert platforms.sent[0]["text"].startswith("Here it is.\n\nred.png (")
 
 
-def test_text_of_an_empty_file_still_arrives(channel, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch):
+def test_text_of_an_empty_file_still_arrives(
+    channel, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch
+):
     """platforms.md 2.3: Telegram accepts no empty file, but a tool may have made one."""
     monkeypatch.setitem(FILES, "none", b"")
     send(channel, Reply("An empty list.", media=Media("none", "text/csv", "list.csv", stored=True)))
@@ -368,24 +426,47 @@ def test_moved_group_is_followed_once_and_remembered(media: MemoryMedia, platfor
     """platforms.md 2.4: the bot resends once to migrate_to_chat_id; later processes send to the new id at once."""
     notebook = MemorySharedCache()
     platforms.ledger.state[MOVED] = {BASIC: SUPER}
-    send(telegram(media, platforms.telegram_url, cache=notebook), Reply("hello"), Conversation("tg", BASIC))
+    send(
+        telegram(media, platforms.telegram_url, cache=notebook),
+        Reply("hello"),
+        Conversation("tg", BASIC),
+    )
     assert notebook.get(f"telegram:moved:7000000001:{BASIC}") == SUPER
     platforms.ledger.state.clear()
-    send(telegram(media, platforms.telegram_url, cache=notebook), Reply("again"), Conversation("tg", BASIC))
-    assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [(SUPER, "hello"), (SUPER, "again")]
+    send(
+        telegram(media, platforms.telegram_url, cache=notebook),
+        Reply("again"),
+        Conversation("tg", BASIC),
+    )
+    assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [
+        (SUPER, "hello"),
+        (SUPER, "again"),
+    ]
 
 
 def migrated(old: str, new: str) -> list[dict]:
     """Return the service messages of a group that became a supergroup: one in each."""
-    here = {"message_id": 1, "date": 1, "from": {"id": 1087968824, "is_bot": True, "first_name": "Group"}}
+    here = {
+        "message_id": 1,
+        "date": 1,
+        "from": {"id": 1087968824, "is_bot": True, "first_name": "Group"},
+    }
     return [
         {
             "update_id": 8,
-            "message": {**here, "chat": {"id": int(old), "type": "group"}, "migrate_to_chat_id": int(new)},
+            "message": {
+                **here,
+                "chat": {"id": int(old), "type": "group"},
+                "migrate_to_chat_id": int(new),
+            },
         },
         {
             "update_id": 9,
-            "message": {**here, "chat": {"id": int(new), "type": "supergroup"}, "migrate_from_chat_id": int(old)},
+            "message": {
+                **here,
+                "chat": {"id": int(new), "type": "supergroup"},
+                "migrate_from_chat_id": int(old),
+            },
         },
     ]
 
@@ -406,7 +487,9 @@ def test_supergroup_keeps_the_address_of_its_group(media: MemoryMedia, told: sli
     assert signer.read_button(data, tap.scope) is not None
 
 
-def test_reply_of_a_group_that_moved_teaches_the_way_back(media: MemoryMedia, platforms: FakePlatforms):
+def test_reply_of_a_group_that_moved_teaches_the_way_back(
+    media: MemoryMedia, platforms: FakePlatforms
+):
     """Where no service message was seen, Telegram's refusal names the supergroup."""
     channel = telegram(media, platforms.telegram_url, cache=MemorySharedCache())
     platforms.ledger.state[MOVED] = {BASIC: SUPER}
@@ -420,14 +503,20 @@ def test_membership_in_a_group_that_is_no_more_closes_no_address(media: MemoryMe
     channel = telegram(media, None, cache=MemorySharedCache())
     note_moves(channel, channel.read(migrated("-551", "-1551")[0]))
     left = {"chat": {"id": -551, "type": "group"}, "new_chat_member": {"status": "left"}}
-    assert note_moves(channel, channel.read({"update_id": 3, "my_chat_member": left})).addresses == ()
+    assert (
+        note_moves(channel, channel.read({"update_id": 3, "my_chat_member": left})).addresses == ()
+    )
     left["chat"] = {"id": -1551, "type": "supergroup"}
-    (change,) = note_moves(channel, channel.read({"update_id": 4, "my_chat_member": left})).addresses
+    (change,) = note_moves(
+        channel, channel.read({"update_id": 4, "my_chat_member": left})
+    ).addresses
     assert change.conversation == Conversation("tg", "-551")
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0)])
-def test_group_that_became_a_supergroup_takes_messages_again(media: MemoryMedia, order: tuple[int, int]):
+def test_group_that_became_a_supergroup_takes_messages_again(
+    media: MemoryMedia, order: tuple[int, int]
+):
     """Its closed address, or its refusals, were of the group: a reminder arrives in the supergroup."""
     channel = telegram(media, None, cache=MemorySharedCache())
     for number in order:
@@ -435,7 +524,9 @@ def test_group_that_became_a_supergroup_takes_messages_again(media: MemoryMedia,
         assert received.addresses == (AddressChange(Conversation("tg", "-551"), ""),)
 
 
-def test_message_of_the_group_is_not_edited_in_its_supergroup(media: MemoryMedia, platforms: FakePlatforms):
+def test_message_of_the_group_is_not_edited_in_its_supergroup(
+    media: MemoryMedia, platforms: FakePlatforms
+):
     """A supergroup numbers its messages anew: the message of that number is another one there."""
     channel = telegram(media, platforms.telegram_url, cache=MemorySharedCache())
     group = Conversation("tg", BASIC)
@@ -446,9 +537,14 @@ def test_message_of_the_group_is_not_edited_in_its_supergroup(media: MemoryMedia
     chat, _, number = said.message_id.partition(":")
     assert chat == SUPER
     send(channel, Reply("Done.", edits=number), group)
-    assert send(channel, Reply("Left out.", edits=asked.message_id, optional=True), group).message_id == ""
+    assert (
+        send(channel, Reply("Left out.", edits=asked.message_id, optional=True), group).message_id
+        == ""
+    )
     assert [entry["text"] for entry in platforms.sent] == ["?", "hello", "Done."]
-    assert send(channel, Reply("hello!", edits=said.message_id), group).message_id == said.message_id
+    assert (
+        send(channel, Reply("hello!", edits=said.message_id), group).message_id == said.message_id
+    )
     assert [entry["text"] for entry in platforms.sent] == ["?", "hello!", "Done."]
 
 
@@ -456,8 +552,14 @@ def test_quote_of_a_message_in_the_supergroup_is_none_of_the_group(media: Memory
     """The question had number 7 in the group. Message 7 of the supergroup is another one."""
     channel = telegram(media, None, cache=MemorySharedCache())
     note_moves(channel, channel.read(migrated("-551", "-1551")[0]))
-    original = {"message_id": 7, "from": {"id": 7000000001, "is_bot": True, "first_name": "Acme"}, "text": "Hi"}
-    (received,) = channel.read(signing.telegram_text(9, "yes", chat=-1551, reply_to_message=original)).turns
+    original = {
+        "message_id": 7,
+        "from": {"id": 7000000001, "is_bot": True, "first_name": "Acme"},
+        "text": "Hi",
+    }
+    (received,) = channel.read(
+        signing.telegram_text(9, "yes", chat=-1551, reply_to_message=original)
+    ).turns
     assert channel.at_first_address(received).replied_to == "-1551:7"
 
 
@@ -473,13 +575,21 @@ def test_edit_in_a_moved_group_is_a_new_message(channel, platforms: FakePlatform
     prompt = send(channel, Reply("?", YES_NO), Conversation("tg", BASIC))
     platforms.ledger.state[MOVED] = {BASIC: SUPER}
     send(channel, Reply("Done.", edits=prompt.message_id), Conversation("tg", BASIC))
-    assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [(BASIC, "?"), (SUPER, "Done.")]
+    assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [
+        (BASIC, "?"),
+        (SUPER, "Done."),
+    ]
 
 
 def test_text_of_more_than_a_hundred_links_shows_every_address(channel, platforms: FakePlatforms):
     """platforms.md 2.3: Telegram formats 100 entities and would show later links without their address."""
-    many, few = ("".join(f"- [n{number}](https://e.org/{number})\n" for number in range(count)) for count in (120, 90))
+    many, few = (
+        "".join(f"- [n{number}](https://e.org/{number})\n" for number in range(count))
+        for count in (120, 90)
+    )
     for text in (many, few):
         send(channel, Reply(text))
-    assert [f"https://e.org/{number}" in platforms.sent[0]["text"] for number in range(120)] == [True] * 120
+    assert [f"https://e.org/{number}" in platforms.sent[0]["text"] for number in range(120)] == [
+        True
+    ] * 120
     assert ["parse_mode" in entry["raw"] for entry in platforms.sent] == [False, True]

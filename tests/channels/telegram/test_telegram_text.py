@@ -20,8 +20,14 @@ from tests.channels.markdown.test_markup import MARKDOWN, SYNTAX, WORDS
 YES_NO = (Button("Yes", "y"), Button("No", "n"))
 #: Repeated lines of plain text and of text that resembles Markdown, up to a length.
 LONG = st.builds(
-    lambda lines, size: "\n".join(islice(cycle(lines), 1 + size // max(1, sum(map(len, lines)) // len(lines))))[:size],
-    st.lists(MARKDOWN | WORDS | st.just("Words, **bold** and `code` & 5 < 6. 👍🏽"), min_size=1, max_size=8),
+    lambda lines, size: "\n".join(
+        islice(cycle(lines), 1 + size // max(1, sum(map(len, lines)) // len(lines)))
+    )[:size],
+    st.lists(
+        MARKDOWN | WORDS | st.just("Words, **bold** and `code` & 5 < 6. 👍🏽"),
+        min_size=1,
+        max_size=8,
+    ),
     st.sampled_from([0, 1, 1024, 4096, 4097, 9000]),
 )
 
@@ -39,7 +45,9 @@ def shown(piece: Reply) -> str:
 @given(LONG, st.booleans(), st.booleans(), st.booleans())
 def test_any_text_is_accepted_whole_and_in_order(text: str, media: bool, edits: bool, asks: bool):
     """platforms.md 2.3: 4096 and 1024 UTF-16 units after parsing, in HTML and plain; no character is lost."""
-    reply = Reply(text, YES_NO if asks else (), IMAGE if media else None, edits="7" if edits else "")
+    reply = Reply(
+        text, YES_NO if asks else (), IMAGE if media else None, edits="7" if edits else ""
+    )
     pieces = telegram(MemoryMedia.__new__(MemoryMedia), None).split(reply)
     for piece in pieces:
         assert shown(piece).strip() or piece.media
@@ -47,12 +55,17 @@ def test_any_text_is_accepted_whole_and_in_order(text: str, media: bool, edits: 
     told = iter("".join(piece.text for piece in pieces))
     assert all(char in told for char in text if not char.isspace())
     assert [piece.buttons for piece in pieces[:-1]] == [()] * (len(pieces) - 1 if pieces else 0)
-    assert [piece.edits for piece in pieces] == ["7" if edits and not number else "" for number in range(len(pieces))]
+    assert [piece.edits for piece in pieces] == [
+        "7" if edits and not number else "" for number in range(len(pieces))
+    ]
     assert sum(piece.media is not None for piece in pieces) == media
 
 
 @settings(max_examples=20)
-@given(st.lists(st.sampled_from([*SYNTAX, "WORD", "WORD", "WORD", "\n"]), max_size=60), st.integers(1, 12))
+@given(
+    st.lists(st.sampled_from([*SYNTAX, "WORD", "WORD", "WORD", "\n"]), max_size=60),
+    st.integers(1, 12),
+)
 def test_every_word_of_a_split_text_is_visible(parts: list[str], times: int):
     """A cut inside formatting hides no word, whichever piece it falls in."""
     soup = parts * times
@@ -75,7 +88,9 @@ def test_draft_of_any_text_is_accepted(text: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", ["Words, **bold**, [a](https://b.c/_d_) & 5 < 6. 👍🏽\n", "x" * 99, "|a|b|\n"])
+@pytest.mark.parametrize(
+    "line", ["Words, **bold**, [a](https://b.c/_d_) & 5 < 6. 👍🏽\n", "x" * 99, "|a|b|\n"]
+)
 def test_hundred_thousand_characters_are_accepted(line: str):
     """No model gives a longer answer."""
     text = (line * 100_000)[:100_000]
@@ -100,4 +115,6 @@ def test_head_is_the_first_piece(text: str, limit: int):
 def test_any_number_of_buttons_is_a_keyboard(count: int):
     """platforms.md 2.3: a row has at most 8 buttons with 64 bytes of data each."""
     keys = [{"text": "b", "callback_data": "d" * 64}] * count
-    assert len(buttons({"inline_keyboard": [keys[at : at + 2] for at in range(0, count, 2)]})) == count
+    assert (
+        len(buttons({"inline_keyboard": [keys[at : at + 2] for at in range(0, count, 2)]})) == count
+    )

@@ -132,7 +132,12 @@ def wsgi() -> tuple[Ask, str]:
     console = channels["web"]
     assert isinstance(console, ConsoleChannel)
     settings = SimpleNamespace(limits=InboxLimits(per_minute=10**9), key_prefix=PREFIX)
-    parts = {"channels": channels, "mailbox": Sink(), "deliveries": Forgetful(), "settings": settings}
+    parts = {
+        "channels": channels,
+        "mailbox": Sink(),
+        "deliveries": Forgetful(),
+        "settings": settings,
+    }
     app = services.browser(**parts).application
     app.config["PROPAGATE_EXCEPTIONS"] = True  # an unhandled exception is raised here
     return (lambda sent: asked(app.wsgi_app, sent)), f"{console.cookie}={console.new_session()}"
@@ -141,7 +146,9 @@ def wsgi() -> tuple[Ask, str]:
 class Sieve(MemoryMediaStore):
     """A media store that detects the type of each file, and keeps none."""
 
-    def put(self, content: bytes | BinaryIO, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
+    def put(
+        self, content: bytes | BinaryIO, *, mime_type: str, filename: str = "", owner: str = ""
+    ) -> Media:
         """Read the file and drop it."""
         kept = super().put(content, mime_type=mime_type, filename=filename)
         self._files.clear()
@@ -194,7 +201,9 @@ class RealWeb:
 
     def __init__(self, folder: Path) -> None:
         self._system = System(folder, workers=0)
-        self._system.config.write_text(YAML.format(public_url=services.PUBLIC_URL, url=self._system.platforms.url))
+        self._system.config.write_text(
+            YAML.format(public_url=services.PUBLIC_URL, url=self._system.platforms.url)
+        )
         console = console_channel("web", feed=MemoryFeed(), media=None, keys=secret_keys(folder))  # type: ignore[arg-type]
         self.cookie = f"{console.cookie}={console.new_session()}"
 
@@ -210,8 +219,12 @@ class RealWeb:
         """Return the status of one request over its own connection. Corrects a Content-Length that is too large."""
         if sent.length not in (None, "0", "1", "abc", "-1", ""):
             sent = Sent(sent.path, sent.headers, sent.body, sent.method)
-        with socket.create_connection(("127.0.0.1", int(self._system.url.rpartition(":")[2])), timeout=30) as wire:
-            with suppress(BrokenPipeError, ConnectionResetError):  # a long body may be refused before it is sent
+        with socket.create_connection(
+            ("127.0.0.1", int(self._system.url.rpartition(":")[2])), timeout=30
+        ) as wire:
+            with suppress(
+                BrokenPipeError, ConnectionResetError
+            ):  # a long body may be refused before it is sent
                 wire.sendall(spelled(sent))
             answer = http.client.HTTPResponse(wire, method=sent.method)
             answer.begin()
@@ -257,7 +270,13 @@ def peak() -> float:
 
 
 def fuzz(
-    endpoint: Endpoint, count: int, seed: int, ask: Ask, *, way: str = "wsgi", megabytes: Callable[[], float] = peak
+    endpoint: Endpoint,
+    count: int,
+    seed: int,
+    ask: Ask,
+    *,
+    way: str = "wsgi",
+    megabytes: Callable[[], float] = peak,
 ) -> Figures:
     """Send this many requests and return the figures. The largest come first, so their memory is not growth."""
     figures = Figures(endpoint.name, way)
@@ -293,7 +312,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Mutated webhooks against the real adapters.")
     parser.add_argument("--count", type=int, default=100_000, help="requests per endpoint")
     parser.add_argument("--seed", type=int, default=7, help="another one makes other requests")
-    parser.add_argument("--http", type=int, help=f"of them over real HTTP; by default one in {HTTP_SHARE}, up to 1,000")
+    parser.add_argument(
+        "--http",
+        type=int,
+        help=f"of them over real HTTP; by default one in {HTTP_SHARE}, up to 1,000",
+    )
     given = parser.parse_args(arguments)
     over_http = min(1000, given.count // HTTP_SHARE) if given.http is None else given.http
     print(HEADER, flush=True)
@@ -301,10 +324,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with quiet():
         for figures in _all(given.count, given.seed, over_http):
             print(figures, flush=True)
-            problems += [f"{figures.endpoint}, {figures.way}: {problem}" for problem in figures.problems]
+            problems += [
+                f"{figures.endpoint}, {figures.way}: {problem}" for problem in figures.problems
+            ]
     for problem in problems[:20]:
         print(problem)
-    print(f"{len(problems)} problems" if problems else "no 5xx, no exception, nothing slow, no growth")
+    print(
+        f"{len(problems)} problems" if problems else "no 5xx, no exception, nothing slow, no growth"
+    )
     return 1 if problems else 0
 
 
@@ -313,9 +340,14 @@ def _all(count: int, seed: int, over_http: int) -> Iterator[Figures]:
     for endpoint in endpoints(cookie):
         yield fuzz(endpoint, count, seed, ask)
     if over_http:
-        with tempfile.TemporaryDirectory(prefix="sayso-fuzz-") as folder, RealWeb(Path(folder)) as web:
+        with (
+            tempfile.TemporaryDirectory(prefix="sayso-fuzz-") as folder,
+            RealWeb(Path(folder)) as web,
+        ):
             for endpoint in endpoints(web.cookie):
-                yield fuzz(endpoint, over_http, seed + 1, web.ask, way="http", megabytes=web.megabytes)
+                yield fuzz(
+                    endpoint, over_http, seed + 1, web.ask, way="http", megabytes=web.megabytes
+                )
 
 
 if __name__ == "__main__":

@@ -107,7 +107,11 @@ def endpoints(cookie: str) -> list[Endpoint]:
     return [
         Endpoint("whatsapp", forms, _twilio),
         Endpoint("whatsapp/status", statuses, _twilio),
-        Endpoint("telegram", [Seed("/hooks/tg", each["json"], dumped) for each in _recorded("telegram")], _telegram),
+        Endpoint(
+            "telegram",
+            [Seed("/hooks/tg", each["json"], dumped) for each in _recorded("telegram")],
+            _telegram,
+        ),
         Endpoint("slack", [_slack_seed(each) for each in _recorded("slack")], _slack),
         Endpoint("console", _console_seeds(), partial(_console, cookie)),
         Endpoint("console/files", _file_seeds(), partial(_file, cookie)),
@@ -155,7 +159,13 @@ def _sweep(endpoint: Endpoint) -> Iterator[tuple[Seed, tuple[Any, ...], Any]]:
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield every place inside a tree."""
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    pairs = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, child in pairs:
         yield (*path, key)
         yield from _places(child, (*path, key))
@@ -182,7 +192,10 @@ def dumped(tree: Any) -> bytes:
 def _form_of(tree: Any) -> bytes:
     """Return a tree as a form, with JSON for each value that is no text."""
     fields = tree.items() if isinstance(tree, dict) else ()
-    pairs = [(str(name), value if isinstance(value, str) else json.dumps(value)) for name, value in fields]
+    pairs = [
+        (str(name), value if isinstance(value, str) else json.dumps(value))
+        for name, value in fields
+    ]
     return urlencode(pairs, errors="replace").encode()
 
 
@@ -233,7 +246,9 @@ def _doubled(seed: Seed, chance: random.Random) -> bytes:
     name = str(chance.choice(list(seed.tree)))
     if body.startswith(b"{"):
         again = json.dumps({name: chance.choice(JUNK)}).encode("utf-8", "replace")
-        return again[:-1] + b"," + body[1:] if chance.random() < 0.5 else body[:-1] + b"," + again[1:]
+        return (
+            again[:-1] + b"," + body[1:] if chance.random() < 0.5 else body[:-1] + b"," + again[1:]
+        )
     again = urlencode({name: str(chance.choice(JUNK))}, errors="replace").encode()
     return b"&".join([body, *([again] * chance.choice([1, 2, 600]))])
 
@@ -248,19 +263,26 @@ def _flipped(seed: Seed, chance: random.Random) -> bytes:
 def _cut(seed: Seed, chance: random.Random) -> bytes:
     body = _body(seed, seed.tree)
     start = chance.randrange(len(body))
-    return chance.choice([body[:start], body[start:], body[:start] + chance.randbytes(9) + body[start:]])
+    return chance.choice(
+        [body[:start], body[start:], body[:start] + chance.randbytes(9) + body[start:]]
+    )
 
 
 def _noise(_: Seed, chance: random.Random) -> bytes:
     length = chance.choice([0, 1, 3, 100, 5000])
     bare = json.dumps(chance.choice(JUNK)).encode("utf-8", "replace")
-    return chance.choice([chance.randbytes(length), bare, b"=" * length, b"&" * length, b"%" * length, b"payload="])
+    return chance.choice(
+        [chance.randbytes(length), bare, b"=" * length, b"&" * length, b"%" * length, b"payload="]
+    )
 
 
 def _large(seed: Seed, chance: random.Random) -> bytes:
     """Make a body near the largest accepted size, or above it."""
     path = chance.choice(list(_places(seed.tree)))
-    return _body(seed, _put(seed.tree, path, chance.choice(LETTERS) * chance.choice([10_000, 100_000, 400_000])))
+    return _body(
+        seed,
+        _put(seed.tree, path, chance.choice(LETTERS) * chance.choice([10_000, 100_000, 400_000])),
+    )
 
 
 def _odd_header(sent: Sent, chance: random.Random) -> Sent:
@@ -271,14 +293,22 @@ def _odd_header(sent: Sent, chance: random.Random) -> Sent:
 
 def _no_header(sent: Sent, chance: random.Random) -> Sent:
     name = chance.choice([*sent.headers, ""])
-    return replace(sent, headers={each: said for each, said in sent.headers.items() if each != name})
+    return replace(
+        sent, headers={each: said for each, said in sent.headers.items() if each != name}
+    )
 
 
 def _bent_header(sent: Sent, chance: random.Random) -> Sent:
     name = chance.choice(list(sent.headers) or ["x"])
     value = sent.headers.get(name, "x") or "x"
     at = chance.randrange(len(value))
-    return replace(sent, headers={**sent.headers, name: value[:at] + chr(chance.randrange(32, 256)) + value[at + 1 :]})
+    return replace(
+        sent,
+        headers={
+            **sent.headers,
+            name: value[:at] + chr(chance.randrange(32, 256)) + value[at + 1 :],
+        },
+    )
 
 
 def _odd_type(sent: Sent, chance: random.Random) -> Sent:
@@ -290,11 +320,15 @@ def _odd_place(sent: Sent, chance: random.Random) -> Sent:
 
 
 def _odd_method(sent: Sent, chance: random.Random) -> Sent:
-    return replace(sent, method=chance.choice(["GET", "HEAD", "PUT", "OPTIONS", "PATCH", "DELETE", "X"]))
+    return replace(
+        sent, method=chance.choice(["GET", "HEAD", "PUT", "OPTIONS", "PATCH", "DELETE", "X"])
+    )
 
 
 def _odd_length(sent: Sent, chance: random.Random) -> Sent:
-    return replace(sent, length=chance.choice(["", "abc", "-1", "0", "1", "99999999999999999999", "1 2"]))
+    return replace(
+        sent, length=chance.choice(["", "abc", "-1", "0", "1", "99999999999999999999", "1 2"])
+    )
 
 
 _BODIES: Sequence[Callable[[Seed, random.Random], bytes]] = (
@@ -345,7 +379,10 @@ def _file_seeds() -> list[Seed]:
         b"\0\0\0\x18ftypheic",
         b"a,b\n1,2\n",
     )
-    return [Seed("/console/web/files", {"file": start.decode("latin-1") + "x" * 40}, _file_of) for start in starts]
+    return [
+        Seed("/console/web/files", {"file": start.decode("latin-1") + "x" * 40}, _file_of)
+        for start in starts
+    ]
 
 
 def _file_of(tree: Any) -> bytes:
@@ -362,14 +399,23 @@ def _twilio(path: str, body: bytes) -> Headers:
         pairs = []
     for name, value in pairs:
         fields.setdefault(name, set()).add(value)
-    words = PUBLIC_URL + path + "".join(name + each for name in sorted(fields) for each in sorted(fields[name]))
-    digest = hmac.new(fakes.TWILIO_AUTH_TOKEN.encode(), words.encode("utf-8", "replace"), hashlib.sha1).digest()
+    words = (
+        PUBLIC_URL
+        + path
+        + "".join(name + each for name in sorted(fields) for each in sorted(fields[name]))
+    )
+    digest = hmac.new(
+        fakes.TWILIO_AUTH_TOKEN.encode(), words.encode("utf-8", "replace"), hashlib.sha1
+    ).digest()
     signature = base64.b64encode(digest).decode()
     return {"Content-Type": "application/x-www-form-urlencoded", "X-Twilio-Signature": signature}
 
 
 def _telegram(_: str, __: bytes) -> Headers:
-    return {"Content-Type": "application/json", "X-Telegram-Bot-Api-Secret-Token": fakes.TELEGRAM_SECRET}
+    return {
+        "Content-Type": "application/json",
+        "X-Telegram-Bot-Api-Secret-Token": fakes.TELEGRAM_SECRET,
+    }
 
 
 def _slack(_: str, body: bytes) -> Headers:

@@ -91,7 +91,9 @@ class FakeDeliveries:
     ) -> None:
         """Record the closed address."""
         reply = f"#{number}" if number else ""
-        self.closed.append((f"{conversation}{reply}", f"{'late: ' * late}{'opted out: ' * opted_out}{reason}"))
+        self.closed.append(
+            (f"{conversation}{reply}", f"{'late: ' * late}{'opted out: ' * opted_out}{reason}")
+        )
 
 
 def real_channels(media: Any = None, **secrets: str) -> dict[str, Channel]:
@@ -101,11 +103,23 @@ def real_channels(media: Any = None, **secrets: str) -> dict[str, Channel]:
         "auth_token": fakes.TWILIO_AUTH_TOKEN, "secret_token": fakes.TELEGRAM_SECRET,
         "signing_secret": fakes.SLACK_SIGNING_SECRET, **secrets,
     }  # fmt: skip
-    sender = {"account_sid": fakes.TWILIO_ACCOUNT_SID, "auth_token": told["auth_token"], "from": "whatsapp:+4930123456"}
+    sender = {
+        "account_sid": fakes.TWILIO_ACCOUNT_SID,
+        "auth_token": told["auth_token"],
+        "from": "whatsapp:+4930123456",
+    }
     given = {
         "wa": {"platform": "whatsapp", **sender},
-        "tg": {"platform": "telegram", "token": fakes.TELEGRAM_TOKEN, "secret_token": told["secret_token"]},
-        "sl": {"platform": "slack", "bot_token": fakes.SLACK_BOT_TOKEN, "signing_secret": told["signing_secret"]},
+        "tg": {
+            "platform": "telegram",
+            "token": fakes.TELEGRAM_TOKEN,
+            "secret_token": told["secret_token"],
+        },
+        "sl": {
+            "platform": "slack",
+            "bot_token": fakes.SLACK_BOT_TOKEN,
+            "signing_secret": told["signing_secret"],
+        },
         "web": {"platform": "console"},
     }
     settings = Settings.model_validate({"channels": given})
@@ -148,7 +162,11 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
     channels = {channel.name: channel} if channel else parts.pop("channels")
     parts.pop("channels", None)
     parts["settings"].channels = {
-        name: SimpleNamespace(platform="console" if isinstance(each, ConsoleChannel) else "whatsapp")
+        name: SimpleNamespace(
+            platform="console" if isinstance(each, ConsoleChannel) else "whatsapp"
+        )
         for name, each in channels.items()
     }
-    return build_app(SimpleNamespace(mailbox=mailbox, channels=channels, **parts), endpoint).test_client()
+    return build_app(
+        SimpleNamespace(mailbox=mailbox, channels=channels, **parts), endpoint
+    ).test_client()

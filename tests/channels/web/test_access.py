@@ -37,7 +37,9 @@ class Door:
     def __init__(self, *, spool: Path | None = None, **access) -> None:
         self.lanes, self.people = MemoryRig().mailbox, MemoryPeople()
         gate = AccessControl(
-            self.lanes, voice, AccessConfig({"shop": AccessRules(**access)}, self.people, memory_quota())
+            self.lanes,
+            voice,
+            AccessConfig({"shop": AccessRules(**access)}, self.people, memory_quota()),
         )
         self.channel, self.spool = FakeChannel(), Spool(SpoolFile(spool), gate) if spool else None
         if self.spool:
@@ -120,7 +122,9 @@ def _turns(door: Door) -> list:
     return [letter.turn for letter in door.lanes._conversations[SHOP.id].inbox]
 
 
-def test_unknown_user_is_accepted_after_approval_of_the_code(tmp_path: Path, redis_url: str, redis_client: Redis):
+def test_unknown_user_is_accepted_after_approval_of_the_code(
+    tmp_path: Path, redis_url: str, redis_client: Redis
+):
     """A wired web process with real webhooks stores no first message, and stores the one after the approval."""
     file = tmp_path / "sayso.yaml"
     file.write_text(
@@ -156,14 +160,22 @@ class Page:
         self.store = LocalMediaStore(folder, keys=["k"], public_url="https://bots")
         self.channel = console_channel("web", feed=MemoryFeed(), media=self.store, keys=["k"])
         self.people = MemoryPeople()
-        gate = AccessControl(MemoryRig().mailbox, voice, AccessConfig({"web": AccessRules(**access)}, self.people))
+        gate = AccessControl(
+            MemoryRig().mailbox, voice, AccessConfig({"web": AccessRules(**access)}, self.people)
+        )
         settings = SimpleNamespace(limits=InboxLimits(per_minute=3), key_prefix=PREFIX)
-        self.client = browser(channels={"web": self.channel}, access_control=gate, media=self.store, settings=settings)
+        self.client = browser(
+            channels={"web": self.channel}, access_control=gate, media=self.store, settings=settings
+        )
         self.client.get("/console")
 
     def upload(self) -> int:
         """Return the status of an uploaded text file."""
-        headers = {"X-Sayso-Console": "1", "Content-Type": "text/plain", "Origin": "https://bots.example.com"}
+        headers = {
+            "X-Sayso-Console": "1",
+            "Content-Type": "text/plain",
+            "Origin": "https://bots.example.com",
+        }
         return self.client.post("/console/web/files", data=b"hi", headers=headers).status_code
 
     @property

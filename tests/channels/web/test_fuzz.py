@@ -28,7 +28,10 @@ def test_same_seed_makes_the_same_requests(name: str):
     """A failure can be repeated with its seed."""
     endpoint = next(each for each in endpoints("a=b") if each.name == name)
     first, again = (
-        [(sent.path, sent.method, sent.body) for sent in islice(requests(endpoint, random.Random(1)), 200)]
+        [
+            (sent.path, sent.method, sent.body)
+            for sent in islice(requests(endpoint, random.Random(1)), 200)
+        ]
         for _ in "12"
     )
     assert first == again
@@ -36,7 +39,9 @@ def test_same_seed_makes_the_same_requests(name: str):
 
 def test_broken_app_is_noticed():
     """A 500, an exception, a slow answer and growth are each a problem."""
-    endpoint = next(each for each in endpoints("a=b") if each.name == "telegram")  # signed the fastest
+    endpoint = next(
+        each for each in endpoints("a=b") if each.name == "telegram"
+    )  # signed the fastest
 
     def raises(_: object) -> int:
         raise RuntimeError("no such thing")
@@ -46,7 +51,14 @@ def test_broken_app_is_noticed():
         return []
 
     assert "RuntimeError: no such thing" in fuzz(endpoint, 3, 7, raises).problems[0]
-    assert fuzz(endpoint, 3, 7, lambda sent: asked(breaks, sent)).problems[0].startswith("500: POST /hooks/tg")
+    assert (
+        fuzz(endpoint, 3, 7, lambda sent: asked(breaks, sent))
+        .problems[0]
+        .startswith("500: POST /hooks/tg")
+    )
     figures = Figures("x", "wsgi", before=1.0, after=MAX_GROWTH + 2)
     figures.note(next(largest(endpoint)), 200, 9.0, 9.0)
-    assert [problem.split(":")[0].split("by")[0] for problem in figures.problems] == ["9.0 s", "grew "]
+    assert [problem.split(":")[0].split("by")[0] for problem in figures.problems] == [
+        "9.0 s",
+        "grew ",
+    ]

@@ -42,7 +42,10 @@ def spool_of(count: int, trouble: Exception | None = None):
 def test_process_without_redis_is_healthy_but_not_ready():
     """Restarting the web would not bring Redis back."""
     client = health_of(connect(AWAY))
-    assert (client.get("/healthz").status_code, client.get("/healthz").json) == (200, {"status": "ok"})
+    assert (client.get("/healthz").status_code, client.get("/healthz").json) == (
+        200,
+        {"status": "ok"},
+    )
     ready = client.get("/readyz")
     assert (ready.status_code, ready.json) == (
         503, {"status": "not ready", "redis": "ConnectionError", "findings": ["redis-away"]},
@@ -58,7 +61,10 @@ def test_health_names_the_cause_and_no_consequences():
 def test_bot_without_workers_is_ready_and_degraded(redis_client: Redis):
     """Turns are stored and wait. A proxy that took the web out would lose them."""
     client = health_of(redis_client)
-    assert (client.get("/readyz").status_code, client.get("/readyz").json) == (200, {"status": "ready", "redis": "ok"})
+    assert (client.get("/readyz").status_code, client.get("/readyz").json) == (
+        200,
+        {"status": "ready", "redis": "ok"},
+    )
     full = client.get("/healthz?full")
     assert (full.status_code, full.json["status"], full.json["workers"]) == (503, "degraded", 0)
     assert full.json["findings"] == ["workers-none"]
@@ -133,7 +139,11 @@ def test_suspended_queue_is_reported(redis_client: Redis):
     suspend(redis_client)
     full, ready = (health_of(redis_client).get(path) for path in ("/healthz?full", "/readyz"))
     resume(redis_client)
-    assert (full.status_code, full.json["queue"], ready.status_code) == (503, "suspended: run `rq resume`", 200)
+    assert (full.status_code, full.json["queue"], ready.status_code) == (
+        503,
+        "suspended: run `rq resume`",
+        200,
+    )
 
 
 @pytest.mark.parametrize("what", ["alert", "disk"])
@@ -147,7 +157,10 @@ def test_every_other_trouble_is_reported(redis_client: Redis, what: str):
     client = health_of(redis_client, alerts=alerts, media=media, channel=FakeChannel())
     full = client.get("/healthz?full")
     assert (full.status_code, client.get("/readyz").status_code) == (503, 200)
-    assert (full.json["alerts"].keys() == {"shop"}, full.json["disk"] != "ok") == (what == "alert", what == "disk")
+    assert (full.json["alerts"].keys() == {"shop"}, full.json["disk"] != "ok") == (
+        what == "alert",
+        what == "disk",
+    )
     assert "account" not in full.text
 
 
@@ -168,7 +181,10 @@ def test_halted_redis_is_not_ready(redis_client: Redis):
     assert client.get("/readyz").status_code == 200
     redis_client.set(keys_of(5)[2], "{}")
     ready = client.get("/readyz")
-    assert (ready.status_code, ready.json) == (503, {"status": "not ready", "redis": CURE, "findings": ["halt"]})
+    assert (ready.status_code, ready.json) == (
+        503,
+        {"status": "not ready", "redis": CURE, "findings": ["halt"]},
+    )
     redis_client.delete(keys_of(5)[2])
     assert client.get("/readyz").status_code == 200
 
@@ -195,6 +211,8 @@ def test_the_token_of_the_metrics_shows_the_details_from_elsewhere(redis_client:
     """A monitor on another machine says what is wrong. A wrong token shows no more than none."""
     client = health_of(redis_client, endpoint=MetricsEndpoint(token="t0ken"))
     from_elsewhere = {"environ_overrides": {"REMOTE_ADDR": "203.0.113.7"}}
-    answer = client.get("/healthz?full", headers={"Authorization": "Bearer t0ken"}, **from_elsewhere)
+    answer = client.get(
+        "/healthz?full", headers={"Authorization": "Bearer t0ken"}, **from_elsewhere
+    )
     assert answer.json["findings"] == ["workers-none"]
     assert client.get("/healthz?full", **from_elsewhere).json == {"status": "degraded"}

@@ -37,7 +37,14 @@ from sayso.testing.stores import MemoryAlerts
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.spool import Spool, SpoolFile
-from tests.channels.web.services import PUBLIC_URL, TURN, FakeChannel, FakeDeliveries, FakeMailbox, browser
+from tests.channels.web.services import (
+    PUBLIC_URL,
+    TURN,
+    FakeChannel,
+    FakeDeliveries,
+    FakeMailbox,
+    browser,
+)
 from tests.contracts.rigs import voice
 
 
@@ -49,7 +56,11 @@ def away() -> str:
 def test_webhook_in_an_outage_is_not_acknowledged():
     """platforms.md 2.1: a platform repeats a webhook that got 503, and Retry-After tells when."""
     answer = browser(FakeChannel(Received(turns=(TURN,))), FakeMailbox(away)).post("/hooks/shop")
-    assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
+    assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (
+        503,
+        "5",
+        "text/plain",
+    )
     assert "redis" not in answer.text.lower()
 
 
@@ -59,11 +70,15 @@ def test_webhook_that_meets_a_record_of_another_release_is_not_acknowledged():
     def other_release() -> str:
         raise OtherVersion(2)
 
-    answer = browser(FakeChannel(Received(turns=(TURN,))), FakeMailbox(other_release)).post("/hooks/shop")
+    answer = browser(FakeChannel(Received(turns=(TURN,))), FakeMailbox(other_release)).post(
+        "/hooks/shop"
+    )
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
 
 
-def test_webhook_in_an_outage_is_tried_twice_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_webhook_in_an_outage_is_tried_twice_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """platforms.md 1.1, 3.1: the platform waits for seconds only, so one retry follows at once, then 503."""
     tries, here, sleep = [], threading.get_ident(), time.sleep
 
@@ -74,7 +89,9 @@ def test_webhook_in_an_outage_is_tried_twice_without_a_pause(tmp_path: Path, mon
         sleep(seconds)
 
     monkeypatch.setattr("time.sleep", no_pause)
-    monkeypatch.setattr(UnixDomainSocketConnection, "_connect", lambda _: tries.append("") or away())
+    monkeypatch.setattr(
+        UnixDomainSocketConnection, "_connect", lambda _: tries.append("") or away()
+    )
     mailbox = RedisMailbox(LuaScripts(connect(f"unix://{tmp_path}/redis.sock"), LUA), voice)
     answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox).post("/hooks/shop")
     assert (answer.status_code, len(tries)) == (503, 2)
@@ -85,14 +102,22 @@ def test_hanging_storage_delays_one_webhook(silent: socket.socket):
     mailbox = RedisMailbox(LuaScripts(hurried(silent), LUA), voice)
     client = browser(FakeChannel(Received(turns=(TURN,))), mailbox)
     answers = [client.post("/hooks/shop") for _ in range(5)]
-    assert {(answer.status_code, answer.headers["Retry-After"]) for answer in answers} == {(503, "5")}
+    assert {(answer.status_code, answer.headers["Retry-After"]) for answer in answers} == {
+        (503, "5")
+    }
     assert connections_to(silent) == 1
 
 
 def test_status_does_not_wait_for_a_hanging_storage(silent: socket.socket):
     """Every webhook calls the same server."""
-    hook, redis = Received(statuses=(StatusUpdate("SM1", "failed", "63016", "wa:aa#3"),)), hurried(silent)
-    mailbox, kept = RedisMailbox(LuaScripts(redis, LUA), voice), RedisDeliveries(LuaScripts(redis, LUA))
+    hook, redis = (
+        Received(statuses=(StatusUpdate("SM1", "failed", "63016", "wa:aa#3"),)),
+        hurried(silent),
+    )
+    mailbox, kept = (
+        RedisMailbox(LuaScripts(redis, LUA), voice),
+        RedisDeliveries(LuaScripts(redis, LUA)),
+    )
     turns, statuses = FakeChannel(Received(turns=(TURN,))), FakeChannel(hook)
     assert browser(turns, mailbox).post("/hooks/shop").status_code == 503
     assert browser(statuses, mailbox, deliveries=kept).post("/hooks/shop").status_code == 503
@@ -133,12 +158,20 @@ def test_turn_on_the_spool_is_acknowledged(tmp_path: Path):
     assert [kept.turn for kept in SpoolFile(tmp_path).next(0, 10)] == [TURN]
 
 
-def test_turn_that_the_spool_refuses_is_never_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_turn_that_the_spool_refuses_is_never_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Redis is unreachable and the disk is full, so the platform must repeat it."""
     monkeypatch.setattr("sayso.workers.spool.MAX_TURNS", 0)
     file, mailbox = SpoolFile(tmp_path), FakeMailbox(away)
-    answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox, spool=unwatched(file, mailbox)).post("/hooks/shop")
-    assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
+    answer = browser(
+        FakeChannel(Received(turns=(TURN,))), mailbox, spool=unwatched(file, mailbox)
+    ).post("/hooks/shop")
+    assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (
+        503,
+        "5",
+        "text/plain",
+    )
     assert str(tmp_path) not in answer.text
 
 
@@ -153,14 +186,20 @@ def test_full_mailbox_is_never_acknowledged():
     """The platform must send a refused turn again."""
     mailbox = FakeMailbox(lambda: "full")
     answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox).post("/hooks/shop")
-    assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
+    assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (
+        503,
+        "5",
+        "text/plain",
+    )
 
 
 def test_one_refused_turn_of_several_refuses_the_webhook():
     """The webhook comes again, and stored turns are duplicates then."""
     outcomes = iter(["new", "full"])
     mailbox = FakeMailbox(lambda: next(outcomes))
-    hook = Received(turns=(TURN, replace(TURN, event_id="event-2"), replace(TURN, event_id="event-3")))
+    hook = Received(
+        turns=(TURN, replace(TURN, event_id="event-2"), replace(TURN, event_id="event-3"))
+    )
     assert browser(FakeChannel(hook), mailbox).post("/hooks/shop").status_code == 503
     assert len(mailbox.turns) == 2
 
@@ -186,7 +225,10 @@ def test_turn_with_a_field_of_a_wrong_type_is_dropped(caplog: pytest.LogCaptureF
     """platforms.md 2.1: it could never be read back, and a repetition would be the same: 200 and a line in the log."""
     mailbox = FakeMailbox()
     bent = replace(TURN, user_id={"id": 4915100000042})  # type: ignore[arg-type]
-    assert browser(FakeChannel(Received(turns=(bent, TURN))), mailbox).post("/hooks/shop").status_code == 200
+    assert (
+        browser(FakeChannel(Received(turns=(bent, TURN))), mailbox).post("/hooks/shop").status_code
+        == 200
+    )
     assert [turn for turn, _ in mailbox.turns] == [TURN]
     assert "turn.malformed" in caplog.messages
     assert "4915100000042" not in caplog.text
@@ -196,7 +238,10 @@ def test_turn_that_no_worker_can_read_is_dropped():
     """A missing file id would be stored without an error and would stop its conversation for ever."""
     mailbox = FakeMailbox()
     bent = replace(TURN, media=(Media(None, "image/png"),))  # type: ignore[arg-type]
-    assert browser(FakeChannel(Received(turns=(bent, TURN))), mailbox).post("/hooks/shop").status_code == 200
+    assert (
+        browser(FakeChannel(Received(turns=(bent, TURN))), mailbox).post("/hooks/shop").status_code
+        == 200
+    )
     assert [turn for turn, _ in mailbox.turns] == [TURN]
 
 
@@ -206,10 +251,15 @@ def test_turn_with_an_invalid_address_is_dropped(caplog: pytest.LogCaptureFixtur
     news = AddressChange(Conversation("shop", "\ud800"), "blocked")
     received = Received(turns=(TURN,), addresses=(news,))
     assert browser(FakeChannel(received), mailbox).post("/hooks/shop").status_code == 200
-    assert ([turn for turn, _ in mailbox.turns], "address.malformed" in caplog.messages) == ([TURN], True)
+    assert ([turn for turn, _ in mailbox.turns], "address.malformed" in caplog.messages) == (
+        [TURN],
+        True,
+    )
 
 
-@pytest.mark.parametrize("path", ["/hooks/shop//", "/hooks//shop", "/hooks/", "/hook/shop", "/media/hooks/shop"])
+@pytest.mark.parametrize(
+    "path", ["/hooks/shop//", "/hooks//shop", "/hooks/", "/hook/shop", "/media/hooks/shop"]
+)
 def test_path_that_only_resembles_a_webhook_is_not_found(path: str):
     """platforms.md 1.1: there is no redirect, since Twilio would follow it with GET and without the form."""
     channel = FakeChannel()
@@ -219,7 +269,10 @@ def test_path_that_only_resembles_a_webhook_is_not_found(path: str):
 
 @pytest.mark.parametrize(
     ("path", "signed"),
-    [("/hooks/shop/", "/hooks/shop/"), ("/hooks/shop/status/?delivery=1", "/hooks/shop/status/?delivery=1")],
+    [
+        ("/hooks/shop/", "/hooks/shop/"),
+        ("/hooks/shop/status/?delivery=1", "/hooks/shop/status/?delivery=1"),
+    ],
 )
 def test_slash_at_the_end_makes_no_other_webhook(path: str, signed: str):
     """A URL typed with a slash works, and the signature is checked over the URL that the platform signed."""
@@ -241,7 +294,10 @@ def test_path_of_public_url_works_with_and_without_a_proxy_that_strips_it(path: 
 def test_path_that_only_starts_like_that_of_public_url_is_another(caplog: pytest.LogCaptureFixture):
     """/botsy is not below /bots."""
     channel = FakeChannel()
-    assert browser(channel, public_url="https://x.example/bots").post("/botsy/hooks/shop").status_code == 404
+    assert (
+        browser(channel, public_url="https://x.example/bots").post("/botsy/hooks/shop").status_code
+        == 404
+    )
     assert channel.hooks == []
 
 
@@ -250,15 +306,23 @@ def test_refused_webhook_logs_the_compared_url(caplog: pytest.LogCaptureFixture)
     channel = FakeChannel(Forbidden("there is no X-Twilio-Signature header"))
     assert browser(channel).post("/hooks/shop?token=s3cret").status_code == 403
     (record,) = [each for each in caplog.records if each.message == "hook.forbidden"]
-    assert (record.url, record.reason) == (f"{PUBLIC_URL}/hooks/shop", "there is no X-Twilio-Signature header")
+    assert (record.url, record.reason) == (
+        f"{PUBLIC_URL}/hooks/shop",
+        "there is no X-Twilio-Signature header",
+    )
 
 
 @pytest.mark.parametrize("refusal", [Forbidden("no signature"), BadHook("no JSON")])
-def test_flood_of_bad_webhooks_logs_one_line_a_minute_each(caplog: pytest.LogCaptureFixture, refusal: Exception):
+def test_flood_of_bad_webhooks_logs_one_line_a_minute_each(
+    caplog: pytest.LogCaptureFixture, refusal: Exception
+):
     """A client can neither fill the disk with log lines nor hide the refusals of others."""
     client = browser(FakeChannel(refusal))
     for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
-        assert client.post("/hooks/shop", environ_base={"REMOTE_ADDR": address}).status_code in (400, 403)
+        assert client.post("/hooks/shop", environ_base={"REMOTE_ADDR": address}).status_code in (
+            400,
+            403,
+        )
     lines = [each for each in caplog.records if each.message in ("hook.forbidden", "hook.bad")]
     assert [line.address for line in lines] == ["192.0.2.1", "192.0.2.2"]
 
@@ -287,7 +351,9 @@ def test_large_body_is_refused_unread():
 def test_large_body_without_a_length_is_refused():
     """A chunked body is counted while it is read."""
     body = io.BytesIO(b"x" * (MAX_BODY + 1))
-    answer = browser(FakeChannel()).post("/hooks/shop", input_stream=body, environ_base={"wsgi.input_terminated": True})
+    answer = browser(FakeChannel()).post(
+        "/hooks/shop", input_stream=body, environ_base={"wsgi.input_terminated": True}
+    )
     assert answer.status_code == 413
 
 
@@ -295,7 +361,8 @@ def test_signature_is_checked_over_the_public_url():
     """platforms.md 1.2: it is the public URL with the raw path and query, whatever a proxy changes."""
     channel = FakeChannel()
     browser(channel).post(
-        "/hooks/shop/status?tenant=a%20b&x=%2F", headers={"Host": "10.0.0.7", "X-Forwarded-Host": "evil"}
+        "/hooks/shop/status?tenant=a%20b&x=%2F",
+        headers={"Host": "10.0.0.7", "X-Forwarded-Host": "evil"},
     )
     hook = channel.hooks[0]
     assert hook.url == f"{PUBLIC_URL}/hooks/shop/status?tenant=a%20b&x=%2F"
@@ -306,7 +373,9 @@ def test_body_reaches_the_channel_byte_for_byte():
     """platforms.md 3.2: a form is not decoded before its signature is checked."""
     channel = FakeChannel()
     body = b"Body=a%20b+c&Body=\xff&x="
-    browser(channel).post("/hooks/shop", data=body, content_type="application/x-www-form-urlencoded")
+    browser(channel).post(
+        "/hooks/shop", data=body, content_type="application/x-www-form-urlencoded"
+    )
     assert channel.hooks[0].body == body
     assert channel.hooks[0].header("Content-Type") == "application/x-www-form-urlencoded"
 
@@ -322,7 +391,9 @@ def test_answer_is_that_of_the_channel():
 def test_tap_is_accepted_for_the_action_of_its_button():
     """platforms.md 2.1: a foreign button belongs to no action."""
     mailbox = FakeMailbox()
-    browser(FakeChannel(Received(turns=(replace(TURN, tap=Tap("foreign")),))), mailbox).post("/hooks/shop")
+    browser(FakeChannel(Received(turns=(replace(TURN, tap=Tap("foreign")),))), mailbox).post(
+        "/hooks/shop"
+    )
     assert mailbox.turns[0][1] == ""
 
 
@@ -330,7 +401,12 @@ def test_status_is_stored_with_its_delivery():
     """A later report is stored; one without a delivery is only logged."""
     kept = FakeDeliveries()
     statuses = (StatusUpdate("SM1", "failed", "63016", "wa:aa#3"), StatusUpdate("SM2", "read"))
-    assert browser(FakeChannel(Received(statuses=statuses)), deliveries=kept).post("/hooks/shop").status_code == 200
+    assert (
+        browser(FakeChannel(Received(statuses=statuses)), deliveries=kept)
+        .post("/hooks/shop")
+        .status_code
+        == 200
+    )
     assert kept.reports == [("wa:aa#3", "SM1", "failed", "error 63016")]
 
 
@@ -345,10 +421,16 @@ def test_status_that_cannot_be_stored_is_not_acknowledged():
 def test_logs_hold_no_phone_numbers_and_no_text(caplog: pytest.LogCaptureFixture):
     """The log has the name of a status and the conversation id of a turn."""
     caplog.set_level(logging.INFO)
-    statuses = (StatusUpdate("SM4915100000042", "failed", "63016"), StatusUpdate("SM2", "delivered"))
+    statuses = (
+        StatusUpdate("SM4915100000042", "failed", "63016"),
+        StatusUpdate("SM2", "delivered"),
+    )
     browser(FakeChannel(Received(turns=(TURN,), statuses=statuses))).post("/hooks/shop")
     lines = " ".join(str(vars(record)) for record in caplog.records)
-    assert [record.levelname for record in caplog.records if record.message == "reply.status"] == ["WARNING", "INFO"]
+    assert [record.levelname for record in caplog.records if record.message == "reply.status"] == [
+        "WARNING",
+        "INFO",
+    ]
     assert "63016" in lines
     assert TURN.conversation.id in lines
     assert not any(word in lines for word in ("4915100000042", "hello", "SM2"))
@@ -356,7 +438,10 @@ def test_logs_hold_no_phone_numbers_and_no_text(caplog: pytest.LogCaptureFixture
 
 @pytest.mark.parametrize(
     ("received", "kind"),
-    [(Received(turns=(TURN,)), "receiving"), (Received(statuses=(StatusUpdate("SM1", "delivered"),)), "delivering")],
+    [
+        (Received(turns=(TURN,)), "receiving"),
+        (Received(statuses=(StatusUpdate("SM1", "delivered"),)), "delivering"),
+    ],
 )
 def test_alert_ends_once_the_channel_works_again(received: Received, kind: str):
     """A message ends an alert about receiving, a delivered reply one about sending; neither ends the other."""
@@ -365,7 +450,10 @@ def test_alert_ends_once_the_channel_works_again(received: Received, kind: str):
         alerts.note("shop", each, each)
     browser(FakeChannel(received), alerts=alerts, deliveries=FakeDeliveries()).post("/hooks/shop")
     assert alerts.is_clearing_due("shop", kind) is False
-    assert sum(alerts.is_clearing_due("shop", each) for each in ("receiving", "delivering", "sending")) == 2
+    assert (
+        sum(alerts.is_clearing_due("shop", each) for each in ("receiving", "delivering", "sending"))
+        == 2
+    )
 
 
 def test_operator_is_told_of_a_refused_template_until_one_arrives(caplog):
@@ -376,10 +464,14 @@ def test_operator_is_told_of_a_refused_template_until_one_arrives(caplog):
     alerts = MemoryAlerts()
     refusal = RefusedTemplate("HX1", "Meta has paused it", "name another one")
     failed = StatusUpdate("SM1", "failed", "63041", template="HX1")
-    browser(FakeChannel(Received(statuses=(failed,), refused_templates=(refusal,))), alerts=alerts).post("/hooks/shop")
+    browser(
+        FakeChannel(Received(statuses=(failed,), refused_templates=(refusal,))), alerts=alerts
+    ).post("/hooks/shop")
     for update in (StatusUpdate("SM2", "delivered"), StatusUpdate("SM3", "sent", template="HX1")):
         browser(FakeChannel(Received(statuses=(update,))), alerts=alerts).post("/hooks/shop")
-    assert [alert.text for alert in alerts.of(["shop"])] == ["template HX1: Meta has paused it: name another one"]
+    assert [alert.text for alert in alerts.of(["shop"])] == [
+        "template HX1: Meta has paused it: name another one"
+    ]
     assert "template.refused" in caplog.messages
     arrived = StatusUpdate("SM3", "delivered", template="HX1")
     browser(FakeChannel(Received(statuses=(arrived,))), alerts=alerts).post("/hooks/shop")
@@ -398,9 +490,15 @@ def test_report_of_an_opt_out_closes_the_conversation_of_its_reply():
 def test_reports_on_addresses_and_on_the_channel_are_stored(caplog):
     """The reports are a blocked bot, an unblocked one, and a revoked token, of which the operator is told."""
     room, kept, alerts = Conversation("shop", "c"), FakeDeliveries(), MemoryAlerts()
-    news = (AddressChange(room, "blocked"), AddressChange(room), AddressChange(room, "gone", late=True))
+    news = (
+        AddressChange(room, "blocked"),
+        AddressChange(room),
+        AddressChange(room, "gone", late=True),
+    )
     channel = FakeChannel(Received(addresses=news, alerts=("the token was revoked",)))
     assert browser(channel, deliveries=kept, alerts=alerts).post("/hooks/shop").status_code == 200
     assert kept.closed == [(room.id, "blocked"), (room.id, ""), (room.id, "late: gone")]
-    assert [(alert.channel, alert.text) for alert in alerts.of(["shop"])] == [("shop", "the token was revoked")]
+    assert [(alert.channel, alert.text) for alert in alerts.of(["shop"])] == [
+        ("shop", "the token was revoked")
+    ]
     assert "channel.alert" in caplog.messages

@@ -26,7 +26,12 @@ class Shelf:
         self.now = 1_000_000.0
         self.files = files
         self.store = MediaFiles(
-            files, marks, folder / "arriving", keys=["key"], public_url="https://bots", clock=lambda: self.now
+            files,
+            marks,
+            folder / "arriving",
+            keys=["key"],
+            public_url="https://bots",
+            clock=lambda: self.now,
         )
         self.client: FlaskClient = browser(media=self.store)
 
@@ -72,7 +77,12 @@ def test_changed_link_is_not_found(shelf: Shelf):
     """One changed character breaks the signature."""
     link = shelf.link(PNG, "image/png", "a.png")
     changed = link[:-1] + ("A" if link[-1] != "A" else "B")
-    assert shelf.client.get(changed[:10] + ("A" if changed[10] != "A" else "B") + changed[11:]).status_code == 404
+    assert (
+        shelf.client.get(
+            changed[:10] + ("A" if changed[10] != "A" else "B") + changed[11:]
+        ).status_code
+        == 404
+    )
 
 
 def test_picture_is_shown_and_can_run_no_code(shelf: Shelf):
@@ -96,7 +106,11 @@ def test_part_of_a_file_can_be_asked_for(shelf: Shelf):
     """Players seek. Ranges beyond the end are refused."""
     link = shelf.link(PNG, "image/png", "a.png")
     part = shelf.client.get(link, headers={"Range": "bytes=0-7"})
-    assert (part.status_code, part.data, part.headers["Content-Range"]) == (206, PNG[:8], f"bytes 0-7/{len(PNG)}")
+    assert (part.status_code, part.data, part.headers["Content-Range"]) == (
+        206,
+        PNG[:8],
+        f"bytes 0-7/{len(PNG)}",
+    )
     assert part.headers["X-Content-Type-Options"] == "nosniff"
     assert shelf.client.get(link, headers={"Range": "bytes=9999-"}).status_code == 416
 
@@ -124,7 +138,12 @@ def test_unsupported_range_gets_the_whole_file(shelf: Shelf, asked: str):
 
 @pytest.mark.parametrize(
     ("asked", "part"),
-    [("bytes=-5", PNG[-5:]), ("bytes=100-", PNG[100:]), ("bytes=0-999999", PNG), ("BYTES=0-0", PNG[:1])],
+    [
+        ("bytes=-5", PNG[-5:]),
+        ("bytes=100-", PNG[100:]),
+        ("bytes=0-999999", PNG),
+        ("BYTES=0-0", PNG[:1]),
+    ],
 )
 def test_a_range_is_served_from_either_end(shelf: Shelf, asked: str, part: bytes):
     """Players and PDF readers ask so."""
@@ -143,7 +162,9 @@ def test_download_goes_on_although_the_file_was_stored_again(shelf: Shelf):
     """The ETag depends on the content, and no header tells when others sent the same file."""
     first = shelf.client.get(shelf.link(PNG, "image/png", "a.png"))
     again = shelf.link(PNG, "image/png", "a.png")
-    rest = shelf.client.get(again, headers={"Range": "bytes=100-", "If-Range": first.headers["ETag"]})
+    rest = shelf.client.get(
+        again, headers={"Range": "bytes=100-", "If-Range": first.headers["ETag"]}
+    )
     assert (rest.status_code, rest.data) == (206, PNG[100:])
     assert "Last-Modified" not in rest.headers
     other = shelf.client.get(again, headers={"Range": "bytes=100-", "If-Range": '"other"'})
@@ -153,7 +174,11 @@ def test_download_goes_on_although_the_file_was_stored_again(shelf: Shelf):
 def test_head_request_has_no_body(shelf: Shelf):
     """It has the size and type of the file."""
     head = shelf.client.head(shelf.link(PNG, "image/png", "a.png"))
-    assert (head.status_code, head.data, head.headers["Content-Length"]) == (200, b"", str(len(PNG)))
+    assert (head.status_code, head.data, head.headers["Content-Length"]) == (
+        200,
+        b"",
+        str(len(PNG)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,7 +211,9 @@ def test_any_filename_is_kept(shelf: Shelf, name: str, said: str):
         {"If-Modified-Since": "Fri, 01 Jan 99999999999999999999 00:00:00 GMT"},
     ],
 )
-def test_date_conditions_do_not_tell_when_others_stored_the_same(shelf: Shelf, asked: dict[str, str]):
+def test_date_conditions_do_not_tell_when_others_stored_the_same(
+    shelf: Shelf, asked: dict[str, str]
+):
     """No answer has a date, so a conditional request with a date gets the whole file."""
     answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"), headers=asked)
     assert (answer.status_code, answer.data) == (200, PNG)
@@ -196,7 +223,12 @@ def test_every_kind_of_answer_frees_its_download_slot(shelf: Shelf):
     """The number of downloads at a time is limited. More requests than that, one after the other, are all answered."""
     link = shelf.link(PNG, "image/png", "a.png")
     tag = shelf.client.head(link).headers["ETag"]
-    asked = [({}, 200), ({"Range": "bytes=9999-"}, 416), ({"Range": "bytes=1-2"}, 206), ({"If-None-Match": tag}, 304)]
+    asked = [
+        ({}, 200),
+        ({"Range": "bytes=9999-"}, 416),
+        ({"Range": "bytes=1-2"}, 206),
+        ({"If-None-Match": tag}, 304),
+    ]
     for _ in range(MAX_DOWNLOADS + 1):
         for headers, status in asked:
             assert shelf.client.get(link, headers=headers, buffered=True).status_code == status

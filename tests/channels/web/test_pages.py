@@ -34,7 +34,10 @@ def client(tmp_path: Path) -> Iterator[FlaskClient]:
     """Yield a client of an app with a console, one that has a password, and addresses that fail."""
     media = LocalMediaStore(tmp_path / "media", keys=KEYS, public_url="https://bot.example")
     parts = {"feed": MemoryFeed(), "media": media, "keys": KEYS}
-    consoles = [console_channel("web", **parts), console_channel("desk", password="sesame ü", **parts)]
+    consoles = [
+        console_channel("web", **parts),
+        console_channel("desk", password="sesame ü", **parts),
+    ]
     app = EchoApp(*consoles, media=media).app
     add_error_pages(app)
 
@@ -83,7 +86,9 @@ def test_a_link_that_leads_nowhere_keeps_its_status(client: FlaskClient):
 def test_the_log_in_page_is_no_error(client: FlaskClient):
     """A browser would log one; a wrong password is one."""
     assert client.get("/console/desk").status_code == 200
-    answer = client.post("/console/desk/login", data={"password": "x"}, headers={"Origin": "http://localhost"})
+    answer = client.post(
+        "/console/desk/login", data={"password": "x"}, headers={"Origin": "http://localhost"}
+    )
     assert answer.status_code == 401
 
 
@@ -97,7 +102,9 @@ def test_webhooks_get_no_page(client: FlaskClient):
 def test_small_page_shows_text_as_text_and_loads_nothing():
     """The name of a workspace may hold markup."""
     with Flask("t").test_request_context():
-        page = small_page("Installed in <b>", ["<script>"], link=Link("https://slack.com/?a=1&b=2", "Open"))
+        page = small_page(
+            "Installed in <b>", ["<script>"], link=Link("https://slack.com/?a=1&b=2", "Open")
+        )
     text = page.get_data(as_text=True)
     assert "Installed in &lt;b&gt;" in text
     assert "<script>" not in text

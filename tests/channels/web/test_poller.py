@@ -14,7 +14,14 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from sayso.channels.base import ChannelDown, DeliveryUncertain, Forbidden, RateLimited, Unreachable, WebhookConflict
+from sayso.channels.base import (
+    ChannelDown,
+    DeliveryUncertain,
+    Forbidden,
+    RateLimited,
+    Unreachable,
+    WebhookConflict,
+)
 from sayso.channels.telegram.poller import (
     CONFLICT_SECONDS,
     MAX_BACKOFF_SECONDS,
@@ -74,7 +81,9 @@ def said(number: int, user: int = 5123456789) -> dict:
     return signing.telegram_text(number, f"words {number}", user=user)
 
 
-def polled(bot: Bot, mailbox: FakeMailbox | None = None, alerts: MemoryAlerts | None = None) -> Poller:
+def polled(
+    bot: Bot, mailbox: FakeMailbox | None = None, alerts: MemoryAlerts | None = None
+) -> Poller:
     """Return a poller of the bot, in front of a mailbox."""
     gate = AccessControl(mailbox or FakeMailbox(), voice)
     ingress = Ingress(gate.accept, deliveries=FakeDeliveries(), alerts=alerts or MemoryAlerts())
@@ -187,13 +196,21 @@ def test_operator_is_told_of_a_second_poller_and_of_a_wrong_token():
     assert [alert.text for alert in alerts.of(["tg"])] == ["run `sayso webhook delete tg`"]
     bot = Bot(ChannelDown("the token is wrong"))
     asyncio.run(asyncio.wait_for(polled(bot, alerts=alerts).run(), 60))
-    assert (alerts.of(["tg"])[0].text.startswith("the token is wrong"), bot.offsets) == (True, [None])
+    assert (alerts.of(["tg"])[0].text.startswith("the token is wrong"), bot.offsets) == (
+        True,
+        [None],
+    )
 
 
 def test_one_process_polls_at_a_time(redis_client: Redis):
     """This holds over all machines. The next one starts when the first releases the lock or its heartbeat ends."""
     first, second = LeaderLock(redis_client, "poll:1"), LeaderLock(redis_client, "poll:1")
-    assert (first.take(), second.take(), first.take(), second.is_held()) == (True, False, True, True)
+    assert (first.take(), second.take(), first.take(), second.is_held()) == (
+        True,
+        False,
+        True,
+        True,
+    )
     second.leave()
     assert not second.take()
     first.leave()
@@ -232,7 +249,10 @@ def test_polled_updates_equal_those_of_a_webhook(platforms: FakePlatforms):
 
 def test_webhook_and_second_poller_are_distinguished(platforms: FakePlatforms):
     """platforms.md 2.4: each of the two has its own cure."""
-    platforms.ledger.state["telegram webhook"] = {"url": "https://bots.example.com", "pending_update_count": 0}
+    platforms.ledger.state["telegram webhook"] = {
+        "url": "https://bots.example.com",
+        "pending_update_count": 0,
+    }
     with pytest.raises(WebhookConflict, match="run `sayso channel disconnect tg`"):
         asked(platforms)
     with pytest.raises(ChannelDown):
@@ -290,7 +310,10 @@ def test_new_leader_polls_without_an_offset():
 @pytest.fixture
 def handlers_restored() -> Iterator[None]:
     """Restore the handlers of signals: pollers set those of their process."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    before = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    }
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -309,9 +332,13 @@ def test_poller_that_breaks_ends_its_process():
         asyncio.run(asyncio.wait_for(run_pollers([broken.run()]), 5))
 
 
-def test_unreadable_answer_is_not_logged(platforms: FakePlatforms, caplog: pytest.LogCaptureFixture):
+def test_unreadable_answer_is_not_logged(
+    platforms: FakePlatforms, caplog: pytest.LogCaptureFixture
+):
     """It may hold people's texts."""
-    platforms.fakes["telegram"].answer = lambda _: FakeResponse(200, b'{"result": [{"message": {"text": "my diagnosis')
+    platforms.fakes["telegram"].answer = lambda _: FakeResponse(
+        200, b'{"result": [{"message": {"text": "my diagnosis'
+    )
     with pytest.raises(DeliveryUncertain):
         asked(platforms)
     assert "diagnosis" not in caplog.text
@@ -336,5 +363,7 @@ print("ended")
 def test_second_signal_does_not_kill_a_poller_that_ends(name: str):
     """A supervisor would take it for a crash."""
     code = SIGNALED_TWICE.format(name=name)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr

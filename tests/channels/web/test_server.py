@@ -133,7 +133,9 @@ def test_slow_request_within_the_limit_is_answered(running: Running):
     assert client.recv(12) == b"HTTP/1.1 200"
 
 
-@pytest.mark.parametrize("half", [HALVES[0], b"", b"\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
+@pytest.mark.parametrize(
+    "half", [HALVES[0], b"", b"\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"]
+)
 def test_full_server_closes_the_oldest_connection(monkeypatch: pytest.MonkeyPatch, half: bytes):
     """A whole request is answered, however many other clients hold connections open."""
     monkeypatch.setattr(served, "_connection_limit", lambda: 20)
@@ -142,7 +144,9 @@ def test_full_server_closes_the_oldest_connection(monkeypatch: pytest.MonkeyPatc
         oldest = running.send(half)
         for _ in range(40):
             client = running.send(half)
-            if half.startswith(b"GET"):  # a whole request: an answer that comes later makes its connection a newer one
+            if half.startswith(
+                b"GET"
+            ):  # a whole request: an answer that comes later makes its connection a newer one
                 assert client.recv(12) == b"HTTP/1.1 200"
         assert running.post().startswith(b"HTTP/1.1 200")
         answer_of(oldest)  # ends when the connection does
@@ -151,7 +155,9 @@ def test_full_server_closes_the_oldest_connection(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("said", [b"", b"\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
-def test_silent_connection_is_closed(running: Running, monkeypatch: pytest.MonkeyPatch, said: bytes):
+def test_silent_connection_is_closed(
+    running: Running, monkeypatch: pytest.MonkeyPatch, said: bytes
+):
     """Empty lines are no request. After an answer the next request has the same time."""
     client = running.send(said)
     until(lambda: running.server.active_channels)
@@ -159,7 +165,9 @@ def test_silent_connection_is_closed(running: Running, monkeypatch: pytest.Monke
     answer_of(client)  # ends when the connection does
 
 
-def test_client_that_does_not_read_is_disconnected(running: Running, monkeypatch: pytest.MonkeyPatch):
+def test_client_that_does_not_read_is_disconnected(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+):
     """Its answers block no thread, and its connection ends."""
     monkeypatch.setattr(served, "STALL_SECONDS", 0.0)
     client = socket.socket()
@@ -194,16 +202,32 @@ def test_refused_body_is_not_requested(running: Running):
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", b"400"),
         (b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n", b"400"),
         (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}x\r\n0\r\n\r\n", b"400"),
+        (
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}x\r\n0\r\n\r\n",
+            b"400",
+        ),
         (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n2\r\n{}\r\n0\r\n\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 99\r\ntransfer-encoding:chunked\r\n\r\n0\r\n\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", b"400"),
+        (
+            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+            b"400",
+        ),
+        (
+            b"POST / HTTP/1.1\r\nContent-Length: 99\r\ntransfer-encoding:chunked\r\n\r\n0\r\n\r\n",
+            b"400",
+        ),
+        (
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+            b"400",
+        ),
         (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: \r\n\r\n0\r\n\r\n", b"400"),
         (b"POST / HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nX: ".ljust(32_764, b"a") + b"\r\n\r\n", b"431"),
         (b"POST /hooks/wa HTTP/1.1\r\nHost: x\r\nContent-Length: 1000001\r\n\r\n", b"413"),
-        (b"POST /console/web/files HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (MAX_BYTES + 1), b"413"),
+        (
+            b"POST /console/web/files HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+            % (MAX_BYTES + 1),
+            b"413",
+        ),
     ],
 )
 def test_invalid_bytes_get_a_4xx(running: Running, sent: bytes, status: bytes):
@@ -230,7 +254,9 @@ def test_refused_sender_can_send_its_whole_body_and_read_the_answer(running: Run
         assert b"send at most" in running.post(path, body)
 
 
-def test_refused_sender_that_does_not_hang_up_is_disconnected(running: Running, monkeypatch: pytest.MonkeyPatch):
+def test_refused_sender_that_does_not_hang_up_is_disconnected(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+):
     """Its connection is closed after a while."""
     monkeypatch.setattr(served, "LINGER_SECONDS", 0.1)
     client = running.send(b"POST /hooks/wa HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n\r\n")
@@ -242,7 +268,9 @@ def test_body_on_a_full_disk_gets_503(
     running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """The sender may try again, and the log says why in one line. Small bodies need no disk."""
-    monkeypatch.setattr(tempfile, "tempdir", "/proc/no-such-folder")  # writing there fails, as on a full disk
+    monkeypatch.setattr(
+        tempfile, "tempdir", "/proc/no-such-folder"
+    )  # writing there fails, as on a full disk
     with caplog.at_level(logging.WARNING):
         answer = running.post("/console/web/files", bytes(2_000_000))
         assert answer.startswith(b"HTTP/1.1 503 Service Unavailable")
@@ -252,7 +280,9 @@ def test_body_on_a_full_disk_gets_503(
     assert "cannot be kept" in caplog.records[0].reason
 
 
-def test_total_size_of_incoming_bodies_is_bounded(running: Running, monkeypatch: pytest.MonkeyPatch):
+def test_total_size_of_incoming_bodies_is_bounded(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+):
     """They lie on the disk, which ten large uploads at once must not fill. The oldest one makes room."""
     monkeypatch.setattr(served, "MAX_UNFINISHED_BYTES", 2000)
     oldest, *others = [running.send(UPLOAD + b"a" * 600) for _ in range(3)]
@@ -266,7 +296,9 @@ def test_total_size_of_incoming_bodies_is_bounded(running: Running, monkeypatch:
     until(lambda: running.server.unfinished_bytes == 0)
 
 
-def test_bad_requests_log_one_line_a_minute_for_each_address(running: Running, caplog: pytest.LogCaptureFixture):
+def test_bad_requests_log_one_line_a_minute_for_each_address(
+    running: Running, caplog: pytest.LogCaptureFixture
+):
     """The line is short, without a traceback, and a flood does not fill the log."""
     with caplog.at_level(logging.WARNING):
         for _ in range(20):
@@ -296,7 +328,9 @@ def test_connections_in_the_queue_are_answered_after_the_signal():
     running.server.stop()
     running.thread.start()
     answers = [answer_of(client) for client in waiting]
-    assert [each.startswith(b"HTTP/1.1 200") and b"Connection: close" in each for each in answers] == [True] * 300
+    assert [
+        each.startswith(b"HTTP/1.1 200") and b"Connection: close" in each for each in answers
+    ] == [True] * 300
     running.stop()
 
 
@@ -310,7 +344,9 @@ def test_half_request_is_completed_after_the_signal(running: Running):
 
 
 @pytest.mark.parametrize("first", [b"", GET])
-def test_connection_without_a_request_may_send_one_after_the_signal(monkeypatch: pytest.MonkeyPatch, first: bytes):
+def test_connection_without_a_request_may_send_one_after_the_signal(
+    monkeypatch: pytest.MonkeyPatch, first: bytes
+):
     """Its client has just connected, or uses its connection again, and cannot know that the server ends."""
     monkeypatch.setattr(served, "LAST_REQUEST_SECONDS", 60.0)
     running = Running()

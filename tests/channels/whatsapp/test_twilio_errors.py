@@ -40,7 +40,10 @@ ROWS = [
     (63016, WindowClosed, WindowClosed),
     *[(code, AddressClosed, AddressClosed) for code in (63003, 63024, 21211, 21614, 63015, 63058)],
     *[(code, OptedOut, OptedOut) for code in (21610, 63014, 63033, 63050)],
-    *[(code, ChannelDown, ChannelDown) for code in (63007, 63008, 63001, 63002, 63020, 63051, 20003)],
+    *[
+        (code, ChannelDown, ChannelDown)
+        for code in (63007, 63008, 63001, 63002, 63020, 63051, 20003)
+    ],
     *[(code, Refused, Refused) for code in (63005, 63006, 63013, 63021, 21617, 21620)],
     *[(code, Unreachable, Refused) for code in (63019, 30008, 63009, 63010, 63012)],
     *[(code, Refused, Refused) for code in (63030, 63031, 21654)],
@@ -56,7 +59,11 @@ def test_every_code_has_its_row():
 
 @pytest.mark.parametrize(("code", "first", "second"), ROWS)
 def test_each_code_has_its_reaction(
-    media: MemoryMedia, platforms: FakePlatforms, code: int, first: type[SendError], second: type[SendError]
+    media: MemoryMedia,
+    platforms: FakePlatforms,
+    code: int,
+    first: type[SendError],
+    second: type[SendError],
 ):
     """platforms.md 1.4: each code raises its error, on the first attempt and on the second."""
     channel = whatsapp(media, platforms.twilio_url)
@@ -146,7 +153,9 @@ def test_reply_outlasts_the_daily_limit():
     assert (MAX_ATTEMPTS - 1) * DAY_LIMIT_SECONDS > 24 * 3600
 
 
-@pytest.mark.parametrize(("code", "seconds"), [("63038", DAY_LIMIT_SECONDS), ("63018", 5.0), ("429", 7.0)])
+@pytest.mark.parametrize(
+    ("code", "seconds"), [("63038", DAY_LIMIT_SECONDS), ("63018", 5.0), ("429", 7.0)]
+)
 def test_wait_of_a_429_follows_its_code(
     media: MemoryMedia, platforms: FakePlatforms, code: str, seconds: float
 ):  # fmt: skip
@@ -157,8 +166,12 @@ def test_wait_of_a_429_follows_its_code(
     assert caught.value.retry_after == seconds
 
 
-def test_unreadable_success_is_uncertain(media: MemoryMedia, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch):
+def test_unreadable_success_is_uncertain(
+    media: MemoryMedia, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch
+):
     """platforms.md 1.4: a proxy's page instead of a 201: an unmarked second send could be a double."""
-    monkeypatch.setattr(platforms.fakes["twilio"], "answer", lambda _: FakeResponse(200, b"<html>Welcome</html>"))
+    monkeypatch.setattr(
+        platforms.fakes["twilio"], "answer", lambda _: FakeResponse(200, b"<html>Welcome</html>")
+    )
     with pytest.raises(DeliveryUncertain):
         asyncio.run(whatsapp(media, platforms.twilio_url).send(Delivery("d", CHAT, Reply("x"))))

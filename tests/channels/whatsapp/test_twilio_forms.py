@@ -14,7 +14,10 @@ from sayso.testing.platforms.fake_platforms import TWILIO_ACCOUNT_SID, TWILIO_AU
 
 SID = f"SM{1:032x}"
 FILE = f"https://api.twilio.com/2010-04-01/Accounts/{TWILIO_ACCOUNT_SID}/Messages/{SID}/Media/ME{1:032x}"
-REPLIED = {"OriginalRepliedMessageSid": SID, "OriginalRepliedMessageSender": "whatsapp:+14155238886"}
+REPLIED = {
+    "OriginalRepliedMessageSid": SID,
+    "OriginalRepliedMessageSender": "whatsapp:+14155238886",
+}
 
 
 def read(text: str = "", **fields: str) -> Turn | None:
@@ -32,7 +35,16 @@ def turn(text: str = "", **fields: str) -> Turn:
 
 def file(mime: str, text: str = "", **fields: str) -> Turn:
     """Return the turn of a message with a file."""
-    return turn(text, **{"NumMedia": "1", "MediaUrl0": FILE, "MediaContentType0": mime, "MessageType": "", **fields})
+    return turn(
+        text,
+        **{
+            "NumMedia": "1",
+            "MediaUrl0": FILE,
+            "MediaContentType0": mime,
+            "MessageType": "",
+            **fields,
+        },
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +111,9 @@ def test_reaction_is_no_turn(body: str):
     assert read(body, MessageType="reaction") is None
 
 
-@pytest.mark.parametrize("kind", ["", "text", "image", "unsupported", "order", "interactive", "made up"])
+@pytest.mark.parametrize(
+    "kind", ["", "text", "image", "unsupported", "order", "interactive", "made up"]
+)
 @pytest.mark.parametrize("fields", [{}, {"Forwarded": "true", "ReferralHeadline": "Ad"}])
 def test_message_without_content_is_no_turn(kind: str, fields: dict[str, str]):
     """platforms.md 1.1: a type that Twilio does not document has nothing to answer."""
@@ -157,9 +171,17 @@ def test_file_without_a_message_type_is_read_by_its_mime_type(
 
 def test_advertisement_is_a_note():
     """platforms.md 1.1: the note names the advertisement that the user saw before writing."""
-    fields = {"ReferralHeadline": "Sale", "ReferralBody": "20 %\noff", "ReferralSourceUrl": "https://fb.me/1"}
-    assert turn("hi", **fields).notes == ("came from an advertisement: Sale: 20 % off (https://fb.me/1)",)
-    assert turn("hi", ReferralSourceUrl="https://fb.me/1").notes == ("came from an advertisement: https://fb.me/1",)
+    fields = {
+        "ReferralHeadline": "Sale",
+        "ReferralBody": "20 %\noff",
+        "ReferralSourceUrl": "https://fb.me/1",
+    }
+    assert turn("hi", **fields).notes == (
+        "came from an advertisement: Sale: 20 % off (https://fb.me/1)",
+    )
+    assert turn("hi", ReferralSourceUrl="https://fb.me/1").notes == (
+        "came from an advertisement: https://fb.me/1",
+    )
 
 
 def test_user_id_is_the_external_user_id():
@@ -173,7 +195,11 @@ def test_user_id_is_the_external_user_id():
 def test_person_without_a_number_has_no_aliases():
     """platforms.md 1.1: From and ExternalUserId both hold the id then."""
     found = turn("hi", From="whatsapp:DE.77", ExternalUserId="whatsapp:DE.77")
-    assert (found.user_id, found.conversation.chat, found.aliases) == ("whatsapp:DE.77", "whatsapp:DE.77", ())
+    assert (found.user_id, found.conversation.chat, found.aliases) == (
+        "whatsapp:DE.77",
+        "whatsapp:DE.77",
+        (),
+    )
 
 
 def test_person_without_an_external_id_is_known_by_the_number():
@@ -188,7 +214,9 @@ def test_form_without_a_sender_or_an_id_is_a_bad_hook(field: str):
         read("hi", **{field: ""})
 
 
-@pytest.mark.parametrize("sid", ["", "SM1", "SM" + "0" * 31, "SM" + "0" * 33, "XX" + "0" * 32, "SM" + "g" * 32])
+@pytest.mark.parametrize(
+    "sid", ["", "SM1", "SM" + "0" * 31, "SM" + "0" * 33, "XX" + "0" * 32, "SM" + "g" * 32]
+)
 def test_invalid_message_id_is_a_bad_hook(sid: str):
     """A signature still fits when letters move from a name to its value, and a longer id would be a new turn."""
     body = urlencode({"MessageSid": sid, "From": "whatsapp:+4915100000042", "Body": "yes"}).encode()

@@ -14,7 +14,11 @@ from sayso.channels.base import DeliveryUncertain, Forbidden, RateLimited, Unrea
 from sayso.channels.types import Button, Conversation, Delivery, Reply, Turn
 from sayso.channels.whatsapp.client import SANDBOX
 from sayso.testing.platforms import webhooks as signing
-from sayso.testing.platforms.fake_platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, FakePlatforms
+from sayso.testing.platforms.fake_platforms import (
+    TWILIO_ACCOUNT_SID,
+    TWILIO_AUTH_TOKEN,
+    FakePlatforms,
+)
 from sayso.testing.platforms.twilio import TEMPLATE
 from sayso.testing.stores import MemorySharedCache
 from tests.channels.harness import (
@@ -54,7 +58,11 @@ def test_url_is_part_of_the_signature(media: MemoryMedia):
     fragment.
     """
     signed = whatsapp_hook(form())
-    for url in (WHATSAPP_URL + "&x=1", WHATSAPP_URL.replace("a%20b", "a+b"), "https://evil.example/hooks/whatsapp"):
+    for url in (
+        WHATSAPP_URL + "&x=1",
+        WHATSAPP_URL.replace("a%20b", "a+b"),
+        "https://evil.example/hooks/whatsapp",
+    ):
         with pytest.raises(Forbidden):
             whatsapp(media, None).receive(replace(signed, url=url))
     assert whatsapp(media, None).receive(replace(signed, url=WHATSAPP_URL + "#rc=3")).turns
@@ -81,7 +89,9 @@ def test_shared_key_signs_with_sha256(media: MemoryMedia):
     """platforms.md 1.2: accounts on shared keys name the hash in a header; the key is not the auth token."""
     fields = form()
     words = WHATSAPP_URL + "".join(name + fields[name] for name in sorted(fields))
-    signature = base64.b64encode(hmac.new(b"shared", words.encode(), hashlib.sha256).digest()).decode()
+    signature = base64.b64encode(
+        hmac.new(b"shared", words.encode(), hashlib.sha256).digest()
+    ).decode()
     headers, body = signing.whatsapp_hook(WHATSAPP_URL, TWILIO_AUTH_TOKEN, fields)
     settings = {"x-twilio-webhooks-signature-settings": "key=k1,algorithm=HMAC_SHA256"}
     signed = hook(({**headers, "x-twilio-signature": signature, **settings}, body), WHATSAPP_URL)
@@ -93,7 +103,11 @@ def test_shared_key_signs_with_sha256(media: MemoryMedia):
 def test_document_name_is_not_typed_text(media: MemoryMedia):
     """platforms.md 1.1: Twilio puts a document's file name into the body, and "yes.pdf" confirms nothing."""
     fields = {"MediaUrl0": "https://api.twilio.com/x", "MediaContentType0": "application/pdf"}
-    turn = whatsapp(media, None).receive(whatsapp_hook(form("yes", MessageType="document", **fields))).turns[0]
+    turn = (
+        whatsapp(media, None)
+        .receive(whatsapp_hook(form("yes", MessageType="document", **fields)))
+        .turns[0]
+    )
     assert (turn.text, turn.media[0].filename) == ("", "yes")
 
 
@@ -151,7 +165,9 @@ def test_reply_to_a_hidden_number_goes_to_its_id(media: MemoryMedia, platforms: 
 def test_messaging_service_sends_without_a_number(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 1.3: a message has either From or MessagingServiceSid."""
     service = "MG" + "0" * 32
-    send(whatsapp(media, platforms.twilio_url, from_=None, messaging_service_sid=service), Reply("x"))
+    send(
+        whatsapp(media, platforms.twilio_url, from_=None, messaging_service_sid=service), Reply("x")
+    )
     assert platforms.sent[0]["raw"]["MessagingServiceSid"] == service
     assert "From" not in platforms.sent[0]["raw"]
 
@@ -172,7 +188,9 @@ def test_one_content_serves_every_question(media: MemoryMedia, platforms: FakePl
     assert TWILIO_AUTH_TOKEN not in str(vars(notebook))
 
 
-def test_deleted_content_costs_one_message_its_buttons(media: MemoryMedia, platforms: FakePlatforms):
+def test_deleted_content_costs_one_message_its_buttons(
+    media: MemoryMedia, platforms: FakePlatforms
+):
     """platforms.md 1.4: after a Content was deleted at Twilio, one question is text only and the next has buttons."""
     channel = whatsapp(media, platforms.twilio_url)
     send(channel, Reply("Sure?", YES_NO))
@@ -184,7 +202,10 @@ def test_deleted_content_costs_one_message_its_buttons(media: MemoryMedia, platf
 
 def test_long_labels_are_cut(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 1.3: a button's title has at most 20 characters."""
-    send(whatsapp(media, platforms.twilio_url), Reply("Sure?", (Button("A label that is too long", "d"),)))
+    send(
+        whatsapp(media, platforms.twilio_url),
+        Reply("Sure?", (Button("A label that is too long", "d"),)),
+    )
     assert len(platforms.sent[0]["buttons"][0]["label"]) == 20
 
 
@@ -215,7 +236,12 @@ def test_sandbox_is_limited_to_one_in_three_seconds(media: MemoryMedia, platform
     """platforms.md 1.4: trial accounts share a slow sender; a server that stands in for Twilio has the usual limit."""
     assert whatsapp(media, None, from_=SANDBOX).rate_limit(CHAT).per_second == pytest.approx(1 / 3)
     assert whatsapp(media, platforms.twilio_url, from_=SANDBOX).rate_limit(CHAT).per_second == 80
-    assert whatsapp(media, None, from_=SANDBOX, messaging_service_sid=f"MG{'0' * 32}").rate_limit(CHAT).per_second == 80
+    assert (
+        whatsapp(media, None, from_=SANDBOX, messaging_service_sid=f"MG{'0' * 32}")
+        .rate_limit(CHAT)
+        .per_second
+        == 80
+    )
 
 
 def test_message_at_the_fallback_url_is_a_message(media: MemoryMedia):
@@ -225,21 +251,32 @@ def test_message_at_the_fallback_url_is_a_message(media: MemoryMedia):
     assert (turn.event_id, turn.text) == (SID, "hello")
 
 
-@pytest.mark.parametrize("sender", ["+4915100000042", "rcs:brand", "messenger:1", "WhatsApp:+4915100000042"])
+@pytest.mark.parametrize(
+    "sender", ["+4915100000042", "rcs:brand", "messenger:1", "WhatsApp:+4915100000042"]
+)
 def test_message_from_outside_whatsapp_is_ignored(media: MemoryMedia, sender: str):
     """platforms.md 1.5: a messaging service delivers its SMS here too, and a sender can put any number into an SMS:
     it must not pass for a message of the person who has that number on WhatsApp.
     """
-    received = whatsapp(media, None).receive(whatsapp_hook(form("yes", From=sender, WaId="", ExternalUserId="")))
+    received = whatsapp(media, None).receive(
+        whatsapp_hook(form("yes", From=sender, WaId="", ExternalUserId=""))
+    )
     assert (received.turns, received.ignored) == ((), "not sent by WhatsApp")
 
 
 CALLBACK = "https://b.example/hooks/wa/status"
-STATUS = {"MessageSid": SID, "MessageStatus": "undelivered", "ErrorCode": "63016", "AccountSid": TWILIO_ACCOUNT_SID}
+STATUS = {
+    "MessageSid": SID,
+    "MessageStatus": "undelivered",
+    "ErrorCode": "63016",
+    "AccountSid": TWILIO_ACCOUNT_SID,
+}
 
 
 @pytest.mark.parametrize("public_url", ["https://b.example", "https://b.example/bots"])
-def test_status_callback_names_its_delivery(media: MemoryMedia, platforms: FakePlatforms, public_url: str):
+def test_status_callback_names_its_delivery(
+    media: MemoryMedia, platforms: FakePlatforms, public_url: str
+):
     """platforms.md 1.3: errors of the channel come only by callback, and its URL names the reply."""
     delivery = f"{CHAT.id}#12"
     channel = whatsapp(media, platforms.twilio_url, public_url=public_url)
@@ -257,7 +294,9 @@ def test_delivery_id_of_a_status_callback_is_signed(media: MemoryMedia):
         whatsapp(media, None).receive(replace(signed, url=signed.url[:-1] + "2"))
 
 
-@pytest.mark.parametrize("named", ["", "?delivery=", "?delivery=x.1", f"?delivery={'a' * 20}.0", "?delivery=%00"])
+@pytest.mark.parametrize(
+    "named", ["", "?delivery=", "?delivery=x.1", f"?delivery={'a' * 20}.0", "?delivery=%00"]
+)
 def test_status_callback_without_a_delivery_id_is_a_status(media: MemoryMedia, named: str):
     """The operator may have set another URL in Twilio's console."""
     (update,) = whatsapp(media, None).receive(whatsapp_hook(STATUS, CALLBACK + named)).statuses
@@ -266,9 +305,20 @@ def test_status_callback_without_a_delivery_id_is_a_status(media: MemoryMedia, n
 
 def test_status_of_any_name_is_reported(media: MemoryMedia):
     """platforms.md 1.1: the adapter passes each status on, in any order, also from a form with a charset."""
-    for status in ("queued", "read", "delivered", "sent", "canceled", "partially_delivered", "something new"):
+    for status in (
+        "queued",
+        "read",
+        "delivered",
+        "sent",
+        "canceled",
+        "partially_delivered",
+        "something new",
+    ):
         signed = whatsapp_hook({**STATUS, "MessageStatus": status, "ErrorCode": ""}, CALLBACK)
-        headers = {**signed.headers, "content-type": "application/x-www-form-urlencoded; charset=utf-8"}
+        headers = {
+            **signed.headers,
+            "content-type": "application/x-www-form-urlencoded; charset=utf-8",
+        }
         (update,) = whatsapp(media, None).receive(replace(signed, headers=headers)).statuses
         assert (update.status, update.error_code) == (status, "")
 
@@ -332,7 +382,11 @@ def test_status_of_a_template_names_it(media: MemoryMedia, platforms: FakePlatfo
 
 def test_message_at_the_status_url_is_a_message(media: MemoryMedia):
     """platforms.md 1.1: a status has a MessageStatus, so swapped URLs in the console lose no message."""
-    (turn,) = whatsapp(media, None).receive(replace(whatsapp_hook(form(SmsStatus="received")), path="status")).turns
+    (turn,) = (
+        whatsapp(media, None)
+        .receive(replace(whatsapp_hook(form(SmsStatus="received")), path="status"))
+        .turns
+    )
     assert (turn.event_id, turn.text) == (SID, "hello")
 
 
@@ -367,7 +421,11 @@ def test_typing_is_shown(media: MemoryMedia, platforms: FakePlatforms):
     turn = Turn(SID, CHAT, "u", text="x", message_id=SID)
     asyncio.run(whatsapp(media, platforms.twilio_url).show_typing(turn))
     assert platforms.calls == [
-        {"platform": "twilio", "method": "typing", "params": {"channel": "whatsapp", "messageId": SID}}
+        {
+            "platform": "twilio",
+            "method": "typing",
+            "params": {"channel": "whatsapp", "messageId": SID},
+        }
     ]
 
 
@@ -379,7 +437,9 @@ def test_call_without_an_answer_times_out(
     platforms.script("twilio", "slow", seconds=0.2)
     with pytest.raises(DeliveryUncertain):
         send(whatsapp(media, platforms.twilio_url), Reply("x"))
-    assert until(lambda: platforms.sent)[0]["text"] == "x"  # the message may arrive late, after the timeout
+    assert (
+        until(lambda: platforms.sent)[0]["text"] == "x"
+    )  # the message may arrive late, after the timeout
 
 
 @pytest.mark.parametrize("field", ["account_sid", "auth_token", "from"])

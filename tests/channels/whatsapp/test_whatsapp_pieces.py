@@ -60,13 +60,20 @@ def test_four_to_ten_choices_are_a_list(media: MemoryMedia, platforms: FakePlatf
     send(media, platforms, Reply("Which?", choices(count)))
     (sent,) = platforms.sent
     assert sent["text"] == "Which?"
-    assert sent["buttons"] == [{"label": button.label, "data": button.data} for button in choices(count)]
+    assert sent["buttons"] == [
+        {"label": button.label, "data": button.data} for button in choices(count)
+    ]
 
 
 def test_one_content_serves_every_list_of_its_length(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 1.3: a Content is permanent, so titles, descriptions and ids are variables."""
     notebook = MemorySharedCache()
-    for label in ("Choice {}", "Other {}", "{} is more than 24 letters long", "{} has more than 24 as well"):
+    for label in (
+        "Choice {}",
+        "Other {}",
+        "{} is more than 24 letters long",
+        "{} has more than 24 as well",
+    ):
         send(media, platforms, Reply("Which?", choices(4, label)), cache=notebook)
     assert [call["method"] for call in platforms.calls] == ["content", "content"]
     assert len(platforms.sent) == 4
@@ -186,7 +193,9 @@ def test_text_that_fits_one_message_is_one(size: int):
 def test_marks_in_a_name_format_nothing(media: MemoryMedia, platforms: FakePlatforms):
     """WhatsApp would take the underscores for italics and hide them."""
     send(media, platforms, Reply(media=replace(CSV, filename="_sales_ *final*.csv")))
-    assert platforms.sent[0]["text"].startswith("_\u200bsales_ *\u200bfinal*.csv (1.43 MB)\nhttp://")
+    assert platforms.sent[0]["text"].startswith(
+        "_\u200bsales_ *\u200bfinal*.csv (1.43 MB)\nhttp://"
+    )
 
 
 def test_small_file_without_a_name_is_a_link_too(media: MemoryMedia, platforms: FakePlatforms):
@@ -195,7 +204,9 @@ def test_small_file_without_a_name_is_a_link_too(media: MemoryMedia, platforms: 
     assert platforms.sent[0]["text"].startswith("file (10 B)\nhttp://")
 
 
-@pytest.mark.parametrize("file", [replace(IMAGE, size=PICTURE_BYTES + 1), replace(IMAGE, mime_type="image/gif")])
+@pytest.mark.parametrize(
+    "file", [replace(IMAGE, size=PICTURE_BYTES + 1), replace(IMAGE, mime_type="image/gif")]
+)
 def test_picture_that_whatsapp_cannot_show_is_a_link_below_the_text(file: Media):
     """One message has both, as for any file that is sent as a link."""
     assert pieces_of(Reply("See", media=file), LINKS) == (Reply("See", media=file),)
@@ -217,7 +228,9 @@ def test_emoji_count_as_two_characters(media: MemoryMedia, platforms: FakePlatfo
 ALIKE = (Button("Delete the file alpha.txt", "1"), Button("Delete the file alpine.txt", "2"))
 
 
-def test_labels_with_the_same_first_20_characters_are_a_list(media: MemoryMedia, platforms: FakePlatforms):
+def test_labels_with_the_same_first_20_characters_are_a_list(
+    media: MemoryMedia, platforms: FakePlatforms
+):
     """platforms.md 1.3: a button title has 20 characters; two equal titles would be refused or confused."""
     send(media, platforms, Reply("Which?", ALIKE))
     (sent,) = platforms.sent
@@ -225,7 +238,9 @@ def test_labels_with_the_same_first_20_characters_are_a_list(media: MemoryMedia,
     assert len({button["label"] for button in sent["buttons"]}) == 2
 
 
-def test_labels_with_the_same_first_24_characters_are_numbered(media: MemoryMedia, platforms: FakePlatforms):
+def test_labels_with_the_same_first_24_characters_are_numbered(
+    media: MemoryMedia, platforms: FakePlatforms
+):
     """platforms.md 1.3: two or three choices are also all named in the text."""
     labels = ["The same 24 letters at the start, a", "The same 24 letters at the start, b"]
     send(media, platforms, Reply("Which?", tuple(Button(label, label[-1]) for label in labels)))
@@ -233,13 +248,19 @@ def test_labels_with_the_same_first_24_characters_are_numbered(media: MemoryMedi
     assert platforms.calls == []
 
 
-def test_refused_choices_are_numbered_and_a_question_is_not(media: MemoryMedia, platforms: FakePlatforms):
+def test_refused_choices_are_numbered_and_a_question_is_not(
+    media: MemoryMedia, platforms: FakePlatforms
+):
     """platforms.md 1.4, pains.md 1: a question already says what to type; other choices are on their buttons alone."""
     yes_no = (Button("Yes", "y", "primary"), Button("No", "n", "danger"))
     for buttons in (choices(2), yes_no, (Button("Undo", "u"),)):
         platforms.script("twilio", "63013")
         send(media, platforms, Reply("Which?", buttons))
-    assert [entry["text"] for entry in platforms.sent] == ["Which?\n\n1. Choice 1\n2. Choice 2", "Which?", "Which?"]
+    assert [entry["text"] for entry in platforms.sent] == [
+        "Which?\n\n1. Choice 1\n2. Choice 2",
+        "Which?",
+        "Which?",
+    ]
 
 
 def test_refused_values_make_no_further_content(media: MemoryMedia, platforms: FakePlatforms):
@@ -251,8 +272,12 @@ def test_refused_values_make_no_further_content(media: MemoryMedia, platforms: F
     assert [call["method"] for call in platforms.calls] == ["content"]
 
 
-LONG = st.builds(lambda unit, count: (unit * count)[:100_000], MARKDOWN | WORDS, st.integers(1, 5000)).filter(str.strip)
-BUTTONS = st.sampled_from([(), choices(2), choices(4), choices(10, "*_`{}`_* and more than 24"), choices(11)])
+LONG = st.builds(
+    lambda unit, count: (unit * count)[:100_000], MARKDOWN | WORDS, st.integers(1, 5000)
+).filter(str.strip)
+BUTTONS = st.sampled_from(
+    [(), choices(2), choices(4), choices(10, "*_`{}`_* and more than 24"), choices(11)]
+)
 
 
 @pytest.mark.slow
@@ -261,7 +286,9 @@ BUTTONS = st.sampled_from([(), choices(2), choices(4), choices(10, "*_`{}`_* and
 @example(("**bold `x`* [a](https://x.y/_z_) 👍🏽\n\n- ~~" * 3000)[:100_000], choices(2))
 @example("```py\n" + "x = [1]\n" * 12_000, choices(10))
 @example("*" * 100_000, ())
-@example("**<!--~~~py\n1. [a](https://x.y/_z_)<https://](https://x.y [[a](https://x.y/_z_)# " * 30, ())
+@example(
+    "**<!--~~~py\n1. [a](https://x.y/_z_)<https://](https://x.y [[a](https://x.y/_z_)# " * 30, ()
+)
 def test_any_text_arrives_whole_and_within_the_limits(md: str, buttons: tuple[Button, ...]):
     """platforms.md 1.3: a piece has 1,600 characters, or 1,024 beside buttons, also once these are refused.
 
@@ -279,7 +306,9 @@ def test_any_text_arrives_whole_and_within_the_limits(md: str, buttons: tuple[Bu
 
 @settings(max_examples=20, deadline=None)
 @given(
-    st.lists(st.sampled_from(["word", "Wort,", "слово", "👍🏽", "字", "x" * 300]), min_size=1, max_size=8),
+    st.lists(
+        st.sampled_from(["word", "Wort,", "слово", "👍🏽", "字", "x" * 300]), min_size=1, max_size=8
+    ),
     st.integers(1, 9000),
 )
 def test_joined_pieces_are_the_plain_text(words: list[str], count: int):
@@ -287,4 +316,6 @@ def test_joined_pieces_are_the_plain_text(words: list[str], count: int):
     md = " ".join(words * count)[:100_000].strip()
     pieces = pieces_of(Reply(md), LINKS)
     assert "".join(piece.text for piece in pieces) == md
-    assert "".join("".join(whatsapp_text(piece.text) for piece in pieces).split()) == "".join(plain(md).split())
+    assert "".join("".join(whatsapp_text(piece.text) for piece in pieces).split()) == "".join(
+        plain(md).split()
+    )

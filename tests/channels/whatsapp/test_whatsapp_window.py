@@ -44,14 +44,22 @@ def closed(platforms: FakePlatforms) -> Iterator[None]:
     platforms.fakes["twilio"].closed.clear()
 
 
-def send(media: MemoryMedia, platforms: FakePlatforms, reply: Reply, silence: float = DAY, **settings: Any) -> Receipt:
+def send(
+    media: MemoryMedia,
+    platforms: FakePlatforms,
+    reply: Reply,
+    silence: float = DAY,
+    **settings: Any,
+) -> Receipt:
     """Send one piece after this many seconds without a message from the user."""
     channel = whatsapp(media, platforms.twilio_url, **settings)
     return asyncio.run(channel.send(Delivery(f"{CHAT.id}#1", CHAT, reply, silence=silence)))
 
 
 @pytest.mark.parametrize("silence", [DAY, DAY - 30, DAY + 1, float("inf")])
-@pytest.mark.parametrize("reply", [Reply("x"), QUESTION, Reply(media=PDF), Reply("x", media=IMAGE)], ids=repr)
+@pytest.mark.parametrize(
+    "reply", [Reply("x"), QUESTION, Reply(media=PDF), Reply("x", media=IMAGE)], ids=repr
+)
 def test_free_text_is_not_sent_after_the_window(
     media: MemoryMedia, platforms: FakePlatforms, reply: Reply, silence: float
 ):
@@ -62,7 +70,9 @@ def test_free_text_is_not_sent_after_the_window(
 
 
 @pytest.mark.parametrize("silence", [-1.0, 0.0, DAY - 61])
-def test_open_window_or_unknown_silence_sends_free_text(media: MemoryMedia, platforms: FakePlatforms, silence: float):
+def test_open_window_or_unknown_silence_sends_free_text(
+    media: MemoryMedia, platforms: FakePlatforms, silence: float
+):
     """A template costs money and says less, so it is for a closed window only."""
     platforms.fakes["twilio"].closed.clear()
     send(media, platforms, QUESTION, silence, **BOTH)
@@ -77,15 +87,21 @@ def test_text_goes_out_as_the_template(media: MemoryMedia, platforms: FakePlatfo
     assert json.loads(raw["ContentVariables"]) == {"1": "*Done* • a • b c d"}
 
 
-def test_message_within_the_window_is_a_service_message(media: MemoryMedia, platforms: FakePlatforms):
+def test_message_within_the_window_is_a_service_message(
+    media: MemoryMedia, platforms: FakePlatforms
+):
     """Meta charges for it since October 2026, with buttons or without."""
     platforms.fakes["twilio"].closed.clear()
     for reply in (Reply("Done"), QUESTION, Reply("See", media=IMAGE)):
         assert send(media, platforms, reply, 0.0).price_class == "service"
 
 
-@pytest.mark.parametrize("templates", [{TEMPLATE: ("news", "approved")}, {}], ids=["approved", "unknown to Twilio"])
-def test_template_is_charged_by_its_category(media: MemoryMedia, platforms: FakePlatforms, monkeypatch, templates):
+@pytest.mark.parametrize(
+    "templates", [{TEMPLATE: ("news", "approved")}, {}], ids=["approved", "unknown to Twilio"]
+)
+def test_template_is_charged_by_its_category(
+    media: MemoryMedia, platforms: FakePlatforms, monkeypatch, templates
+):
     """Twilio is asked once for many messages. The message goes out whatever the answer is."""
     setup = platforms.fakes["twilio"].setup
     asked = []
@@ -136,14 +152,20 @@ def test_other_buttons_are_never_labelled_confirm_and_cancel(
     assert (platforms.sent[0]["raw"]["ContentSid"], platforms.sent[0]["buttons"]) == (TEMPLATE, [])
 
 
-def test_question_without_its_template_goes_out_as_text(media: MemoryMedia, platforms: FakePlatforms):
+def test_question_without_its_template_goes_out_as_text(
+    media: MemoryMedia, platforms: FakePlatforms
+):
     """The text says what to type, and a typed answer opens the window."""
     send(media, platforms, QUESTION, template=TEMPLATE)
     assert platforms.sent[0]["raw"]["ContentSid"] == TEMPLATE
 
 
-@pytest.mark.parametrize("reply", [Reply("x" * 1025), Reply("x" * 1025, QUESTION.buttons), Reply(media=IMAGE)])
-def test_reply_that_fits_no_template_waits(media: MemoryMedia, platforms: FakePlatforms, reply: Reply):
+@pytest.mark.parametrize(
+    "reply", [Reply("x" * 1025), Reply("x" * 1025, QUESTION.buttons), Reply(media=IMAGE)]
+)
+def test_reply_that_fits_no_template_waits(
+    media: MemoryMedia, platforms: FakePlatforms, reply: Reply
+):
     """The reply is not cut; it arrives whole once the user writes."""
     with pytest.raises(WindowClosed):
         send(media, platforms, reply, **BOTH)
@@ -212,7 +234,9 @@ def test_fake_accepts_free_text_and_reports_the_failure_later(
     63016 comes by status callback, as a failed status.
     """
     received = reported(media, platforms, silence=-1.0)
-    assert [(status.status, status.error_code) for status in received.statuses] == [("failed", "63016")]
+    assert [(status.status, status.error_code) for status in received.statuses] == [
+        ("failed", "63016")
+    ]
     assert (platforms.sent, received.addresses, received.alerts) == ([], (), ())
 
 

@@ -50,7 +50,10 @@ def our_web(mailbox: services.FakeMailbox, public_url: str = PUBLIC_URL, **secre
 
     def answer(request: httpx.Request) -> httpx.Response:
         heard = client.open(
-            request.url.path, method=request.method, data=request.content, headers=list(request.headers.items())
+            request.url.path,
+            method=request.method,
+            data=request.content,
+            headers=list(request.headers.items()),
         )
         return httpx.Response(heard.status_code, content=heard.data, headers=dict(heard.headers))
 
@@ -83,7 +86,9 @@ class Clinic:
 
         async def found() -> list[CheckResult]:
             async with httpx.AsyncClient(transport=httpx.MockTransport(self.web)) as web:
-                doctor = Doctor(load_settings(self.config), self.folder, web=web, own=own, running=self.running)
+                doctor = Doctor(
+                    load_settings(self.config), self.folder, web=web, own=own, running=self.running
+                )
                 return [finding async for finding in doctor.results()]
 
         return asyncio.run(found())
@@ -96,7 +101,9 @@ class Clinic:
 
 
 @pytest.fixture
-def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_client: Redis, redis_url: str) -> Iterator[Clinic]:
+def clinic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_client: Redis, redis_url: str
+) -> Iterator[Clinic]:
     """Return a bot with Redis, a worker, the web and all three platforms."""
     for name, value in {**ENVIRON, "REDIS_URL": redis_url}.items():
         monkeypatch.setenv(name, value)
@@ -119,7 +126,9 @@ def test_foreign_server_at_the_public_url_gets_no_secret(clinic: Clinic):
     assert {"healthz", "wa signature", "tg signature", "sl signature"} == wrong.keys()
     assert "a forged webhook was answered with 200" in wrong["tg signature"]
     posted = [request for request in seen if request.method == "POST"]
-    assert [request.headers.get("x-telegram-bot-api-secret-token") for request in posted].count(FORGED) == 1
+    assert [request.headers.get("x-telegram-bot-api-secret-token") for request in posted].count(
+        FORGED
+    ) == 1
     assert not [request for request in posted if fakes.TELEGRAM_SECRET in str(request.headers)]
 
 
@@ -127,7 +136,11 @@ def test_doctor_changes_nothing(clinic: Clinic):
     """There is no turn, no message and no change of a webhook."""
     before = dict(clinic.platforms.ledger.state)
     clinic.results()
-    assert (clinic.mailbox.turns, clinic.platforms.sent, clinic.platforms.ledger.state) == ([], [], before)
+    assert (clinic.mailbox.turns, clinic.platforms.sent, clinic.platforms.ledger.state) == (
+        [],
+        [],
+        before,
+    )
 
 
 def test_name_of_another_bot_is_found(clinic: Clinic):
@@ -139,7 +152,9 @@ def test_name_of_another_bot_is_found(clinic: Clinic):
 def test_no_secret_is_shown(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
     """This holds for a healthy bot and for a broken one."""
     fine = " ".join(map(str, clinic.results()))
-    clinic.web = our_web(clinic.mailbox, auth_token="other", secret_token="other", signing_secret="other")
+    clinic.web = our_web(
+        clinic.mailbox, auth_token="other", secret_token="other", signing_secret="other"
+    )
     monkeypatch.setenv("REDIS_URL", f"redis://:s3cr3t@127.0.0.1:{free_port()}")
     words = fine + " ".join(map(str, clinic.results()))
     assert not [secret for secret in (*ENVIRON.values(), "s3cr3t") if secret in words]
@@ -171,7 +186,10 @@ def test_busy_sender_is_checked_in_part(clinic: Clinic, monkeypatch: pytest.Monk
     monkeypatch.setattr("sayso.config.checks.doctor.MISSED_MOST", 2)
     for n in range(4):
         clinic.platforms.arrive("twilio", "whatsapp:+4915100000042", "hello", ago=600 + n)
-    assert "2 of the 2 newest messages of the last hour never reached us" in clinic.wrong()["wa messages"]
+    assert (
+        "2 of the 2 newest messages of the last hour never reached us"
+        in clinic.wrong()["wa messages"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,7 +232,10 @@ def test_clock_a_little_off_is_a_warning(clinic: Clinic):
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (httpx.Response(301, headers={"Location": "https://www.example.com"}), "lose a webhook on a redirect"),
+        (
+            httpx.Response(301, headers={"Location": "https://www.example.com"}),
+            "lose a webhook on a redirect",
+        ),
         (httpx.Response(404), "have the proxy pass /hooks/"),
         (httpx.Response(502), "see the web's log, and the proxy's"),
         (httpx.Response(401), "may ask for a password"),
@@ -239,17 +260,25 @@ def test_unreachable_web_is_found(clinic: Clinic):
 def test_data_folder_that_is_a_file_is_found(clinic: Clinic):
     """The line has its path. There is no traceback."""
     clinic.folder = clinic.config
-    assert re.search(rf"'{clinic.config}.*' cannot be used \(Not a directory\)", clinic.wrong()["disk"])
+    assert re.search(
+        rf"'{clinic.config}.*' cannot be used \(Not a directory\)", clinic.wrong()["disk"]
+    )
 
 
 @pytest.mark.parametrize("folder", ["media", "media/arriving", "redis"])
 def test_folder_that_this_user_may_not_use_is_found(tmp_path: Path, folder: str):
     """It is a line with the folder and a cure, and no traceback; the other checks go on."""
-    (tmp_path / "bot.yaml").write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    (tmp_path / "bot.yaml").write_text(
+        "agent: {model: offline}\nchannels: {web: {platform: console}}\n"
+    )
     (tmp_path / "data" / folder).mkdir(parents=True)
     (tmp_path / "data" / folder).chmod(0o000)
     # Root may use every folder unless it gives up that right.
-    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"] if not os.geteuid() else []
+    drop = (
+        ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+        if not os.geteuid()
+        else []
+    )
     done = subprocess.run(
         [*drop, sys.executable, "-m", "sayso", "doctor", "--config", "bot.yaml", "--data", "data", "--json"],
         cwd=tmp_path, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False,
@@ -266,7 +295,9 @@ def test_public_url_of_this_machine_is_found(clinic: Clinic):
     clinic.web = our_web(clinic.mailbox, public_url=url)
     clinic.config = written(clinic.folder, clinic.platforms, public_url=url)
     assert clinic.wrong().keys() == {"wa webhook", "tg webhook"}
-    clinic.config.write_text(clinic.config.read_text().replace(f", api_url: {clinic.platforms.slack_url}", ""))
+    clinic.config.write_text(
+        clinic.config.read_text().replace(f", api_url: {clinic.platforms.slack_url}", "")
+    )
     assert "sl would never reach it" in clinic.wrong()["public_url"]
 
 
@@ -278,7 +309,9 @@ def test_polling_bot_needs_no_url_and_a_poller(clinic: Clinic, redis_client: Red
     asyncio.run(open_setup("tg", telegram, PUBLIC_URL).delete_webhook())
     LeaderLock(redis_client, poll_lock(telegram), prefix=PREFIX).take()
     assert clinic.wrong() == {}
-    assert "tg signature" not in {f"{finding.channel} {finding.check}" for finding in clinic.results()}
+    assert "tg signature" not in {
+        f"{finding.channel} {finding.check}" for finding in clinic.results()
+    }
 
 
 def test_bot_without_a_worker_is_found(clinic: Clinic):
@@ -326,7 +359,9 @@ def test_silent_channel_is_a_warning(clinic: Clinic, redis_client: Redis, left: 
         ("workers: {join_bursts: false}", "without workers.join_bursts"),
     ],
 )
-def test_setting_that_adds_messages_to_a_channel_that_charges_is_a_warning(clinic: Clinic, added: str, named: str):
+def test_setting_that_adds_messages_to_a_channel_that_charges_is_a_warning(
+    clinic: Clinic, added: str, named: str
+):
     """Each message of WhatsApp is paid for; on Telegram and Slack the same settings cost nothing."""
     assert clinic.wrong() == {}
     document = yaml.safe_load(clinic.config.read_text())
@@ -345,7 +380,11 @@ def test_setting_that_adds_messages_to_a_channel_that_charges_is_a_warning(clini
 def test_paid_messages_of_today_and_yesterday_are_shown(clinic: Clinic, redis_client: Redis):
     """Each shard has its own count. Telegram and Slack take no money, so nothing is said of them."""
     today = int(redis_client.time()[0] // 86_400)
-    for shard, day, kind, number in ((3, today, "service", 2), (9, today, "service", 3), (9, today - 1, "utility", 1)):
+    for shard, day, kind, number in (
+        (3, today, "service", 2),
+        (9, today, "service", 3),
+        (9, today - 1, "utility", 1),
+    ):
         redis_client.hset(f"{PREFIX}{{{shard}}}:paid:{day}", f"wa {kind}", number)
     (shown,) = [finding for finding in clinic.results() if finding.check == "paid"]
     says = "paid messages today: 5 (5 service); yesterday: 1 (1 utility) (UTC)"
@@ -369,7 +408,9 @@ def test_alert_of_a_channel_is_shown(clinic: Clinic, redis_client: Redis):
     assert "the token was revoked" in clinic.wrong()["tg alert"]
 
 
-def test_another_bot_at_the_public_url_gets_no_webhook(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
+def test_another_bot_at_the_public_url_gets_no_webhook(
+    clinic: Clinic, monkeypatch: pytest.MonkeyPatch
+):
     """The doctor sends no test webhook to it: the answer of another bot would prove nothing."""
     monkeypatch.setenv("SAYSO_SECRET_KEYS", "k" * 32)
     seen: list[str] = []
@@ -515,7 +556,10 @@ def test_model_is_called_only_on_request(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_model_that_is_away_is_found_behind_a_fallback_that_answers(tmp_path: Path):
     """Each is asked by itself: people have answers, and the operator still learns which model gives none."""
-    with ModelRecorder(side_answer={"status": 500, "message": "down"}) as away, ModelRecorder() as other:
+    with (
+        ModelRecorder(side_answer={"status": 500, "message": "down"}) as away,
+        ModelRecorder() as other,
+    ):
         file = tmp_path / "sayso.yaml"
         file.write_text(
             f"agent:\n  model: openai:first\n  base_url: {away.url('openai')}\n"

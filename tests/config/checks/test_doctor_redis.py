@@ -43,7 +43,9 @@ def own(tmp_path: Path) -> Iterator[EmbeddedRedis]:
     server.stop()
 
 
-def test_replica_is_named_with_its_primary(own: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_replica_is_named_with_its_primary(
+    own: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """It answers reads and refuses writes."""
     connect(own.url).replicaof("10.1.2.3", 6379)
     said = redis_findings(tmp_path, own.url, monkeypatch)
@@ -51,7 +53,9 @@ def test_replica_is_named_with_its_primary(own: EmbeddedRedis, tmp_path: Path, m
     assert "10.1.2.3:6379" in said
 
 
-def test_full_server_and_suspended_queue_are_named(own: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_full_server_and_suspended_queue_are_named(
+    own: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Both answer reads."""
     client = connect(own.url)
     suspend(client)
@@ -85,8 +89,24 @@ def is_listening(port: int) -> bool:
 @contextmanager
 def tls_port(folder: Path) -> Iterator[int]:
     """Return a port that speaks TLS with a self-signed certificate."""
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"), "-subj", "/CN=localhost"]
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    ]
+    files = [
+        "-keyout",
+        str(folder / "key.pem"),
+        "-out",
+        str(folder / "cert.pem"),
+        "-subj",
+        "/CN=localhost",
+    ]
     subprocess.run([*made, *files], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
@@ -109,7 +129,9 @@ def tls_port(folder: Path) -> Iterator[int]:
         thread.join(10)
 
 
-@pytest.mark.skipif(not shutil.which("openssl"), reason="SKIPPED: no openssl to make a certificate with")
+@pytest.mark.skipif(
+    not shutil.which("openssl"), reason="SKIPPED: no openssl to make a certificate with"
+)
 def test_certificate_that_fails_its_check_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It is not reported as an unreachable Redis."""
     with tls_port(tmp_path) as port:
@@ -159,7 +181,9 @@ def test_primary_with_too_few_replicas_is_named(tmp_path: Path, monkeypatch: pyt
             "start them or lower the number"
         ]
         node.client().config_set("min-replicas-to-write", "1")
-        assert "takes no writes now: NOREPLICAS Not enough good replicas" in redis_findings(tmp_path, url, monkeypatch)
+        assert "takes no writes now: NOREPLICAS Not enough good replicas" in redis_findings(
+            tmp_path, url, monkeypatch
+        )
     finally:
         node.stop()
 
@@ -176,9 +200,13 @@ def test_different_clocks_of_a_cluster_are_named():
     assert clock_result({}).state == "ok"
 
 
-def test_clocks_of_all_nodes_of_a_cluster_are_read(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_clocks_of_all_nodes_of_a_cluster_are_read(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Here all nodes are on one machine, so their clocks agree."""
     monkeypatch.setenv("QUEUE_URL", "redis://127.0.0.1:1/0")
-    assert "this machine and Redis agree within 2 s" in redis_findings(tmp_path, cluster.url, monkeypatch)
+    assert "this machine and Redis agree within 2 s" in redis_findings(
+        tmp_path, cluster.url, monkeypatch
+    )
     with connect(cluster.url) as client:
         assert len(nodes_of(client)) == len(cluster.nodes)

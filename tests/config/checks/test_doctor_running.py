@@ -31,12 +31,27 @@ class Bot:
     @contextmanager
     def web(self, port: int) -> Iterator[subprocess.Popen[bytes]]:
         """Run its web."""
-        command = [sys.executable, "-m", "sayso", "web", "-c", str(self.config), "--data", str(self.data)]
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("SAYSO_")}
+        command = [
+            sys.executable,
+            "-m",
+            "sayso",
+            "web",
+            "-c",
+            str(self.config),
+            "--data",
+            str(self.data),
+        ]
+        environ = {
+            name: value for name, value in os.environ.items() if not name.startswith("SAYSO_")
+        }
         environ |= {"PYTHONPATH": str(Path.cwd()), "REDIS_URL": self.redis_url}
-        process = subprocess.Popen([*command, "--port", str(port)], env=environ, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [*command, "--port", str(port)], env=environ, stderr=subprocess.DEVNULL
+        )
         try:
-            until(lambda: bot_at(port) and (self.data / "bots" / self.config.stem / WEB_FILE).exists())
+            until(
+                lambda: bot_at(port) and (self.data / "bots" / self.config.stem / WEB_FILE).exists()
+            )
             yield process
         finally:
             process.kill()
@@ -48,7 +63,11 @@ class Bot:
         environ = {"SAYSO_CONFIG": "", "REDIS_URL": self.redis_url, **environ}
         _, output, errors = sayso("doctor", "--json", "--data", str(self.data), *given, **environ)
         assert output, errors
-        return {each["check"]: each for each in json.loads(output) if each["check"] in ("healthz", "web")}
+        return {
+            each["check"]: each
+            for each in json.loads(output)
+            if each["check"] in ("healthz", "web")
+        }
 
 
 def bot_at(port: int) -> str:
@@ -66,7 +85,9 @@ def bots(tmp_path: Path, redis_url: str) -> tuple[Bot, Bot]:
     return Bot(tmp_path, "shop", redis_url), Bot(tmp_path, "desk", redis_url)
 
 
-def test_bot_of_the_folder_is_found_and_no_other(bots: tuple[Bot, Bot], tmp_path: Path, redis_client: object):
+def test_bot_of_the_folder_is_found_and_no_other(
+    bots: tuple[Bot, Bot], tmp_path: Path, redis_client: object
+):
     """Its port and public URL are read from the note in the folder. A public URL that leads to another bot is a
     finding.
     """
@@ -75,7 +96,10 @@ def test_bot_of_the_folder_is_found_and_no_other(bots: tuple[Bot, Bot], tmp_path
     with shop.web(ports[0]) as ours, desk.web(ports[1]):
         assert bot_at(ports[0]) != bot_at(ports[1])
         found = shop.findings()
-        assert (found["healthz"]["state"], f":{ports[0]} answers" in found["healthz"]["says"]) == ("ok", True)
+        assert (found["healthz"]["state"], f":{ports[0]} answers" in found["healthz"]["says"]) == (
+            "ok",
+            True,
+        )
         wrong = shop.findings(SAYSO_PUBLIC_URL=f"http://127.0.0.1:{ports[1]}")
         assert (wrong["web"]["state"], wrong["healthz"]["id"]) == ("ok", "web-other-bot")
         ours.kill()
@@ -89,7 +113,10 @@ def test_bot_of_the_folder_is_found_and_no_other(bots: tuple[Bot, Bot], tmp_path
 def test_note_of_a_dead_process_is_ignored(bots: tuple[Bot, Bot]):
     """Even if another process got its process id since."""
     shop, _ = bots
-    folder, running = shop.data / "bots" / "shop", Running(shop.config, "http://127.0.0.1:1", os.getpid())
+    folder, running = (
+        shop.data / "bots" / "shop",
+        Running(shop.config, "http://127.0.0.1:1", os.getpid()),
+    )
     leave_note(folder, running, WEB_FILE)
     assert [bot.pid for bot in running_bots(shop.data)] == [os.getpid()]
     note = json.loads((folder / WEB_FILE).read_text())
@@ -112,5 +139,8 @@ def test_web_that_ends_removes_its_note(bots: tuple[Bot, Bot], redis_client: obj
 def test_port_on_which_the_bot_does_not_answer_is_named(bots: tuple[Bot, Bot]):
     """The process of the note lives, and nothing listens on its port any more."""
     shop, _ = bots
-    leave_note(shop.data / "bots" / "shop", Running(shop.config, f"http://127.0.0.1:{free_port()}", os.getpid()))
+    leave_note(
+        shop.data / "bots" / "shop",
+        Running(shop.config, f"http://127.0.0.1:{free_port()}", os.getpid()),
+    )
     assert shop.findings()["healthz"]["id"] == "web-away"

@@ -33,7 +33,10 @@ def data(tmp_path, monkeypatch):
     ledger = AuditLedger(folder / FILE, SIGNER)
     for shard in (3, 17, 40):
         log = busy_log(shard=shard)
-        bodies = [AuditBody.of(f"action-{number}", *sealed(f"action-{number}"), "", at=AT) for number in range(12)]
+        bodies = [
+            AuditBody.of(f"action-{number}", *sealed(f"action-{number}"), "", at=AT)
+            for number in range(12)
+        ]
         ledger.store(log.waiting, bodies)
     return folder
 
@@ -58,7 +61,10 @@ def spoil(data, statement: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "fault"),
     [
-        ("UPDATE entries SET text = replace(text, 'done', 'failed') WHERE shard = 17", "shard 17, entry 49: edited"),
+        (
+            "UPDATE entries SET text = replace(text, 'done', 'failed') WHERE shard = 17",
+            "shard 17, entry 49: edited",
+        ),
         ("DELETE FROM entries WHERE shard = 17 AND n = 42", "shard 17, entry 42: removed"),
         ("UPDATE entries SET n = -n WHERE shard = 17 AND n = 42", "shard 17, entry -42: reordered"),
     ],
@@ -68,13 +74,19 @@ def test_first_fault_is_named_and_the_exit_code_is_one(data, statement, fault):
     spoil(data, statement)
     code, output = run("verify", "--data", data)
     assert code == 1
-    assert next(line for line in output.splitlines() if line.startswith("fault: ")) == f"fault: {fault}"
+    assert (
+        next(line for line in output.splitlines() if line.startswith("fault: "))
+        == f"fault: {fault}"
+    )
     assert "the chain is broken" in output
 
 
 def test_whole_log_passes(data):
     """The answer is one line; without Redis it names what was not checked."""
-    assert run("verify", "--data", data, "--offline") == (0, "180 entries, 3 shards, 0 faults: the chain holds\n")
+    assert run("verify", "--data", data, "--offline") == (
+        0,
+        "180 entries, 3 shards, 0 faults: the chain holds\n",
+    )
     code, output = run("verify", "--data", data)
     assert code == 0
     assert output.startswith("note: Redis cannot be reached: entries missing at the end of the log")
@@ -96,8 +108,13 @@ def test_truncated_ledger_is_found_with_redis(tmp_path, monkeypatch, redis_clien
     (tmp_path / "shop.yaml").write_text("channels: {web: {platform: console}}\n")
     monkeypatch.setenv("SAYSO_CONFIG", str(tmp_path / "shop.yaml"))
     StateLog(5, redis_client, prefix="sayso:shop:").live("a")
-    AuditCollector(redis_client, AuditLedger(tmp_path / FILE, SIGNER), prefix="sayso:shop:").collect()
-    assert run("verify", "--data", tmp_path) == (0, "5 entries, 1 shard, 0 faults: the chain holds\n")
+    AuditCollector(
+        redis_client, AuditLedger(tmp_path / FILE, SIGNER), prefix="sayso:shop:"
+    ).collect()
+    assert run("verify", "--data", tmp_path) == (
+        0,
+        "5 entries, 1 shard, 0 faults: the chain holds\n",
+    )
     spoil(tmp_path, "DELETE FROM entries WHERE n > 3")
     code, output = run("verify", "--data", tmp_path)
     assert (code, output.splitlines()[0]) == (1, "fault: shard 5, entry 4: removed (Redis is at 5)")
@@ -116,7 +133,10 @@ def test_missing_old_entries_are_a_note_or_a_fault(data):
     """The operator chooses by `--whole`."""
     spoil(data, "DELETE FROM entries WHERE shard = 17 AND n < 11")
     code, output = run("verify", "--data", data, "--offline")
-    assert (code, output.splitlines()[0]) == (0, "note: shard 17 begins with entry 11: older ones are not here")
+    assert (code, output.splitlines()[0]) == (
+        0,
+        "note: shard 17 begins with entry 11: older ones are not here",
+    )
     code, output = run("verify", "--data", data, "--offline", "--whole")
     assert (code, output.splitlines()[0]) == (1, "fault: shard 17, entry 1: removed (up to 10)")
 
@@ -163,7 +183,9 @@ def test_show_has_the_outcome_without_control_characters(tmp_path, monkeypatch):
     log = StateLog()
     log.live("a")
     told = "Deleted.\n\x1b[2Jgone \u202e" + "x" * 100
-    AuditLedger(tmp_path / FILE, SIGNER).store(log.waiting, [AuditBody.of("a", *sealed("a"), told, at=AT)])
+    AuditLedger(tmp_path / FILE, SIGNER).store(
+        log.waiting, [AuditBody.of("a", *sealed("a"), told, at=AT)]
+    )
     last = run("show", "--data", tmp_path)[1].splitlines()[-1]
     assert last.endswith("Delete a?" + " " * 41 + "Deleted. [2Jgone " + "x" * 30 + "…")
 
@@ -201,7 +223,9 @@ def test_erase_removes_the_notes_of_a_persons_turns(data):
     """The notes of acknowledged turns are read after a loss of data. Those of other people stay."""
     notes = NoteFiles(data / FOLDER)
     for user in ("ana", "bea"):
-        AcknowledgedWork(notes).note_turn(Turn(f"e-{user}", Conversation("chat", "room"), user, "hello"))
+        AcknowledgedWork(notes).note_turn(
+            Turn(f"e-{user}", Conversation("chat", "room"), user, "hello")
+        )
     assert run("erase", "--data", data, "--user", "ana")[0] == 0
     assert [note["event"] for note in notes.read()] == [digest("e-bea")]
 
@@ -215,7 +239,10 @@ def test_erase_removes_facts_about_a_person_and_about_no_other(data):
             scope = f"{conversation.id}:{Scope(user, conversation).id}"
             knowledge.bound_to(scope).remember("x", persistent=True)
             store.add_many(scope, [Triple(user, "likes", "tea")], most=9)
-    assert "4 files and relationships of the agents' memories" in run("erase", "--data", data, "--user", "ana")[1]
+    assert (
+        "4 files and relationships of the agents' memories"
+        in run("erase", "--data", data, "--user", "ana")[1]
+    )
     assert len(list((data / "knowledge").rglob("MEMORY.md"))) == 2
     assert b"ana" not in (data / RELATIONSHIPS).read_bytes()
 
@@ -238,7 +265,10 @@ def test_missing_ledger_is_named(tmp_path, monkeypatch, command):
     monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
     code, output = run(*command, "--data", tmp_path / "none")
     assert code == 3
-    assert output == f"Error: no ledger in {tmp_path}/none: a worker writes it; name its folder with --data\n"
+    assert (
+        output
+        == f"Error: no ledger in {tmp_path}/none: a worker writes it; name its folder with --data\n"
+    )
     assert not (tmp_path / "none").exists()
 
 
@@ -254,9 +284,15 @@ def test_missing_key_is_named_and_none_is_created(data, monkeypatch, command):
 def test_unusable_files_are_named(data, tmp_path):
     """They are a missing file, a file of another kind, and an output that cannot be written."""
     (tmp_path / "notes.txt").write_text("hello\n")
-    for file, words in ((tmp_path / "none", "No such file"), (tmp_path / "notes.txt", "notes.txt:1: not a line")):
+    for file, words in (
+        (tmp_path / "none", "No such file"),
+        (tmp_path / "notes.txt", "notes.txt:1: not a line"),
+    ):
         code, output = run("verify", file, "--data", data, "--offline")
         assert (code, output.count("\n")) == (3, 1)
         assert words in output
     code, output = run("export", "--data", data, "--out", tmp_path / "none" / "log.jsonl")
-    assert (code, output) == (3, f"Error: {tmp_path}/none/log.jsonl cannot be written: No such file or directory\n")
+    assert (code, output) == (
+        3,
+        f"Error: {tmp_path}/none/log.jsonl cannot be written: No such file or directory\n",
+    )

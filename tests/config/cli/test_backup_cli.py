@@ -14,7 +14,9 @@ from tests.config.processes import sayso
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a folder with the configuration of a bot and the file of its keys."""
-    (tmp_path / "bot.yaml").write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    (tmp_path / "bot.yaml").write_text(
+        "agent: {model: offline}\nchannels: {web: {platform: console}}\n"
+    )
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "secret_keys").write_text("key")
     return tmp_path
@@ -36,7 +38,10 @@ def test_backup_replaces_what_a_killed_one_left(folder: Path):
     with tarfile.open(folder / "bot.tar.gz") as archive:
         assert archive.getnames() == ["manifest.json", "manifest.macs"]
     code, errors = backup(folder, "bot.tar.gz")
-    assert (code, errors) == (3, "Error: 'bot.tar.gz' exists: give another name, such as one with the date\n")
+    assert (code, errors) == (
+        3,
+        "Error: 'bot.tar.gz' exists: give another name, such as one with the date\n",
+    )
 
 
 def test_two_backups_do_not_write_one_file(folder: Path):
@@ -44,7 +49,9 @@ def test_two_backups_do_not_write_one_file(folder: Path):
     left = folder / "bot.tar.gz.unfinished"
     with left.open("wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert "another backup is writing 'bot.tar.gz': wait for it" in backup(folder, "bot.tar.gz")[1]
+        assert (
+            "another backup is writing 'bot.tar.gz': wait for it" in backup(folder, "bot.tar.gz")[1]
+        )
     assert left.exists()
 
 

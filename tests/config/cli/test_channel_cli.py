@@ -40,7 +40,9 @@ class Bench:
 
     def run(self, *args: object) -> tuple[int, str]:
         """Return exit code and output; check that it holds no secret."""
-        result = CliRunner().invoke(main, ["channel", *map(str, args), "--config", str(self.config)])
+        result = CliRunner().invoke(
+            main, ["channel", *map(str, args), "--config", str(self.config)]
+        )
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert not [secret for secret in ENVIRON.values() if secret in result.output]
@@ -90,7 +92,10 @@ def test_waiting_updates_are_dropped_only_on_request(bench: Bench):
     """platforms.md 2.5: setting the webhook does not drop messages that came while the bot was down."""
     bench.run("connect", "tg")
     bench.run("connect", "tg", "--drop-pending")
-    assert [asked.get("drop_pending_updates") for asked in bench.asked("setWebhook")] == [None, "true"]
+    assert [asked.get("drop_pending_updates") for asked in bench.asked("setWebhook")] == [
+        None,
+        "true",
+    ]
     assert bench.run("connect", "wa", "--drop-pending")[0] == 3
 
 
@@ -98,12 +103,18 @@ def test_telegram_gets_everything_a_webhook_needs(bench: Bench):
     """platforms.md 2.1, 2.5: secret, kinds of update (else the old ones stay), connections, and the menu."""
     code, words = bench.run("connect", "tg", "--max-connections", 7)
     asked = bench.asked("setWebhook")[0]
-    assert (code, asked["url"], asked["secret_token"]) == (0, f"{PUBLIC_URL}/hooks/tg", fakes.TELEGRAM_SECRET)
+    assert (code, asked["url"], asked["secret_token"]) == (
+        0,
+        f"{PUBLIC_URL}/hooks/tg",
+        fakes.TELEGRAM_SECRET,
+    )
     assert (asked["max_connections"], bench.platforms.ledger.state[WEBHOOK]["allowed_updates"]) == (
         "7",
         list(ALLOWED_UPDATES),
     )
-    assert [each["command"] for each in bench.platforms.ledger.state["telegram commands"][""]] == list(COMMANDS)
+    assert [
+        each["command"] for each in bench.platforms.ledger.state["telegram commands"][""]
+    ] == list(COMMANDS)
     assert "webhook set to https://bots.example.com/hooks/tg" in words
     assert "ok    tg pending              0 updates waiting" in words
     assert "in groups the bot gets" in words
@@ -116,7 +127,10 @@ def test_menu_is_in_the_language_of_its_reader(bench: Bench):
     menus = bench.platforms.ledger.state["telegram commands"]
     assert menus.keys() == {"", *SHIPPED_LANGUAGES}
     told = {language: menu[0]["description"] for language, menu in menus.items()}
-    assert told == {language: texts_for("de" if language == "de" else "pt").command("help") for language in menus}
+    assert told == {
+        language: texts_for("de" if language == "de" else "pt").command("help")
+        for language in menus
+    }
 
 
 def test_commands_about_one_person_are_declared_as_ephemeral(bench: Bench):
@@ -125,7 +139,9 @@ def test_commands_about_one_person_are_declared_as_ephemeral(bench: Bench):
     All see /stop and /reset.
     """
     bench.run("connect", "tg")
-    everywhere, in_groups = (bench.platforms.ledger.state[menus][""] for menus in (MENUS, GROUP_COMMANDS))
+    everywhere, in_groups = (
+        bench.platforms.ledger.state[menus][""] for menus in (MENUS, GROUP_COMMANDS)
+    )
     private = {each["command"] for each in in_groups if each.get("is_ephemeral")}
     assert private == EPHEMERAL_COMMANDS == {"help", "whoami", "status", "tools"}
     assert [each["command"] for each in in_groups] == list(COMMANDS)
@@ -136,7 +152,9 @@ def test_commands_of_the_model_are_in_no_menu(bench: Bench):
     """With `commands: false` only /stop works, so there is no menu."""
     bench.configure(telegram=", commands: false")
     assert "commands listed: /stop\n" in bench.run("connect", "tg")[1]
-    assert [each["command"] for each in bench.platforms.ledger.state["telegram commands"]["de"]] == ["stop"]
+    assert [
+        each["command"] for each in bench.platforms.ledger.state["telegram commands"]["de"]
+    ] == ["stop"]
 
 
 def test_status_names_the_error_and_the_cure(bench: Bench):
@@ -147,7 +165,12 @@ def test_status_names_the_error_and_the_cure(bench: Bench):
     info |= {"pending_update_count": 99, "last_error_date": int(time.time()) - 60}
     info["last_error_message"] = "Wrong response from the webhook: 403 Forbidden\x1b[31m"
     code, words = bench.run("status", "tg")
-    assert (code, "99 updates waiting" in words, "403 Forbidden" in words, "\x1b" in words) == (1, True, True, False)
+    assert (code, "99 updates waiting" in words, "403 Forbidden" in words, "\x1b" in words) == (
+        1,
+        True,
+        True,
+        False,
+    )
     assert "the secret_token differs: run `sayso channel connect tg`" in words
 
 
@@ -162,9 +185,15 @@ def test_warning_alone_is_no_failure(bench: Bench):
 def test_old_error_of_telegram_is_not_reported(bench: Bench):
     """Telegram keeps the last error for ever."""
     bench.run("connect", "tg")
-    bench.platforms.ledger.state[WEBHOOK] |= {"last_error_date": 1795204800, "last_error_message": "Connection refused"}
+    bench.platforms.ledger.state[WEBHOOK] |= {
+        "last_error_date": 1795204800,
+        "last_error_message": "Connection refused",
+    }
     code, words = bench.run("status", "tg")
-    assert (code, "Connection refused (2026-11-20 20:00:00 UTC), over an hour ago" in words) == (0, True)
+    assert (code, "Connection refused (2026-11-20 20:00:00 UTC), over an hour ago" in words) == (
+        0,
+        True,
+    )
 
 
 def test_foreign_webhook_is_reported(bench: Bench):
@@ -180,7 +209,10 @@ def test_foreign_webhook_is_reported(bench: Bench):
 def test_disconnect_reports_what_it_did(bench: Bench):
     """platforms.md 2.5: the second time it reports that there was no webhook."""
     bench.run("connect", "tg")
-    assert "webhook deleted: it was https://bots.example.com/hooks/tg" in bench.run("disconnect", "tg")[1]
+    assert (
+        "webhook deleted: it was https://bots.example.com/hooks/tg"
+        in bench.run("disconnect", "tg")[1]
+    )
     assert bench.run("disconnect", "tg") == (0, "no webhook was set: nothing to delete\n")
     assert "no webhook is set" in bench.run("status", "tg")[1]
 
@@ -189,7 +221,11 @@ def test_wrong_token_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """platforms.md 2.4: 401 means a wrong or revoked token. The output does not show it."""
     monkeypatch.setenv("TELEGRAM_TOKEN", "7000000001:AAwrong")
     code, words = bench.run("connect", "tg")
-    assert (code, "Telegram does not know this token" in words, "AAwrong" in words) == (3, True, False)
+    assert (code, "Telegram does not know this token" in words, "AAwrong" in words) == (
+        3,
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize("channel", ["wa", "tg", "sl"])
@@ -244,7 +280,11 @@ def test_sandbox_is_set_by_hand(bench: Bench):
     """platforms.md 1.5: there is no API for its URLs."""
     bench.configure(sender=SANDBOX)
     code, words = bench.run("connect", "wa")
-    assert (code, "In the Twilio Console" in words, f"{PUBLIC_URL}/hooks/wa/status" in words) == (0, True, True)
+    assert (code, "In the Twilio Console" in words, f"{PUBLIC_URL}/hooks/wa/status" in words) == (
+        0,
+        True,
+        True,
+    )
     assert bench.twilio.sender["webhook"] == {}
 
 
@@ -258,7 +298,10 @@ def test_unknown_sender_is_reported_with_the_known_ones(bench: Bench):
 def test_offline_sender_is_reported_with_its_reasons(bench: Bench):
     """platforms.md 1.5: a sender is ONLINE, or OFFLINE with reasons."""
     bench.run("connect", "wa")
-    bench.twilio.sender |= {"status": "OFFLINE", "offline_reasons": [{"code": "63020", "message": "Not verified"}]}
+    bench.twilio.sender |= {
+        "status": "OFFLINE",
+        "offline_reasons": [{"code": "63020", "message": "Not verified"}],
+    }
     code, words = bench.run("status", "wa")
     assert (code, "is OFFLINE: Not verified" in words) == (1, True)
 
@@ -276,7 +319,11 @@ def test_unapproved_template_is_reported(bench: Bench, status: str, *, fine: boo
 
 @pytest.mark.parametrize(
     ("status", "cure"),
-    [("rejected", "submit it again"), ("paused", "wait until Meta ends the pause"), ("disabled", "create another")],
+    [
+        ("rejected", "submit it again"),
+        ("paused", "wait until Meta ends the pause"),
+        ("disabled", "create another"),
+    ],
 )
 def test_template_that_meta_refuses_has_its_own_cure(bench: Bench, status: str, cure: str):
     """Approval does not help one that is paused or disabled."""
@@ -297,13 +344,21 @@ def test_wrong_twilio_token_is_reported(bench: Bench, monkeypatch: pytest.Monkey
     """platforms.md 1.4, 1.5: 20003 with 401 means wrong credentials."""
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", "wrong-auth-token")
     code, words = bench.run("connect", "wa")
-    assert (code, "does not take account_sid and auth_token" in words, "primary Auth Token" in words) == (3, True, True)
+    assert (
+        code,
+        "does not take account_sid and auth_token" in words,
+        "primary Auth Token" in words,
+    ) == (3, True, True)
 
 
 def test_slack_prints_the_steps_by_hand(bench: Bench):
     """platforms.md 3.5: a bot token cannot change the app; the manifest has everything."""
     code, words = bench.run("connect", "sl")
-    assert (code, f"Request URL {PUBLIC_URL}/hooks/sl" in words, "`sayso channel manifest sl`" in words) == (
+    assert (
+        code,
+        f"Request URL {PUBLIC_URL}/hooks/sl" in words,
+        "`sayso channel manifest sl`" in words,
+    ) == (
         0,
         True,
         True,
@@ -326,7 +381,11 @@ def test_missing_scope_of_the_agent_view_names_the_setting_for_apps_without_one(
     slack = bench.platforms.fakes["slack"]
     slack.scopes = tuple(scope for scope in slack.scopes if scope != "assistant:write")  # type: ignore[attr-defined]
     code, words = bench.run("status", "sl")
-    assert (code, "missing: assistant:write (for the agent view)" in words, "view: none" in words) == (1, True, True)
+    assert (
+        code,
+        "missing: assistant:write (for the agent view)" in words,
+        "view: none" in words,
+    ) == (1, True, True)
 
 
 def test_revoked_slack_token_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch):
@@ -336,7 +395,8 @@ def test_revoked_slack_token_is_reported(bench: Bench, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("channel", "exit_code", "why"), [("web", 3, "no webhook"), ("nowhere", 2, "known: wa, tg, sl, web")]
+    ("channel", "exit_code", "why"),
+    [("web", 3, "no webhook"), ("nowhere", 2, "known: wa, tg, sl, web")],
 )
 def test_channel_without_a_webhook_is_refused(bench: Bench, channel: str, exit_code: int, why: str):
     """Each of the three commands refuses it. An unknown name is wrong usage."""
@@ -349,7 +409,12 @@ def test_polling_bot_gets_no_webhook(bench: Bench):
     """platforms.md 2.5: a webhook would end the polling. The cure is named, and Telegram is not called."""
     bench.configure(telegram=", polling: true")
     code, words = bench.run("connect", "tg")
-    assert (code, "tg polls" in words, "run `sayso poll`" in words, bench.platforms.calls) == (3, True, True, [])
+    assert (code, "tg polls" in words, "run `sayso poll`" in words, bench.platforms.calls) == (
+        3,
+        True,
+        True,
+        [],
+    )
 
 
 def test_status_of_a_polling_bot_names_an_obstructing_webhook(bench: Bench):
@@ -374,6 +439,8 @@ def test_updates_are_dropped_without_a_webhook(bench: Bench):
 
 def test_answer_that_is_no_json_is_one_finding(bench: Bench, caplog: pytest.LogCaptureFixture):
     """A proxy's page is an example; the SDK would log all of it, with a traceback."""
-    bench.platforms.fakes["telegram"].answer = lambda _: FakeResponse(200, b"<h1>welcome to nginx</h1>")  # type: ignore[method-assign]
+    bench.platforms.fakes["telegram"].answer = lambda _: FakeResponse(
+        200, b"<h1>welcome to nginx</h1>"
+    )  # type: ignore[method-assign]
     code, words = bench.run("status", "tg")
     assert (code, "makes no sense" in words, caplog.text) == (1, True, "")

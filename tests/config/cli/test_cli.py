@@ -56,16 +56,22 @@ def start(entry: Callable[[], object], folder: Path, **environ: str) -> str:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_other_entry_points_read_the_file_of_the_environment(tmp_path: Path, entry: Callable[[], object]):
+def test_other_entry_points_read_the_file_of_the_environment(
+    tmp_path: Path, entry: Callable[[], object]
+):
     """A WSGI server and `rq worker` take their file from SAYSO_CONFIG, and a missing one is named."""
     errors = start(entry, tmp_path, SAYSO_CONFIG="nope.yaml")
     assert "nope.yaml: no such file: give a YAML file with --config or SAYSO_CONFIG" in errors
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_other_entry_points_read_the_file_of_their_folder(tmp_path: Path, entry: Callable[[], object]):
+def test_other_entry_points_read_the_file_of_their_folder(
+    tmp_path: Path, entry: Callable[[], object]
+):
     """Without SAYSO_CONFIG they read ./sayso.yaml, which only lacks a Redis here."""
-    assert f"no configuration: there is no sayso.yaml in {tmp_path}: run this where" in start(entry, tmp_path)
+    assert f"no configuration: there is no sayso.yaml in {tmp_path}: run this where" in start(
+        entry, tmp_path
+    )
     (tmp_path / "sayso.yaml").write_text("channels: {web: {platform: console}}")
     assert "no Redis: set REDIS_URL" in start(entry, tmp_path)
 
@@ -83,11 +89,15 @@ def on_free_port(command: str) -> list[str]:
 @pytest.mark.parametrize("command", ["web", "worker"])
 def test_web_and_worker_need_a_redis(tmp_path: Path, command: str):
     """Without a Redis both name the cure."""
-    assert "no Redis: set REDIS_URL, or run `sayso up`" in refusal(*on_free_port(command), "--data", tmp_path)
+    assert "no Redis: set REDIS_URL, or run `sayso up`" in refusal(
+        *on_free_port(command), "--data", tmp_path
+    )
 
 
 @pytest.mark.parametrize("command", ["up", "web", "worker"])
-def test_no_process_starts_with_an_open_console_behind_an_address_of_the_environment(tmp_path: Path, command: str):
+def test_no_process_starts_with_an_open_console_behind_an_address_of_the_environment(
+    tmp_path: Path, command: str
+):
     """The file alone is allowed; SAYSO_PUBLIC_URL means that a proxy serves it."""
     places = {"REDIS_URL": "redis://127.0.0.1:1", "SAYSO_PUBLIC_URL": "https://bots.example.com"}
     errors = refusal(*on_free_port(command), "--data", tmp_path, **places)
@@ -97,7 +107,10 @@ def test_no_process_starts_with_an_open_console_behind_an_address_of_the_environ
 def test_malformed_address_of_the_environment_is_one_line(tmp_path: Path):
     """The line names the variable, its value and the cure."""
     errors = refusal(*on_free_port("up"), "--data", tmp_path, SAYSO_PUBLIC_URL="http://[::1")
-    assert "SAYSO_PUBLIC_URL: 'http://[::1' is not a URL: write it as https://bots.example.com" in errors
+    assert (
+        "SAYSO_PUBLIC_URL: 'http://[::1' is not a URL: write it as https://bots.example.com"
+        in errors
+    )
     assert "Traceback" not in errors
 
 
@@ -111,7 +124,9 @@ def test_malformed_redis_url_is_refused_without_repeating_it(tmp_path: Path, url
 
 def test_redis_that_refuses_connections_is_named(tmp_path: Path):
     """An unreachable Redis at start is an operator's mistake."""
-    errors = refusal("worker", "--data", tmp_path, REDIS_URL=f"redis://:s3cr3t@127.0.0.1:{free_port()}")
+    errors = refusal(
+        "worker", "--data", tmp_path, REDIS_URL=f"redis://:s3cr3t@127.0.0.1:{free_port()}"
+    )
     assert "nothing listens there" in errors
     assert "correct REDIS_URL, or run `sayso up`" in errors
     assert "s3cr3t" not in errors
@@ -167,7 +182,10 @@ def test_taken_port_of_the_web_is_named(tmp_path: Path, server: EmbeddedRedis):
     with ThreadingTCPServer(("127.0.0.1", 0), OldRedis) as other:
         port = other.server_address[1]
         errors = refusal("web", "--data", tmp_path, "--port", port, REDIS_URL=server.url)
-    assert f"cannot listen on 127.0.0.1:{port} (Address already in use): stop what uses it, or give another" in errors
+    assert (
+        f"cannot listen on 127.0.0.1:{port} (Address already in use): stop what uses it, or give another"
+        in errors
+    )
 
 
 @pytest.mark.parametrize("command", ["up", "web", "worker", "chat"])
@@ -175,7 +193,10 @@ def test_unusable_data_folder_is_named(tmp_path: Path, command: str):
     """The error for an unwritable data folder has its path and the cure."""
     (tmp_path / "file").write_text("")
     errors = refusal(*on_free_port(command), "--data", tmp_path / "file" / "below", REDIS_URL="")
-    assert f"data folder '{tmp_path}/file/below': Not a directory: give one you may write to with --data" in errors
+    assert (
+        f"data folder '{tmp_path}/file/below': Not a directory: give one you may write to with --data"
+        in errors
+    )
 
 
 def test_terminal_chat_deletes_after_a_yes_and_saves_charts(tmp_path: Path):
@@ -193,15 +214,28 @@ def test_terminal_chat_deletes_after_a_yes_and_saves_charts(tmp_path: Path):
 
 def test_terminal_chat_offers_to_undo(tmp_path: Path):
     """The number of the button undoes the action."""
-    code, output, errors = sayso("chat", "--data", tmp_path, stdin="delete invoice INV-42\nyes\n1\n")
+    code, output, errors = sayso(
+        "chat", "--data", tmp_path, stdin="delete invoice INV-42\nyes\n1\n"
+    )
     assert (code, errors) == (0, "")
     assert output.index("[1] Undo") < output.index("Invoice INV-42 is back.")
 
 
 def test_terminal_chat_survives_bytes_that_are_no_text(tmp_path: Path):
     """A pipe may hold any bytes."""
-    command = [sys.executable, "-m", "sayso", "chat", "--config", str(DEMO), "--data", str(tmp_path)]
-    done = subprocess.run(command, check=False, input=b"\xff\xfe\0hi\n", capture_output=True, timeout=PATIENCE)
+    command = [
+        sys.executable,
+        "-m",
+        "sayso",
+        "chat",
+        "--config",
+        str(DEMO),
+        "--data",
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        command, check=False, input=b"\xff\xfe\0hi\n", capture_output=True, timeout=PATIENCE
+    )
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -221,7 +255,9 @@ def test_check_marks_tools_that_ask_by_themselves(tmp_path: Path):
         "tools: [sayso.examples.invoices]\nchannels:\n"
         "  a: {platform: console, tools: [refund_*], policy: {review: ['*']}}\n"
     )
-    assert "refund_invoice: asks by itself, and should be under allow" in sayso("check", "-c", file)[1]
+    assert (
+        "refund_invoice: asks by itself, and should be under allow" in sayso("check", "-c", file)[1]
+    )
 
 
 @pytest.mark.parametrize("module", ["sayso.channels.web.app", "sayso", "sayso.workers.rq.worker"])
@@ -229,7 +265,9 @@ def test_start_does_not_load_vendors_libraries(module: str):
     """They are loaded at their first use."""
     heavy = ("twilio", "telegram", "slack_sdk", "slack_bolt", "matplotlib", "httpx")
     code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.stdout.strip() == "[]"
 
 

@@ -21,7 +21,9 @@ def rig(redis_client, redis_url, tmp_path, monkeypatch):
     """Return a conversation in the Redis that the environment names."""
     monkeypatch.setenv("REDIS_URL", redis_url)
     monkeypatch.setenv("SAYSO_DATA", str(tmp_path))
-    (tmp_path / "shop.yaml").write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    (tmp_path / "shop.yaml").write_text(
+        "agent: {model: offline}\nchannels: {web: {platform: console}}\n"
+    )
     monkeypatch.setenv("SAYSO_CONFIG", str(tmp_path / "shop.yaml"))
     return RedisRig(redis_client, prefix="sayso:shop:")
 
@@ -75,14 +77,18 @@ def test_list_shows_held_replies(rig):
     """They are listed by state and with their conversation."""
     on_hold(rig)
     rows = run("list", "--state", "held")[1], run("show", CHAT.id)[1]
-    assert all(f"{CHAT.id}#1" in row and "held" in row and "WindowClosed: 24 hours" in row for row in rows)
+    assert all(
+        f"{CHAT.id}#1" in row and "held" in row and "WindowClosed: 24 hours" in row for row in rows
+    )
     assert run("list") == (0, "nothing was put aside\n")
 
 
 def test_show_marks_a_closed_address(rig):
     """The mark stays until the person writes."""
     bury(rig, end="closed")
-    assert "accepts nothing until its user writes again: Refused: blocked" in run("show", CHAT.id)[1]
+    assert (
+        "accepts nothing until its user writes again: Refused: blocked" in run("show", CHAT.id)[1]
+    )
 
 
 def test_texts_cannot_control_the_terminal(rig):

@@ -160,7 +160,9 @@ def test_tool_that_asks_by_itself_is_reported_as_asking():
     result = CliRunner().invoke(main, [*asked, "invoice_id=INV-42", "amount=2"])
     *_, question, _, verdict = result.output.splitlines()
     assert (result.exit_code, verdict) == (0, "It asks first.")
-    assert question == "  question: asked by the tool's own code; its text is known when the tool runs"
+    assert (
+        question == "  question: asked by the tool's own code; its text is known when the tool runs"
+    )
     told = json.loads(CliRunner().invoke(main, [*asked, "--json"]).output)
     assert (told["verdict"], told["asks_by_itself"]) == ("asks", True)
 
@@ -205,7 +207,10 @@ def test_deciding_rule_is_shown_with_its_line(ask, folder, args, channel, user, 
     [
         (["mixed", 'either=["a", "b"]'], {"either": ["a", "b"]}),
         (["mixed", "either=5", 'anything={"a": 1}'], {"either": 5, "anything": {"a": 1}}),
-        (["mixed", "either=5", "anything=some words", "note=5"], {"either": 5, "anything": "some words", "note": "5"}),
+        (
+            ["mixed", "either=5", "anything=some words", "note=5"],
+            {"either": 5, "anything": "some words", "note": "5"},
+        ),
         (["outside", "id=12345", "n=7", 'any={"a": 1}'], {"id": "12345", "n": 7, "any": {"a": 1}}),
         (["outside", "n=7", "id=null", "any=[]"], {"id": None, "n": 7, "any": []}),
         (["outside", 'id="x"', "n=7"], {"id": '"x"', "n": 7}),
@@ -227,7 +232,9 @@ def test_call_that_would_be_refused_is_not_reported_as_asking(ask):
 def test_lone_surrogate_is_shown_escaped(ask):
     """A model may send one, and a terminal cannot print it."""
     result = ask("mixed", '{"either": 5, "anything": "\\ud800"}', channel="open", user="\udcff")
-    assert result.output.startswith('\\udcff on open: mixed with {"either": 5, "anything": "\\ud800"')
+    assert result.output.startswith(
+        '\\udcff on open: mixed with {"either": 5, "anything": "\\ud800"'
+    )
     assert (result.exit_code, result.exception) == (0, None)
 
 
@@ -235,11 +242,23 @@ def test_lone_surrogate_is_shown_escaped(ask):
     ("args", "options", "words"),
     [
         (["find_leter"], {}, "Unknown tool 'find_leter'. Available: "),
-        (["find_letter"], {"channel": "dusk"}, "no channel 'dusk'; did you mean 'desk'? known: desk, open, strict"),
-        (["find_letter", "5"], {}, "'5' is no argument: write name=value, or one JSON object in quotes"),
+        (
+            ["find_letter"],
+            {"channel": "dusk"},
+            "no channel 'dusk'; did you mean 'desk'? known: desk, open, strict",
+        ),
+        (
+            ["find_letter", "5"],
+            {},
+            "'5' is no argument: write name=value, or one JSON object in quotes",
+        ),
         (["find_letter", "number=1", "number=2"], {}, "number is given twice: keep one of them"),
         (["find_letter", "{number"], {}, "'{number' is no JSON object"),
-        (["find_letter", '{"number": ' + "[" * 5000 + "]" * 5000 + "}"], {}, "are nested too deeply to be read"),
+        (
+            ["find_letter", '{"number": ' + "[" * 5000 + "]" * 5000 + "}"],
+            {},
+            "are nested too deeply to be read",
+        ),
         ([], {}, "Missing argument 'TOOL'"),
     ],
 )
@@ -271,7 +290,11 @@ def test_answer_is_available_as_json(ask, folder):
     """It has decision, rule and place."""
     answer = json.loads(ask("--json", "send_letter", "to=a@external.com", "pages=[]").output)
     assert answer["verdict"] == "never"
-    assert answer["decision"]["rule"] == {"kind": "deny_when", "index": 0, "pattern": "*@external.com"}
+    assert answer["decision"]["rule"] == {
+        "kind": "deny_when",
+        "index": 0,
+        "pattern": "*@external.com",
+    }
     assert answer["decided_by"]["where"] == f"{folder}/sayso.yaml:15:11"
     assert answer["arguments"] == {"to": "a@external.com", "pages": [], "urgent": False}
     assert answer["question"] is None
@@ -281,5 +304,8 @@ def test_failing_preview_is_reported(ask, folder):
     """Then no question would be asked, and nothing would run."""
     (folder / "tools.py").write_text(TOOLS.replace('name == "nobody"', "1 / 0"))
     result = ask("close_account", "name=x")
-    assert "cannot preview 'close_account' (ZeroDivisionError): nothing was asked: division by zero" in result.output
+    assert (
+        "cannot preview 'close_account' (ZeroDivisionError): nothing was asked: division by zero"
+        in result.output
+    )
     assert result.exit_code == 1

@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[3]
 
 def run(*args: str | Path) -> Result:
     """Run a command on the demo's configuration where no other is given."""
-    return CliRunner().invoke(main, [*map(str, args)], env={"SAYSO_CONFIG": str(DEMO), "REDIS_URL": ""})
+    return CliRunner().invoke(
+        main, [*map(str, args)], env={"SAYSO_CONFIG": str(DEMO), "REDIS_URL": ""}
+    )
 
 
 def commands(group: click.Group = main, *path: str) -> Iterator[tuple[str, ...]]:
@@ -44,7 +46,11 @@ def test_every_help_has_an_example_and_the_common_options(path: tuple[str, ...])
     text = run(*path, "--help").output
     assert "\nExample" in text
     assert f"  {' '.join(['sayso', *path[:1]])}" in text
-    assert [option for option in ("-c, --config", "--data", "--json", "--no-color") if option not in text] == []
+    assert [
+        option
+        for option in ("-c, --config", "--data", "--json", "--no-color")
+        if option not in text
+    ] == []
 
 
 @pytest.mark.parametrize("place", [0, 1, 3])
@@ -68,12 +74,19 @@ def test_exit_codes_tell_a_finding_from_wrong_usage_from_what_cannot_run(tmp_pat
     wrong.write_text("channels: {web: {platform: console, nonsense: 1}}")
     codes = [
         run(*args).exit_code
-        for args in (["check"], ["check", "-c", wrong], ["chat", "nowhere"], ["check", "-c", tmp_path / "none.yaml"])
+        for args in (
+            ["check"],
+            ["check", "-c", wrong],
+            ["chat", "nowhere"],
+            ["check", "-c", tmp_path / "none.yaml"],
+        )
     ]
     assert codes == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("old", [["webhook", "set", "wa"], ["slack", "manifest"], ["channel", "forget-media", "wa"]])
+@pytest.mark.parametrize(
+    "old", [["webhook", "set", "wa"], ["slack", "manifest"], ["channel", "forget-media", "wa"]]
+)
 def test_old_invocations_are_usage_errors(old: list[str]):
     """There are no aliases."""
     assert run(*old).exit_code == 2
@@ -81,7 +94,13 @@ def test_old_invocations_are_usage_errors(old: list[str]):
 
 @pytest.mark.parametrize(
     ("mistyped", "meant"),
-    [("chekc", "check"), ("--json upp", "up"), ("redis stauts", "status"), ("check --jsn", "--json"), ("zzz", "")],
+    [
+        ("chekc", "check"),
+        ("--json upp", "up"),
+        ("redis stauts", "status"),
+        ("check --jsn", "--json"),
+        ("zzz", ""),
+    ],
 )
 def test_misspelled_command_or_option_is_told_what_was_meant(mistyped: str, meant: str):
     """It is wrong usage, and nothing runs."""
@@ -102,12 +121,17 @@ def test_check_fails_where_a_source_of_tools_cannot_be_reached(tmp_path: Path):
     """
     file = tmp_path / "sayso.yaml"
     source = "{mcp: {command: [no-such-command]}, namespace: box, exclude: [wipe]}"
-    file.write_text(f'tools: [{source}]\nchannels: {{web: {{platform: console, tools: ["box-*"]}}}}')
+    file.write_text(
+        f'tools: [{source}]\nchannels: {{web: {{platform: console, tools: ["box-*"]}}}}'
+    )
     online = run("check", "-c", file)
     offline = run("check", "-c", file, "--offline")
     assert (online.exit_code, f"{file}: ok" in online.output) == (1, False)
     assert f"{file}:1:9: tools: 'box' does not answer yet: " in online.output
-    assert (offline.exit_code, offline.output.splitlines()[-2:]) == (0, ["tools of 'box': not asked", f"{file}: ok"])
+    assert (offline.exit_code, offline.output.splitlines()[-2:]) == (
+        0,
+        ["tools of 'box': not asked", f"{file}: ok"],
+    )
     assert len(json.loads(run("check", "--json", "-c", file).stdout)["problems"]) == 1
 
 
@@ -128,18 +152,29 @@ def test_tool_that_is_left_out_is_named_with_the_reason(
     }
     (tmp_path / "api.json").write_text(json.dumps(document))
     file = tmp_path / "sayso.yaml"
-    file.write_text("tools: [{openapi: api.json, namespace: box}]\nchannels: {web: {platform: console}}")
+    file.write_text(
+        "tools: [{openapi: api.json, namespace: box}]\nchannels: {web: {platform: console}}"
+    )
     result = run(command[0], "-c", file, "--data", tmp_path / "data", *command[1:])
     assert result.exit_code == (0 if command == ("check",) else 2)
-    assert result.output.count("'sendXml' of 'box' is left out: PUT /a: its body is application/xml: JSON, forms") == 1
+    assert (
+        result.output.count(
+            "'sendXml' of 'box' is left out: PUT /a: its body is application/xml: JSON, forms"
+        )
+        == 1
+    )
     assert "openapi.operation" not in result.output
 
 
 def test_command_that_checks_logs_what_it_does_not_print_itself(capsys: pytest.CaptureFixture[str]):
     """With its facts, level and time."""
     with logs_beside_findings():
-        logging.getLogger("sayso.agent").warning("mcp.too_many_tools", extra={"server": "box", "tools": 9})
-    assert capsys.readouterr().err.rstrip().endswith("WARNING mcp.too_many_tools server=box tools=9")
+        logging.getLogger("sayso.agent").warning(
+            "mcp.too_many_tools", extra={"server": "box", "tools": 9}
+        )
+    assert (
+        capsys.readouterr().err.rstrip().endswith("WARNING mcp.too_many_tools server=box tools=9")
+    )
 
 
 def test_problems_of_a_configuration_are_json_too(tmp_path: Path):
@@ -147,13 +182,21 @@ def test_problems_of_a_configuration_are_json_too(tmp_path: Path):
     file = tmp_path / "sayso.yaml"
     file.write_text("channels: {web: {platform: console, nonsense: 1}}")
     problems = json.loads(run("check", "--json", "-c", file).output)["problems"]
-    assert [problem.startswith(f"{file}:1:37: channels.web.nonsense: unknown key") for problem in problems] == [True]
+    assert [
+        problem.startswith(f"{file}:1:37: channels.web.nonsense: unknown key")
+        for problem in problems
+    ] == [True]
 
 
-def test_a_command_of_an_entry_point_that_cannot_be_loaded_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch):
+def test_a_command_of_an_entry_point_that_cannot_be_loaded_leaves_the_others_alone(
+    monkeypatch: pytest.MonkeyPatch,
+):
     """Running it reports the error."""
     broken = EntryPoint("broken", "no_such_module:command", "sayso.commands")
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: (broken,))
     assert "broken" in run("--help").output
     result = run("broken")
-    assert (result.exit_code, "no_such_module:command cannot be loaded" in result.output) == (3, True)
+    assert (result.exit_code, "no_such_module:command cannot be loaded" in result.output) == (
+        3,
+        True,
+    )

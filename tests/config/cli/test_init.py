@@ -43,7 +43,9 @@ def test_a_new_bot_deletes_after_a_yes(bot: Path):
 def test_the_tests_of_a_new_bot_pass(bot: Path):
     """As its author would run them."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, check=False, cwd=bot, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        command, check=False, cwd=bot, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (done.returncode, "4 passed" in done.stdout) == (0, True)
 
 
@@ -63,11 +65,17 @@ def test_a_new_bot_and_its_calls_are_typed(bot: Path):
     """
     files = [TYPED_CALLS, bot / "tools.py", bot / "test_tools.py"]
     command = [sys.executable, "-m", "mypy", "--strict", *map(str, files)]
-    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (done.returncode, done.stdout) == (0, "Success: no issues found in 3 source files\n")
 
 
 def test_schema_of_the_yaml_is_printed_as_it_is_installed():
     """`sayso schema > sayso.schema.json` is how an older bot gets it."""
     code, output, errors = sayso("schema", SAYSO_CONFIG="")
-    assert (code, errors, output) == (0, "", (ROOT / "config/settings/sayso.schema.json").read_text())
+    assert (code, errors, output) == (
+        0,
+        "",
+        (ROOT / "config/settings/sayso.schema.json").read_text(),
+    )

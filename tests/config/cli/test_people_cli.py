@@ -31,7 +31,12 @@ ANA = Waiting(("ana", "DE.1"), "Ana\x1b[31m", CHAT, "de")
 def people(redis_client, redis_url, tmp_path, monkeypatch) -> RedisPeople:
     """Return the people in the Redis that the environment names."""
     (tmp_path / "sayso.yaml").write_text(FILE)
-    given = {"REDIS_URL": redis_url, "SAYSO_DATA": tmp_path, "SAYSO_CONFIG": tmp_path / "sayso.yaml", "TOKEN": "t"}
+    given = {
+        "REDIS_URL": redis_url,
+        "SAYSO_DATA": tmp_path,
+        "SAYSO_CONFIG": tmp_path / "sayso.yaml",
+        "TOKEN": "t",
+    }
     for name, value in given.items():
         monkeypatch.setenv(name, str(value))
     return RedisPeople(redis_client, prefix="sayso:sayso:")
@@ -62,17 +67,25 @@ def test_wrong_or_expired_code_lets_no_person_in(people):
 def test_approved_person_is_let_in_and_told_in_their_language(people, redis_client):
     """The message goes through the outbox of their conversation, and a worker is woken."""
     code = people.code("chat", ANA)
-    assert run("approve", "chat", code.lower()) == (0, "Ana [31m (ana) may talk on chat, and is told\n")
+    assert run("approve", "chat", code.lower()) == (
+        0,
+        "Ana [31m (ana) may talk on chat, and is told\n",
+    )
     assert people.decision("chat", ["DE.1"]) == "approved"
     rig = RedisRig(redis_client, prefix="sayso:sayso:")
     _, reply = rig.mailbox.lease(CHAT.id, "w")
-    assert reply.delivery(rig.mailbox.lease(CHAT.id, "w")[0]).reply.text == texts_for("de").approved()
+    assert (
+        reply.delivery(rig.mailbox.lease(CHAT.id, "w")[0]).reply.text == texts_for("de").approved()
+    )
     assert redis_client.llen("rq:queue:sayso-sayso") == 1
 
 
 def test_phone_numbers_are_accepted_with_and_without_their_platform(people):
     """The YAML accepts both too."""
-    assert run("approve", "wa", "whatsapp:+4915100000042") == (0, "whatsapp:+4915100000042 may talk on wa\n")
+    assert run("approve", "wa", "whatsapp:+4915100000042") == (
+        0,
+        "whatsapp:+4915100000042 may talk on wa\n",
+    )
     assert people.decision("wa", ["+4915100000042"]) == "approved"
     assert run("forget", "wa", "+4915100000042")[0] == 0
     assert people.people("wa") == []

@@ -35,7 +35,9 @@ class Bench:
     def hear(self, event: str, text: str, user_id: str, number: str) -> None:
         """Receive a message."""
         key = self.identities.recognize("wa", SenderIds(user_id, number), store=True).key
-        self.access_control.accept(Turn(event, Conversation("wa", key), key, text, aliases=(number,)))
+        self.access_control.accept(
+            Turn(event, Conversation("wa", key), key, text, aliases=(number,))
+        )
 
     def erase(self, user: str) -> str:
         """Run the command. Return all that Redis holds then."""
@@ -47,8 +49,11 @@ class Bench:
         values = []
         for key in self.client.scan_iter():
             kind = self.client.type(key)
-            get = read.get(kind, lambda key: self.client.lrange(key, 0, -1) if kind == "list" else "")  # noqa: B023
-            values.append(f"{key} {get(key)}")
+            if kind in read:
+                value = read[kind](key)
+            else:
+                value = self.client.lrange(key, 0, -1) if kind == "list" else ""
+            values.append(f"{key} {value}")
         return "\n".join(values)
 
 

@@ -35,7 +35,10 @@ class Bench:
 
     def send(self, hours: float, files: int = 1) -> str:
         """Send files this many hours ago."""
-        names = tuple((f"ME{len(self.twilio.inbound.messages):016x}{n:016x}", "image/jpeg") for n in range(files))
+        names = tuple(
+            (f"ME{len(self.twilio.inbound.messages):016x}{n:016x}", "image/jpeg")
+            for n in range(files)
+        )
         return self.twilio.inbound.arrive(ANA, "", ago=hours * HOUR, files=names)
 
     def take(self, sid: str, *, work: bool = True) -> None:
@@ -80,7 +83,11 @@ def test_dry_run_deletes_nothing(bench: Bench):
     """It counts the files of each day."""
     bench.take(bench.send(30))
     words = bench.run("--dry-run")[1]
-    assert ("UTC: 1 to delete" in words, "1 files would be deleted" in words, bench.left) == (True, True, [1])
+    assert ("UTC: 1 to delete" in words, "1 files would be deleted" in words, bench.left) == (
+        True,
+        True,
+        [1],
+    )
 
 
 def test_file_of_a_waiting_turn_is_kept(bench: Bench):

@@ -72,7 +72,10 @@ def test_message_without_a_webhook_is_accepted_once(bench: Bench):
     """platforms.md 1.1: webhooks can get lost, and the list of messages shows it. The second run accepts nothing."""
     sid = bench.arrive(ANA, "hello", ago=600)
     code, words = bench.run()
-    assert (code, re.findall(rf"{sid}  (wa:\w+)  taken\n", words)) == (0, [Conversation("wa", ANA).id])
+    assert (code, re.findall(rf"{sid}  (wa:\w+)  taken\n", words)) == (
+        0,
+        [Conversation("wa", ANA).id],
+    )
     assert "1 messages: 1 taken now" in words
     assert bench.run()[1] == "1 messages: 1 taken before\n"
     (turn,) = bench.waiting()
@@ -88,7 +91,9 @@ def test_message_with_a_webhook_does_not_run_again(bench: Bench):
     assert len(bench.waiting(HIDDEN)) == 1
 
 
-@pytest.mark.parametrize("first", [SenderIds(HIDDEN, BEN), SenderIds("", BEN)], ids=["known by id", "by number"])
+@pytest.mark.parametrize(
+    "first", [SenderIds(HIDDEN, BEN), SenderIds("", BEN)], ids=["known by id", "by number"]
+)
 def test_older_number_of_a_person_does_not_become_the_newest(bench: Bench, first: SenderIds):
     """The list names the number of that time.
 
@@ -128,7 +133,9 @@ def test_dry_run_accepts_nothing(bench: Bench):
     assert bench.waiting() == []
 
 
-def test_all_pages_are_read_and_the_oldest_goes_first(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_all_pages_are_read_and_the_oldest_goes_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
     """Twilio lists the newest first, page by page; within a second the list's order counts."""
     monkeypatch.setattr(twilio_list, "PAGE", 2)
     for n in range(5):
@@ -147,7 +154,9 @@ def test_yes_that_came_late_decides_nothing(bench: Bench):
     assert ("left: a command" in words, "1 taken now, 1 left" in words) == (True, True)
     (turn,) = bench.waiting()
     assert (turn.text, turn.decides) == ("Yes", False)
-    assert re.fullmatch(r"sent at \d{4}-\d\d-\d\d \d\d:\d\d UTC, and reached us only now", turn.notes[-1])
+    assert re.fullmatch(
+        r"sent at \d{4}-\d\d-\d\d \d\d:\d\d UTC, and reached us only now", turn.notes[-1]
+    )
 
 
 def test_file_has_the_url_that_a_webhook_would_have(bench: Bench):
@@ -155,8 +164,14 @@ def test_file_has_the_url_that_a_webhook_would_have(bench: Bench):
     bench.arrive(ANA, "scan.pdf", ago=600, files=((f"ME{1:032x}", "application/pdf"),))
     bench.run()
     (turn,) = bench.waiting()
-    assert (turn.media[0].mime_type, turn.media[0].filename, turn.text) == ("application/pdf", "scan.pdf", "")
-    assert re.fullmatch(r"https://api\.twilio\.com/\S+/Messages/MM\w{32}/Media/ME\w{32}", turn.media[0].ref)
+    assert (turn.media[0].mime_type, turn.media[0].filename, turn.text) == (
+        "application/pdf",
+        "scan.pdf",
+        "",
+    )
+    assert re.fullmatch(
+        r"https://api\.twilio\.com/\S+/Messages/MM\w{32}/Media/ME\w{32}", turn.media[0].ref
+    )
 
 
 def test_person_keeps_the_id_from_webhooks(bench: Bench):
@@ -207,7 +222,9 @@ def test_other_messages_are_ignored(bench: Bench):
     bench.arrive("+4915100000042", "sms", ago=600)
     bench.arrive(ANA, "young", ago=5)
     bench.arrive(ANA, "old", ago=3 * 3600)
-    bench.twilio.inbound.messages.append({**bench.twilio.inbound.messages[0], "direction": "outbound-api", "from": ANA})
+    bench.twilio.inbound.messages.append(
+        {**bench.twilio.inbound.messages[0], "direction": "outbound-api", "from": ANA}
+    )
     assert bench.run() == (0, "0 messages\n")
 
 
@@ -241,7 +258,9 @@ def test_reach_is_bounded_by_the_remembered_ids(bench: Bench):
     assert (code, "'soon' is no time span: write a number and s, m, h or d" in words) == (2, True)
 
 
-def test_accepted_messages_are_reported_although_twilio_fails_later(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_accepted_messages_are_reported_although_twilio_fails_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
     """An operator must know which people get late answers."""
     bench.arrive(ANA, "hello", ago=700)
     bench.arrive(ANA, "scan.pdf", ago=600, files=((f"ME{1:032x}", "application/pdf"),))
@@ -299,7 +318,9 @@ def test_busy_twilio_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch
     assert (code, "asked too often" in words) == (3, True)
 
 
-def test_wrong_token_and_unreachable_twilio_are_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_wrong_token_and_unreachable_twilio_are_reported(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
     """platforms.md 1.4: 20003 means wrong credentials; a refused list has its status only in the answer."""
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", "wrong-auth-token")
     code, words = bench.run()

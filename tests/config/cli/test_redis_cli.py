@@ -34,7 +34,9 @@ def clients() -> Iterator[dict[str, Redis]]:
 
 def environ(clients: dict[str, Redis]) -> dict[str, str]:
     """Return the environment that names them."""
-    urls = {name: f"unix://{c.connection_pool.connection_kwargs['path']}" for name, c in clients.items()}
+    urls = {
+        name: f"unix://{c.connection_pool.connection_kwargs['path']}" for name, c in clients.items()
+    }
     return {"REDIS_URL": urls["a"], "REDIS_A": urls["a"], "REDIS_B": urls["b"]}
 
 
@@ -48,7 +50,9 @@ def used(client: Redis, data: Path) -> None:
     DataLossGuard(client, WatermarkFile(state / FILE), prefix=PREFIX).look()
 
 
-def test_redis_emptied_on_purpose_is_resumed_by_one_command(tmp_path: Path, clients: dict[str, Redis]):
+def test_redis_emptied_on_purpose_is_resumed_by_one_command(
+    tmp_path: Path, clients: dict[str, Redis]
+):
     """No process runs and none halted it, but the data folder has the watermark. A second run finds nothing to do."""
     common = ("--config", _config(tmp_path), "--data", tmp_path)
     used(clients["a"], tmp_path)
@@ -67,9 +71,7 @@ def test_unfinished_restore_is_named(tmp_path: Path, clients: dict[str, Redis]):
     clients["a"].set(f"{PREFIX}restoring", "1795737600.5")
     clients["a"].set(HALTED, "{}")
     code, output, _ = sayso("redis", "status", *common, **environ(clients))
-    expected = (
-        "redis: halted: a restore of the backup of 2026-11-27 00:00:00 UTC has not ended, so a part of it is missing"
-    )
+    expected = "redis: halted: a restore of the backup of 2026-11-27 00:00:00 UTC has not ended, so a part of it is missing"
     assert (code, output.splitlines()[0]) == (1, expected)
     assert "run `sayso restore` again" in output
     code, _, errors = sayso("redis", "resume", *common, **environ(clients))
@@ -80,7 +82,9 @@ def test_deliveries_of_a_halted_redis_name_the_cure(tmp_path: Path, clients: dic
     """Every command that needs it names the cause, without a traceback."""
     for shard in range(SHARDS):
         clients["a"].set(keys_of(shard, PREFIX)[2], "{}")
-    code, _, errors = sayso("deliveries", "list", "--config", _config(tmp_path), "--data", tmp_path, **environ(clients))
+    code, _, errors = sayso(
+        "deliveries", "list", "--config", _config(tmp_path), "--data", tmp_path, **environ(clients)
+    )
     assert (code, "sayso redis resume" in errors, "Traceback" in errors) == (3, True, False)
 
 

@@ -35,7 +35,9 @@ class Shop:
 
     def run(self, *args: str) -> tuple[int, str]:
         """Return exit code and output; check that it holds no secret."""
-        result = CliRunner().invoke(main, ["channel", "manifest", *args, "--config", str(self.config)])
+        result = CliRunner().invoke(
+            main, ["channel", "manifest", *args, "--config", str(self.config)]
+        )
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         secrets = (*ENVIRON.values(), fakes.SLACK_CONFIG_TOKEN, *CREDENTIALS.values())
@@ -53,13 +55,20 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
         yield Shop(tmp_path, platforms)
 
 
-@pytest.mark.parametrize("error", ["token_expired", "invalid_auth", "token_revoked", "not_allowed_token_type"])
+@pytest.mark.parametrize(
+    "error", ["token_expired", "invalid_auth", "token_revoked", "not_allowed_token_type"]
+)
 @pytest.mark.parametrize("args", [("--validate",), ("--create",), ("--update", "A0FAKE00")])
 def test_refused_token_is_reported_with_its_cure(shop: Shop, args: tuple[str, ...], error: str):
     """platforms.md 3.5: it is valid for 12 hours. No app is created or changed."""
     shop.apps.error = error
     code, words = shop.run(*args)
-    assert (code, TOKEN in words, "12 hours" in words, "xoxe.xoxp-" in words) == (3, True, True, True)
+    assert (code, TOKEN in words, "12 hours" in words, "xoxe.xoxp-" in words) == (
+        3,
+        True,
+        True,
+        True,
+    )
     assert ("has expired" in words) is (error == "token_expired")
     assert shop.apps.apps == {}
 
@@ -105,7 +114,11 @@ def test_assistant_view_is_refused_for_an_app_that_does_not_have_it(
     if args[0] == "--update":
         shop.run("--create")
     code, words = shop.run(*args, "--view", "assistant")
-    assert (code, "New apps can only use agent_view" in words, "leave out --view assistant" in words) == (3, True, True)
+    assert (
+        code,
+        "New apps can only use agent_view" in words,
+        "leave out --view assistant" in words,
+    ) == (3, True, True)
     assert not any("assistant_view" in app["features"] for app in shop.apps.apps.values())
 
 
@@ -145,7 +158,10 @@ def test_app_is_updated_and_changed_scopes_need_a_new_install(shop: Shop):
     assert (code, "install" in words) == (0, False)
     shop.apps.apps["A0FAKE00"]["oauth_config"]["scopes"]["bot"] = ["chat:write"]
     code, words = shop.run("--update", "A0FAKE00", "--command", "/desk")
-    assert (code, "install it again: https://api.slack.com/apps/A0FAKE00/install-on-team" in words) == (0, True)
+    assert (
+        code,
+        "install it again: https://api.slack.com/apps/A0FAKE00/install-on-team" in words,
+    ) == (0, True)
     assert shop.apps.apps["A0FAKE00"]["features"]["slash_commands"][0]["command"] == "/desk"
 
 
@@ -157,7 +173,12 @@ def test_foreign_app_is_not_changed(shop: Shop, app_id: str):
 
 
 @pytest.mark.parametrize(
-    "args", [("--create", "--update", "A0FAKE00"), ("--validate", "--create"), ("--validate", "--update", "")]
+    "args",
+    [
+        ("--create", "--update", "A0FAKE00"),
+        ("--validate", "--create"),
+        ("--validate", "--update", ""),
+    ],
 )
 def test_two_options_at_once_are_refused(shop: Shop, args: tuple[str, ...]):
     """The command does not guess."""
@@ -176,7 +197,9 @@ def test_app_that_may_have_been_created_must_be_looked_up_first(shop: Shop):
     """platforms.md 3.4: "possible some aspect succeeded", so a blind second run could create two."""
     shop.apps.error = "internal_error"
     assert "whether the app exists" in shop.run("--create")[1]
-    shop.config.write_text(shop.config.read_text().replace(shop.platforms.slack_url, "http://127.0.0.1:1"))
+    shop.config.write_text(
+        shop.config.read_text().replace(shop.platforms.slack_url, "http://127.0.0.1:1")
+    )
     assert "no connection to Slack" in shop.run("--create")[1]
 
 
@@ -187,7 +210,9 @@ def test_unreachable_url_is_refused_before_the_call(shop: Shop):
     assert (code, "no platform can reach" in words, PUBLIC_URL in words) == (3, True, False)
 
 
-@pytest.mark.parametrize("errors", [7, True, {"a": 1}, [None, 7, {"pointer": None, "message": ["x"]}]])
+@pytest.mark.parametrize(
+    "errors", [7, True, {"a": 1}, [None, 7, {"pointer": None, "message": ["x"]}]]
+)
 def test_faults_of_an_unknown_form_are_reported(shop: Shop, errors: object):
     """Slack's rules change, and no traceback reaches an operator."""
     shop.platforms.fakes["slack"].answer = lambda _: json_response(  # type: ignore[method-assign]

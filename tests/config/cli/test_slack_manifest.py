@@ -103,11 +103,20 @@ def test_every_called_method_has_its_scope():
     """platforms.md 3.5: a method that the Slack channel calls, and METHODS does not name, fails here: add it with its
     scopes.
     """
-    source = "".join(path.read_text() for path in sorted((ROOT / "channels" / "slack").glob("*.py")))
-    named = re.findall(r'"((?:assistant|auth|chat|conversations|files|reactions|users|views)\.[A-Za-z.]+)"', source)
-    called = re.findall(r"\.here\(\)\.(?!apps_|api_call)([a-z]+_\w+)\(", source)  # apps.* takes another token
+    source = "".join(
+        path.read_text() for path in sorted((ROOT / "channels" / "slack").glob("*.py"))
+    )
+    named = re.findall(
+        r'"((?:assistant|auth|chat|conversations|files|reactions|users|views)\.[A-Za-z.]+)"', source
+    )
+    called = re.findall(
+        r"\.here\(\)\.(?!apps_|api_call)([a-z]+_\w+)\(", source
+    )  # apps.* takes another token
     dotted = {"files_upload_v2": ("files.getUploadURLExternal", "files.completeUploadExternal")}
-    used = {*named, *(each for name in called for each in dotted.get(name, (name.replace("_", "."),)))}
+    used = {
+        *named,
+        *(each for name in called for each in dotted.get(name, (name.replace("_", "."),))),
+    }
     assert used
     assert sorted(used - METHODS.keys()) == []
 
@@ -124,7 +133,11 @@ def test_all_urls_are_those_of_the_channel(config: Path):
     """platforms.md 3.1: events, buttons and commands go to one URL."""
     manifest = made(config, "sl")
     settings, command = manifest["settings"], manifest["features"]["slash_commands"][0]
-    urls = [settings["event_subscriptions"]["request_url"], settings["interactivity"]["request_url"], command["url"]]
+    urls = [
+        settings["event_subscriptions"]["request_url"],
+        settings["interactivity"]["request_url"],
+        command["url"],
+    ]
     assert urls == [URL] * 3
     assert (command["command"], settings["interactivity"]["is_enabled"]) == ("/sayso", True)
 
@@ -140,6 +153,11 @@ def test_name_command_and_view_can_be_set(config: Path):
     manifest = made(config, "--name", "Büro Bot!", "--command", "/buero", "--view", "agent")
     features = manifest["features"]
     assert features["slash_commands"][0]["command"] == "/buero"
-    assert (features["bot_user"]["display_name"], "assistant_view" in features) == ("Bro Bot", False)
+    assert (features["bot_user"]["display_name"], "assistant_view" in features) == (
+        "Bro Bot",
+        False,
+    )
     assert features["agent_view"]["agent_description"]
-    assert "assistant_thread_started" not in manifest["settings"]["event_subscriptions"]["bot_events"]
+    assert (
+        "assistant_thread_started" not in manifest["settings"]["event_subscriptions"]["bot_events"]
+    )

@@ -174,7 +174,10 @@ def test_message_of_an_organization_teaches_its_workspace(open_bot: Callable[...
     """The list names the workspaces from which something came in."""
     bot = open_bot()
     bot.install("E09", "Grid")
-    assert bot.post(message("T91", "1795204801.000100", "hello", **of_organization("E09", "T91"))) == 200
+    assert (
+        bot.post(message("T91", "1795204801.000100", "hello", **of_organization("E09", "T91")))
+        == 200
+    )
     assert "organization of T91" in run(bot, "workspaces", "desk")[1]
 
 

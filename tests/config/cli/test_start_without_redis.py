@@ -88,7 +88,9 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     if request.param == "one server":
         server: Server = OneServer(tmp_path, "redis")
     else:
-        server = SentinelSetup(tmp_path) if request.param == "sentinel" else ClusterWithQueue(tmp_path)
+        server = (
+            SentinelSetup(tmp_path) if request.param == "sentinel" else ClusterWithQueue(tmp_path)
+        )
     yield server
     server.stop()
 
@@ -131,7 +133,8 @@ def test_poll_waits_until_redis_is_there(server: Server, start):
 
 
 @pytest.mark.parametrize(
-    "url", [f"redis://{UNKNOWN}/0", f"redis+sentinel://{UNKNOWN}/shop", f"redis+cluster://{UNKNOWN}"]
+    "url",
+    [f"redis://{UNKNOWN}/0", f"redis+sentinel://{UNKNOWN}/shop", f"redis+cluster://{UNKNOWN}"],
 )
 def test_host_without_an_address_counts_as_away(url: str, start):
     """The DNS entry of a service may come later than the web."""
@@ -156,7 +159,9 @@ def test_server_that_is_no_cluster_ends_the_start(tmp_path: Path, start):
     server = OneServer(tmp_path, "redis")
     server.start()
     started = start(
-        "web", server.url.replace("redis://", "redis+cluster://").removesuffix("/0"), {"QUEUE_URL": server.url}
+        "web",
+        server.url.replace("redis://", "redis+cluster://").removesuffix("/0"),
+        {"QUEUE_URL": server.url},
     )
     assert started.process.wait(PATIENCE) == 3
     assert "cluster support disabled" in started.log.read_text()

@@ -32,7 +32,9 @@ def rig(redis_client, redis_url, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("REDIS_URL", redis_url)
     monkeypatch.setenv("SAYSO_DATA", str(tmp_path))
     monkeypatch.setenv("SAYSO_CONFIG", str(tmp_path / "shop.yaml"))
-    (tmp_path / "shop.yaml").write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    (tmp_path / "shop.yaml").write_text(
+        "agent: {model: offline}\nchannels: {web: {platform: console}}\n"
+    )
     return RedisRig(redis_client, prefix=PREFIX)
 
 
@@ -49,7 +51,9 @@ def collect(rig: RedisRig, data: Path) -> None:
     """Move the audit entries into the ledger, as a worker does each second."""
     folder = data / "bots" / "shop"
     folder.mkdir(parents=True)
-    AuditCollector(rig.client, AuditLedger(folder / FILE, EntrySigner(["key"])), prefix=PREFIX).collect()
+    AuditCollector(
+        rig.client, AuditLedger(folder / FILE, EntrySigner(["key"])), prefix=PREFIX
+    ).collect()
 
 
 def trace(*args: str) -> str:
@@ -72,19 +76,33 @@ def action_of(rig: RedisRig) -> str:
     return key.rpartition(":")[2]
 
 
-def test_story_of_an_action_goes_from_its_question_to_its_outcome(rig: RedisRig, bot: Bot, tmp_path: Path):
+def test_story_of_an_action_goes_from_its_question_to_its_outcome(
+    rig: RedisRig, bot: Bot, tmp_path: Path
+):
     """It says who confirmed it with which message, how it ended, and what each turn replied."""
     collect(rig, tmp_path)
     pid = action_of(rig)
     told = story(pid)
     (action,) = told["actions"]
-    assert [event["event"] for event in action["events"]] == ["armed", "shown", "claimed", "started", "done"]
+    assert [event["event"] for event in action["events"]] == [
+        "armed",
+        "shown",
+        "claimed",
+        "started",
+        "done",
+    ]
     claimed = action["events"][2]
     assert (claimed["by"], claimed["turn"]) == (digest(YES), f"{CHAT.id}@2")
     asked, decided = told["turns"]
     assert (asked["id"], asked["tools"], asked["asked"]) == (f"{CHAT.id}@1", ["delete"], [pid])
-    assert (decided["id"], decided["event"], decided["status"]) == (f"{CHAT.id}@2", digest(YES), "done")
-    assert [reply["state"] for each in told["turns"] for reply in each["replies"]] == ["sent"] * len(bot.channel.sent)
+    assert (decided["id"], decided["event"], decided["status"]) == (
+        f"{CHAT.id}@2",
+        digest(YES),
+        "done",
+    )
+    assert [reply["state"] for each in told["turns"] for reply in each["replies"]] == [
+        "sent"
+    ] * len(bot.channel.sent)
     (confirmed,) = told["answers"]["confirmed_by"]
     says = rf"The user who was asked confirmed it at .* with message {digest(YES)} \(.*@2\). It is done now."
     assert re.fullmatch(rf"{pid} \(delete\): {says}", confirmed)
@@ -98,12 +116,24 @@ def test_every_id_leads_to_the_story(rig: RedisRig, bot: Bot, tmp_path: Path):
     pid, shard = action_of(rig), re.search(r"\{(\d+)\}", rig.shard)[1]
     receipt = story(f"{CHAT.id}#1")["turns"][0]["replies"][0]["receipt"]
     assert receipt
-    ids = [ASK, digest(ASK), f"{CHAT.id}@1", f"{CHAT.id}#1", receipt, pid, f"{shard}/1", f"shard {shard}, entry 4", YES]
+    ids = [
+        ASK,
+        digest(ASK),
+        f"{CHAT.id}@1",
+        f"{CHAT.id}#1",
+        receipt,
+        pid,
+        f"{shard}/1",
+        f"shard {shard}, entry 4",
+        YES,
+    ]
     ids += [digest(YES), CHAT.id]
     for wanted in ids:
         found = json.loads(trace(wanted, "--json"))["stories"]
         assert [each["conversation"] for each in found] == [CHAT.id], wanted
-        assert all(len(each["turns"]) == 2 and each["actions"][0]["pid"] == pid for each in found), wanted
+        assert all(
+            len(each["turns"]) == 2 and each["actions"][0]["pid"] == pid for each in found
+        ), wanted
 
 
 def test_nothing_personal_is_printed_unless_asked_for(rig: RedisRig, bot: Bot, tmp_path: Path):
@@ -113,7 +143,11 @@ def test_nothing_personal_is_printed_unless_asked_for(rig: RedisRig, bot: Bot, t
     hidden = trace(ASK) + trace(ASK, "--json") + trace("later") + trace(action_of(rig), "--json")
     assert [each for each in ("INV-42", "delete it", "ana", "4111", YES) if each in hidden] == []
     shown = trace(ASK, "--show-texts")
-    assert ("preview: Delete INV-42" in shown, "told: deleted INV-42" in shown, "user: ana" in shown) == (True,) * 3
+    assert (
+        "preview: Delete INV-42" in shown,
+        "told: deleted INV-42" in shown,
+        "user: ana" in shown,
+    ) == (True,) * 3
     assert "said: my card is 4111" in trace("later", "--show-texts")
 
 
@@ -191,7 +225,10 @@ def test_story_of_a_changed_action_names_the_form(rig: RedisRig):
     bot.work()
     told = story(YES)
     changed = "its user changed it, and was asked anew by message"
-    assert f"{bot.buttons[0].data[1:23]} (delete): not confirmed, the question waits for an answer." in _confirmed(told)
+    assert (
+        f"{bot.buttons[0].data[1:23]} (delete): not confirmed, the question waits for an answer."
+        in _confirmed(told)
+    )
     assert any(f"{changed} {digest(YES)} ({CHAT.id}@2)." in each for each in _confirmed(told))
 
 
@@ -221,7 +258,9 @@ def test_story_of_a_yes_has_the_offer_to_undo(rig: RedisRig, tmp_path: Path):
     assert len(story(YES)["actions"]) == 2
 
 
-@pytest.mark.parametrize("wanted", [f"{CHAT.id}#99", f"{CHAT.id}@0", f"{CHAT.id}@99", f"web:{'0' * 20}#1"])
+@pytest.mark.parametrize(
+    "wanted", [f"{CHAT.id}#99", f"{CHAT.id}@0", f"{CHAT.id}@99", f"web:{'0' * 20}#1"]
+)
 def test_mistyped_id_is_unknown_and_not_forgotten(rig: RedisRig, bot: Bot, wanted: str):
     """For example a reply, a turn or a conversation with a wrong number."""
     assert "nothing is known about" in trace(wanted)
@@ -242,11 +281,19 @@ def test_story_of_an_action_that_is_not_collected_yet_is_read_from_redis(rig: Re
     assert f"claimed by message {digest(YES)} ({CHAT.id}@2)" in printed
 
 
-def test_ledger_is_not_read_into_memory(rig: RedisRig, bot: Bot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_ledger_is_not_read_into_memory(
+    rig: RedisRig, bot: Bot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The ledger of a year has millions of entries."""
     collect(rig, tmp_path)
     monkeypatch.delattr(AuditLedger, "entries")
-    for wanted in (ASK, YES, digest(YES), action_of(rig), f"{re.search(r'{([0-9]+)}', rig.shard)[1]}/3"):
+    for wanted in (
+        ASK,
+        YES,
+        digest(YES),
+        action_of(rig),
+        f"{re.search(r'{([0-9]+)}', rig.shard)[1]}/3",
+    ):
         assert story(wanted)["actions"], wanted
 
 
@@ -302,7 +349,9 @@ def test_waiting_turn_shows_what_it_waits_for(rig: RedisRig):
         f"{CHAT.id}@2 waits behind 1 message. No worker is alive: start one with `sayso worker`."
     ]
     Heartbeat(rig.client, "worker1", prefix=PREFIX).beat()
-    assert story(ASK)["answers"]["not_answered"] == [f"{CHAT.id}@1 is next in its conversation. A worker will take it."]
+    assert story(ASK)["answers"]["not_answered"] == [
+        f"{CHAT.id}@1 is next in its conversation. A worker will take it."
+    ]
     rig.mailbox.lease(CHAT.id, "worker1.x")
     (says,) = story(ASK)["answers"]["not_answered"]
     attempt = "Its attempt 1 has begun. Worker worker1 works on this conversation now."
@@ -313,14 +362,14 @@ def test_killed_worker_is_not_said_to_work(rig: RedisRig):
     """It holds its lease for some seconds more, and sends no heartbeats."""
     rig.accept(turn("one", event=ASK))
     rig.mailbox.lease(CHAT.id, "worker1.x")
-    ended = (
-        f"{CHAT.id}@1 is next in its conversation. Its attempt 1 has begun. Worker worker1 ended in the middle of this"
-    )
+    ended = f"{CHAT.id}@1 is next in its conversation. Its attempt 1 has begun. Worker worker1 ended in the middle of this"
     (says,) = story(ASK)["answers"]["not_answered"]
     assert says == f"{ended} conversation. No worker is alive: start one with `sayso worker`."
     Heartbeat(rig.client, "worker2", prefix=PREFIX).beat()
     (says,) = story(ASK)["answers"]["not_answered"]
-    assert re.fullmatch(rf"{re.escape(ended)} conversation\. Another worker takes it up within (9|1[01]) s\.", says)
+    assert re.fullmatch(
+        rf"{re.escape(ended)} conversation\. Another worker takes it up within (9|1[01]) s\.", says
+    )
 
 
 def test_keys_hold_no_id_of_a_platform(rig: RedisRig):
@@ -334,7 +383,10 @@ def test_journal_of_the_turn_in_progress_is_shown(rig: RedisRig):
     """It has the names of the tool calls that began and returned."""
     lease, _ = (rig.accept(turn("one", event=ASK)), rig.mailbox.lease(CHAT.id, "worker1.x"))[1]
     call = {"tool_name": "look", "parameters": {"card": "4111"}, "id": "c1"}
-    steps = [{"seq": 1, "upto": 1}, {"answer": {"role": "assistant", "tool_calls": [call]}, "usage": {}}]
+    steps = [
+        {"seq": 1, "upto": 1},
+        {"answer": {"role": "assistant", "tool_calls": [call]}, "usage": {}},
+    ]
     steps += [{"begun": [0]}, {"call": 0, "content": "4111"}]
     rig.journals.journal(lease, 1, 0, [json.dumps(step) for step in steps])
     printed = trace(ASK)
@@ -343,7 +395,8 @@ def test_journal_of_the_turn_in_progress_is_shown(rig: RedisRig):
 
 
 @pytest.mark.parametrize(
-    ("error", "says"), [(SendError("blocked"), "was given up: SendError: blocked"), (None, "An unexpected error")]
+    ("error", "says"),
+    [(SendError("blocked"), "was given up: SendError: blocked"), (None, "An unexpected error")],
 )
 def test_message_without_an_answer_has_a_reason(rig: RedisRig, error: Exception | None, says: str):
     """Here the platform refused the reply, or the agent failed."""
@@ -416,12 +469,23 @@ def test_story_has_the_turn_in_which_the_agent_went_on(rig: RedisRig, continuing
     """It stands under the message that asked and the yes that decided, whichever of the three is traced."""
     continuing.say("yes", event=YES)
     pid = action_of(rig)
-    ids = {"the message": ASK, "the yes": YES, "the continuation": f"{CHAT.id}@3", "its event": f"after:{pid}"}
+    ids = {
+        "the message": ASK,
+        "the yes": YES,
+        "the continuation": f"{CHAT.id}@3",
+        "its event": f"after:{pid}",
+    }
     told = story(ids[wanted])
     assert [each["id"] for each in told["turns"]] == [f"{CHAT.id}@{seq}" for seq in (1, 2, 3)]
     last = told["turns"][-1]
-    assert (last["continues"], last["event"], len(last["replies"])) == (pid, digest(f"after:{pid}"), 1)
-    assert not any("told again" in each or "did not decide" in each for each in told["answers"]["confirmed_by"])
+    assert (last["continues"], last["event"], len(last["replies"])) == (
+        pid,
+        digest(f"after:{pid}"),
+        1,
+    )
+    assert not any(
+        "told again" in each or "did not decide" in each for each in told["answers"]["confirmed_by"]
+    )
     assert f"no message: the agent goes on after action {pid}" in trace(ids[wanted])
 
 

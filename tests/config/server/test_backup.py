@@ -87,7 +87,9 @@ class Machine:
         self.client, self.data = client, data
         self.rig = RedisRig(client, prefix=PREFIX)
         self.bot = Bot(settings, data, client)
-        self.collector = AuditCollector(client, AuditLedger(self.bot.ledger, EntrySigner(KEYS)), prefix=PREFIX)
+        self.collector = AuditCollector(
+            client, AuditLedger(self.bot.ledger, EntrySigner(KEYS)), prefix=PREFIX
+        )
 
     def backup(self, *, with_keys: bool = False) -> bytes:
         """Return a backup."""
@@ -102,7 +104,9 @@ class Machine:
     def files(self) -> dict[str, bytes]:
         """Return the files of the data folder."""
         return {
-            path.relative_to(self.data).as_posix(): path.read_bytes() for path in self.data.rglob("*") if path.is_file()
+            path.relative_to(self.data).as_posix(): path.read_bytes()
+            for path in self.data.rglob("*")
+            if path.is_file()
         }
 
 
@@ -182,7 +186,9 @@ def test_newer_entries_of_the_ledger_are_cut_off(source: Machine, target: Machin
 def test_people_files_and_history_are_restored(source: Machine, target: Machine):
     """An approved person is approved, the data folder has its files, and the history its messages."""
     used(source)
-    DataLossGuard(target.client, prefix=PREFIX).look()  # as `sayso redis status` does on the empty server
+    DataLossGuard(
+        target.client, prefix=PREFIX
+    ).look()  # as `sayso redis status` does on the empty server
     target.restore(source.backup())
     assert RedisPeople(target.client, prefix=PREFIX).decision("web", ["ana"]) == "approved"
     assert target.files()["texts/ab/long"] == b"a long text"
@@ -209,7 +215,9 @@ def test_tokens_of_workspaces_are_restored_encrypted(source: Machine, target: Ma
 
 
 @pytest.mark.parametrize("at", [4, 5, 7, 9, 11, 40, 77])
-def test_restore_that_is_killed_can_be_repeated(source: Machine, target: Machine, settings: Settings, at: int):
+def test_restore_that_is_killed_can_be_repeated(
+    source: Machine, target: Machine, settings: Settings, at: int
+):
     """Wherever it is killed, Redis is empty, halted until the restore has run again, or complete."""
     used(source)
     content = source.backup()
@@ -217,14 +225,22 @@ def test_restore_that_is_killed_can_be_repeated(source: Machine, target: Machine
     dying.fate = Fate(at, killed)
     with contextlib.suppress(Killed):
         restore_backup(io.BytesIO(content), Bot(settings, target.data, dying), KEYS)
-    marker, keys = f"{PREFIX}{RESTORING}", target.client.dbsize() - target.client.exists(f"{PREFIX}{RESTORING}")
+    marker, keys = (
+        f"{PREFIX}{RESTORING}",
+        target.client.dbsize() - target.client.exists(f"{PREFIX}{RESTORING}"),
+    )
     is_halted = bool(halts_of(target.client, prefix=PREFIX))
     if is_halted or keys == 0:
         assert target.client.exists(marker) == is_halted or keys == 0
         restored = target.restore(content)
         assert (restored.chain.faults, restored.resumed.actions) == ((), 1)
     assert not halts_of(target.client, prefix=PREFIX)
-    assert verify([target.bot.ledger], KEYS, tail=UncollectedEntries(target.client, prefix=PREFIX)).faults == ()
+    assert (
+        verify(
+            [target.bot.ledger], KEYS, tail=UncollectedEntries(target.client, prefix=PREFIX)
+        ).faults
+        == ()
+    )
     again = TalkingBot(target.rig, lines=["So it is."])
     assert "cannot tell" in again.say("yes").lower()
 
@@ -239,7 +255,9 @@ def test_restore_that_is_killed_and_run_again_deletes_no_ledger(source: Machine,
     dying = FatedRedis(connection_pool=target.client.connection_pool)
     dying.fate = Fate(70, killed)
     with pytest.raises(Killed):
-        restore_backup(io.BytesIO(content), Bot(target.bot.settings, target.data, dying), KEYS, over=True)
+        restore_backup(
+            io.BytesIO(content), Bot(target.bot.settings, target.data, dying), KEYS, over=True
+        )
     assert target.restore(content).chain.faults == ()
     (aside,) = target.bot.ledger.parent.glob("audit.sqlite3.until-*")
     assert AuditLedger(aside, EntrySigner(KEYS)).entries() == before
@@ -260,7 +278,9 @@ def unpacked(content: bytes) -> dict[str, bytes]:
         return {member.name: archive.extractfile(member).read() for member in archive}
 
 
-def packed(members: dict[str, bytes], changed: dict[str, bytes], keys: Sequence[str] = KEYS) -> bytes:
+def packed(
+    members: dict[str, bytes], changed: dict[str, bytes], keys: Sequence[str] = KEYS
+) -> bytes:
     """Return a backup of these members. Members that are given are replaced; checksums and MACs are made again."""
     manifest = json.loads(members["manifest.json"])
     for name, data in changed.items():
@@ -311,18 +331,32 @@ def climbing(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "damage", [cut, without_manifest, without_macs, edited, climbing, lambda _: b"", lambda _: b"hello", gzip.compress]
+    "damage",
+    [
+        cut,
+        without_manifest,
+        without_macs,
+        edited,
+        climbing,
+        lambda _: b"",
+        lambda _: b"hello",
+        gzip.compress,
+    ],
 )
 def test_damaged_or_foreign_file_changes_nothing(source: Machine, target: Machine, damage):
     """One clear error, an untouched Redis and an untouched data folder."""
     used(source)
-    with pytest.raises(BackupError, match=r"no backup of Sayso, or it is damaged .*: nothing was changed"):
+    with pytest.raises(
+        BackupError, match=r"no backup of Sayso, or it is damaged .*: nothing was changed"
+    ):
         target.restore(damage(source.backup()))
     assert target.client.dbsize() == 0
     assert [name for name in target.files() if not name.startswith(".restore")] == []
 
 
-def test_backup_that_was_changed_without_the_secret_keys_is_refused(source: Machine, target: Machine):
+def test_backup_that_was_changed_without_the_secret_keys_is_refused(
+    source: Machine, target: Machine
+):
     """A changed file could approve people. A backup that holds the keys proves nothing."""
     used(source)
     members = unpacked(source.backup())
@@ -337,8 +371,12 @@ def test_backup_of_another_bot_is_refused(source: Machine, target: Machine, tmp_
     content = source.backup()
     file = tmp_path / "desk.yaml"
     file.write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
-    with pytest.raises(BackupError, match="of the bot 'bot', and the configuration is that of 'desk'"):
-        restore_backup(io.BytesIO(content), Bot(load_settings(file), target.data, target.client), KEYS)
+    with pytest.raises(
+        BackupError, match="of the bot 'bot', and the configuration is that of 'desk'"
+    ):
+        restore_backup(
+            io.BytesIO(content), Bot(load_settings(file), target.data, target.client), KEYS
+        )
 
 
 def test_target_in_use_is_refused_without_over(source: Machine, target: Machine):
@@ -362,11 +400,15 @@ def test_restore_is_refused_while_processes_run(source: Machine, target: Machine
     """Even with `over`: they would work on half of the data."""
     content = source.backup()
     Heartbeat(target.client, "ab12", prefix=PREFIX).beat()
-    with pytest.raises(BackupError, match=r"this bot runs \(workers: 1, web and poll processes: 0\): stop all"):
+    with pytest.raises(
+        BackupError, match=r"this bot runs \(workers: 1, web and poll processes: 0\): stop all"
+    ):
         target.restore(content, over=True)
     Heartbeat(target.client, "ab12", prefix=PREFIX).leave()
     Heartbeat(target.client, kind="ingress", prefix=PREFIX).beat()
-    with pytest.raises(BackupError, match=r"this bot runs \(workers: 0, web and poll processes: 1\): stop all"):
+    with pytest.raises(
+        BackupError, match=r"this bot runs \(workers: 0, web and poll processes: 1\): stop all"
+    ):
         target.restore(content, over=True)
 
 
@@ -379,7 +421,8 @@ def test_backup_has_the_secret_keys_only_on_request(source: Machine, target: Mac
             target.restore(source.backup(), keys=keys)
     assert target.client.dbsize() == 0
     with pytest.raises(
-        BackupError, match=r"other secret keys than the backup, which brings its own: remove .*secret_keys"
+        BackupError,
+        match=r"other secret keys than the backup, which brings its own: remove .*secret_keys",
     ):
         target.restore(source.backup(with_keys=True), keys=["another"])
     assert target.restore(source.backup(with_keys=True), keys=[]).chain.faults == ()
@@ -405,7 +448,9 @@ def test_files_of_sqlite_are_copied_whole(source: Machine, target: Machine):
 def test_server_that_saves_for_seconds_is_backed_up(source: Machine, target: Machine):
     """While it saves its snapshot, it sends an empty line each second."""
     used(source)
-    source.client.config_set("rdb-key-save-delay", 1_500_000 // source.client.dbsize())  # microseconds for each key
+    source.client.config_set(
+        "rdb-key-save-delay", 1_500_000 // source.client.dbsize()
+    )  # microseconds for each key
     try:
         content = source.backup()
     finally:
@@ -441,7 +486,10 @@ def test_bytes_that_are_no_text_are_restored(source: Machine, target: Machine):
     (source.data / os.fsdecode(odd)).write_bytes(odd)
     target.restore(source.backup())
     read = partial(target.client.execute_command, NEVER_DECODE=True)
-    assert (read("GET", PREFIX.encode() + odd), read("HGETALL", f"{PREFIX}hash")) == (odd, {odd: odd})
+    assert (read("GET", PREFIX.encode() + odd), read("HGETALL", f"{PREFIX}hash")) == (
+        odd,
+        {odd: odd},
+    )
     assert read("ZRANGE", f"{PREFIX}zset", 0, -1) == [odd]
     assert (target.data / os.fsdecode(odd)).read_bytes() == odd
 
@@ -459,7 +507,9 @@ def test_folders_behind_links_are_in_the_backup(source: Machine, target: Machine
     assert "media/again" not in {name.rpartition("/")[0] for name in target.files()}
 
 
-def test_other_files_of_the_data_folder_are_overwritten_only_on_request(source: Machine, target: Machine):
+def test_other_files_of_the_data_folder_are_overwritten_only_on_request(
+    source: Machine, target: Machine
+):
     """They may be newer. Equal files are accepted."""
     for machine, text in ((source, "old"), (target, "new")):
         machine.data.mkdir()
@@ -476,7 +526,10 @@ def test_full_disk_is_reported_as_such(source: Machine):
     """An earlier version reported a file that had become shorter."""
     source.data.mkdir()
     (source.data / "large").write_bytes(os.urandom(300_000))
-    with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(OSError, match="No space left"):
+    with (
+        Path("/dev/full").open("wb", buffering=0) as full,
+        pytest.raises(OSError, match="No space left"),
+    ):
         write_backup(full, source.bot, KEYS)
 
 
@@ -484,31 +537,42 @@ def test_damaged_database_is_named(source: Machine):
     """The message has the cure."""
     source.data.mkdir()
     (source.data / "own.sqlite3").write_bytes(b"SQLite format 3\0" + b"x" * 100)
-    with pytest.raises(BackupError, match=r"own.sqlite3 cannot be copied \(.*\): repair it, or move it out of"):
+    with pytest.raises(
+        BackupError, match=r"own.sqlite3 cannot be copied \(.*\): repair it, or move it out of"
+    ):
         source.backup()
 
 
-def test_backup_of_another_format_is_refused_and_names_its_release(source: Machine, target: Machine):
+def test_backup_of_another_format_is_refused_and_names_its_release(
+    source: Machine, target: Machine
+):
     """Its manifest may have other fields."""
     members = unpacked(source.backup())
     newer = tarred({**members, "manifest.json": b'{"format": 3, "sayso": "9.1", "things": []}'})
-    with pytest.raises(BackupError, match=r"a newer release of Sayso \(9.1\): .* format 3.*`pip install sayso==9.1`"):
+    with pytest.raises(
+        BackupError,
+        match=r"a newer release of Sayso \(9.1\): .* format 3.*`pip install sayso==9.1`",
+    ):
         target.restore(newer)
     older = tarred({**members, "manifest.json": b'{"format": 0, "sayso": "0.0.9"}'})
     with pytest.raises(
-        BackupError, match=r"an older release of Sayso \(0.0.9\): .*`pip install sayso==0.0.9`.* new backup"
+        BackupError,
+        match=r"an older release of Sayso \(0.0.9\): .*`pip install sayso==0.0.9`.* new backup",
     ):
         target.restore(older)
 
 
-def test_backup_from_before_signatures_is_called_old_and_not_damaged(source: Machine, target: Machine):
+def test_backup_from_before_signatures_is_called_old_and_not_damaged(
+    source: Machine, target: Machine
+):
     """The number of the release was the same: the message names the sources of that day, which read it."""
     members = unpacked(source.backup())
     del members["manifest.macs"]
     manifest = {**json.loads(members["manifest.json"]), "format": 1, "taken_at": 1_795_000_000.0}
     content = tarred({**members, "manifest.json": json.dumps(manifest).encode()})
     with pytest.raises(
-        BackupError, match=r"an older release .*Nothing was changed.*--before=2026-11-18T11:06:40Z HEAD"
+        BackupError,
+        match=r"an older release .*Nothing was changed.*--before=2026-11-18T11:06:40Z HEAD",
     ):
         target.restore(content)
     assert not target.client.keys()
@@ -523,11 +587,15 @@ def on_cluster(cluster_client: Redis, settings: Settings, tmp_path: Path) -> Mac
 def many_conversations(client: Redis) -> set[str]:
     """Say hello in conversations of all masters. Return the keys of all conversations."""
     for number in range(30):
-        RedisRig(client, prefix=PREFIX).accept(replace(turn(), conversation=Conversation("chat", str(number))))
+        RedisRig(client, prefix=PREFIX).accept(
+            replace(turn(), conversation=Conversation("chat", str(number)))
+        )
     return set(client.scan_iter(f"{PREFIX}*:lane:*"))
 
 
-def test_cluster_is_restored_on_one_server_and_back(source: Machine, on_cluster: Machine, target: Machine):
+def test_cluster_is_restored_on_one_server_and_back(
+    source: Machine, on_cluster: Machine, target: Machine
+):
     """One backup has the keys of all masters. No action runs twice after either restore."""
     talking = used(on_cluster)
     lanes = many_conversations(on_cluster.client)
@@ -567,13 +635,17 @@ def test_cluster_whose_slots_move_is_not_backed_up(on_cluster: Machine, cluster:
 @pytest.fixture
 def without_sync(redis_client: Redis, redis_url: str) -> Iterator[Redis]:
     """Return a client whose login may not SYNC, as with most managed servers."""
-    redis_client.acl_setuser("plain", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-sync", "-psync"])
+    redis_client.acl_setuser(
+        "plain", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-sync", "-psync"]
+    )
     with Redis.from_url(redis_url, username="plain", password="x", decode_responses=True) as client:
         yield client
     redis_client.acl_deluser("plain")
 
 
-def test_server_without_sync_is_read_key_by_key(source: Machine, target: Machine, without_sync: Redis):
+def test_server_without_sync_is_read_key_by_key(
+    source: Machine, target: Machine, without_sync: Redis
+):
     """If no process writes meanwhile, the result is the same."""
     used(source)
     file = io.BytesIO()
@@ -591,7 +663,9 @@ def test_server_without_sync_that_is_written_to_is_refused(source: Machine, with
         busy.fate = Fate(3, write)
 
     busy.fate = Fate(3, write)
-    with pytest.raises(SnapshotError, match=r"refuses SYNC .NOPERM.*stop web and workers during the backup"):
+    with pytest.raises(
+        SnapshotError, match=r"refuses SYNC .NOPERM.*stop web and workers during the backup"
+    ):
         write_backup(io.BytesIO(), Bot(source.bot.settings, source.data, busy), KEYS)
 
 
@@ -609,5 +683,13 @@ def test_backup_leaves_nothing_beside_its_file(source: Machine):
     (source.data / ".backup" / "files" / "keys-1").mkdir(parents=True)
     source.backup()
     with pytest.raises(RedisError):
-        write_backup(io.BytesIO(), Bot(source.bot.settings, source.data, connect("redis://127.0.0.1:1/0")), KEYS)
-    assert [path.name for path in source.data.rglob("*") if path.name.startswith(("keys-", ".backup-", "dump"))] == []
+        write_backup(
+            io.BytesIO(),
+            Bot(source.bot.settings, source.data, connect("redis://127.0.0.1:1/0")),
+            KEYS,
+        )
+    assert [
+        path.name
+        for path in source.data.rglob("*")
+        if path.name.startswith(("keys-", ".backup-", "dump"))
+    ] == []

@@ -78,7 +78,9 @@ def test_data_survives_stop_and_start(folder: Path):
 
 def test_server_dies_with_its_killed_parent(folder: Path):
     """Kill -9 of the parent leaves no server behind, and the folder is free again."""
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(folder)], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(folder)], stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     parent.kill()
@@ -92,7 +94,15 @@ def test_server_dies_with_its_killed_parent(folder: Path):
 def test_orphan_that_still_listens_is_taken_over(folder: Path):
     """A server without a parent is stopped at the next start, and its data is kept."""
     (folder / "redis").mkdir()
-    command = [server_binary(), "--port", "0", "--unixsocket", str(socket_path(folder)), "--dir", folder / "redis"]
+    command = [
+        server_binary(),
+        "--port",
+        "0",
+        "--unixsocket",
+        str(socket_path(folder)),
+        "--dir",
+        folder / "redis",
+    ]
     orphan = subprocess.Popen([*command, "--appendonly", "yes"], stdout=subprocess.DEVNULL)
     until(lambda: running_url(folder))
     Redis.from_url(f"unix://{socket_path(folder)}").set("kept", "yes")
@@ -105,7 +115,9 @@ def test_orphan_that_still_listens_is_taken_over(folder: Path):
 
 def test_second_start_on_one_folder_is_refused(server: EmbeddedRedis):
     """Two servers on one folder would destroy it."""
-    with pytest.raises(EmbeddedRedisError, match="in use by another sayso: stop that one, or give another folder"):
+    with pytest.raises(
+        EmbeddedRedisError, match="in use by another sayso: stop that one, or give another folder"
+    ):
         EmbeddedRedis(server.data).start()
     assert client(server).ping()
 
@@ -127,7 +139,9 @@ def test_files_of_a_server_are_private_from_the_start(server: EmbeddedRedis):
 def test_server_listens_on_a_private_socket_only(server: EmbeddedRedis):
     """No port is open, and only the own user can use the socket."""
     assert client(server).config_get("port")["port"] == "0"
-    sockets = {str(fd.readlink()) for fd in Path(f"/proc/{server.pid}/fd").iterdir() if fd.is_symlink()}
+    sockets = {
+        str(fd.readlink()) for fd in Path(f"/proc/{server.pid}/fd").iterdir() if fd.is_symlink()
+    }
     tcp = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
     assert not any(name.startswith("socket:[") and f" {name[8:-1]} " in tcp for name in sockets)
     assert socket_path(server.data).stat().st_mode & 0o077 == 0
@@ -171,7 +185,9 @@ def test_foreign_files_in_the_folder_are_left_alone(folder: Path):
 def test_data_folder_that_is_a_file_is_named(folder: Path):
     """The error for a wrong --data names the folder and the cure."""
     (folder / "file").write_text("")
-    with pytest.raises(EmbeddedRedisError, match=r"file': Not a directory: give one you may write to with --data"):
+    with pytest.raises(
+        EmbeddedRedisError, match=r"file': Not a directory: give one you may write to with --data"
+    ):
         EmbeddedRedis(folder / "file").start()
 
 

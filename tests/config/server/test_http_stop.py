@@ -79,8 +79,12 @@ def _post(client: socket.socket) -> bool:
     return answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"ok")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can refuse connections without closing the socket")
-@pytest.mark.parametrize(("processes", "number"), [(0, signal.SIGTERM), (0, signal.SIGHUP), (2, signal.SIGTERM)])
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux can refuse connections without closing the socket"
+)
+@pytest.mark.parametrize(
+    ("processes", "number"), [(0, signal.SIGTERM), (0, signal.SIGHUP), (2, signal.SIGTERM)]
+)
 def test_every_connection_that_was_made_is_answered(processes: int, number: int):
     """A platform that does not send a webhook again would have lost its message."""
     server = subprocess.Popen(

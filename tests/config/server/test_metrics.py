@@ -74,7 +74,9 @@ def ask(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str]:
     return answer.status, answer.read().decode()
 
 
-@pytest.mark.parametrize("given", ["", "Bearer ", f"Bearer {WORD[:-1]}", WORD, f"Basic {WORD}", "Bearer \udcff"])
+@pytest.mark.parametrize(
+    "given", ["", "Bearer ", f"Bearer {WORD[:-1]}", WORD, f"Basic {WORD}", "Bearer \udcff"]
+)
 def test_request_without_the_token_gets_401(given: str) -> None:
     """Also with a wrong one, or one in another form."""
     status, headers, body = MetricsEndpoint(token=WORD).answer(given)
@@ -97,7 +99,9 @@ def test_address_that_other_machines_reach_needs_a_token(monkeypatch: pytest.Mon
     monkeypatch.delenv(TOKEN, raising=False)
     for host, shown in (("0.0.0.0", "0.0.0.0"), ("::", "[::]")):
         where = re.escape(f"--metrics {shown}:9464")
-        with pytest.raises(MetricsUnusable, match=f"^{where} can be reached by others.*set SAYSO_METRICS"):
+        with pytest.raises(
+            MetricsUnusable, match=f"^{where} can be reached by others.*set SAYSO_METRICS"
+        ):
             listen_for_readers((host, 9464))
     for host in ("127.0.0.1", "localhost"):
         listening = listen_for_readers((host, free_port()))
@@ -114,7 +118,9 @@ def test_a_port_that_is_taken_is_named_with_its_option() -> None:
     """One clear line, before any process is forked."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(AddressUnusable, match=f"cannot listen on 127.0.0.1:{port} .*or give another --metrics$"):
+        with pytest.raises(
+            AddressUnusable, match=f"cannot listen on 127.0.0.1:{port} .*or give another --metrics$"
+        ):
             listen_for_readers(("127.0.0.1", port))
 
 
@@ -132,10 +138,14 @@ def test_the_token_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("token", ["höhö", "two\nlines", "\x1b[2J"])
-def test_token_that_no_reader_can_send_is_refused(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_that_no_reader_can_send_is_refused(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The start is refused, and the token is not shown. Space around a token is ignored."""
     monkeypatch.setenv(TOKEN, token)
-    with pytest.raises(MetricsUnusable, match=f"^{TOKEN}: the token has characters that no header can hold") as caught:
+    with pytest.raises(
+        MetricsUnusable, match=f"^{TOKEN}: the token has characters that no header can hold"
+    ) as caught:
         read_token()
     assert token not in str(caught.value)
     monkeypatch.setenv(TOKEN, f" {WORD}\n")
@@ -149,20 +159,28 @@ def test_no_count_is_lost_when_a_process_is_killed(tmp_path: Path, *, is_given: 
     Files have their room on the disk from the start: to write where a full disk has none kills a process.
     """
     environ = {**os.environ, FOLDER: str(tmp_path) if is_given else ""}
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True, env=environ)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, check=True, env=environ
+    )
     counts, ratio, files, folder, allocated = done.stdout.splitlines()
     assert counts == "['sayso_leases_lost_total 111.0']", done.stderr
-    assert ratio == """['sayso_model_cache_hit_ratio{model="m"} 0.75']""", "of all processes together"
+    assert ratio == """['sayso_model_cache_hit_ratio{model="m"} 0.75']""", (
+        "of all processes together"
+    )
     assert files == "['counter_0.db', 'counter_1.db']"
     assert Path(folder).exists() == is_given, "the parent removes its own at its end"
     assert int(allocated) >= 256 * 1024
 
 
-def test_folders_of_killed_commands_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_killed_commands_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Folders of running commands and of other programs stay."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv(TOKEN, WORD)
-    killed, running, starting = (tmp_path / f"sayso-metrics-{name}" for name in ("killed", "running", "starting"))
+    killed, running, starting = (
+        tmp_path / f"sayso-metrics-{name}" for name in ("killed", "running", "starting")
+    )
     for folder in (killed, running, starting):
         folder.mkdir()
         (folder / "0.lock").touch()
@@ -189,14 +207,20 @@ def test_folder_that_cannot_be_written_is_named_with_its_cure(folder: str) -> No
 def test_command_of_an_operator_counts_in_no_common_file(tmp_path: Path) -> None:
     """It works with a folder that its user may not write to, and leaves nothing in it."""
     for folder in ("/nowhere", str(tmp_path)):
-        command, environ = [sys.executable, "-m", "sayso", "check", "-c", str(DEMO)], {**os.environ, FOLDER: folder}
+        command, environ = (
+            [sys.executable, "-m", "sayso", "check", "-c", str(DEMO)],
+            {**os.environ, FOLDER: folder},
+        )
         subprocess.run(command, env=environ, capture_output=True, check=True)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_slow_readers_hold_no_thread(port: int) -> None:
     """A hundred readers with an unfinished request, and one with endless headers, do not delay another reader."""
-    before, slow = threading.active_count(), [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+    before, slow = (
+        threading.active_count(),
+        [socket.create_connection(("127.0.0.1", port)) for _ in range(100)],
+    )
     for each in slow:
         each.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
     slow[0].sendall(b"X: " + b"x" * 40_000 + b"\r\n")

@@ -47,7 +47,11 @@ BOT = Deployment("bot", KEYS, {"chat": "console"})
 def state(redis_client: Redis, tmp_path: Path) -> Path:
     """Return the state folder of the version before, and put its keys into Redis; its open question is still open."""
     keys = json.loads((RECORDED / "redis.json").read_text())
-    write_keys(redis_client, (StoredKey(name, kind, value) for name, (kind, value) in keys.items()), prefix="")
+    write_keys(
+        redis_client,
+        (StoredKey(name, kind, value) for name, (kind, value) in keys.items()),
+        prefix="",
+    )
     for key in redis_client.scan_iter(f"{PREFIX}*:pending:*"):
         redis_client.hset(key, "expires", round(time.time() * 1000) + 60_000)
     for file, place in (("audit.sql", LEDGER), ("turns.sql", "spool/turns.sqlite3")):
@@ -66,7 +70,9 @@ def test_action_of_the_version_before_is_confirmed(redis_client: Redis, state: P
     rig = RedisRig(redis_client, prefix=PREFIX)
     bot = Bot(rig, lines=["Hello to you."])
     bot.work()
-    assert "Do you mean this? Delete B" in bot.say("yes")  # the reminder was sent after the question
+    assert "Do you mean this? Delete B" in bot.say(
+        "yes"
+    )  # the reminder was sent after the question
     assert bot.say("yes") == "deleted B"
     assert bot.deleted == ["B"]
     bot.work()
@@ -90,11 +96,16 @@ def test_dry_run_changes_nothing(redis_client: Redis, state: Path):
     del state
     before = saved(redis_client)
     steps = inspect(redis_client, "bot", prefix=PREFIX).steps
-    assert [step.split(",")[0] for step in steps[:2]] == ["delete the key 'tide'", "delete the key 'founded'"]
+    assert [step.split(",")[0] for step in steps[:2]] == [
+        "delete the key 'tide'",
+        "delete the key 'founded'",
+    ]
     assert steps[2] == f"note layout {LAYOUT} in place of 1: older versions then refuse to start"
     lines = list(describe(inspect(redis_client, "bot", prefix=PREFIX)))
     assert saved(redis_client) == before
-    assert {"records: waiting messages of version 1: 1", "records: actions of version 1: 2"} <= set(lines)
+    assert {"records: waiting messages of version 1: 1", "records: actions of version 1: 2"} <= set(
+        lines
+    )
 
 
 def test_migration_is_done_once(redis_client: Redis, state: Path):
@@ -130,11 +141,14 @@ def test_migration_is_refused_while_older_processes_run(redis_client: Redis, sta
     web = Heartbeat(redis_client, kind="ingress", prefix=PREFIX, version="0.0.1")
     web.beat()
     with pytest.raises(
-        OtherProcesses, match=r"of another version .*: 1 of 2 workers, 1 of 1 web and poll processes. They"
+        OtherProcesses,
+        match=r"of another version .*: 1 of 2 workers, 1 of 1 web and poll processes. They",
     ):
         migrate(redis_client, "bot", prefix=PREFIX)
     assert redis_client.exists(f"{PREFIX}tide")
-    assert "web and poll processes: 1 of version 0.0.1" in describe(inspect(redis_client, "bot", prefix=PREFIX))
+    assert "web and poll processes: 1 of version 0.0.1" in describe(
+        inspect(redis_client, "bot", prefix=PREFIX)
+    )
     Heartbeat(redis_client, prefix=PREFIX).leave("old1")
     web.leave()
     assert migrate(redis_client, "bot", prefix=PREFIX).steps
@@ -154,7 +168,9 @@ def test_newer_layout_is_refused(redis_client: Redis):
     assert record["v"] == LAYOUT
     redis_client.set(f"{PREFIX}deployment", json.dumps({**record, "v": LAYOUT + 1}))
     for refused in (BOT.claim, lambda client, prefix: migrate(client, "bot", prefix=prefix)):
-        with pytest.raises(RedisUnfit, match=f"have layout {LAYOUT + 1}, and this version knows up to {LAYOUT}"):
+        with pytest.raises(
+            RedisUnfit, match=f"have layout {LAYOUT + 1}, and this version knows up to {LAYOUT}"
+        ):
             refused(redis_client, prefix=PREFIX)
 
 
@@ -162,7 +178,11 @@ def test_each_record_has_a_version():
     """It is the last field of each kind of JSON object. One without it has version 1."""
     written = turn("hello").to_json()
     assert written.endswith(f',"v":{VERSION}}}')
-    assert (version_of(written), version_of('{"text": "\\"v\\":7}"}'), version_of("")) == (VERSION, 1, 1)
+    assert (version_of(written), version_of('{"text": "\\"v\\":7}"}'), version_of("")) == (
+        VERSION,
+        1,
+        1,
+    )
     assert version_of('{"to": [], "v":3, "at": 1795204800000}') == 3
     assert (versioned("{}"), json.loads(versioned('{"a": 1}'))) == ('{"v":1}', {"a": 1, "v": 1})
 
@@ -171,9 +191,15 @@ def test_each_record_has_a_version():
 def test_record_of_an_unknown_version_is_refused(version: int):
     """Newer and older ones are refused as a whole, with the cure."""
     text = turn("hello").to_json().replace(f'"v":{VERSION}}}', f'"v":{version}}}')
-    cure = "upgrade this process" if version > VERSION else "run `sayso migrate --apply` of the release before"
+    cure = (
+        "upgrade this process"
+        if version > VERSION
+        else "run `sayso migrate --apply` of the release before"
+    )
     for read in (Turn.from_json, check_version):
-        with pytest.raises(OtherVersion, match=f"has version {version}, and this process reads .*: {cure}"):
+        with pytest.raises(
+            OtherVersion, match=f"has version {version}, and this process reads .*: {cure}"
+        ):
             read(text)
 
 
@@ -202,11 +228,18 @@ def test_newer_records_of_each_kind_are_named(redis_client: Redis):
         newer(rig, kind)
     RedisIdentities(rig.scripts).recognize("wa", SenderIds("whatsapp:DE.1", ""), store=True)
     (person,) = redis_client.scan_iter("*:person:*")
-    redis_client.set(person, redis_client.get(person).replace(f'"v":{VERSION}', f'"v":{VERSION + 1}'))
+    redis_client.set(
+        person, redis_client.get(person).replace(f'"v":{VERSION}', f'"v":{VERSION + 1}')
+    )
     lines = list(describe(inspect(redis_client, "bot")))
     for words in ("waiting messages", "histories", "actions", "ids of people"):
-        assert f"records: {words} of version {VERSION + 1}: 1 (this version leaves them to others)" in lines
-    assert lines[-1] == "records that this version cannot read: 4. Run workers of a version that can"
+        assert (
+            f"records: {words} of version {VERSION + 1}: 1 (this version leaves them to others)"
+            in lines
+        )
+    assert (
+        lines[-1] == "records that this version cannot read: 4. Run workers of a version that can"
+    )
 
 
 @pytest.mark.parametrize("kind", ["in", "out", "history", "pending"])
@@ -222,15 +255,19 @@ def test_conversation_with_a_newer_record_is_left_to_a_newer_worker(redis_client
         rig.end_lease()
     newer(rig, kind)
     sent = len(bot.channel.sent)
-    waiting = [redis_client.lrange(f"{rig.shard}:{each}:{CHAT.id}", 0, -1) for each in ("in", "out")]
+    waiting = [
+        redis_client.lrange(f"{rig.shard}:{each}:{CHAT.id}", 0, -1) for each in ("in", "out")
+    ]
     for _ in range(12):
         bot.work()
         rig.pass_time(2)
-        assert redis_client.zscore(f"{rig.shard}:due", CHAT.id) < (redis_client.time()[0] + 1) * 1000
+        assert (
+            redis_client.zscore(f"{rig.shard}:due", CHAT.id) < (redis_client.time()[0] + 1) * 1000
+        )
     assert len(bot.channel.sent) == sent
-    assert [len(redis_client.lrange(f"{rig.shard}:{each}:{CHAT.id}", 0, -1)) for each in ("in", "out")] == [
-        len(each) for each in waiting
-    ]
+    assert [
+        len(redis_client.lrange(f"{rig.shard}:{each}:{CHAT.id}", 0, -1)) for each in ("in", "out")
+    ] == [len(each) for each in waiting]
     assert redis_client.hget(f"{rig.shard}:lane:{CHAT.id}", "begun") in ("", None)
 
 
@@ -243,5 +280,8 @@ def test_newer_files_are_refused_and_kept(tmp_path: Path):
         assert database.execute("PRAGMA user_version").fetchone() == (1,)
         database.execute("PRAGMA user_version = 2")
     for use in (ledger.entries, lambda: ledger.store([])):
-        with pytest.raises(LedgerUnusable, match="its schema has version 2, and this process knows up to 1: upgrade"):
+        with pytest.raises(
+            LedgerUnusable,
+            match="its schema has version 2, and this process knows up to 1: upgrade",
+        ):
             use()

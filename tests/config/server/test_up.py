@@ -23,7 +23,19 @@ from sayso.pending.stop_signals import STOPPING
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
 from sayso.testing.platforms.telegram import WAITING
 from sayso.testing.platforms.webhooks import telegram_text
-from tests.config.processes import DEMO, POLL, REDIS, WEB, WORKER, Up, free_port, is_running, sayso, short_folder, until
+from tests.config.processes import (
+    DEMO,
+    POLL,
+    REDIS,
+    WEB,
+    WORKER,
+    Up,
+    free_port,
+    is_running,
+    sayso,
+    short_folder,
+    until,
+)
 
 POLLED = """
 channels:
@@ -99,14 +111,25 @@ def test_ctrl_c_says_so_and_the_next_start_continues_the_answer(data: Path):
     (data / "tools.py").write_text(LOOKING)
     with FakePlatforms() as platforms:
         (data / "sayso.yaml").write_text(POLLED.format(url=platforms.telegram_url) + UNHURRIED)
-        start = partial(Up, data, "--config", str(data / "sayso.yaml"), "--workers", "1", TELEGRAM_TOKEN=TELEGRAM_TOKEN)
+        start = partial(
+            Up,
+            data,
+            "--config",
+            str(data / "sayso.yaml"),
+            "--workers",
+            "1",
+            TELEGRAM_TOKEN=TELEGRAM_TOKEN,
+        )
         with start() as up:
             children = up.ready().pids()
             platforms.update(telegram_text(1, "/look_around"))
             until((data / "begun").exists)
             assert up.stop(signal.SIGINT) == 0
             assert not any(is_running(pid) for pid in children)
-            assert up.output().count("Stopping. An answer in progress continues at the next start.") == 1
+            assert (
+                up.output().count("Stopping. An answer in progress continues at the next start.")
+                == 1
+            )
             assert "Traceback" not in up.output()
         with start() as again:
             again.ready()
@@ -131,7 +154,14 @@ def test_bot_without_an_address_asks_and_survives_a_kill(data: Path):
     """platforms.md 2.5: without a public URL it polls. Messages from the time of the kill are answered once."""
     with FakePlatforms() as platforms:
         (data / "sayso.yaml").write_text(POLLED.format(url=platforms.telegram_url))
-        with Up(data, "--config", str(data / "sayso.yaml"), "--workers", "1", TELEGRAM_TOKEN=TELEGRAM_TOKEN) as up:
+        with Up(
+            data,
+            "--config",
+            str(data / "sayso.yaml"),
+            "--workers",
+            "1",
+            TELEGRAM_TOKEN=TELEGRAM_TOKEN,
+        ) as up:
             up.ready()
             platforms.update(telegram_text(1, "/whoami"))
             until(lambda: len(platforms.sent) == 1)
@@ -145,7 +175,9 @@ def test_bot_without_an_address_asks_and_survives_a_kill(data: Path):
 
 
 @pytest.mark.parametrize(
-    ("number", "says"), [(signal.SIGTERM, ""), (signal.SIGINT, f"\n{STOPPING}\n")], ids=["SIGTERM", "SIGINT"]
+    ("number", "says"),
+    [(signal.SIGTERM, ""), (signal.SIGINT, f"\n{STOPPING}\n")],
+    ids=["SIGTERM", "SIGINT"],
 )
 def test_signal_while_starting_stops_everything(data: Path, number: int, says: str):
     """An interrupted start announces nothing and leaves no process.
@@ -168,10 +200,18 @@ def test_signal_handler_takes_no_lock(monkeypatch: pytest.MonkeyPatch):
     settings = load_settings(DEMO, {})
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(AddressUnusable):
         supervisor.Up(settings, DEMO, Path("data"), *taken.getsockname()).run()
-    sys.setprofile(lambda frame, event, arg: called.append((event, getattr(arg, "__name__", frame.f_code.co_name))))
+    sys.setprofile(
+        lambda frame, event, arg: called.append(
+            (event, getattr(arg, "__name__", frame.f_code.co_name))
+        )
+    )
     handlers[signal.SIGTERM](signal.SIGTERM, None)
     sys.setprofile(None)
-    assert [name for event, name in called if event.endswith("call")] == ["_stop_soon", "say_stopping", "setprofile"]
+    assert [name for event, name in called if event.endswith("call")] == [
+        "_stop_soon",
+        "say_stopping",
+        "setprofile",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +298,9 @@ def test_port_in_use_is_refused_before_anything_starts(data: Path):
         port = other.getsockname()[1]
         code, _, errors = sayso("up", "--data", data, "--port", port)
     assert code == 3
-    assert errors.startswith(f"Error: cannot listen on 127.0.0.1:{port} (Address already in use): stop what uses it")
+    assert errors.startswith(
+        f"Error: cannot listen on 127.0.0.1:{port} (Address already in use): stop what uses it"
+    )
     assert not (data / "redis").exists()
 
 
@@ -311,7 +353,9 @@ def test_redis_that_does_not_start_is_retried():
 
     def fail() -> None:
         part.start()
-        raise EmbeddedRedisError("no") if len(part.starts) % 2 else OSError("No space left on device")
+        raise (
+            EmbeddedRedisError("no") if len(part.starts) % 2 else OSError("No space left on device")
+        )
 
     tend(part, SupervisedPart("redis", lambda: False, fail, started=0.0), 3600)
     assert len(part.starts) > 3600 / (MAX_PAUSE_SECONDS + 1)

@@ -32,7 +32,9 @@ def file(tmp_path: Path) -> Path:
 
 def suggestions(file: Path, text: str, **environ: str) -> list[str]:
     """Return the values of a list between brackets in a channel."""
-    file.write_text(f"channels:\n  web: {{platform: console, suggestions: {text}, title: ${{T:-t}}}}\n")
+    file.write_text(
+        f"channels:\n  web: {{platform: console, suggestions: {text}, title: ${{T:-t}}}}\n"
+    )
     channel = load_settings(file, environ).channels["web"]
     assert isinstance(channel, ConsoleSettings)
     return channel.suggestions
@@ -49,7 +51,9 @@ def refusal(file: Path, text: str, **environ: str) -> str:
 def test_missing_secret_is_reported_with_line_and_column():
     """Each missing secret is named at its place, even behind other references on the line."""
     with pytest.raises(ConfigError) as caught:
-        load_settings(CONTRACT, {name: value for name, value in SECRETS.items() if "SECRET" not in name})
+        load_settings(
+            CONTRACT, {name: value for name, value in SECRETS.items() if "SECRET" not in name}
+        )
     assert caught.value.problems == [
         f"{CONTRACT}:8:59: secret_token: TELEGRAM_SECRET is not set: export TELEGRAM_SECRET=...",
         f"{CONTRACT}:9:61: signing_secret: SLACK_SIGNING_SECRET is not set: export SLACK_SIGNING_SECRET=...",
@@ -59,15 +63,20 @@ def test_missing_secret_is_reported_with_line_and_column():
 @pytest.mark.parametrize("token", ["prefix${T}", "${T:-a-default}", "prefix"])
 def test_secret_in_clear_is_refused_without_quotes_too(file: Path, token: str):
     """A secret, or a part or default of one, does not belong into the file in any notation."""
-    said = refusal(file, f"channels:\n  a: {{platform: telegram, token: {token}, secret_token: ${{T}}}}\n", T="t")
-    assert said == f"{file}:2:27: token: a secret in clear: put it in the environment and write ${{TOKEN}}"
+    said = refusal(
+        file,
+        f"channels:\n  a: {{platform: telegram, token: {token}, secret_token: ${{T}}}}\n",
+        T="t",
+    )
+    assert (
+        said
+        == f"{file}:2:27: token: a secret in clear: put it in the environment and write ${{TOKEN}}"
+    )
 
 
 def test_private_use_characters_are_not_misread(file: Path):
     """The characters that the loader uses internally are ordinary characters in a file."""
-    text = (
-        f'[{PRIVATE}, {PRIVATE}${{A}}{PRIVATE * 3}, "${{A}}{PRIVATE}", "\\U000F007B\\U000F007B\\U000F007D\\U000F007D"]'
-    )
+    text = f'[{PRIVATE}, {PRIVATE}${{A}}{PRIVATE * 3}, "${{A}}{PRIVATE}", "\\U000F007B\\U000F007B\\U000F007D\\U000F007D"]'
     assert suggestions(file, text, A="a") == [
         PRIVATE,
         f"{PRIVATE}a{PRIVATE * 3}",
@@ -109,13 +118,17 @@ def test_reference_needs_no_quotes(file: Path, text: str, value: str):
 
 def test_key_is_not_substituted(file: Path):
     """A reference as a key is reported with its place, as outside braces."""
-    assert refusal(file, "agent: {${A}: 1}\n", A="a").startswith(f"{file}:1:9: agent.${{A}}: unknown key")
+    assert refusal(file, "agent: {${A}: 1}\n", A="a").startswith(
+        f"{file}:1:9: agent.${{A}}: unknown key"
+    )
 
 
 def test_mistake_behind_a_reference_keeps_its_column(file: Path):
     """A value may be longer or shorter than its reference; columns are those of the file."""
     text = "channels:\n  a: {platform: console, title: ${T}, titel: x}\n"
-    assert f"{file}:2:39: channels.a.titel: unknown key" in refusal(file, text, T="a long title, longer than its name")
+    assert f"{file}:2:39: channels.a.titel: unknown key" in refusal(
+        file, text, T="a long title, longer than its name"
+    )
 
 
 @pytest.mark.parametrize("reference", ["${NO PE}", "${NOPE", "${}", "${NOPE:-a\n b}"])
@@ -136,7 +149,12 @@ def test_the_contract_loads_as_printed():
     assert shop.policy is not None
     assert shop.policy.allow == ["find_*", "sales_*"]
     assert settings.redis_url == ""
-    assert [channel.platform for channel in settings.channels.values()] == ["whatsapp", "telegram", "slack", "console"]
+    assert [channel.platform for channel in settings.channels.values()] == [
+        "whatsapp",
+        "telegram",
+        "slack",
+        "console",
+    ]
 
 
 def test_variable_wins_over_the_default():

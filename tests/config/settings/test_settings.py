@@ -10,7 +10,13 @@ import pytest
 from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.types import Conversation
 from sayso.config.checks.describe import describe
-from sayso.config.settings.loader import DEMO, ConfigError, default_config, load_for_terminal, load_settings
+from sayso.config.settings.loader import (
+    DEMO,
+    ConfigError,
+    default_config,
+    load_for_terminal,
+    load_settings,
+)
 from sayso.config.wiring.agents import load_bot_tools
 from sayso.config.wiring.bootstrap import bootstrap
 
@@ -145,7 +151,9 @@ MISTAKES = {
     "raises": ("tools: [raises.py]\nchannels: {a: {platform: console}}\n", "raises.py, line 1: ZeroDivisionError"),
     "exits": ("tools: [exits.py]\nchannels: {a: {platform: console}}\n", "exits.py, line 1: ends the program"),
 }  # fmt: skip
-TOOL = 'from sayso.agent import tool\n@tool()\ndef good() -> str:\n    """Do good."""\n    return ""\n'
+TOOL = (
+    'from sayso.agent import tool\n@tool()\ndef good() -> str:\n    """Do good."""\n    return ""\n'
+)
 
 
 @pytest.fixture
@@ -191,8 +199,12 @@ def test_mistake_is_reported_with_its_place_and_cure(file: Path, name: str):
 def test_secret_in_clear_is_refused_and_not_repeated(file: Path, line: str):
     """A secret, or a part or default of one, does not belong into the file."""
     said = refusal(file, f"channels:\n  a:\n    platform: telegram\n    {line}\n", SECRET=SECRET)
-    assert re.search(r":5:5: secret_token: a secret in clear: put it in the environment and write", said)
-    assert not any(word in said for word in ("not-a-reference", "prefix", "a-default", "12345", SECRET))
+    assert re.search(
+        r":5:5: secret_token: a secret in clear: put it in the environment and write", said
+    )
+    assert not any(
+        word in said for word in ("not-a-reference", "prefix", "a-default", "12345", SECRET)
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,7 +233,9 @@ def test_errors_never_repeat_what_came_from_the_environment(file: Path, text: st
 )
 def test_errors_never_repeat_a_login_in_a_url(file: Path, key: str):
     """Even in a setting that takes no URL."""
-    said = refusal(file, f"media: {{{key.format('the-login')}}}\nchannels:\n  a: {{platform: console}}\n")
+    said = refusal(
+        file, f"media: {{{key.format('the-login')}}}\nchannels:\n  a: {{platform: console}}\n"
+    )
     assert ":1:" in said
     assert "the-login" not in said
 
@@ -235,22 +249,38 @@ def test_empty_secret_is_refused(file: Path):
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ("", "has no token: give bot_token for one workspace, or client_id and client_secret for many"),
+        (
+            "",
+            "has no token: give bot_token for one workspace, or client_id and client_secret for many",
+        ),
         ("client_id: '${T}'", "client_secret is missing"),
         ("client_secret: '${T}'", "client_id is missing"),
-        ("bot_token: '${T}', client_id: '${T}', client_secret: '${T}'", "leave out bot_token, or the other two"),
-        ("bot_token: '${T}', install: {}", "install needs client_id and client_secret instead of bot_token"),
+        (
+            "bot_token: '${T}', client_id: '${T}', client_secret: '${T}'",
+            "leave out bot_token, or the other two",
+        ),
+        (
+            "bot_token: '${T}', install: {}",
+            "install needs client_id and client_secret instead of bot_token",
+        ),
         ("client_id: '${T}', client_secret: '${T}', install:", "install has nothing below it"),
         (
             "client_id: '${T}', client_secret: '${T}', install: {organizations: []}",
             "install.organizations: is empty: add one",
         ),
-        ("client_id: '${T}', client_secret: '${T}', install: {organizations: [acme]}", "write it as T0123ABCD"),
+        (
+            "client_id: '${T}', client_secret: '${T}', install: {organizations: [acme]}",
+            "write it as T0123ABCD",
+        ),
     ],
 )
 def test_half_a_slack_app_is_refused_with_its_cure(file: Path, keys: str, problem: str):
     """An app has one token, or what many workspaces install it with."""
-    said = refusal(file, f"channels:\n  a: {{platform: slack, signing_secret: '${{T}}', {keys}}}\n", T="hush-hush")
+    said = refusal(
+        file,
+        f"channels:\n  a: {{platform: slack, signing_secret: '${{T}}', {keys}}}\n",
+        T="hush-hush",
+    )
     assert problem in said
     assert "channels.a" in said
 
@@ -270,14 +300,30 @@ NO_WORKSPACE = "names no workspace, and the app is in many: write it as T0123ABC
             "access.roles.users.U1",
             f"{NO_WORKSPACE}U1",
         ),
-        (f"{MANY}, escalate: {{after: 9, to: {{channel: a, chat: C1}}}}", "escalate.to.chat", f"{NO_WORKSPACE}C1"),
-        ("bot_token: '${T}', access: {block: [T01/U1]}", "access.block.0", "only an app with client_id has: write U1"),
-        ("bot_token: '${T}', access: {block: ['@ada']}", "access.block.0", "is no id of Slack: write it as U0123ABCD"),
+        (
+            f"{MANY}, escalate: {{after: 9, to: {{channel: a, chat: C1}}}}",
+            "escalate.to.chat",
+            f"{NO_WORKSPACE}C1",
+        ),
+        (
+            "bot_token: '${T}', access: {block: [T01/U1]}",
+            "access.block.0",
+            "only an app with client_id has: write U1",
+        ),
+        (
+            "bot_token: '${T}', access: {block: ['@ada']}",
+            "access.block.0",
+            "is no id of Slack: write it as U0123ABCD",
+        ),
     ],
 )
 def test_id_that_can_never_match_is_refused(file: Path, keys: str, place: str, problem: str):
     """A blocked person would be let in, and an alarm would reach no chat."""
-    said = refusal(file, f"channels:\n  a: {{platform: slack, signing_secret: '${{T}}', {keys}}}\n", T="hush-hush")
+    said = refusal(
+        file,
+        f"channels:\n  a: {{platform: slack, signing_secret: '${{T}}', {keys}}}\n",
+        T="hush-hush",
+    )
     assert problem in said
     assert f"channels.a.{place}" in said
 
@@ -289,7 +335,11 @@ TELEGRAM = "platform: telegram, token: '${T}', polling: true"
 @pytest.mark.parametrize(
     ("keys", "person", "problem"),
     [
-        (f"{WHATSAPP}, auth_token: '${{T}}'", "4915100000042", "write it as +4915112345678 or DE.1A2B3C"),
+        (
+            f"{WHATSAPP}, auth_token: '${{T}}'",
+            "4915100000042",
+            "write it as +4915112345678 or DE.1A2B3C",
+        ),
         (f"{WHATSAPP}, auth_token: '${{T}}'", "0151 1234567", "is no number and no id of WhatsApp"),
         (TELEGRAM, "@ada", "is no id of Telegram: write the number that /whoami prints"),
     ],
@@ -303,7 +353,10 @@ def test_person_that_is_named_by_no_id_is_refused(file: Path, keys: str, person:
 @pytest.mark.parametrize(
     ("keys", "people"),
     [
-        (f"{WHATSAPP}, auth_token: '${{T}}'", "'+4915100000042', 'whatsapp:+49151', DE.1A2B, 'WhatsApp:de.ent.1a'"),
+        (
+            f"{WHATSAPP}, auth_token: '${{T}}'",
+            "'+4915100000042', 'whatsapp:+49151', DE.1A2B, 'WhatsApp:de.ent.1a'",
+        ),
         (TELEGRAM, "'5123456789', '-1002000000001'"),
         ("platform: console", "ana, 'any name'"),
     ],
@@ -344,7 +397,9 @@ def test_reserved_names_of_consoles_are_free_for_other_channels(file: Path, name
     file.write_text(f"channels:\n  {name}: {{platform: console}}\n")
     with pytest.raises(ConfigError, match=name):
         load_settings(file, {})
-    file.write_text(f"channels:\n  {name}: {{platform: slack, bot_token: ${{SECRET}}, signing_secret: ${{SECRET}}}}\n")
+    file.write_text(
+        f"channels:\n  {name}: {{platform: slack, bot_token: ${{SECRET}}, signing_secret: ${{SECRET}}}}\n"
+    )
     assert list(load_settings(file, {"SECRET": SECRET}).channels) == [name]
 
 
@@ -358,20 +413,26 @@ def test_seconds_may_come_from_the_environment(file: Path):
 @pytest.mark.parametrize("empty", ["", "''", "${NOPE:-}"])
 def test_empty_url_counts_as_missing(file: Path, empty: str):
     """Then there is no public URL, the bundled Redis, and the vendor's own server."""
-    slack = f"platform: slack, bot_token: ${{SECRET}}, signing_secret: ${{SECRET}}, api_url: {empty}"
+    slack = (
+        f"platform: slack, bot_token: ${{SECRET}}, signing_secret: ${{SECRET}}, api_url: {empty}"
+    )
     file.write_text(f"public_url: {empty}\nredis_url: {empty}\nchannels:\n  a: {{{slack}}}\n")
     settings = load_settings(file, {"SECRET": SECRET})
     assert (settings.public_url, settings.redis_url) == ("", "")
     assert settings.channels["a"].model_dump()["api_url"] is None
 
 
-def test_configuration_comes_from_the_environment_or_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_configuration_comes_from_the_environment_or_this_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """All entry points use the same rule. An empty variable counts as missing, and no other file is used."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SAYSO_CONFIG", "my.yaml")
     assert default_config() == Path("my.yaml")
     monkeypatch.setenv("SAYSO_CONFIG", "")
-    with pytest.raises(ConfigError, match=r"there is no sayso\.yaml in .*: .* write one with `sayso init`"):
+    with pytest.raises(
+        ConfigError, match=r"there is no sayso\.yaml in .*: .* write one with `sayso init`"
+    ):
         default_config()
     Path("sayso.yaml").touch()
     assert default_config() == Path("sayso.yaml")
@@ -398,17 +459,21 @@ def test_empty_secret_is_refused_everywhere(file: Path):
 
 
 @pytest.mark.parametrize(
-    "address", ["https://bots.example.com", "http://192.168.1.4:8000", "https://localhost.evil.example"]
+    "address",
+    ["https://bots.example.com", "http://192.168.1.4:8000", "https://localhost.evil.example"],
 )
 def test_a_console_without_a_password_is_refused_with_a_public_url(file: Path, address: str):
     """Behind a proxy without headers every client looks like this machine."""
     file.write_text(f"public_url: {address}\nchannels:\n  a: {{platform: console}}\n")
-    with pytest.raises(ConfigError, match=r":3:3: channels.a: this console has no password, .* write `password: \$"):
+    with pytest.raises(
+        ConfigError, match=r":3:3: channels.a: this console has no password, .* write `password: \$"
+    ):
         load_settings(file, {})
 
 
 @pytest.mark.parametrize(
-    "address", ["http://localhost:9", "http://127.0.0.1:9", "http://[::1]:9", "http://bot.localhost"]
+    "address",
+    ["http://localhost:9", "http://127.0.0.1:9", "http://[::1]:9", "http://bot.localhost"],
 )
 def test_a_console_without_a_password_may_be_on_this_machine(file: Path, address: str):
     """No other machine reaches it there."""
@@ -423,9 +488,15 @@ def test_a_console_without_a_password_may_be_on_this_machine(file: Path, address
         ("agent: {memery: 1}", "agent.memery: unknown key: did you mean 'memory'?"),
         ("limit: {}", "limit: unknown key: did you mean 'limits'?"),
         ("limits: {wating: 1}", "limits.wating: unknown key: did you mean 'waiting'?"),
-        ("tools: [{openapi: a.json, inclde: [b]}]", "tools.0.inclde: unknown key: did you mean 'include'?"),
+        (
+            "tools: [{openapi: a.json, inclde: [b]}]",
+            "tools.0.inclde: unknown key: did you mean 'include'?",
+        ),
         ("tools: [{mcp: {comand: b}}]", "tools.0.mcp.comand: unknown key: did you mean 'command'?"),
-        ("agent: {fallback: [{modell: 'openai:x'}]}", "agent.fallback.0.modell: unknown key: did you mean 'model'?"),
+        (
+            "agent: {fallback: [{modell: 'openai:x'}]}",
+            "agent.fallback.0.modell: unknown key: did you mean 'model'?",
+        ),
     ],
 )
 def test_a_wrong_key_is_compared_with_those_of_its_own_section(file: Path, yaml: str, words: str):
@@ -433,7 +504,9 @@ def test_a_wrong_key_is_compared_with_those_of_its_own_section(file: Path, yaml:
     file.write_text(f"{yaml}\nchannels: {{a: {{platform: console}}}}\n")
     with pytest.raises(ConfigError) as refused:
         load_settings(file, {})
-    assert [problem.partition(": ")[2] for problem in refused.value.problems if "unknown key" in problem] == [words]
+    assert [
+        problem.partition(": ")[2] for problem in refused.value.problems if "unknown key" in problem
+    ] == [words]
 
 
 def test_a_wrong_key_of_a_channel_is_compared_with_those_of_its_platform(file: Path):
@@ -457,7 +530,16 @@ def test_all_mistakes_are_reported_at_once(file: Path):
     with pytest.raises(ConfigError) as refused:
         load_settings(file, {})
     problems = [problem.removeprefix(f"{file}:") for problem in refused.value.problems]
-    assert [problem.split(":")[0] for problem in problems] == ["1", "2", "4", "4", "4", "4", "5", "5"]
+    assert [problem.split(":")[0] for problem in problems] == [
+        "1",
+        "2",
+        "4",
+        "4",
+        "4",
+        "4",
+        "5",
+        "5",
+    ]
     told = "\n".join(problems)
     for words in (
         "MODEL is not set", "limits.waiting: must be a whole number", "token: a secret in clear", "TOKEN is not set",
@@ -478,14 +560,18 @@ def test_the_terminal_needs_only_the_settings_of_its_channel(file: Path):
     )
     assert list(load_for_terminal(file, "tg", {}).channels) == ["tg"]
     assert load_for_terminal(file, "tg", {}).channels["tg"].confirm_ttl == 7
-    with pytest.raises(ConfigError, match=r"no channel 'tgx' in .*; did you mean 'tg'\? known: wa, tg"):
+    with pytest.raises(
+        ConfigError, match=r"no channel 'tgx' in .*; did you mean 'tg'\? known: wa, tg"
+    ):
         load_for_terminal(file, "tgx", {})
     with pytest.raises(ConfigError, match="SID is not set") as refused:
         load_for_terminal(file, None, {})
     assert not re.search("TOKEN|AUTH", str(refused.value))
 
 
-def test_files_of_tools_are_found_beside_the_configuration(file: Path, monkeypatch: pytest.MonkeyPatch):
+def test_files_of_tools_are_found_beside_the_configuration(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The folder in which the command was started does not matter."""
     monkeypatch.chdir("/")
     file.write_text("tools: [./good.py]\nchannels: {a: {platform: console}}\n")
@@ -502,19 +588,24 @@ def test_every_problem_is_reported_at_once(file: Path):
 def test_binary_file_is_named(file: Path, content: bytes):
     """The error says that the file is no text."""
     file.write_bytes(content)
-    with pytest.raises(ConfigError, match=rf"sayso\.yaml:{content.count(10) + 1}: not text in UTF-8"):
+    with pytest.raises(
+        ConfigError, match=rf"sayso\.yaml:{content.count(10) + 1}: not text in UTF-8"
+    ):
         load_settings(file)
 
 
 @pytest.mark.parametrize(
-    ("given", "pace"), [("", (30, 1.0)), ("messages_per_second: 5,", (5, 1.0)), ("messages_per_second: 0,", (0, 0.0))]
+    ("given", "pace"),
+    [("", (30, 1.0)), ("messages_per_second: 5,", (5, 1.0)), ("messages_per_second: 0,", (0, 0.0))],
 )
 def test_rate_limit_of_a_channel_can_be_set(tmp_path: Path, given: str, pace: tuple[float, float]):
     """platforms.md 1.4: an account's own limit replaces the platform's; 0 turns it off."""
     telegram = f"platform: telegram, {given} token: ${{SECRET}}, secret_token: ${{SECRET}}"
     file = tmp_path / "sayso.yaml"
     file.write_text(f"channels:\n  a: {{{telegram}}}\n")
-    services = bootstrap(load_settings(file, {"SECRET": SECRET}), data=tmp_path, redis_url="redis://127.0.0.1:1")
+    services = bootstrap(
+        load_settings(file, {"SECRET": SECRET}), data=tmp_path, redis_url="redis://127.0.0.1:1"
+    )
     found = services.processor.sender._rate_limit(services.channels["a"], Conversation("a", "1"))
     assert (found.per_second, found.chat_gap) == pace
 
@@ -533,7 +624,10 @@ def test_telegram_channel_without_a_secret_is_refused(file: Path, polling: str):
 @pytest.mark.parametrize("other", ["polling: true", "secret_token: '${SECRET}'"])
 def test_bot_with_two_polling_channels_is_refused(file: Path, other: str):
     """platforms.md 2.4: Telegram returns an update once, so the other channel would wait for ever."""
-    bots = ["a: {platform: telegram, token: '${A}', polling: true}", "b: {platform: telegram, token: '${B}', %s}"]
+    bots = [
+        "a: {platform: telegram, token: '${A}', polling: true}",
+        "b: {platform: telegram, token: '${B}', %s}",
+    ]
     two = "channels:\n  " + "\n  ".join(bots)
     said = refusal(file, two % other, A="7000000001:one", B=" 7000000001:one", SECRET=SECRET)
     assert ":3:3: channels.b: has the same bot as a: give each channel a bot of its own" in said

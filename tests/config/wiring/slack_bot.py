@@ -109,12 +109,16 @@ class SlackBot:
 
     def come_back(self, client: FlaskClient | None = None, **query: str) -> TestResponse:
         """Let Slack send the browser back."""
-        return (client or self.client).get("/slack/desk/oauth_redirect", query_string=query, base_url=PUBLIC_URL)
+        return (client or self.client).get(
+            "/slack/desk/oauth_redirect", query_string=query, base_url=PUBLIC_URL
+        )
 
     def install(self, team: str, label: str = "", *, organization: str = "") -> TestResponse:
         """Install the app in a workspace or an organization, as a person in a browser does."""
         state = self.begin()
-        return self.come_back(code=self.slack.oauth.allow(team, label, organization=organization), state=state)
+        return self.come_back(
+            code=self.slack.oauth.allow(team, label, organization=organization), state=state
+        )
 
     def post(self, body: bytes, retry: int = 0) -> int:
         """Send a signed webhook, for the `retry`th time again, and return the status of the answer."""
@@ -131,7 +135,9 @@ class SlackBot:
     async def _run_all(self, busy: set[str]) -> None:
         done: set[str] = set()
         while busy - done:
-            await asyncio.gather(*(self.services.processor.run(each) for each in sorted(busy - done)))
+            await asyncio.gather(
+                *(self.services.processor.run(each) for each in sorted(busy - done))
+            )
             done |= busy
             busy = self._busy()
 

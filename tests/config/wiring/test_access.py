@@ -22,9 +22,7 @@ from sayso.pending.context import context_field
 from sayso.pending.proposals import ChannelRun
 from sayso.workers.people import RedisPeople
 
-WHATSAPP = (
-    "{platform: whatsapp, account_sid: AC1, auth_token: '${KEY}', from: 'whatsapp:+14155238886', access: {access}}"
-)
+WHATSAPP = "{platform: whatsapp, account_sid: AC1, auth_token: '${KEY}', from: 'whatsapp:+14155238886', access: {access}}"
 
 #: The `access` section, and the text of the error after `sayso.yaml`; @ is its path.
 MISTAKES = {
@@ -38,15 +36,28 @@ MISTAKES = {
     "no turns": ("{per_minute: 0}", "@.per_minute: must be greater than or"),
     "yes turns": ("{per_minute: true}", "@.per_minute: must be a number"),
     "groups": ("{groups: off}", "@.groups: must be 'mention', 'always' or 'never'"),
-    "a role": ("{roles: {allowed: {a: []}, users: {U1: b}}}", "@.roles.users.U1: names no role of allowed; known: a"),
-    "a role's tool": ("{roles: {allowed: {a: [drop_*]}}}", "@: 'drop_*' names no tool of this channel"),
+    "a role": (
+        "{roles: {allowed: {a: []}, users: {U1: b}}}",
+        "@.roles.users.U1: names no role of allowed; known: a",
+    ),
+    "a role's tool": (
+        "{roles: {allowed: {a: [drop_*]}}}",
+        "@: 'drop_*' names no tool of this channel",
+    ),
 }
 
 
-def load(folder: Path, access: str, more: str = "", channel: str = "{platform: console, access: {access}{more}}"):
+def load(
+    folder: Path,
+    access: str,
+    more: str = "",
+    channel: str = "{platform: console, access: {access}{more}}",
+):
     """Return the settings of a channel with this access."""
     text = channel.replace("{access}", access).replace("{more}", more)
-    (folder / "sayso.yaml").write_text(f"tools: [sayso.examples.invoices]\nchannels:\n  web: {text}\n")
+    (folder / "sayso.yaml").write_text(
+        f"tools: [sayso.examples.invoices]\nchannels:\n  web: {text}\n"
+    )
     return load_settings(folder / "sayso.yaml", {"KEY": "k"})
 
 
@@ -99,8 +110,14 @@ def test_channels_without_access_load_nothing(tmp_path: Path, redis_client, redi
             "{allow: [a], pairing: true, groups: never}",
             "1 named and those an operator approves, by code; not in groups",
         ),
-        ("{groups: always, chats: [C1]}", "everybody; answers every message of a group; only in 1 chat"),
-        ("{per_minute: 20, roles: {allowed: {a: ['*'], b: []}}}", "everybody; 20 turns a minute each; as a, b"),
+        (
+            "{groups: always, chats: [C1]}",
+            "everybody; answers every message of a group; only in 1 chat",
+        ),
+        (
+            "{per_minute: 20, roles: {allowed: {a: ['*'], b: []}}}",
+            "everybody; 20 turns a minute each; as a, b",
+        ),
     ],
 )
 def test_check_shows_who_may_talk(tmp_path: Path, access: str, words: str):
@@ -112,7 +129,10 @@ def test_check_shows_who_may_talk(tmp_path: Path, access: str, words: str):
 
 def test_check_marks_a_channel_without_access_as_open(tmp_path: Path):
     """An author who forgot it sees it."""
-    assert "  talks to: everybody" in str(describe(load(tmp_path, "", channel="{platform: console}"))).splitlines()
+    assert (
+        "  talks to: everybody"
+        in str(describe(load(tmp_path, "", channel="{platform: console}"))).splitlines()
+    )
 
 
 def shown(settings: Settings, user: str, text: str, *aliases: str) -> list[str]:
@@ -121,16 +141,22 @@ def shown(settings: Settings, user: str, text: str, *aliases: str) -> list[str]:
     with context_field("run", ChannelRun(user, "web", "1", 60.0, "v", aliases=aliases)):
         return [
             tool.name
-            for tool in asyncio.run(narrow(build_selector(settings, "web"), [Message(Role.USER, text)], tools))
+            for tool in asyncio.run(
+                narrow(build_selector(settings, "web"), [Message(Role.USER, text)], tools)
+            )
         ]
 
 
-ROLES = "{roles: {allowed: {support: [find_*], admin: ['*']}, users: {'+49': admin}, default: support}}"
+ROLES = (
+    "{roles: {allowed: {support: [find_*], admin: ['*']}, users: {'+49': admin}, default: support}}"
+)
 
 
 def test_roles_restrict_before_any_selector(tmp_path: Path):
     """This holds for chosen tools and for tools that are always shown."""
-    keyword = ", selector: {keyword: {find_invoice: [find], delete_invoice: [delete]}, always: ['*']}"
+    keyword = (
+        ", selector: {keyword: {find_invoice: [find], delete_invoice: [delete]}, always: ['*']}"
+    )
     assert shown(load(tmp_path, ROLES, keyword), "ana", "find and delete") == ["find_invoice"]
     assert "delete_invoice" in shown(load(tmp_path, ROLES, keyword), "+49", "find and delete")
 
@@ -165,6 +191,10 @@ def test_explain_names_the_line_of_the_roles(tmp_path: Path):
     """That line decides who may use the tool."""
     load(tmp_path, ROLES)
     file = str(tmp_path / "sayso.yaml")
-    said = CliRunner().invoke(main, ["explain", "web", "delete_invoice", "--config", file, "--user", "ana"]).output
+    said = (
+        CliRunner()
+        .invoke(main, ["explain", "web", "delete_invoice", "--config", file, "--user", "ana"])
+        .output
+    )
     assert "sayso.yaml:3:" in said
     assert "support" in said

@@ -63,7 +63,9 @@ def worker_config(folder: Path, agent: str, url: str) -> AgentConfig:
     """Return the configuration of the agent in a worker."""
     media = LocalMediaStore(folder / "media", keys=["k"], public_url="http://x")
     settings = configured(folder, agent)
-    return AgentDeps.open(settings, folder, media=media, redis=RedisParts.connect(settings, url)).config_of("web")
+    return AgentDeps.open(
+        settings, folder, media=media, redis=RedisParts.connect(settings, url)
+    ).config_of("web")
 
 
 def refusal(folder: Path, agent: str) -> str:
@@ -97,11 +99,17 @@ def test_a_budget_in_dollars_without_a_price_is_warned_of(tmp_path: Path):
     assert "the price of 'ollama:mine' is unknown, so no limit in USD holds" in str(
         describe(configured(tmp_path, f"{agent}}}"))
     )
-    assert "warning" not in str(describe(configured(tmp_path, f"{agent}, prices: {{mine: [0.1, 0.2]}}}}")))
-    assert "warning" not in str(describe(configured(tmp_path, "{model: 'ollama:mine', budget: {day_tokens: 5}}")))
+    assert "warning" not in str(
+        describe(configured(tmp_path, f"{agent}, prices: {{mine: [0.1, 0.2]}}}}"))
+    )
+    assert "warning" not in str(
+        describe(configured(tmp_path, "{model: 'ollama:mine', budget: {day_tokens: 5}}"))
+    )
 
 
-def test_workers_share_a_budget_and_a_terminal_has_its_own(tmp_path: Path, redis_client: Redis, redis_url: str):
+def test_workers_share_a_budget_and_a_terminal_has_its_own(
+    tmp_path: Path, redis_client: Redis, redis_url: str
+):
     """Each process applies the limit of a run by itself."""
     agent = "{budget: {conversation_tokens: 9, run_tokens: 5, run_usd: 0.5}}"
     alone, shared = config(tmp_path, agent), worker_config(tmp_path, agent, redis_url)
@@ -134,7 +142,9 @@ def test_guards_are_in_the_written_order(tmp_path: Path):
         ("length", GuardrailAction.BLOCK), ("pattern", GuardrailAction.REWRITE), ("injection", GuardrailAction.WARN),
         ("no_shouting", GuardrailAction.BLOCK),
     ]  # fmt: skip
-    assert [asyncio.run(made.guardrails.acheck_output(text)).passed for text in ("hello", "the Law")] == [True, False]
+    assert [
+        asyncio.run(made.guardrails.acheck_output(text)).passed for text in ("hello", "the Law")
+    ] == [True, False]
     assert made.loop_detector is None
     usual = config(tmp_path, "{}").loop_detector
     assert usual
@@ -143,20 +153,27 @@ def test_guards_are_in_the_written_order(tmp_path: Path):
 
 def test_memories_are_in_the_data_folder(tmp_path: Path):
     """The memory of a conversation is stored with its history."""
-    memory = "{summarize: {model: 'ollama:small'}, entities: true, relationships: true, knowledge: true}"
+    memory = (
+        "{summarize: {model: 'ollama:small'}, entities: true, relationships: true, knowledge: true}"
+    )
     made = config(tmp_path, f"{{model: 'ollama:m', memory: {memory}}}")
     assert (made.summarize_on_trim, made.summarize_model) == (True, "small")
     assert made.entity_memory
     assert made.knowledge_graph
     store: Any = made.knowledge_graph.store
     assert made.knowledge_memory
-    assert (store.path, made.knowledge_memory.directory) == (tmp_path / "relationships.db", tmp_path / "knowledge")
+    assert (store.path, made.knowledge_memory.directory) == (
+        tmp_path / "relationships.db",
+        tmp_path / "knowledge",
+    )
 
 
 def test_a_channel_may_name_the_tool_of_the_memory(tmp_path: Path):
     """Tools, roles and policy may name it; without that it runs at once."""
     roles = "{roles: {allowed: {a: [remember]}}}"
-    web = f"{{platform: console, tools: [remember], policy: {{allow: [find_*]}}, selector: {roles}}}"
+    web = (
+        f"{{platform: console, tools: [remember], policy: {{allow: [find_*]}}, selector: {roles}}}"
+    )
     settings = configured(tmp_path, "{memory: {knowledge: true}}", f"  own: {web}\n")
     assert str(describe(settings)).count("remember: runs at once") == 2
     told = explain(settings, load_bot_tools(settings), "own", "ana", "remember", {"content": "x"})
@@ -190,7 +207,9 @@ def test_a_worker_waits_for_its_observers_at_its_exit(tmp_path: Path):
 
 
 @pytest.mark.parametrize("is_worker", [True, False])
-def test_only_a_worker_needs_a_model(tmp_path: Path, redis_url: str, is_worker: bool, monkeypatch: pytest.MonkeyPatch):
+def test_only_a_worker_needs_a_model(
+    tmp_path: Path, redis_url: str, is_worker: bool, monkeypatch: pytest.MonkeyPatch
+):
     """The web answers no turn and needs neither key nor library."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     settings = configured(tmp_path, "{model: openai:gpt-5-mini}")
@@ -201,7 +220,9 @@ def test_only_a_worker_needs_a_model(tmp_path: Path, redis_url: str, is_worker: 
         assert bootstrap(settings, data=tmp_path, redis_url=redis_url).processor.agents
 
 
-def test_files_that_people_send_reach_the_model(tmp_path: Path, redis_client: Redis, redis_url: str):
+def test_files_that_people_send_reach_the_model(
+    tmp_path: Path, redis_client: Redis, redis_url: str
+):
     """The provider reads them from the media store."""
     media = LocalMediaStore(tmp_path / "media", keys=["k"], public_url="http://x")
     file = media.put(b"\x89PNG\r\n\x1a\n", mime_type="image/png")
@@ -215,10 +236,15 @@ def test_a_channels_prompt_and_limits_reach_its_agent(tmp_path: Path):
     """They are the system prompt and the length of the history."""
     given = configured(tmp_path, "{memory: {max_messages: 7, max_tokens: 99}, tool_timeout: 3}")
     file = tmp_path / "sayso.yaml"
-    file.write_text(file.read_text().replace("console}", "console, agent: {system_prompt: Be a pirate.}}"))
+    file.write_text(
+        file.read_text().replace("console}", "console, agent: {system_prompt: Be a pirate.}}")
+    )
     with terminal_agent(load_settings(file, {}), data=tmp_path) as bot:
         memory = bot.agent.memory
         assert memory
         assert (memory.max_messages, memory.max_tokens) == (7, 99)
-        assert (bot.agent.config.system_prompt, bot.agent.config.tool_timeout_seconds) == ("Be a pirate.", 3)
+        assert (bot.agent.config.system_prompt, bot.agent.config.tool_timeout_seconds) == (
+            "Be a pirate.",
+            3,
+        )
     assert given.agent_of("web").system_prompt != "Be a pirate."

@@ -58,11 +58,20 @@ def loaded(tmp_path: Path, redis_url: str):
     """Return the modules that a new process has loaded when it is ready, and those that its first send adds."""
 
     def run(code: str, *platforms: str) -> tuple[set[str], set[str]]:
-        file = tmp_path / f"bot-{secrets.token_hex(4)}.yaml"  # a name of its own: workers before it look alive
+        file = (
+            tmp_path / f"bot-{secrets.token_hex(4)}.yaml"
+        )  # a name of its own: workers before it look alive
         names = ["bot", *platforms[1:]]
-        channels = [f"  {name}: {PLATFORMS[platform]}\n" for name, platform in zip(names, platforms, strict=True)]
+        channels = [
+            f"  {name}: {PLATFORMS[platform]}\n"
+            for name, platform in zip(names, platforms, strict=True)
+        ]
         file.write_text(f"tools: [sayso.examples.invoices]\nchannels:\n{''.join(channels)}")
-        places = {"REDIS_URL": redis_url, "SAYSO_CONFIG": str(file), "SAYSO_DATA": str(tmp_path / "data")}
+        places = {
+            "REDIS_URL": redis_url,
+            "SAYSO_CONFIG": str(file),
+            "SAYSO_DATA": str(tmp_path / "data"),
+        }
         done = subprocess.run(
             [sys.executable, "-c", code, str(file), str(tmp_path / "data")],
             check=True, capture_output=True, text=True, timeout=100, cwd=ROOT,
@@ -90,7 +99,9 @@ def test_a_worker_with_a_console_only_loads_no_vendor_and_nothing_of_the_web(loa
 @pytest.mark.parametrize(
     ("platform", "sdk"), [("whatsapp", "twilio"), ("telegram", "telegram"), ("slack", "slack_sdk")]
 )
-def test_a_worker_loads_its_own_platforms_library_before_its_first_turn(loaded, platform: str, sdk: str):
+def test_a_worker_loads_its_own_platforms_library_before_its_first_turn(
+    loaded, platform: str, sdk: str
+):
     """It loads only its own, completely, since a later import would block every turn on the loop."""
     ready, added = loaded(WORKER, platform)
     assert ready & SDKS == {sdk}
@@ -107,14 +118,21 @@ def test_vendors_libraries_print_warnings_only_and_setting_up_logs_loads_none_of
     )
     vendors = ["httpx", "slack_sdk.web", "telegram.Bot", "twilio.http_client"]
     done = subprocess.run(
-        [sys.executable, "-c", code, *vendors], check=True, capture_output=True, text=True, timeout=100, cwd=ROOT
+        [sys.executable, "-c", code, *vendors],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=ROOT,
     )
     levels, modules = json.loads(done.stdout)
     assert levels == dict.fromkeys(vendors, logging.WARNING)
     assert not (SDKS | FOREIGN) & set(modules)
 
 
-@pytest.mark.parametrize("args", [["--help"], ["channel", "connect", "--help"], ["simulate", "--help"]])
+@pytest.mark.parametrize(
+    "args", [["--help"], ["channel", "connect", "--help"], ["simulate", "--help"]]
+)
 def test_help_loads_nothing_that_a_bot_needs(args: list[str]):
     """A command imports its modules when it runs."""
     code = (
@@ -122,10 +140,22 @@ def test_help_loads_nothing_that_a_bot_needs(args: list[str]):
         "main(sys.argv[1:], standalone_mode=False)\nprint(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *args], check=True, capture_output=True, text=True, timeout=100, cwd=ROOT
+        [sys.executable, "-c", code, *args],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=ROOT,
     )
     loaded = set(json.loads(done.stdout.splitlines()[-1]))
-    assert not loaded & {"sayso.agent", "sayso.workers", "sayso.pending", "pydantic", "redis", "yaml"}
+    assert not loaded & {
+        "sayso.agent",
+        "sayso.workers",
+        "sayso.pending",
+        "pydantic",
+        "redis",
+        "yaml",
+    }
 
 
 def test_a_web_process_starts_without_any_vendors_library(loaded):
@@ -166,7 +196,9 @@ def test_small_commands_load_no_agent_and_no_library_of_the_web_a_model_or_a_pla
     )
     command = [sys.executable, "-c", code, *args, "-c", str(file), "--data", str(tmp_path / "data")]
     environment = {**os.environ, "REDIS_URL": redis_url, "SECRET": "s3cret"}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100, env=environment)
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=100, env=environment
+    )
     loaded = set(json.loads(done.stdout.splitlines()[-1]))
     assert "sayso.config.settings.loader" in loaded, done.stderr
     assert not loaded & (SDKS | FOREIGN | MODELS | {"sayso.agent", "sayso.channels.markdown"})

@@ -14,7 +14,9 @@ from sayso.pending.consent import SHIPPED_LANGUAGES
 def settings_of(folder: Path, line: str):
     """Return the settings of a console with this line."""
     file = folder / "sayso.yaml"
-    file.write_text(f"channels:\n  web:\n    platform: console\n    {line}\ntools: [sayso.examples.invoices]\n")
+    file.write_text(
+        f"channels:\n  web:\n    platform: console\n    {line}\ntools: [sayso.examples.invoices]\n"
+    )
     return load_settings(file, {})
 
 
@@ -57,10 +59,15 @@ def test_plain_ok_is_a_yes_only_if_configured(tmp_path: Path, line: str, takes: 
     with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data") as agent:
         agent.ask_channel("ana", "delete invoice INV-7")
         told = agent.ask_channel("ana", "ok").content
-        assert ("INV-7 is deleted" in told, "could not tell whether you meant" in told) == (takes, not takes)
+        assert ("INV-7 is deleted" in told, "could not tell whether you meant" in told) == (
+            takes,
+            not takes,
+        )
 
 
-@pytest.mark.parametrize(("line", "stays"), [("title: Sayso", False), ("other_message: keep", True)])
+@pytest.mark.parametrize(
+    ("line", "stays"), [("title: Sayso", False), ("other_message: keep", True)]
+)
 def test_question_stays_open_only_if_configured(tmp_path: Path, line: str, stays: bool):
     """By default another message ends it. Where it stays, a plain yes repeats it first."""
     with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data") as agent:

@@ -26,7 +26,9 @@ def test_files_from_before_the_bucket_are_swept_and_erased_and_not_read(
     config.write_text(channels)
     before = FileStores.open(load_settings(config), tmp_path, ["k"])
     place = f"s3://{BUCKET}/{random_id(6)}"
-    config.write_text(f"{channels}media: {{store: '{place}', endpoint: '{s3_server.endpoint}', region: us-east-1}}\n")
+    config.write_text(
+        f"{channels}media: {{store: '{place}', endpoint: '{s3_server.endpoint}', region: us-east-1}}\n"
+    )
     settings = load_settings(config)
     stores = FileStores.open(settings, tmp_path, ["k"])
 
@@ -44,7 +46,10 @@ def test_files_from_before_the_bucket_are_swept_and_erased_and_not_read(
     assert (stores.sweeps()["media"](), stores.sweeps()["texts"]()) == (1, 0)
 
     before.texts.put(Scope("ana", Conversation("", "")).id, "long text")
-    assert (erase_texts(settings, tmp_path, ["bea"]), erase_texts(settings, tmp_path, ["ana"])) == (0, 1)
+    assert (erase_texts(settings, tmp_path, ["bea"]), erase_texts(settings, tmp_path, ["ana"])) == (
+        0,
+        1,
+    )
 
 
 def _put(media: MediaFiles, data: bytes) -> str:

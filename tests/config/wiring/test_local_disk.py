@@ -49,5 +49,9 @@ def test_no_process_starts_with_its_sqlite_file_on_a_network_share(
     monkeypatch.setattr(disk, "MOUNTS", tmp_path / "mountinfo")
     (tmp_path / "shop.yaml").write_text("spool: true\nchannels: {web: {platform: console}}\n")
     settings = load_settings(tmp_path / "shop.yaml")
-    with pytest.raises(ConfigError, match=f"{named} is a SQLite file of one machine: give each machine a --data"):
-        bootstrap(settings, data=share / "data", redis_url="redis://127.0.0.1:1", is_worker=is_worker)
+    with pytest.raises(
+        ConfigError, match=f"{named} is a SQLite file of one machine: give each machine a --data"
+    ):
+        bootstrap(
+            settings, data=share / "data", redis_url="redis://127.0.0.1:1", is_worker=is_worker
+        )

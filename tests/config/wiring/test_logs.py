@@ -72,7 +72,9 @@ def test_secret_is_in_no_line_of_json():
 
 def test_line_of_json_has_stable_names_and_real_values():
     """Numbers stay numbers, None stays null, and anything else becomes text."""
-    made = record("reply.sent", delivery="web:12ab#3", suspect=False, seconds=1.5, seq=7, upto=None, kinds=[1])
+    made = record(
+        "reply.sent", delivery="web:12ab#3", suspect=False, seconds=1.5, seq=7, upto=None, kinds=[1]
+    )
     assert json.loads(JsonFormatter().format(made)) == {
         "time": "2026-11-26T20:59:16.250Z", "level": "warning", "message": "reply.sent", "logger": "sayso.test",
         "delivery": "web:12ab#3", "suspect": False, "seconds": 1.5, "seq": 7, "upto": None, "kinds": "[1]",
@@ -104,13 +106,17 @@ def test_facts_about_a_run_become_fields(lines: io.StringIO):
 
 def test_text_from_outside_begins_no_line():
     """A line break in the words of a platform cannot begin a forged log line."""
-    line = EventFormatter().format(record("reply.dead", reason="no\n2026-11-20T21:50:00Z INFO redis.resumed"))
+    line = EventFormatter().format(
+        record("reply.dead", reason="no\n2026-11-20T21:50:00Z INFO redis.resumed")
+    )
     assert line.splitlines() == [
         r"2026-11-26T20:59:16Z WARNING reply.dead reason=no\n2026-11-20T21:50:00Z INFO redis.resumed"
     ]
 
 
-@pytest.mark.parametrize("text", ["up\x1b[A\x1b[2K", "\u2028INFO", "\x85INFO", "\x9b2J", "a\ud800", "\u202etxt"])
+@pytest.mark.parametrize(
+    "text", ["up\x1b[A\x1b[2K", "\u2028INFO", "\x85INFO", "\x9b2J", "a\ud800", "\u202etxt"]
+)
 def test_log_lines_have_no_control_characters(text: str):
     """From facts and from tracebacks, whose lines are indented."""
     made = record("tool.failed", reason=text)
@@ -125,7 +131,9 @@ def test_log_lines_have_no_control_characters(text: str):
 
 def test_fact_does_not_replace_a_standard_field_of_its_name():
     """A tool may log such a fact."""
-    line = json.loads(JsonFormatter().format(record("mine", level="none", time="never", logger="not me")))
+    line = json.loads(
+        JsonFormatter().format(record("mine", level="none", time="never", logger="not me"))
+    )
     assert (line["level"], line["logger"], line["time"][:4]) == ("warning", "sayso.test", "2026")
 
 
@@ -160,7 +168,9 @@ def test_terminal_shows_the_level_in_color():
     assert line == "2026-11-26T20:59:16Z \x1b[33mWARNING\x1b[0m reply.dead delivery=web:12ab#3"
 
 
-@pytest.mark.parametrize("args", [["worker", "--log-format", "xml"], ["web", "--log-level", "loud"]])
+@pytest.mark.parametrize(
+    "args", [["worker", "--log-format", "xml"], ["web", "--log-level", "loud"]]
+)
 def test_unknown_choice_is_refused(args: list[str]):
     """One line names the value and what is possible."""
     done = CliRunner().invoke(main, args)
@@ -188,7 +198,10 @@ def test_tool_that_ends_late_names_its_turn(lines: io.StringIO):
 
     logging.getLogger().addHandler(notice := Notice())  # it is called after that of `lines`
     try:
-        with context_field("log_fields", {"conversation": "web:12ab", "seq": 7}), pytest.raises(TimedOut):
+        with (
+            context_field("log_fields", {"conversation": "web:12ab", "seq": 7}),
+            pytest.raises(TimedOut),
+        ):
             asyncio.run(run_with_timeout(release.wait, 0.01))
         release.set()
         assert logged.wait(10)
@@ -208,7 +221,12 @@ def test_lines_about_an_action_have_its_id(lines: io.StringIO):
         with context_field("log_fields", {"job": job}):  # as SaysoWorker does
             asyncio.run(bot.processor.run(CHAT.id))
     named = [line for line in parsed(lines) if line.get("pending")]
-    assert [line["message"] for line in named] == ["turn.answered", "reply.sent", "pending.started", "pending.failed"]
+    assert [line["message"] for line in named] == [
+        "turn.answered",
+        "reply.sent",
+        "pending.started",
+        "pending.failed",
+    ]
     assert len({line["pending"] for line in named}) == 1
     assert [line["job"] for line in named] == ["process-1", "process-1", "process-2", "process-2"]
 
@@ -249,7 +267,10 @@ def test_lines_of_rq_are_an_event_of_ours():
     for _ in range(2):  # two handlers print it
         assert name_lines_of_rq(made)
     line = json.loads(JsonFormatter().format(made))
-    assert (line["message"], line["says"]) == ("rq.reported", "Worker w1: StartedJobRegistry cleanup failed")
+    assert (line["message"], line["says"]) == (
+        "rq.reported",
+        "Worker w1: StartedJobRegistry cleanup failed",
+    )
     assert (line["reason"], "exception" in line) == ("OutOfMemoryError", False)
 
 
@@ -264,5 +285,7 @@ def test_every_process_names_the_lines_of_rq(capsys: pytest.CaptureFixture[str])
     finally:
         root.handlers, root.level = handlers, level
     first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith("ERROR rq.reported says=Worker w1: found an unhandled exception, quitting...")
+    assert first.endswith(
+        "ERROR rq.reported says=Worker w1: found an unhandled exception, quitting..."
+    )
     assert second.endswith("WARNING a library's own words")

@@ -51,18 +51,26 @@ def refusal(folder: Path, agent: str, web: str = "") -> str:
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "gemini"])
-def test_a_vendors_key_is_not_sent_to_another_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str):
+def test_a_vendors_key_is_not_sent_to_another_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str
+):
     """Otherwise a person who can edit the file could read the keys of the environment."""
     monkeypatch.setenv(VENDORS[vendor], KEY)
     said = refusal(tmp_path, f"{{model: '{vendor}:m', base_url: 'http://elsewhere'}}")
-    assert said.endswith(f"{VENDORS[vendor]} is sent to {vendor} only: write api_key: ${{{VENDORS[vendor]}}} as well")
+    assert said.endswith(
+        f"{VENDORS[vendor]} is sent to {vendor} only: write api_key: ${{{VENDORS[vendor]}}} as well"
+    )
 
 
 def test_own_server_gets_only_its_configured_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It never gets OpenAI's key."""
     monkeypatch.setenv("OPENAI_API_KEY", "openai's")
     alone = provider(tmp_path, "{model: openai:qwen, base_url: 'http://gpu/v1'}")
-    assert (alone.name, alone._api_key, alone.base_url) == ("openai-compatible", "none", "http://gpu/v1")
+    assert (alone.name, alone._api_key, alone.base_url) == (
+        "openai-compatible",
+        "none",
+        "http://gpu/v1",
+    )
     keyed = provider(tmp_path, "{model: openai:qwen, base_url: 'http://gpu/v1', api_key: '${KEY}'}")
     assert keyed._api_key == KEY
 
@@ -70,7 +78,9 @@ def test_own_server_gets_only_its_configured_key(tmp_path: Path, monkeypatch: py
 def test_another_vendor_on_a_channel_does_not_get_the_agents_key(tmp_path: Path):
     """It needs a key of its own; another model of the same vendor uses the agent's."""
     agent = "{model: openai:gpt-5-mini, api_key: '${KEY}'}"
-    assert "anthropic needs a key: export ANTHROPIC_API_KEY" in refusal(tmp_path, agent, "agent: {model: anthropic:m}")
+    assert "anthropic needs a key: export ANTHROPIC_API_KEY" in refusal(
+        tmp_path, agent, "agent: {model: anthropic:m}"
+    )
     other = provider(tmp_path, agent, "agent: {model: openai:gpt-5-nano}")
     assert (other.default_model, other._api_key) == ("gpt-5-nano", KEY)
 
@@ -84,7 +94,9 @@ def test_a_missing_key_is_reported_with_its_line_and_cure(tmp_path: Path, vendor
     assert refusal(tmp_path, fallback) == f"/sayso.yaml:1:37: agent.fallback.0: {cure}"
 
 
-def test_a_missing_library_is_reported_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_library_is_reported_with_its_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """It is reported before the first model call."""
     monkeypatch.setitem(sys.modules, "anthropic", None)
     said = refusal(tmp_path, "{model: anthropic:m, api_key: '${KEY}'}")
@@ -105,7 +117,11 @@ def test_offline_model_does_not_write_summaries(tmp_path: Path, part: str):
     """Its text would be stored as a summary. Another model can be named for this task alone."""
     assert "'offline' is no language model" in refusal(tmp_path, f"{{{part}}}")
     own = "model: 'ollama:m'" if "results" in part else "{model: 'ollama:m'}"
-    named = part.replace("compress: true", f"compress: true, {own}") if "results" in part else part.replace("true", own)
+    named = (
+        part.replace("compress: true", f"compress: true, {own}")
+        if "results" in part
+        else part.replace("true", own)
+    )
     assert "web (console)" in str(describe(configured(tmp_path, f"{{{named}}}")))
 
 
@@ -154,9 +170,7 @@ def test_key_of_a_conversation_is_for_the_api_of_openai(tmp_path: Path):
 
 def test_fallbacks_are_called_in_order_and_with_text_tools_where_needed(tmp_path: Path):
     """They act as one provider."""
-    agent = (
-        "{model: ollama:a, native_tools: false, fallback: [{model: ollama:b}, {model: openai:c, api_key: '${KEY}'}]}"
-    )
+    agent = "{model: ollama:a, native_tools: false, fallback: [{model: ollama:b}, {model: openai:c, api_key: '${KEY}'}]}"
     made = provider(tmp_path, agent)
     assert isinstance(made, TextToolProvider)
     assert isinstance(made.provider, FallbackProvider)
@@ -169,7 +183,10 @@ def test_one_model_has_one_pool_of_connections(tmp_path: Path):
     models = Models(settings)
     assert models.of("web") is models.of("web")
     assert settings.agent.memory.entities
-    assert models.beside(settings.agent.memory.entities, "web", "memory", "entities") == (models.of("web"), "a")
+    assert models.beside(settings.agent.memory.entities, "web", "memory", "entities") == (
+        models.of("web"),
+        "a",
+    )
     models.preload()
     answering = models.of("web")
     assert isinstance(answering, VendorProvider)

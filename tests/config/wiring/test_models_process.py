@@ -45,10 +45,10 @@ cli.main(["worker", "--config", sys.argv[1], "--data", sys.argv[2]], standalone_
 def file(tmp_path: Path, server: Server) -> Path:
     """Return a configuration whose model is the fake server's."""
     path = tmp_path / "sayso.yaml"
-    agent = (
-        f"{{model: openai:gpt-4o-mini, api_key: '${{KEY}}', base_url: '{server.url}/v1', memory: {{knowledge: true}}}}"
+    agent = f"{{model: openai:gpt-4o-mini, api_key: '${{KEY}}', base_url: '{server.url}/v1', memory: {{knowledge: true}}}}"
+    path.write_text(
+        f"agent: {agent}\ntools: [sayso.examples.invoices]\nchannels: {{web: {{platform: console}}}}\n"
     )
-    path.write_text(f"agent: {agent}\ntools: [sayso.examples.invoices]\nchannels: {{web: {{platform: console}}}}\n")
     return path
 
 
@@ -61,7 +61,9 @@ def test_terminal_asks_before_it_runs_a_destructive_call(file: Path, server: Ser
         {"text": "Hello Ana."}, {"text": "You are Ana."},
     )  # fmt: skip
     data = file.parent / "data"
-    code, said, errors = sayso("chat", "--config", file, "--data", data, stdin="delete 42\nyes\nI am Ana\n", KEY=KEY)
+    code, said, errors = sayso(
+        "chat", "--config", file, "--data", data, stdin="delete 42\nyes\nI am Ana\n", KEY=KEY
+    )
     assert (code, errors) == (0, "")
     assert said.index("Invoice INV-42 is deleted.") < said.index("Anything else?")
     assert "Hello Ana." in said
@@ -82,4 +84,8 @@ def test_a_worker_loads_its_vendor_before_its_first_turn_and_leaves_no_connectio
     )  # fmt: skip
     said, added, before, after = json.loads(done.stdout)
     assert (said, before, after) == ("Hi.", 1, 0)
-    assert not {name.partition(".")[0] for name in added} & {"openai", "pydantic_ai", "genai_prices"}, "\n".join(added)
+    assert not {name.partition(".")[0] for name in added} & {
+        "openai",
+        "pydantic_ai",
+        "genai_prices",
+    }, "\n".join(added)

@@ -64,7 +64,14 @@ def test_secret_in_a_tool_error_reaches_no_output(tmp_path: Path):
     (tmp_path / "password.txt").write_text(FILED + "\n")
     config, data = tmp_path / "sayso.yaml", tmp_path / "data"
     code, out, err = sayso(
-        "chat", "--config", config, "--data", data, stdin="\n".join(SAID), SHOP_API_KEY=KEY, SAYSO_SECRET_KEYS="x" * 32
+        "chat",
+        "--config",
+        config,
+        "--data",
+        data,
+        stdin="\n".join(SAID),
+        SHOP_API_KEY=KEY,
+        SAYSO_SECRET_KEYS="x" * 32,
     )
     told = out + err
     begins = [KEY[:12], b64encode(b"shop:" + KEY.encode()).decode()[10:20]]
@@ -80,13 +87,19 @@ def test_logs_and_traces_hold_no_secret():
     def fails() -> str:
         raise RuntimeError(f"refused: {KEY}")
 
-    result = Agent([fails], ScriptedProvider([ToolCall("fails", {}, "c1"), "sorry"]), AgentConfig()).run("go")
+    result = Agent(
+        [fails], ScriptedProvider([ToolCall("fails", {}, "c1"), "sorry"]), AgentConfig()
+    ).run("go")
     assert result.trace
-    shown = json.dumps([result.trace.to_dict(), result.trace.to_otel_spans(include_content=True)], default=str)
+    shown = json.dumps(
+        [result.trace.to_dict(), result.trace.to_otel_spans(include_content=True)], default=str
+    )
     try:
         raise ValueError(KEY)
     except ValueError as exc:
-        record = logging.LogRecord("x", logging.ERROR, "", 0, "it.failed", None, (type(exc), exc, exc.__traceback__))
+        record = logging.LogRecord(
+            "x", logging.ERROR, "", 0, "it.failed", None, (type(exc), exc, exc.__traceback__)
+        )
     record.url = f"https://shop.example/{KEY}"
     line = EventFormatter().format(record)
     assert (KEY in shown, KEY in line, line.count(REDACTED)) == (False, False, 2)
@@ -100,7 +113,10 @@ def test_logs_and_traces_hold_no_secret():
         json.dumps({"key": KEY}),
         "sk-live-5Ya%2Fpq%2B2%3D%3D",
         repr([KEY]),
-        *(b64encode(before + KEY.encode() + b":x").decode() for before in (b"", b"a", b"ab", b"abc")),
+        *(
+            b64encode(before + KEY.encode() + b":x").decode()
+            for before in (b"", b"a", b"ab", b"abc")
+        ),
     ],
 )
 def test_secret_is_redacted_in_every_encoding(spelled: str):

@@ -84,15 +84,26 @@ def test_mistake_is_reported_with_its_place_and_fix(tmp_path, mistake):
     selector, words = MISTAKES[mistake]
     with pytest.raises(ConfigError) as caught:
         describe(load(tmp_path, selector))
-    assert "sayso.yaml:6:" + words.replace("@", ": channels.web.selector") in caught.value.problems[0]
+    assert (
+        "sayso.yaml:6:" + words.replace("@", ": channels.web.selector") in caught.value.problems[0]
+    )
 
 
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ("{tool: delete_*, arg: invoice, pattern: x}", "'invoice' is no argument of delete_invoice, did you mean 'inv"),
-        ("{tool: delete_*, args: x, pattern: x}", "deny_when.0.args: unknown key: did you mean 'arg'?"),
-        ("{tool: delete_*, arg: invoice_id, pattern: 5}", "deny_when.0.pattern: must be text: put it in quotes"),
+        (
+            "{tool: delete_*, arg: invoice, pattern: x}",
+            "'invoice' is no argument of delete_invoice, did you mean 'inv",
+        ),
+        (
+            "{tool: delete_*, args: x, pattern: x}",
+            "deny_when.0.args: unknown key: did you mean 'arg'?",
+        ),
+        (
+            "{tool: delete_*, arg: invoice_id, pattern: 5}",
+            "deny_when.0.pattern: must be text: put it in quotes",
+        ),
     ],
 )
 def test_rule_that_would_deny_nothing_is_refused(tmp_path, rule, words):
@@ -105,7 +116,9 @@ def test_rule_that_would_deny_nothing_is_refused(tmp_path, rule, words):
 def test_argument_that_no_person_could_change_is_refused(tmp_path):
     """A misspelled name would leave the button out, without a word."""
     policy = "    policy: {editable: {delete_*: [invoice]}}\n"
-    with pytest.raises(ConfigError, match="'invoice' is no argument of delete_invoice, did you mean 'invoice_id'"):
+    with pytest.raises(
+        ConfigError, match="'invoice' is no argument of delete_invoice, did you mean 'invoice_id'"
+    ):
         describe(load(tmp_path, "{embedding: {}}", policy))
 
 
@@ -125,11 +138,20 @@ def test_channel_without_a_selector_shows_all_tools(tmp_path):
 
 def test_roles_of_the_yaml_decide(tmp_path):
     """The role of the speaker's platform id decides, in the channel's real agent."""
-    roles = "{roles: {allowed: {admin: ['*'], viewer: [find_*]}, users: {U1: Admin}, default: viewer}}"
+    roles = (
+        "{roles: {allowed: {admin: ['*'], viewer: [find_*]}, users: {U1: Admin}, default: viewer}}"
+    )
     with terminal_agent(load(tmp_path, roles), data=tmp_path) as bot:
-        assert "Unknown tool" not in bot.ask_channel("U1", "/delete_invoice invoice_id=INV-1").content
+        assert (
+            "Unknown tool" not in bot.ask_channel("U1", "/delete_invoice invoice_id=INV-1").content
+        )
     settings = load(tmp_path, roles)
-    assert shown(settings, "U1") == ["find_invoice", "delete_invoice", "sales_chart", "sales_report"]
+    assert shown(settings, "U1") == [
+        "find_invoice",
+        "delete_invoice",
+        "sales_chart",
+        "sales_report",
+    ]
     assert shown(settings, "U2") == ["find_invoice"]
     assert str(describe(settings)).splitlines()[-1] == "  (of these its selector shows some)"
 
@@ -157,7 +179,9 @@ def test_selectors_of_a_list_apply_in_sequence(tmp_path):
 
 def test_every_kind_of_selector_is_built(tmp_path):
     """Each selector gets its options."""
-    words = build_selector(load(tmp_path, "{keyword: {find_invoice: [find]}, whole_words: true}"), "web")
+    words = build_selector(
+        load(tmp_path, "{keyword: {find_invoice: [find]}, whole_words: true}"), "web"
+    )
     assert isinstance(words, KeywordSelector)
     assert words.whole_words
     offline = build_selector(load(tmp_path, "{embedding: {top_k: 3}}"), "web")
@@ -167,9 +191,13 @@ def test_every_kind_of_selector_is_built(tmp_path):
     asked = build_selector(load(tmp_path, online), "web").embedder
     assert isinstance(asked, HttpEmbedder)
     assert (asked.model, asked.base_url, asked._api_key) == ("m", "https://e.example/v1", "s3cr3t")
-    open_ = build_selector(load(tmp_path, "{plugin: embedding, options: {top_k: 2}, on_error: all}"), "web")
+    open_ = build_selector(
+        load(tmp_path, "{plugin: embedding, options: {top_k: 2}, on_error: all}"), "web"
+    )
     assert isinstance(open_, FailOpen)
-    assert isinstance(build_selector(load(tmp_path, "{any: [{embedding: {}}], always: [find_*]}"), "web"), Always)
+    assert isinstance(
+        build_selector(load(tmp_path, "{any: [{embedding: {}}], always: [find_*]}"), "web"), Always
+    )
     both = build_selector(load(tmp_path, "[{any: [{embedding: {}}]}, {plugin: embedding}]"), "web")
     assert [type(both), *map(type, both.selectors)] == [AllOf, AnyOf, EmbeddingSelector]
 
@@ -177,4 +205,7 @@ def test_every_kind_of_selector_is_built(tmp_path):
 def test_key_of_an_embedding_server_is_in_no_repr(tmp_path):
     """The output of `sayso check` does not contain the key either."""
     settings = load(tmp_path, "{embedding: {base_url: 'https://e.example', api_key: '${KEY}'}}")
-    assert "s3cr3t" not in f"{settings!r}{describe(settings)}{build_selector(settings, 'web').embedder!r}"
+    assert (
+        "s3cr3t"
+        not in f"{settings!r}{describe(settings)}{build_selector(settings, 'web').embedder!r}"
+    )

@@ -35,10 +35,14 @@ def bot(open_bot: OpenBot) -> SlackBot:
     return bot
 
 
-def ask(bot: SlackBot, team: str = "T01", text: str = "delete invoice A-1", at: int = 1) -> dict[str, Any]:
+def ask(
+    bot: SlackBot, team: str = "T01", text: str = "delete invoice A-1", at: int = 1
+) -> dict[str, Any]:
     """Let a person ask for a deletion in a channel, and return the question."""
     envelope = of_organization("E09", team) if team.startswith("T9") else of_workspace(team)
-    body = message(team, f"{1795204800 + at}.000100", f"<@U0BOT> {text}", channel="C0OPS", **envelope)
+    body = message(
+        team, f"{1795204800 + at}.000100", f"<@U0BOT> {text}", channel="C0OPS", **envelope
+    )
     assert bot.post(body) == 200
     bot.work()
     return question(bot)
@@ -47,12 +51,16 @@ def ask(bot: SlackBot, team: str = "T01", text: str = "delete invoice A-1", at: 
 def question(bot: SlackBot) -> dict[str, Any]:
     """Return the newest question, with the number of its message."""
     number, entry = next(
-        (number, each) for number, each in reversed(list(enumerate(bot.sent, 1))) if len(each["buttons"]) == 3
+        (number, each)
+        for number, each in reversed(list(enumerate(bot.sent, 1)))
+        if len(each["buttons"]) == 3
     )
     return {**entry, "ts": f"1795204700.{number:06d}"}
 
 
-def tap(bot: SlackBot, asked: dict[str, Any], label: str, team: str = "T01", user: str = "U0ADA") -> int:
+def tap(
+    bot: SlackBot, asked: dict[str, Any], label: str, team: str = "T01", user: str = "U0ADA"
+) -> int:
     """Tap a button of a question. Return the status of the answer."""
     block = next(each for each in asked["raw"]["blocks"] if each["type"] == "actions")
     element = next(each for each in block["elements"] if label in each["text"]["text"])
@@ -72,9 +80,15 @@ def tap(bot: SlackBot, asked: dict[str, Any], label: str, team: str = "T01", use
     return bot.post(body)
 
 
-def submit(bot: SlackBot, number: str, team: str = "T01", user: str = "U0ADA", view: int = -1) -> int:
+def submit(
+    bot: SlackBot, number: str, team: str = "T01", user: str = "U0ADA", view: int = -1
+) -> int:
     """Enter a number in an open modal and send it. Return the status of the answer."""
-    named = {"is_enterprise_install": True, "enterprise": {"id": "E09"}} if team.startswith("T9") else {}
+    named = (
+        {"is_enterprise_install": True, "enterprise": {"id": "E09"}}
+        if team.startswith("T9")
+        else {}
+    )
     shown = bot.slack.views.opened[view]
     body = bot.slack.views.submission(shown, {"number": number}, user=user, team=team, **named)
     status = bot.post(body)
@@ -96,7 +110,11 @@ def test_question_is_changed_in_its_place_and_runs_as_changed(bot: SlackBot, tea
     assert len(bot.sent) == said  # the tap is no turn
     assert submit(bot, "A-2", team) == 200
     renewed = question(bot)
-    assert (renewed["chat"], renewed["thread"], renewed["team"]) == (asked["chat"], THREAD_TS, asked["team"])
+    assert (renewed["chat"], renewed["thread"], renewed["team"]) == (
+        asked["chat"],
+        THREAD_TS,
+        asked["team"],
+    )
     assert "~A-1~" in renewed["text"]
     old = bot.sent[int(asked["ts"][-6:]) - 1]
     assert TEXTS.change_label in json.dumps(old["raw"])

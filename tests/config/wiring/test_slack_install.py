@@ -52,7 +52,9 @@ def test_look_at_the_link_uses_nothing_up(open_bot: OpenBot):
     bot = open_bot()
     state = bot.begin()
     code = bot.slack.oauth.allow("T01")
-    looked = bot.browser().head(f"/slack/desk/oauth_redirect?code={code}&state={state}", base_url=PUBLIC_URL)
+    looked = bot.browser().head(
+        f"/slack/desk/oauth_redirect?code={code}&state={state}", base_url=PUBLIC_URL
+    )
     assert (looked.status_code, bot.channel.installations.ids()) == (200, [])
     assert bot.come_back(code=code, state=state).status_code == 200
 
@@ -107,7 +109,10 @@ def test_browser_is_sent_to_slack_with_all_scopes(open_bot: OpenBot):
     """Slack's page shows what the bot needs, and the cookie works for this host and https alone."""
     bot = open_bot()
     answer = bot.client.get("/slack/install", base_url=PUBLIC_URL)
-    asked = {name: values[0] for name, values in parse_qs(urlsplit(answer.headers["Location"]).query).items()}
+    asked = {
+        name: values[0]
+        for name, values in parse_qs(urlsplit(answer.headers["Location"]).query).items()
+    }
     assert asked["client_id"] == CREDENTIALS["client_id"]
     assert asked["scope"].split(",") == list(scopes("agent"))
     assert asked["redirect_uri"] == f"{PUBLIC_URL}/slack/desk/oauth_redirect"
@@ -126,7 +131,9 @@ def test_person_who_does_not_allow_it_reads_so(open_bot: OpenBot):
     assert bot.channel.installations.ids() == []
 
 
-@pytest.mark.parametrize("query", [{"code": "unknown-code"}, {}, {"error": "<script>alert(1)</script>"}])
+@pytest.mark.parametrize(
+    "query", [{"code": "unknown-code"}, {}, {"error": "<script>alert(1)</script>"}]
+)
 def test_what_slack_does_not_confirm_is_a_plain_page(open_bot: OpenBot, query: dict[str, str]):
     """No traceback, no echo of what came."""
     bot = open_bot()
@@ -141,7 +148,9 @@ def test_name_of_a_workspace_is_one_line(open_bot: OpenBot):
     """Its owner chooses it, and `sayso channel workspaces` prints it into the terminal of an operator."""
     bot = open_bot()
     assert bot.install("T01", f"Acme\x1b[2J\nT02  \u202eBeta{'x' * 500}").status_code == 200
-    assert bot.channel.installations.get("T01").name == f"Acme[2JT02  Beta{'x' * 500}"[:MAX_NAME_CHARS]
+    assert (
+        bot.channel.installations.get("T01").name == f"Acme[2JT02  Beta{'x' * 500}"[:MAX_NAME_CHARS]
+    )
 
 
 def test_tokens_and_codes_are_in_no_page_log_or_record(
@@ -156,9 +165,13 @@ def test_tokens_and_codes_are_in_no_page_log_or_record(
     (token,) = bot.slack.oauth.tokens_of("T01")
     refresh_token = bot.slack.oauth.grant_of(token).refresh_token
     log = "".join(f"{record.getMessage()} {vars(record)}" for record in caplog.records)
-    stored = b"".join(redis_client.dump(key) or b"" for key in redis_client.scan_iter()).decode("latin-1")
+    stored = b"".join(redis_client.dump(key) or b"" for key in redis_client.scan_iter()).decode(
+        "latin-1"
+    )
     for secret in (token, refresh_token, code, CREDENTIALS["client_secret"]):
-        assert [secret in place for place in (page.text, str(page.headers), log, stored)] == [False] * 4
+        assert [secret in place for place in (page.text, str(page.headers), log, stored)] == [
+            False
+        ] * 4
 
 
 def test_app_with_a_bot_token_has_no_install_page(
@@ -230,7 +243,9 @@ def test_path_of_the_public_url_stands_in_front_of_all_addresses(
     with FakePlatforms() as platforms:
         bot = SlackBot(tmp_path, redis_url, platforms, public_url=f"{PUBLIC_URL}/base")
         for path in ("/slack/install", "/base/slack/install"):
-            asked = parse_qs(urlsplit(bot.client.get(path, base_url=PUBLIC_URL).headers["Location"]).query)
+            asked = parse_qs(
+                urlsplit(bot.client.get(path, base_url=PUBLIC_URL).headers["Location"]).query
+            )
             assert asked["redirect_uri"] == [f"{PUBLIC_URL}/base/slack/desk/oauth_redirect"]
         assert 'href="/base/slack/desk/install"' in bot.come_back(state="late").text
 
@@ -243,7 +258,10 @@ def test_invitation_works_again_after_redis_had_no_memory(open_bot: OpenBot, red
     with full_memory(redis_client):
         answer = bot.come_back(code=bot.slack.oauth.allow("T01"), state=state)
     assert (answer.status_code, "open the link again" in answer.text) == (503, True)
-    assert bot.come_back(code=bot.slack.oauth.allow("T01"), state=bot.begin(path=path)).status_code == 200
+    assert (
+        bot.come_back(code=bot.slack.oauth.allow("T01"), state=bot.begin(path=path)).status_code
+        == 200
+    )
     assert bot.channel.installations.ids() == ["T01"]
 
 
@@ -277,7 +295,10 @@ def test_denied_invitation_works_again(open_bot: OpenBot):
     bot = open_bot("install: {invited: true}")
     path = invite(bot)
     bot.come_back(error="access_denied", state=bot.begin(path=path))
-    assert bot.come_back(code=bot.slack.oauth.allow("T01"), state=bot.begin(path=path)).status_code == 200
+    assert (
+        bot.come_back(code=bot.slack.oauth.allow("T01"), state=bot.begin(path=path)).status_code
+        == 200
+    )
 
 
 def test_starts_are_limited(open_bot: OpenBot, monkeypatch: pytest.MonkeyPatch):
@@ -308,5 +329,9 @@ def test_new_grant_replaces_the_token_of_its_workspace_alone(open_bot: OpenBot):
     bot.install("T02")
     before = {name: bot.channel.installations.get(name) for name in ("T01", "T02")}
     bot.install("T01")
-    assert bot.channel.installations.get("T01").token == bot.slack.oauth.tokens_of("T01")[-1] != before["T01"].token
+    assert (
+        bot.channel.installations.get("T01").token
+        == bot.slack.oauth.tokens_of("T01")[-1]
+        != before["T01"].token
+    )
     assert bot.channel.installations.get("T02") == before["T02"]

@@ -90,7 +90,9 @@ def test_removed_app_loses_its_token_and_no_other(
     say(bot, "T01", 1, "delete invoice A-1")
     assert [entry["team"] for entry in bot.sent] == ["T01"]
     logged = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [event for event in logged if event.startswith(("workspace.", "channel.", "reply."))] == [
+    assert [
+        event for event in logged if event.startswith(("workspace.", "channel.", "reply."))
+    ] == [
         "workspace.removed",
         "reply.dead",
     ]
@@ -152,7 +154,10 @@ def test_field_that_a_newer_release_added_is_ignored(
 ):
     """Two releases work side by side, so an optional field needs no new version."""
     with monkeypatch.context() as newer:
-        newer.setattr("sayso.channels.slack.installations.asdict", lambda record: {**asdict(record), "plan": "new"})
+        newer.setattr(
+            "sayso.channels.slack.installations.asdict",
+            lambda record: {**asdict(record), "plan": "new"},
+        )
         bot.install("T03", "Gamma")
         assert bot.channel.installations.remove("T02", "app_uninstalled", time.time() + 5)
     assert bot.channel.installations.get("T03").name == "Gamma"
@@ -212,7 +217,9 @@ def test_rate_limit_of_a_workspace_slows_down_no_other(bot: SlackBot):
     assert [entry["team"] for entry in bot.sent] == ["T01"]
 
 
-def test_yes_that_arrives_after_the_removal_counts_and_its_outcome_is_shown_to_the_operator(bot: SlackBot):
+def test_yes_that_arrives_after_the_removal_counts_and_its_outcome_is_shown_to_the_operator(
+    bot: SlackBot,
+):
     """It was said before: Slack promises no order of events, and passes nothing on of what people do afterwards."""
     say(bot, "T01", 1, "delete invoice A-1")
     bot.slack.oauth.revoke("T01")
@@ -246,7 +253,12 @@ def test_message_without_a_workspace_is_not_sent(bot: SlackBot):
 def test_workspace_that_is_no_longer_listed_gets_no_answer(bot: SlackBot, open_bot: OpenBot):
     """The list of the YAML counts for installations from before it, in and out."""
     narrow = open_bot("install: {organizations: [T01]}")
-    assert narrow.post(message("T02", "1795204801.000100", "delete invoice B-1", **of_workspace("T02"))) == 200
+    assert (
+        narrow.post(
+            message("T02", "1795204801.000100", "delete invoice B-1", **of_workspace("T02"))
+        )
+        == 200
+    )
     narrow.work()
     assert narrow.sent == []
     with pytest.raises(Refused, match=r"T02 is not in install\.organizations"):
@@ -297,8 +309,12 @@ def test_refused_renewal_is_told_once_and_the_token_is_used_to_its_end(
     bot.slack.oauth._refresh_tokens.clear()
     send(bot, "T01")
     send(bot, "T01")
-    told = [record for record in caplog.records if record.getMessage() == "workspace.renewal_refused"]
-    assert [(record.levelname, record.reason) for record in told] == [("ERROR", "invalid_refresh_token")]
+    told = [
+        record for record in caplog.records if record.getMessage() == "workspace.renewal_refused"
+    ]
+    assert [(record.levelname, record.reason) for record in told] == [
+        ("ERROR", "invalid_refresh_token")
+    ]
     installations = bot.channel.installations
     installations.save(replace(installations.get("T01"), expires_at=time.time() - 1))
     with pytest.raises(Refused, match=r"does not renew the token of T01 \(invalid_refresh_token\)"):
@@ -362,7 +378,9 @@ def test_slack_that_does_not_answer_is_asked_again_later(bot: SlackBot, redis_cl
     assert bot.channel.installations.get("T01").renewal_refused == ""
 
 
-@pytest.mark.parametrize("error", ["bad_client_secret", "invalid_client_id", "an_error_of_tomorrow"])
+@pytest.mark.parametrize(
+    "error", ["bad_client_secret", "invalid_client_id", "an_error_of_tomorrow"]
+)
 def test_what_slack_refuses_of_the_app_ends_no_installation(
     bot: SlackBot, redis_client: Redis, error: str, caplog: pytest.LogCaptureFixture
 ):
@@ -375,7 +393,9 @@ def test_what_slack_refuses_of_the_app_ends_no_installation(
     send(bot, "T01")
     new = bot.channel.installations.get("T01")
     assert (new.renewal_refused, new.token != old.token) == ("", True)
-    told = [record for record in caplog.records if record.getMessage() == "workspace.renewal_failed"]
+    told = [
+        record for record in caplog.records if record.getMessage() == "workspace.renewal_failed"
+    ]
     assert [record.reason for record in told] == [error]
 
 
@@ -383,7 +403,9 @@ def test_renewal_brings_back_no_removed_app(bot: SlackBot):
     """The workspace removed the app while Slack renewed its token."""
     expiring(bot, 3600)
     installations = bot.channel.installations
-    bot.slack.oauth.before_refresh = lambda: installations.remove("T01", "app_uninstalled", time.time() + 5)
+    bot.slack.oauth.before_refresh = lambda: installations.remove(
+        "T01", "app_uninstalled", time.time() + 5
+    )
     with pytest.raises(Refused, match="not installed in T01"):
         send(bot, "T01")
     assert bot.channel.installations.get("T01") is None
@@ -468,11 +490,18 @@ def test_organization_without_a_workspace_in_its_event_loses_its_token(bot: Slac
         "authorizations": [],
     }
     assert bot.post(lifecycle("app_uninstalled", "E09", time.time() + 5, **outer)) == 200
-    assert bot.post(lifecycle("app_uninstalled", "E09", time.time() + 6, team_id=None, enterprise_id="E09")) == 200
+    assert (
+        bot.post(
+            lifecycle("app_uninstalled", "E09", time.time() + 6, team_id=None, enterprise_id="E09")
+        )
+        == 200
+    )
     assert bot.channel.installations.ids() == ["T01", "T02"]
 
 
-def test_event_about_a_workspace_without_a_token_of_its_own_takes_none_from_its_organization(bot: SlackBot):
+def test_event_about_a_workspace_without_a_token_of_its_own_takes_none_from_its_organization(
+    bot: SlackBot,
+):
     """All other workspaces of the organization go on. Slack refuses the token if it is over."""
     bot.install("E09", "Grid")
     bot.channel.installations.note_organization("T91", "E09")

@@ -61,14 +61,18 @@ def say(
     user: str = "U0ADA",
 ) -> None:
     """Send a message in a workspace, and answer it."""
-    body = message(team, f"{FIRST_TS + number}.000100", text, channel=channel, user=user, **ENVELOPES[team])
+    body = message(
+        team, f"{FIRST_TS + number}.000100", text, channel=channel, user=user, **ENVELOPES[team]
+    )
     assert bot.post(body) == 200
     bot.work()
 
 
 def tap_last(bot: SlackBot, where: str, **payload: object) -> None:
     """Tap the first button that the bot showed last in a workspace."""
-    entry = next(each for each in reversed(bot.sent) if each.get("team") == TOKENS[where] and each["buttons"])
+    entry = next(
+        each for each in reversed(bot.sent) if each.get("team") == TOKENS[where] and each["buttons"]
+    )
     block = next(block for block in entry["raw"]["blocks"] if block["type"] == "actions")
     element = block["elements"][0]
     action = {
@@ -134,11 +138,18 @@ def test_each_call_has_the_token_of_its_workspace(bot: SlackBot, caplog: pytest.
             assert bot.post(message(team, ts, text, channel=channel, **ENVELOPES[team])) == 200
         bot.work()
     messages = [entry for entry in bot.sent if invoices(entry["text"])]
-    crossed = [entry for entry in messages if {TOKENS[team] for team in invoices(entry["text"])} != {entry["team"]}]
+    crossed = [
+        entry
+        for entry in messages
+        if {TOKENS[team] for team in invoices(entry["text"])} != {entry["team"]}
+    ]
     assert crossed == []
     assert len({entry["team"] for entry in messages}) == 3
     assert sorted(bot.deleted) == sorted(
-        f"{team}-{number}" for team in TOKENS for number in range(0, 50, 2) if team != "T02" or number < 25
+        f"{team}-{number}"
+        for team in TOKENS
+        for number in range(0, 50, 2)
+        if team != "T02" or number < 25
     )
     assert "channel.down" not in [record.getMessage() for record in caplog.records]
 
@@ -156,7 +167,9 @@ def test_tap_of_a_guest_from_another_workspace_stays_where_the_question_is(bot: 
     """In a shared channel Slack names the guest's own workspace, in which the same ids mean other things."""
     text = "<@U0BOT> delete invoice T01-1"
     say(bot, "T01", 1, text, channel="C0OPS", user="U0GUEST")
-    tap_last(bot, "T01", user={"id": "U0GUEST", "username": "g", "team_id": "T02"}, team={"id": "T02"})
+    tap_last(
+        bot, "T01", user={"id": "U0GUEST", "username": "g", "team_id": "T02"}, team={"id": "T02"}
+    )
     assert bot.deleted == ["T01-1"]
     assert {entry["team"] for entry in bot.sent} == {"T01"}
 
@@ -178,8 +191,13 @@ def test_message_for_an_organization_comes_in_while_its_note_cannot_be_stored(bo
     A removal is refused then: Slack sends it again.
     """
     working = bot.channel.installations
-    bot.channel.installations = SlackInstallations("desk", Redis(host="127.0.0.1", port=1), ["a key"], "sayso:")
-    assert bot.post(message("T91", f"{FIRST_TS}.000100", "delete invoice T91-1", **ENVELOPES["T91"])) == 200
+    bot.channel.installations = SlackInstallations(
+        "desk", Redis(host="127.0.0.1", port=1), ["a key"], "sayso:"
+    )
+    assert (
+        bot.post(message("T91", f"{FIRST_TS}.000100", "delete invoice T91-1", **ENVELOPES["T91"]))
+        == 200
+    )
     assert bot.post(lifecycle("app_uninstalled", "T01", time.time() + 5)) == 503
     bot.channel.installations = working
     assert working.ids() == [ORGANIZATION, "T01", "T02"]
@@ -214,7 +232,9 @@ def test_event_without_an_authorization_belongs_to_the_workspace_of_its_context(
 def test_event_of_a_shared_channel_belongs_to_the_workspace_that_installed_the_app(bot: SlackBot):
     """`team_id` is that of the author there; the authorization names the installation."""
     outer = {**of_workspace("T01"), "team_id": "T77", "context_team_id": "T01"}
-    body = message("T01", f"{FIRST_TS}.000100", "<@U0BOT> delete invoice T01-1", channel="C0OPS", **outer)
+    body = message(
+        "T01", f"{FIRST_TS}.000100", "<@U0BOT> delete invoice T01-1", channel="C0OPS", **outer
+    )
     assert bot.post(body) == 200
     bot.work()
     assert bot.texts("T01") != []
@@ -239,25 +259,35 @@ def test_slash_command_is_answered_with_the_token_of_its_workspace(
         "user_id": "U0ADA",
         "channel_id": "C0OPS",
     }
-    assert bot.post(urlencode({**form, "trigger_id": "t1", "team_id": team, **more}).encode()) == 200
+    assert (
+        bot.post(urlencode({**form, "trigger_id": "t1", "team_id": team, **more}).encode()) == 200
+    )
     bot.work()
     assert [invoices(text) for text in bot.texts(TOKENS[team])] == [{team}]
 
 
 def test_shortcut_is_answered_in_the_direct_message_of_its_workspace(bot: SlackBot):
     """The direct message is opened with the token of the workspace that the person is in."""
-    body = slack_interaction("shortcut", callback_id="help", action_ts="1.2", trigger_id="t1", team={"id": "T02"})
+    body = slack_interaction(
+        "shortcut", callback_id="help", action_ts="1.2", trigger_id="t1", team={"id": "T02"}
+    )
     assert bot.post(body) == 200
     bot.work()
     assert bot.texts("T02") != []
-    assert {call["params"]["team"] for call in bot.platforms.calls if call["method"] == "conversations.open"} == {"T02"}
+    assert {
+        call["params"]["team"]
+        for call in bot.platforms.calls
+        if call["method"] == "conversations.open"
+    } == {"T02"}
 
 
 def test_shortcut_for_an_organization_makes_it_none_of_its_own_workspaces(bot: SlackBot):
     """Slack may name the organization alone. The list of workspaces shows no organization."""
     person = {"user": {"id": "U0ADA", "username": "ada", "team_id": ORGANIZATION}, "team": None}
     more = {"enterprise": {"id": ORGANIZATION}, "is_enterprise_install": True}
-    body = slack_interaction("shortcut", **person, **more, callback_id="help", action_ts="1.2", trigger_id="t1")
+    body = slack_interaction(
+        "shortcut", **person, **more, callback_id="help", action_ts="1.2", trigger_id="t1"
+    )
     assert bot.post(body) == 200
     bot.work()
     assert bot.texts(ORGANIZATION) != []
@@ -275,7 +305,13 @@ def test_question_of_a_shortcut_for_an_organization_is_answered(bot: SlackBot, n
     asking = {"callback_id": "delete_invoice number=T91-1", "action_ts": "1.2", "trigger_id": "t0"}
     assert bot.post(slack_interaction("shortcut", **person, **more, **asking)) == 200
     bot.work()
-    typed = {"type": "message", "user": "U0ADA", "text": "yes", "channel": "D0ADA", "channel_type": "im"}
+    typed = {
+        "type": "message",
+        "user": "U0ADA",
+        "text": "yes",
+        "channel": "D0ADA",
+        "channel_type": "im",
+    }
     typed |= {"ts": f"{FIRST_TS}.000100", "thread_ts": "1795204700.000001"}
     assert bot.post(slack_event("Ev1", typed, **ENVELOPES["T91"])) == 200
     bot.work()
@@ -310,7 +346,9 @@ def test_file_is_fetched_with_the_token_of_its_workspace(bot: SlackBot, *, is_st
             "channel": "D0ADA",
         }
         envelope = {"type": "event_callback", "event_id": f"Ev{team}", **of_workspace(team)}
-        body = json.dumps({**envelope, "event": {**event, "ts": f"{FIRST_TS}.000100", "files": [file]}})
+        body = json.dumps(
+            {**envelope, "event": {**event, "ts": f"{FIRST_TS}.000100", "files": [file]}}
+        )
         (turn,) = bot.channel._parser.parse(body.encode()).turns
         assert fetch_bytes(bot.channel, turn.media[0]) == content
 

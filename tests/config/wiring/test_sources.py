@@ -48,11 +48,26 @@ MISTAKES = {
         "tools:\n  - mcp: {}",
         ":2:5: tools.0.mcp: a server is either a command, such as [npx, some-server], or a",
     ),
-    "both": ("tools:\n  - mcp: {command: [a], url: 'http://a'}", ":2:5: tools.0.mcp: a server is either a command"),
-    "text": ("tools:\n  - mcp: npx server", ":2:5: tools.0.mcp: must be a section: indented `key: value` lines"),
-    "command as text": ("tools:\n  - mcp: {command: npx server}", ":2:11: tools.0.mcp.command: must be a list"),
-    "no command": ("tools:\n  - mcp: {command: []}", ":2:11: tools.0.mcp.command: is empty: add one"),
-    "no url": ("tools:\n  - mcp: {url: localhost}", ":2:11: tools.0.mcp.url: is not a URL: write it as https://"),
+    "both": (
+        "tools:\n  - mcp: {command: [a], url: 'http://a'}",
+        ":2:5: tools.0.mcp: a server is either a command",
+    ),
+    "text": (
+        "tools:\n  - mcp: npx server",
+        ":2:5: tools.0.mcp: must be a section: indented `key: value` lines",
+    ),
+    "command as text": (
+        "tools:\n  - mcp: {command: npx server}",
+        ":2:11: tools.0.mcp.command: must be a list",
+    ),
+    "no command": (
+        "tools:\n  - mcp: {command: []}",
+        ":2:11: tools.0.mcp.command: is empty: add one",
+    ),
+    "no url": (
+        "tools:\n  - mcp: {url: localhost}",
+        ":2:11: tools.0.mcp.url: is not a URL: write it as https://",
+    ),
     "malformed document": (
         "tools:\n  - openapi: 'http://[::1/pets.json'",
         ":2:5: tools.0.openapi: is not a URL: write it as https://api.example.com/openapi.json",
@@ -77,8 +92,14 @@ MISTAKES = {
         "tools:\n  - openapi: a.yaml\n    confirm: maybe",
         ":3:5: tools.0.confirm: unknown: write hints, always, never,",
     ),
-    "timeout": ("tools:\n  - openapi: a.yaml\n    timeout: true", ":3:5: tools.0.timeout: must be a number"),
-    "no time": ("tools:\n  - openapi: a.yaml\n    timeout: 0", ":3:5: tools.0.timeout: must be greater than 0"),
+    "timeout": (
+        "tools:\n  - openapi: a.yaml\n    timeout: true",
+        ":3:5: tools.0.timeout: must be a number",
+    ),
+    "no time": (
+        "tools:\n  - openapi: a.yaml\n    timeout: 0",
+        ":3:5: tools.0.timeout: must be greater than 0",
+    ),
     "two ways in": (
         "tools:\n  - openapi: a.yaml\n    auth: {bearer: '${SECRET}', header: X, value: '${SECRET}'}",
         ":3:5: tools.0.auth: calls are signed in one way: give one of bearer, header, query, cookie, basic",
@@ -108,7 +129,10 @@ MISTAKES = {
         "tools: [{openapi: bad.yaml}]",
         "bad.yaml: no document of OpenAPI 3: it does not say `openapi: 3...`",
     ),
-    "no module": ("tools:\n  - module: no.such\n    namespace: a", ":2:5: tools: cannot load tools from 'no.such'"),
+    "no module": (
+        "tools:\n  - module: no.such\n    namespace: a",
+        ":2:5: tools: cannot load tools from 'no.such'",
+    ),
     "same name": (
         "tools:\n  - good.py\n  - module: twin.py",
         ":3:5: tools: cannot load tools from 'twin.py': two tools are cal",
@@ -151,9 +175,14 @@ MISTAKES = {
         "tools:\n  - mcp: {url: 'http://a', headers: {A: '${EMPTY}'}}",
         "headers.A: is empty: give it a value",
     ),
-    "secret out of place": ("tools:\n  - openapi: a\n    confirm: ${SECRET}", "(it is what ${SECRET} says)"),
+    "secret out of place": (
+        "tools:\n  - openapi: a\n    confirm: ${SECRET}",
+        "(it is what ${SECRET} says)",
+    ),
 }
-TOOL = 'from sayso.agent import tool\n@tool()\ndef good() -> str:\n    """Do good."""\n    return ""\n'
+TOOL = (
+    'from sayso.agent import tool\n@tool()\ndef good() -> str:\n    """Do good."""\n    return ""\n'
+)
 SLOW = """
 import threading
 from sayso.agent import tool
@@ -163,14 +192,25 @@ def slow() -> str:
     threading.Event().wait(30)
     return ""
 """
-FACTORY = "from sayso import executor_factory\n@executor_factory('wipe')\ndef rebuild(action): ...\n"
-DOCUMENT = {"openapi": "3.1.0", "servers": [{"url": "https://a.example.com"}], "paths": {"/a": {"get": {}, "post": {}}}}
+FACTORY = (
+    "from sayso import executor_factory\n@executor_factory('wipe')\ndef rebuild(action): ...\n"
+)
+DOCUMENT = {
+    "openapi": "3.1.0",
+    "servers": [{"url": "https://a.example.com"}],
+    "paths": {"/a": {"get": {}, "post": {}}},
+}
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """Return a configuration's path, with modules and documents beside it."""
-    for name, text in {"good.py": TOOL, "twin.py": TOOL, "bad.yaml": "a: 1", "api.json": json.dumps(DOCUMENT)}.items():
+    for name, text in {
+        "good.py": TOOL,
+        "twin.py": TOOL,
+        "bad.yaml": "a: 1",
+        "api.json": json.dumps(DOCUMENT),
+    }.items():
         (tmp_path / name).write_text(text)
     return tmp_path / "sayso.yaml"
 
@@ -207,7 +247,9 @@ def test_secrets_are_not_in_the_repr(file: Path):
 
 def test_module_section_has_namespace_and_confirmation(file: Path):
     """A `module` section accepts the common keys that a plain string cannot have."""
-    loaded = open_tools(settings(file, "tools: [{module: good.py, namespace: desk, confirm: always}]")).tools
+    loaded = open_tools(
+        settings(file, "tools: [{module: good.py, namespace: desk, confirm: always}]")
+    ).tools
     assert [(tool.name, tool.requires_approval) for tool in loaded] == [("desk-good", True)]
 
 
@@ -240,7 +282,9 @@ def test_timeout_of_a_section_applies_to_its_tools(file: Path, source: str):
 
 def test_timeout_of_a_toolbox_applies_to_its_tools_only(file: Path):
     """Tools of other sources keep their own timeout."""
-    loaded = open_tools(settings(file, "tools: [good.py, {toolbox: [calculator], timeout: 7}]")).tools
+    loaded = open_tools(
+        settings(file, "tools: [good.py, {toolbox: [calculator], timeout: 7}]")
+    ).tools
     assert {tool.name: tool.metadata.timeout for tool in loaded} == {"good": None, "calculate": 7}
 
 
@@ -251,7 +295,10 @@ def test_tool_from_two_sources_counts_once(file: Path, monkeypatch: pytest.Monke
     (file.parent / "again.py").write_text("from base_of_sources import good, rebuild")
     text = "tools: [base_of_sources, again.py, base_of_sources, {module: base_of_sources}]"
     opened = open_tools(settings(file, text))
-    assert ([tool.name for tool in opened.tools], list(opened.executor_factories)) == (["good"], ["wipe"])
+    assert ([tool.name for tool in opened.tools], list(opened.executor_factories)) == (
+        ["good"],
+        ["wipe"],
+    )
     assert opened.problems == ()
 
 
@@ -259,13 +306,17 @@ def test_two_executor_factories_of_one_kind_are_refused(file: Path):
     """A yes must never run one of two executors by chance."""
     for name in ("one.py", "two.py"):
         (file.parent / name).write_text(FACTORY)
-    with pytest.raises(ConfigError, match=r":1:17: tools: cannot load tools from 'two.py': 'wipe' is defined twice"):
+    with pytest.raises(
+        ConfigError, match=r":1:17: tools: cannot load tools from 'two.py': 'wipe' is defined twice"
+    ):
         describe(settings(file, "tools: [one.py, two.py]"))
 
 
 def test_openapi_file_loads_without_its_server(file: Path):
     """Its tools exist in every process, also in one that opens no remote source."""
-    loaded = open_tools(settings(file, "tools: [good.py, {openapi: api.json, namespace: api, exclude: [get*]}]")).tools
+    loaded = open_tools(
+        settings(file, "tools: [good.py, {openapi: api.json, namespace: api, exclude: [get*]}]")
+    ).tools
     assert [tool.name for tool in loaded] == ["good", "api-post_a"]
     assert ToolTag.DESTRUCTIVE in loaded[1].metadata.tags
 
@@ -287,10 +338,14 @@ def test_unreachable_server_does_not_stop_the_bot(file: Path):
     """The other tools load, and one line names the missing server and the next step."""
     text = "tools:\n  - good.py\n  - mcp: {command: [no-such-command]}\n    namespace: box\n"
     told: list[str] = []
-    with terminal_agent(settings(file, text), data=file.parent / "data", report_problem=told.append) as agent:
+    with terminal_agent(
+        settings(file, text), data=file.parent / "data", report_problem=told.append
+    ) as agent:
         assert [tool.name for tool in agent.agent.tools] == ["good"]
     assert len(told) == 1
-    assert told[0].startswith(f"{file}:3:5: tools: 'box' does not answer yet: the MCP server 'box' cannot be reached: ")
+    assert told[0].startswith(
+        f"{file}:3:5: tools: 'box' does not answer yet: the MCP server 'box' cannot be reached: "
+    )
     assert "tries again until it answers" in told[0]
 
 
@@ -341,8 +396,14 @@ def test_check_warns_of_a_pattern_that_no_tool_of_a_server_matches(file: Path):
     code = f"open({str(starts)!r}, 'a').write('x'); import runpy; runpy.run_path({str(TINY)!r}, run_name='__main__')"
     server = json.dumps({"command": [sys.executable, "-c", code]})
     text = f"tools:\n  - mcp: {server}\n    namespace: box\n    exclude: [wip, echo]\n    confirm: [box-wipe, 'di?']"
-    told = [line for line in str(describe(settings(file, text), seconds=120)).splitlines() if "warning" in line]
-    assert told == [f"{file}:4:15: warning: tools.0.exclude.0: 'wip' names no tool, did you mean 'wipe'?"]
+    told = [
+        line
+        for line in str(describe(settings(file, text), seconds=120)).splitlines()
+        if "warning" in line
+    ]
+    assert told == [
+        f"{file}:4:15: warning: tools.0.exclude.0: 'wip' names no tool, did you mean 'wipe'?"
+    ]
     assert starts.read_text() == "x"
 
 
@@ -354,7 +415,9 @@ def test_check_names_the_tools_that_cannot_be_used(file: Path):
     paths = {"/a": {"get": {"parameters": parameters}, "put": 5}}
     document = {"openapi": "3.1.0", "servers": [{"url": "https://a.test"}], "paths": paths}
     (file.parent / "odd.json").write_text(json.dumps(document))
-    told = str(describe(settings(file, f"tools:\n  - mcp: {server}\n  - openapi: odd.json"), seconds=120)).splitlines()
+    told = str(
+        describe(settings(file, f"tools:\n  - mcp: {server}\n  - openapi: odd.json"), seconds=120)
+    ).splitlines()
     assert {"  good: asks first", "  get_a: runs at once"} <= {*told}
     assert [line for line in told if "warning" in line] == [
         f"{file}:3:5: warning: tools: 'put_a' of 'odd' is left out: PUT /a: there is 'int' where an object must be",
@@ -375,7 +438,9 @@ def test_patterns_of_an_unreachable_server_are_not_checked(file: Path):
 def test_chat_closes_its_servers(file: Path):
     """The command ends without a warning about unfinished tasks."""
     file.write_text(f"tools: [{{mcp: {SERVER}, namespace: box}}]\n{WEB}")
-    code, _, errors = sayso("chat", "--config", file, "--data", file.parent / "data", stdin="/help\nexit\n")
+    code, _, errors = sayso(
+        "chat", "--config", file, "--data", file.parent / "data", stdin="/help\nexit\n"
+    )
     assert (code, "Task was destroyed" in errors) == (0, False)
 
 

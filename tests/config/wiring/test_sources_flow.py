@@ -48,7 +48,11 @@ def bot(tools: OpenTools, *calls: ToolCall) -> ChannelAgent:
 
 def lines(tmp_path: Path) -> list[str]:
     """Return the actions that the server recorded."""
-    return [line for line in (tmp_path / "notes").read_text().splitlines() if not line.startswith("begins")]
+    return [
+        line
+        for line in (tmp_path / "notes").read_text().splitlines()
+        if not line.startswith("begins")
+    ]
 
 
 WIPE = ToolCall("box-wipe", {"name": "disk", "count": 2}, "1")
@@ -70,7 +74,9 @@ def test_server_that_dies_after_the_yes_leaves_the_outcome_unknown(opened: Open,
     """The reply reports no failure, because the effect may have happened, and the call is not repeated."""
     ask = bot(opened("    confirm: [die]\n"), ToolCall("box-die", {}, "1")).ask_channel
     ask("ana", "die")
-    assert "I cannot tell whether it finished, and I will not repeat it" in ask("ana", "yes").content
+    assert (
+        "I cannot tell whether it finished, and I will not repeat it" in ask("ana", "yes").content
+    )
     ask("ana", "yes")
     assert lines(tmp_path) == ["dies"]
 

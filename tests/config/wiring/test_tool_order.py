@@ -80,7 +80,10 @@ opened.close()
 """
 PETS = {
     "openapi": "3.1.0",
-    "paths": {f"/{name}": {"get": {"operationId": f"get_{name}"}} for name in ("cats", "dogs", "birds", "fish")},
+    "paths": {
+        f"/{name}": {"get": {"operationId": f"get_{name}"}}
+        for name in ("cats", "dogs", "birds", "fish")
+    },
 }
 
 
@@ -111,7 +114,9 @@ class Handler(BaseHTTPRequestHandler):
             assert self.server.asked[self.server.first].wait(120)
         self.server.asked[self.path].set()
         paths = sorted(PETS["paths"].items(), reverse=self.server.first == "/mcp")
-        body = json.dumps({**PETS, "servers": [{"url": self.server.url}], "paths": dict(paths)}).encode()
+        body = json.dumps(
+            {**PETS, "servers": [{"url": self.server.url}], "paths": dict(paths)}
+        ).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -137,7 +142,9 @@ def tools_of_worker(config: Path, seed: str, *refreshed: str) -> list[dict[str, 
     """Return the tools that a worker process sends to its model."""
     environ = {**os.environ, "PYTHONHASHSEED": seed}
     command = [sys.executable, "-c", WORKER, str(config), *refreshed]
-    worker = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    worker = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=300, check=False
+    )
     assert worker.returncode == 0, worker.stderr
     sent: list[dict[str, object]] = json.loads(worker.stdout.splitlines()[-1])
     return sent
@@ -160,10 +167,22 @@ def test_two_workers_send_identical_tools(tmp_path: Path, site: Site) -> None:
     other = tools_of_worker(config, "2", "mine.py", "server.py")
     assert json.dumps(one) == json.dumps(other)
     names = [tool["name"] for tool in one]
-    assert names[:9] == ["paint", "ask", "call", "tell", "warn", "get_birds", "get_cats", "get_dogs", "get_fish"]
+    assert names[:9] == [
+        "paint",
+        "ask",
+        "call",
+        "tell",
+        "warn",
+        "get_birds",
+        "get_cats",
+        "get_dogs",
+        "get_fish",
+    ]
 
 
-def test_shared_tool_moves_as_in_a_process_that_starts_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_tool_moves_as_in_a_process_that_starts_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A tool that two files import belongs to the first one that has it, also after an edit."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "base_of_order.py").write_text(
@@ -173,7 +192,9 @@ def test_shared_tool_moves_as_in_a_process_that_starts_now(tmp_path: Path, monke
     importing = "from base_of_order import shared\n"
     (tmp_path / "one.py").write_text(importing + own.format("a"))
     (tmp_path / "two.py").write_text(importing + own.format("b"))
-    (tmp_path / "sayso.yaml").write_text("tools: [./one.py, ./two.py]\nchannels: {a: {platform: console}}\n")
+    (tmp_path / "sayso.yaml").write_text(
+        "tools: [./one.py, ./two.py]\nchannels: {a: {platform: console}}\n"
+    )
     opened = open_tools(load_settings(tmp_path / "sayso.yaml", {}))
     assert [tool.name for tool in opened.tools] == ["shared", "a", "b"]
     for text, names in ((own, ["a", "shared", "b"]), (importing + own, ["shared", "a", "b"])):

@@ -26,7 +26,9 @@ print(type(trace.get_tracer_provider()).__name__, trace.get_tracer_provider().re
 def run(before: str = "", **environ: str) -> str:
     """Return the output of a process that makes a span."""
     command = [sys.executable, "-c", SPAN.format(before=before)]
-    return subprocess.run(command, env=environ, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        command, env=environ, cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
 
 
 @pytest.mark.parametrize("name", ["otlp", "jaeger"])
@@ -34,14 +36,19 @@ def test_missing_exporter_is_refused_with_its_fix(name: str, monkeypatch: pytest
     """Without the check, the spans would be lost silently."""
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", name)
-    with pytest.raises(TracingError, match=f"'{name}' of spans is not installed: pip install opentelemetry-exporter"):
+    with pytest.raises(
+        TracingError,
+        match=f"'{name}' of spans is not installed: pip install opentelemetry-exporter",
+    ):
         set_up_tracing()
 
 
 def test_missing_library_is_refused_with_its_fix(monkeypatch: pytest.MonkeyPatch):
     """The error names the extra to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(TracingError, match=r"pip install 'opentelemetry-exporter-otlp-proto-http>=.*-sdk>="):
+    with pytest.raises(
+        TracingError, match=r"pip install 'opentelemetry-exporter-otlp-proto-http>=.*-sdk>="
+    ):
         set_up_tracing()
 
 
@@ -63,10 +70,17 @@ def test_existing_tracer_is_kept():
 def test_metrics_go_where_the_environment_says():
     """Metrics follow the spans to a collector, unless their own variable names the console or nothing."""
     count = "from opentelemetry import metrics; print(type(metrics.get_meter_provider()).__name__)"
-    lines = f"from sayso.config.wiring.observability import set_up_tracing; set_up_tracing(); {count}"
+    lines = (
+        f"from sayso.config.wiring.observability import set_up_tracing; set_up_tracing(); {count}"
+    )
     for exporter, kind in (("console", "MeterProvider"), ("none", "_ProxyMeterProvider")):
         environ = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": exporter}
         ran = subprocess.run(
-            [sys.executable, "-c", lines], env=environ, cwd=ROOT, check=True, capture_output=True, text=True
+            [sys.executable, "-c", lines],
+            env=environ,
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
         )
         assert ran.stdout.splitlines()[0] == kind

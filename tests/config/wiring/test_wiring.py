@@ -28,7 +28,9 @@ def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
     assert isinstance(services.processor.agents["web"]._journals, RedisJournals)
 
 
-def test_workers_make_the_same_keys_of_conversations(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch):
+def test_workers_make_the_same_keys_of_conversations(
+    tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
     """Of the secret keys that they share. Without them, each would look for a prompt in another cache of the vendor."""
     file = tmp_path / "sayso.yaml"
     file.write_text("channels:\n  web:\n    platform: console\n")
@@ -43,11 +45,15 @@ def test_workers_make_the_same_keys_of_conversations(tmp_path: Path, redis_url: 
 
 
 @pytest.mark.parametrize(("patient", "seconds"), [(False, WEB_ANSWER_SECONDS), (True, 5)])
-def test_only_the_web_has_a_short_redis_timeout(tmp_path: Path, redis_url: str, patient: bool, seconds: float):
+def test_only_the_web_has_a_short_redis_timeout(
+    tmp_path: Path, redis_url: str, patient: bool, seconds: float
+):
     """The web must answer a platform quickly; a worker can wait."""
     file = tmp_path / "sayso.yaml"
     file.write_text("channels:\n  web:\n    platform: console\n")
-    services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=patient)
+    services = bootstrap(
+        load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=patient
+    )
     assert services.redis.connection_pool.connection_kwargs["socket_timeout"] == seconds
     assert (Connections.of(services.redis).circuit_breaker is None) == patient
 
@@ -64,7 +70,9 @@ def test_escalation_is_wired_as_configured(tmp_path: Path, redis_url: str, redis
     to = Conversation("ops", "C1", "T")
     assert services.processor.agents["web"]._prompts._escalation == Escalation(300, to, "de")
     assert services.processor.agents["ops"]._prompts._escalation is None
-    asyncio.run(services.processor.sender._outbox.forward(Delivery("web:1#1", to, Reply("Look there"))))
+    asyncio.run(
+        services.processor.sender._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
+    )
     assert redis_client.llen("rq:queue:sayso-sayso") == 1
 
 
@@ -73,7 +81,9 @@ def test_slack_has_aliases_of_a_conversation(tmp_path: Path, redis_url: str):
     file = tmp_path / "sayso.yaml"
     slack = "{platform: slack, bot_token: '${T}', signing_secret: '${T}'}"
     file.write_text(f"channels:\n  sl: {slack}\n  web: {{platform: console}}\n")
-    channels = bootstrap(load_settings(file, {"T": "x"}), data=tmp_path, redis_url=redis_url).processor.channels
+    channels = bootstrap(
+        load_settings(file, {"T": "x"}), data=tmp_path, redis_url=redis_url
+    ).processor.channels
     assert [isinstance(channels[name], HasAliases) for name in ("sl", "web")] == [True, False]
 
 
@@ -84,7 +94,9 @@ def test_whatsapp_is_wired_as_configured(tmp_path: Path, redis_url: str):
         "channels:\n  wa:\n    {platform: whatsapp, account_sid: A, auth_token: '${T}', shared_key: '${K}',\n"
         f"     messaging_service_sid: MG{'0' * 32}, template: {template}, confirm_template: {asking}}}\n"
     )
-    services = bootstrap(load_settings(file, {"T": "token", "K": "key"}), data=tmp_path, redis_url=redis_url)
+    services = bootstrap(
+        load_settings(file, {"T": "token", "K": "key"}), data=tmp_path, redis_url=redis_url
+    )
     channel = services.channels["wa"]
     told = channel._settings
     assert (told.shared_key.get_secret_value(), told.messaging_service_sid, told.from_) == (
@@ -101,18 +113,24 @@ def test_only_workers_open_tool_servers_and_survive_a_missing_one(
 ):
     """A worker logs the missing server and starts; the web opens none."""
     file = tmp_path / "sayso.yaml"
-    file.write_text("tools: [{mcp: {command: [no-such-command]}}]\nchannels:\n  web:\n    platform: console\n")
+    file.write_text(
+        "tools: [{mcp: {command: [no-such-command]}}]\nchannels:\n  web:\n    platform: console\n"
+    )
     bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=is_worker)
     said = [record.problem for record in caplog.records if record.message == "tools.missing"]
-    assert [f"{file}:1:9: tools: 'no-such-command' does not answer yet" in each for each in said] == (
-        [True] if is_worker else []
-    )
+    assert [
+        f"{file}:1:9: tools: 'no-such-command' does not answer yet" in each for each in said
+    ] == ([True] if is_worker else [])
 
 
 @pytest.mark.parametrize(
     ("library", "line", "says"),
     [
-        ("pint", "{toolbox: [calculator, units]}", "toolbox 'units' needs pint, which the extra 'toolbox' brings"),
+        (
+            "pint",
+            "{toolbox: [calculator, units]}",
+            "toolbox 'units' needs pint, which the extra 'toolbox' brings",
+        ),
         (
             "mcp",
             "{mcp: {command: [x]}}",
@@ -121,7 +139,12 @@ def test_only_workers_open_tool_servers_and_survive_a_missing_one(
     ],
 )
 def test_start_without_a_library_of_tools_names_the_extra(
-    tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch, library: str, line: str, says: str
+    tmp_path: Path,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    library: str,
+    line: str,
+    says: str,
 ):
     """What runs tools refuses to start, as without the library of a model. The web, which runs none, starts."""
     monkeypatch.setitem(sys.modules, library, None)
@@ -141,10 +164,16 @@ def test_start_without_a_library_of_tools_names_the_extra(
 
 
 @pytest.mark.parametrize(("is_worker", "opens"), [(True, True), (False, False)])
-def test_only_workers_hold_open_tool_servers(tmp_path: Path, redis_url: str, is_worker: bool, opens: bool):
+def test_only_workers_hold_open_tool_servers(
+    tmp_path: Path, redis_url: str, is_worker: bool, opens: bool
+):
     """A worker holds the servers until it closes them; the web runs no tool."""
     file = tmp_path / "sayso.yaml"
-    file.write_text("tools: [{mcp: {command: [no-such-command]}}]\nchannels:\n  web:\n    platform: console\n")
-    services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=is_worker)
+    file.write_text(
+        "tools: [{mcp: {command: [no-such-command]}}]\nchannels:\n  web:\n    platform: console\n"
+    )
+    services = bootstrap(
+        load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=is_worker
+    )
     assert (services.tools.live is not None) is opens
     services.tools.close()

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sayso.pending.audit.chain import ALLOWED, CheckContext, check_chains
-from sayso.pending.audit.ledger import AuditEntry, ChainHead, EntrySigner, Fault, RecordedEntry, entry_hash
+from sayso.pending.audit.ledger import (
+    AuditEntry,
+    ChainHead,
+    EntrySigner,
+    Fault,
+    RecordedEntry,
+    entry_hash,
+)
 from sayso.pending.limits import NO_HEAD
 from tests.pending.state_log import KEY, SIGNER, StateLog, as_list, busy_log, signed
 
@@ -53,7 +60,13 @@ def changed(rows: list[RecordedEntry], index: int, **changes: object) -> list[Re
 def test_whole_log_has_no_fault():
     """The scripts' entries pass in a ledger, in an export, in Redis, and spread over all three."""
     export = [replace(row, head=None) for row in ROWS]
-    for sources in ([ROWS], [export], [ROWS, export], [ROWS[:40], LOG.waiting[30:]], [ROWS[:20], [], ROWS[20:]]):
+    for sources in (
+        [ROWS],
+        [export],
+        [ROWS, export],
+        [ROWS[:40], LOG.waiting[30:]],
+        [ROWS[:20], [], ROWS[20:]],
+    ):
         report = check_chains(sources, SIGNED)
         assert (report.entries, report.shards, report.faults, report.notes) == (60, 1, (), ())
     assert check_chains([LOG.waiting], UNSIGNED).faults == ()
@@ -170,7 +183,11 @@ def test_repeated_entry_is_named(index):
     rows = [*ROWS[: index + 1], *ROWS[index:]]
     assert first(rows, SIGNED) == (index + 1, "repeated")
     assert first([*ROWS, replace(ROWS[index], n=SIZE + 1)], SIGNED) == (SIZE + 1, "repeated")
-    assert first(changed(ROWS, index, **fields(ROWS[index - 1])), SIGNED)[0] in (index, index + 1, SIZE)
+    assert first(changed(ROWS, index, **fields(ROWS[index - 1])), SIGNED)[0] in (
+        index,
+        index + 1,
+        SIZE,
+    )
 
 
 def fields(row: RecordedEntry) -> dict[str, str | None]:
@@ -180,7 +197,9 @@ def fields(row: RecordedEntry) -> dict[str, str | None]:
 
 operations = st.lists(
     st.tuples(
-        st.sampled_from(["drop", "swap", "repeat", "edit", "cut"]), st.integers(0, SIZE - 1), st.text(max_size=5)
+        st.sampled_from(["drop", "swap", "repeat", "edit", "cut"]),
+        st.integers(0, SIZE - 1),
+        st.text(max_size=5),
     ),
     min_size=1,
     max_size=4,
@@ -203,7 +222,9 @@ def test_any_changes_to_a_log_are_noticed(done):
             case "repeat":
                 rows[at:at] = rows[at : at + 1]
             case "edit":
-                rows[at : at + 1] = [replace(row, text=row.text.replace("event-", word)) for row in rows[at : at + 1]]
+                rows[at : at + 1] = [
+                    replace(row, text=row.text.replace("event-", word)) for row in rows[at : at + 1]
+                ]
             case "cut":
                 del rows[at:]
     assert (not check_chains([rows], SIGNED).faults) == (rows == ROWS)
@@ -214,12 +235,17 @@ def test_any_changes_to_a_log_are_noticed(done):
 def test_garbage_is_a_fault_and_no_crash(texts):
     """Any text may stand in the list."""
     kept = [RecordedEntry(0, n, text) for n, text in enumerate(texts, start=1)]
-    assert (not check_chains([kept], CheckContext(whole=True)).faults) == (texts == LOG.texts[: len(texts)])
+    assert (not check_chains([kept], CheckContext(whole=True)).faults) == (
+        texts == LOG.texts[: len(texts)]
+    )
 
 
 def test_entry_from_another_shard_is_not_genuine():
     """The signature covers the shard."""
-    assert first([replace(row, shard=5) for row in ROWS], replace(SIGNED, tips={})) == (1, "bad signature")
+    assert first([replace(row, shard=5) for row in ROWS], replace(SIGNED, tips={})) == (
+        1,
+        "bad signature",
+    )
 
 
 def test_log_that_starts_late_is_a_note():
@@ -251,14 +277,19 @@ def test_faults_of_several_shards_come_in_order():
     """The first fault is of the first shard."""
     logs = [busy_log(shard=shard).ledger for shard in (9, 3)]
     report = check_chains([changed(kept, 4, text="{}") for kept in logs], CheckContext(SIGNER))
-    assert [str(fault) for fault in report.faults] == ["shard 3, entry 5: edited", "shard 9, entry 5: edited"]
+    assert [str(fault) for fault in report.faults] == [
+        "shard 3, entry 5: edited",
+        "shard 9, entry 5: edited",
+    ]
 
 
 def test_only_shards_that_have_entries_are_counted():
     """One entry is enough; a shard without entries in Redis does not count."""
     log = StateLog(3)
     log.add("a", "armed")
-    report = check_chains([log.ledger], CheckContext(SIGNER, tips={3: log.tip, 4: ChainHead(0, NO_HEAD)}))
+    report = check_chains(
+        [log.ledger], CheckContext(SIGNER, tips={3: log.tip, 4: ChainHead(0, NO_HEAD)})
+    )
     assert (report.entries, report.shards, report.faults) == (1, 1, ())
 
 
@@ -337,5 +368,7 @@ def test_only_the_spelling_of_the_scripts_is_an_entry():
 def test_keys_may_rotate():
     """The first key signs and all verify. A signed entry does not pass as any other value."""
     assert check_chains([ROWS], CheckContext(EntrySigner(["new", KEY]))).faults == ()
-    assert check_chains([ROWS], CheckContext(EntrySigner(["new"]))).faults[0] == Fault(0, 1, "bad signature")
+    assert check_chains([ROWS], CheckContext(EntrySigner(["new"]))).faults[0] == Fault(
+        0, 1, "bad signature"
+    )
     assert signed(0, 1, "x").sig != signed(0, 2, "x").sig

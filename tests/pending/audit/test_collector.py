@@ -15,7 +15,13 @@ from redis.exceptions import NoPermissionError
 
 from sayso.channels.types import Conversation
 from sayso.pending import RedisPendingStore
-from sayso.pending.audit.collector import BATCH, AuditCollector, UncollectedEntries, parse_entries, verify
+from sayso.pending.audit.collector import (
+    BATCH,
+    AuditCollector,
+    UncollectedEntries,
+    parse_entries,
+    verify,
+)
 from sayso.pending.audit.ledger import FILE, AuditLedger, ChainHead, LedgerUnusable
 from sayso.pending.limits import NO_HEAD
 from sayso.pending.redis.client import connect
@@ -44,7 +50,9 @@ def log(redis_client):
 
 def faults(redis_client, *ledgers: AuditLedger, **options) -> list[str]:
     """Return all faults of these ledgers, compared with Redis."""
-    report = verify([ledger.path for ledger in ledgers], [KEY], tail=UncollectedEntries(redis_client), **options)
+    report = verify(
+        [ledger.path for ledger in ledgers], [KEY], tail=UncollectedEntries(redis_client), **options
+    )
     return [str(fault) for fault in report.faults]
 
 
@@ -57,7 +65,9 @@ class Forgetful(AuditLedger):
         raise KeyboardInterrupt
 
 
-def test_kill_between_ledger_and_redis_doubles_and_loses_nothing(redis_client, ledger, auditor, log):
+def test_kill_between_ledger_and_redis_doubles_and_loses_nothing(
+    redis_client, ledger, auditor, log
+):
     """The next round reads the entries again, stores none twice, and Redis drops them then."""
     log.live("a")
     with pytest.raises(KeyboardInterrupt):
@@ -125,7 +135,10 @@ def still_running(auditor: AuditCollector, seen) -> None:
 @pytest.mark.slow
 def test_two_at_once_store_everything_once(redis_url, redis_client, tmp_path, log):
     """They share a file, or have one each; together they have the whole log."""
-    ledgers = [AuditLedger(tmp_path / name, SIGNER) for name in ("a.sqlite3", "a.sqlite3", "b.sqlite3", "b.sqlite3")]
+    ledgers = [
+        AuditLedger(tmp_path / name, SIGNER)
+        for name in ("a.sqlite3", "a.sqlite3", "b.sqlite3", "b.sqlite3")
+    ]
     done = threading.Event()
 
     def drain(ledger: AuditLedger) -> None:
@@ -204,9 +217,9 @@ def test_dropped_entries_are_an_error_and_named(redis_client, ledger, auditor, l
     redis_client.lpop("sayso:{17}:audit", 2)
     with caplog.at_level(logging.ERROR):
         auditor.collect()
-    assert [(record.msg, record.shard, record.after, record.entry) for record in caplog.records] == [
-        ("audit.gap", 17, 5, 8)
-    ]
+    assert [
+        (record.msg, record.shard, record.after, record.entry) for record in caplog.records
+    ] == [("audit.gap", 17, 5, 8)]
     assert faults(redis_client, ledger) == ["shard 17, entry 6: removed (up to 7)"]
 
 
@@ -227,7 +240,9 @@ class Raced(UncollectedEntries):
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_entries_that_another_worker_collects_meanwhile_are_no_gap(redis_client, ledger, auditor, log, caplog, moment):
+def test_entries_that_another_worker_collects_meanwhile_are_no_gap(
+    redis_client, ledger, auditor, log, caplog, moment
+):
     """Its ledger has them, and Redis dropped them between two reads of this one."""
     other = AuditCollector(redis_client, ledger)
     log.live("a")
@@ -244,7 +259,9 @@ def test_redis_restored_from_an_old_file_is_an_error_and_both_histories_stay(
     log.live("a")
     auditor.collect()
     log.forget()
-    assert faults(redis_client, ledger) == ["shard 17, entry 1: rolled back (Redis is at 0, the log at 5)"]
+    assert faults(redis_client, ledger) == [
+        "shard 17, entry 1: rolled back (Redis is at 0, the log at 5)"
+    ]
     StateLog(17, redis_client).live("b", "armed", "shown", "expired")
     with caplog.at_level(logging.ERROR):
         auditor.collect()
@@ -255,7 +272,9 @@ def test_redis_restored_from_an_old_file_is_an_error_and_both_histories_stay(
     assert redis_client.exists("sayso:{17}:audit") == 0
 
 
-@pytest.mark.parametrize("garbage", [b"garbage", b"\xff\xfe", b"", b'{"n":1}', b'{"n":999,"n":1}', "\u2028é".encode()])
+@pytest.mark.parametrize(
+    "garbage", [b"garbage", b"\xff\xfe", b"", b'{"n":1}', b'{"n":999,"n":1}', "\u2028é".encode()]
+)
 def test_garbage_in_the_list_stops_no_entry(redis_client, ledger, auditor, log, garbage):
     """Garbage is stored as a fault, and the entries behind it are collected."""
     log.live("a", "armed", "shown")
@@ -322,7 +341,9 @@ def test_real_store_writes_a_log_that_holds(redis_client, ledger, auditor):
     store.pop_if_intent("ana", "cancel")
     auditor.collect()
     assert faults(redis_client, ledger, whole=True) == []
-    assert [kept.shard for kept in ledger.entries()] == [shard_of(Conversation("direct", "ana").id)] * 8
+    assert [kept.shard for kept in ledger.entries()] == [
+        shard_of(Conversation("direct", "ana").id)
+    ] * 8
     assert {body.preview for body in ledger.bodies().values()} == {"Delete A?", "Delete B?"}
     assert [body.outcome_text for body in ledger.bodies().values() if "A" in body.preview] != [""]
 
@@ -366,9 +387,14 @@ def test_key_of_another_type_stops_no_other(redis_client, ledger, auditor, log):
 
 def test_redis_that_refuses_access_is_no_empty_log(redis_url, redis_client):
     """Only a key of another type is skipped. A refused login does not mean that the log is empty."""
-    redis_client.acl_setuser("blind", enabled=True, nopass=True, categories=["+@connection"], keys=["*"])
+    redis_client.acl_setuser(
+        "blind", enabled=True, nopass=True, categories=["+@connection"], keys=["*"]
+    )
     try:
-        with Redis.from_url(redis_url, username="blind", password="any") as blind, pytest.raises(NoPermissionError):
+        with (
+            Redis.from_url(redis_url, username="blind", password="any") as blind,
+            pytest.raises(NoPermissionError),
+        ):
             UncollectedEntries(blind).read()
     finally:
         redis_client.acl_deluser("blind")
@@ -387,7 +413,9 @@ def test_garbage_gets_the_number_of_the_next_entry():
 def test_collector_of_another_bot_collects_only_its_own_log(redis_client, ledger):
     """Two bots may share a Redis."""
     for prefix in ("sayso:", "bot:"):
-        RedisPendingStore(prefix=prefix, client=redis_client, secret_keys=[KEY]).stash("ana", kind="k", preview=prefix)
+        RedisPendingStore(prefix=prefix, client=redis_client, secret_keys=[KEY]).stash(
+            "ana", kind="k", preview=prefix
+        )
     assert AuditCollector(redis_client, ledger, prefix="bot:").round() == 2
     assert [body.preview for body in ledger.bodies().values()] == ["bot:"]
     shard = shard_of(Conversation("direct", "ana").id)

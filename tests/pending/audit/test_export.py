@@ -27,7 +27,13 @@ def test_lines_come_back_as_they_were(tmp_path):
     lines = list(to_lines(log.ledger))
     assert json.loads(lines[0]) == {"shard": 3, "text": log.texts[0], "sig": log.ledger[0].sig}
     (kept,) = read_export(written(tmp_path / "x", lines))
-    assert (kept.shard, kept.n, kept.text, kept.sig, kept.head) == (3, 1, log.texts[0], log.ledger[0].sig, None)
+    assert (kept.shard, kept.n, kept.text, kept.sig, kept.head) == (
+        3,
+        1,
+        log.texts[0],
+        log.ledger[0].sig,
+        None,
+    )
 
 
 def test_letters_of_any_script_stay_readable():
@@ -42,7 +48,9 @@ def test_marks_that_end_a_line_elsewhere_end_none_here(tmp_path):
     log = StateLog()
     for end in "\u2028\u2029\x85\x0b\r":
         log.texts.append(f"garbage{end}here")
-    assert [kept.text for kept in read_export(written(tmp_path / "x", to_lines(log.ledger)))] == log.texts
+    assert [
+        kept.text for kept in read_export(written(tmp_path / "x", to_lines(log.ledger)))
+    ] == log.texts
 
 
 READ = """
@@ -59,7 +67,9 @@ def test_lines_are_read_on_a_machine_with_another_encoding(tmp_path):
     log.texts.append('{"garbage":"日本"}')
     file = written(tmp_path / "x", to_lines(log.ledger))
     plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run([sys.executable, "-c", READ, file], env=plain, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", READ, file], env=plain, capture_output=True, text=True, check=False
+    )
     (here,) = read_export(file)
     assert (done.returncode, done.stdout.strip()) == (0, ascii(here.text))
 
@@ -69,7 +79,10 @@ def test_text_that_is_no_entry_stands_where_the_next_one_of_its_shard_would(tmp_
     log = StateLog(3)
     for pid in "ab":
         log.add(pid, "armed")
-    lines = [*to_lines(log.ledger), *(json.dumps({"shard": shard, "text": "x", "sig": "s"}) for shard in (3, 3, 4))]
+    lines = [
+        *to_lines(log.ledger),
+        *(json.dumps({"shard": shard, "text": "x", "sig": "s"}) for shard in (3, 3, 4)),
+    ]
     assert [(kept.shard, kept.n) for kept in read_export(written(tmp_path / "x", lines))] == [
         (3, 1), (3, 2), (3, 3), (3, 4), (4, 1),
     ]  # fmt: skip

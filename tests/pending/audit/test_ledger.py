@@ -34,7 +34,9 @@ def ledger(tmp_path):
 @pytest.fixture
 def filled(ledger):
     """Return a ledger with 60 entries and the bodies of 12 actions."""
-    ledger.store(busy_log().waiting, [body(f"action-{number}", told="Done.") for number in range(12)])
+    ledger.store(
+        busy_log().waiting, [body(f"action-{number}", told="Done.") for number in range(12)]
+    )
     return ledger
 
 
@@ -46,7 +48,10 @@ def body(pid: str, *, user: str = "ana", told: str = "") -> AuditBody:
 def hack(path: Path, *statements: str) -> None:
     """Edit the file as an attacker with write access would: drop the triggers first."""
     with closing(sqlite3.connect(path)) as connection:
-        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")]
+        names = [
+            row[0]
+            for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+        ]
         for statement in [*(f"DROP TRIGGER {name}" for name in names), *statements]:
             assert connection.execute(statement).rowcount != 0, f"changed nothing: {statement}"
         connection.commit()
@@ -91,16 +96,31 @@ def test_insert_over_an_entry_changes_nothing(filled, how):
 @pytest.mark.parametrize(
     ("statement", "fault"),
     [
-        ("UPDATE entries SET text = replace(text, 'shown', 'armed') WHERE n = 17", "entry 17: edited"),
+        (
+            "UPDATE entries SET text = replace(text, 'shown', 'armed') WHERE n = 17",
+            "entry 17: edited",
+        ),
         ("DELETE FROM entries WHERE n = 17", "entry 17: removed"),
         ("UPDATE entries SET sig = '' WHERE n = 17", "entry 17: bad signature"),
         ("UPDATE entries SET head = '' WHERE n = 17", "entry 17: edited"),
         ("UPDATE entries SET n = 61 WHERE n = 17", "entry 61: reordered"),
-        ("UPDATE bodies SET record = '{}' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
-        ("UPDATE bodies SET told = 'Not done.' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
-        ("UPDATE bodies SET user = 'bob' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
+        (
+            "UPDATE bodies SET record = '{}' WHERE pid = 'action-4'",
+            "entry 5: body edited (bad signature)",
+        ),
+        (
+            "UPDATE bodies SET told = 'Not done.' WHERE pid = 'action-4'",
+            "entry 5: body edited (bad signature)",
+        ),
+        (
+            "UPDATE bodies SET user = 'bob' WHERE pid = 'action-4'",
+            "entry 5: body edited (bad signature)",
+        ),
         ("UPDATE bodies SET at = 1 WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
-        ("UPDATE bodies SET repeatable = 1 WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
+        (
+            "UPDATE bodies SET repeatable = 1 WHERE pid = 'action-4'",
+            "entry 5: body edited (bad signature)",
+        ),
         (
             "UPDATE bodies SET record = NULL, erased_at = 1 WHERE pid = 'action-4'",
             "entry 5: body edited (bad signature)",
@@ -109,10 +129,22 @@ def test_insert_over_an_entry_changes_nothing(filled, how):
         ("UPDATE entries SET text = x'ff' WHERE n = 17", "entry 17: edited"),
         ("UPDATE entries SET text = CAST(x'ff' AS TEXT) WHERE n = 17", "entry 17: edited"),
         ("UPDATE entries SET sig = x'00' WHERE n = 17", "entry 17: bad signature"),
-        ("UPDATE bodies SET record = x'00' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
-        ("UPDATE bodies SET mac = x'00' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
-        ("UPDATE bodies SET sig = x'00' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
-        ("UPDATE bodies SET at = x'00' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
+        (
+            "UPDATE bodies SET record = x'00' WHERE pid = 'action-4'",
+            "entry 5: body edited (bad signature)",
+        ),
+        (
+            "UPDATE bodies SET mac = x'00' WHERE pid = 'action-4'",
+            "entry 5: body edited (bad signature)",
+        ),
+        (
+            "UPDATE bodies SET sig = x'00' WHERE pid = 'action-4'",
+            "entry 5: body edited (bad signature)",
+        ),
+        (
+            "UPDATE bodies SET at = x'00' WHERE pid = 'action-4'",
+            "entry 5: body edited (bad signature)",
+        ),
     ],
 )
 def test_edit_without_the_key_is_named(filled, statement, fault):
@@ -126,7 +158,9 @@ def test_edit_without_the_key_is_named(filled, statement, fault):
 def test_entry_without_a_valid_number_is_reported(filled, change):
     """Such an entry has no place in the order, so the file is refused, and the error shows the value."""
     hack(filled.path, f"UPDATE entries SET {change} WHERE n = 17")
-    with pytest.raises(LedgerUnusable, match=r"has an entry .* of shard .*: Sayso did not write it"):
+    with pytest.raises(
+        LedgerUnusable, match=r"has an entry .* of shard .*: Sayso did not write it"
+    ):
         filled.entries()
 
 
@@ -186,7 +220,9 @@ def test_another_entry_under_the_same_number_is_stored_and_reported(filled):
     assert [rival.n for rival in conflicts] == [1, 2, 3, 4, 5]
     assert filled.store(other.waiting) == conflicts
     assert len(filled.entries()) == 65
-    assert faults(filled.path) == [f"shard 0, entry {n}: forked (2 different entries)" for n in range(1, 6)]
+    assert faults(filled.path) == [
+        f"shard 0, entry {n}: forked (2 different entries)" for n in range(1, 6)
+    ]
 
 
 def test_text_that_is_no_entry_is_stored_and_reported(ledger):
@@ -256,7 +292,10 @@ def test_erased_person_is_gone_from_the_file_and_the_chain_holds(ledger):
             log.add(pid, event, body=sealed(pid, user=user)[1])
     with closing(sqlite3.connect(ledger.path)) as reader:  # so that SQLite keeps its log of writes
         assert reader.execute("SELECT 1").fetchall()
-        ledger.store(log.waiting, [body("a", user="Zebedee", told="Bye Zebedee"), body("b", user="Zebedee"), body("c")])
+        ledger.store(
+            log.waiting,
+            [body("a", user="Zebedee", told="Bye Zebedee"), body("b", user="Zebedee"), body("c")],
+        )
         assert reader.execute("SELECT count(*) FROM bodies").fetchall() == [(3,)]
         assert ledger.erase("Zebedee", at=5) == 2
         assert ledger.erase("Zebedee", at=6) == 0
@@ -290,7 +329,9 @@ def test_record_that_had_expired_has_no_user(ledger):
     assert ledger.bodies()["a"].user is None
 
 
-@pytest.mark.parametrize("record", ["", "{", "[1]", "null", '{"user_id": "\\ud800", "pid": 1}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "record", ["", "{", "[1]", "null", '{"user_id": "\\ud800", "pid": 1}', "[" * 100_000]
+)
 def test_unreadable_record_is_stored(ledger, record):
     """Whatever another client wrote into Redis, collecting goes on and verify reports it."""
     log = StateLog()
@@ -324,7 +365,9 @@ def test_repeatable_actions_and_plans_may_start_again(ledger):
     for event in ("armed", "shown", "claimed", "started", "started", "done"):
         for pid, (_, mac) in records.items():
             log.add(pid, event, body=mac)
-    ledger.store(log.waiting, [AuditBody.of(pid, *record, "", at=AT) for pid, record in records.items()])
+    ledger.store(
+        log.waiting, [AuditBody.of(pid, *record, "", at=AT) for pid, record in records.items()]
+    )
     assert faults(ledger.path) == []
 
 
@@ -347,7 +390,10 @@ def test_ledger_that_starts_late_is_a_fault_only_with_whole(ledger):
     """A machine that joined later has no older entries; `--whole` reports that."""
     ledger.store(busy_log().waiting[10:], [body(f"action-{number}") for number in range(12)])
     report = verify([ledger.path], [KEY])
-    assert (report.faults, report.notes) == ((), ("shard 0 begins with entry 11: older ones are not here",))
+    assert (report.faults, report.notes) == (
+        (),
+        ("shard 0 begins with entry 11: older ones are not here",),
+    )
     assert faults(ledger.path, whole=True) == ["shard 0, entry 1: removed (up to 10)"]
 
 
@@ -360,7 +406,10 @@ def test_export_verifies_without_the_ledger(filled, tmp_path):
         (lines, []),
         ([lines[0], lines[2], lines[1], *lines[3:]], ["shard 0, entry 2: reordered"]),
         (lines[:5] + lines[6:], ["shard 0, entry 6: removed"]),
-        ([*lines[:5], lines[5].replace("armed", "shown"), *lines[6:]], ["shard 0, entry 6: edited"]),
+        (
+            [*lines[:5], lines[5].replace("armed", "shown"), *lines[6:]],
+            ["shard 0, entry 6: edited"],
+        ),
         ([*lines[:5], lines[4], *lines[5:]], ["shard 0, entry 5: repeated"]),
     ):
         file.write_text("\n".join(edited))
@@ -369,13 +418,16 @@ def test_export_verifies_without_the_ledger(filled, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["nonsense", "[]", '{"shard": 1}', '{"shard": "x", "text": "", "sig": ""}', "[" * 9000]
+    "content",
+    ["nonsense", "[]", '{"shard": 1}', '{"shard": "x", "text": "", "sig": ""}', "[" * 9000],
 )
 def test_file_that_is_neither_ledger_nor_export_is_refused(tmp_path, content):
     """The error names file and line."""
     file = tmp_path / "log.jsonl"
     file.write_text(content)
-    with pytest.raises(LedgerUnusable, match=r"log\.jsonl:1: not a line that `sayso audit export` wrote"):
+    with pytest.raises(
+        LedgerUnusable, match=r"log\.jsonl:1: not a line that `sayso audit export` wrote"
+    ):
         verify([file], [KEY])
 
 
@@ -397,6 +449,8 @@ def test_only_the_own_user_can_read_the_ledger(filled):
 
 def test_person_of_a_missing_ledger_cannot_be_erased(ledger):
     """The command does not report that nothing was found, and creates no file."""
-    with pytest.raises(LedgerUnusable, match=f"no ledger at {re.escape(str(ledger.path))}: a worker writes it"):
+    with pytest.raises(
+        LedgerUnusable, match=f"no ledger at {re.escape(str(ledger.path))}: a worker writes it"
+    ):
         ledger.erase("ana", at=AT)
     assert not ledger.path.exists()

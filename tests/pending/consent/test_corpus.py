@@ -102,8 +102,12 @@ def test_held_out_list_has_everyday_answers_of_each_language(language):
 def test_nine_of_ten_everyday_answers_are_understood():
     """Of lines that no phrase was written for: of the yeses, and of the noes; of each language three in four."""
     found = [tally(RegexConfirmParser([each]), read_held_out(each)) for each in SHIPPED_LANGUAGES]
-    assert sum(len(each.missed_confirms) for each in found) <= 0.1 * sum(each.confirms for each in found)
-    assert sum(len(each.missed_cancels) for each in found) <= 0.1 * sum(each.cancels for each in found)
+    assert sum(len(each.missed_confirms) for each in found) <= 0.1 * sum(
+        each.confirms for each in found
+    )
+    assert sum(len(each.missed_cancels) for each in found) <= 0.1 * sum(
+        each.cancels for each in found
+    )
     assert max(each.confirm_miss for each in found) <= 0.25
     assert max(each.cancel_miss for each in found) <= 0.25
 
@@ -118,7 +122,11 @@ def test_nine_of_ten_answers_of_another_hand_are_understood(read, yeses, noes):
         for parser in (everything, RegexConfirmParser([language])):
             found = tally(parser, said)
             assert (found.false_confirms, found.false_cancels) == ([], [])
-        assert (found.confirms, found.cancels, found.lines - found.confirms - found.cancels) == (yeses, noes, 20)
+        assert (found.confirms, found.cancels, found.lines - found.confirms - found.cancels) == (
+            yeses,
+            noes,
+            20,
+        )
         assert found.confirm_miss <= 0.2, found.missed_confirms
         assert found.cancel_miss <= 0.1, found.missed_cancels
         missed += len(found.missed_confirms)
@@ -163,7 +171,12 @@ def test_only_real_noes_of_the_corpora_are_noes_with_more_words():
     everything = RegexConfirmParser(SHIPPED_LANGUAGES)
     found = set()
     for language in SHIPPED_LANGUAGES:
-        lines = [*read_corpus(language), *read_held_out(language), *read_open(language), *read_blind(language)]
+        lines = [
+            *read_corpus(language),
+            *read_held_out(language),
+            *read_open(language),
+            *read_blind(language),
+        ]
         others = (line.text for line in lines if line.label == "neither")
         found |= {text for text in others if is_no_with_more(everything, text, language)}
     assert found == NOES_IN_CORPUS

@@ -17,7 +17,14 @@ from sayso import pending
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending import RegexConfirmParser, consent
 from sayso.pending.action import PendingAction
-from sayso.pending.consent import MAX_DECISION_CHARS, SHIPPED_LANGUAGES, expand, phrasebook, plain_words, unstretch
+from sayso.pending.consent import (
+    MAX_DECISION_CHARS,
+    SHIPPED_LANGUAGES,
+    expand,
+    phrasebook,
+    plain_words,
+    unstretch,
+)
 from sayso.pending.consent.asking import is_misspelled_asking, read_asking
 from sayso.pending.consent.refusing import MAX_REASON_CHARS, is_no_with_more, is_yes_with_change
 
@@ -79,7 +86,9 @@ def test_anything_else_decides_nothing(parser, words):
 
 
 @pytest.mark.parametrize("words", ACKNOWLEDGEMENTS)
-@pytest.mark.parametrize("parser", [WITH_EMOJI, *(RegexConfirmParser([language]) for language in SHIPPED_LANGUAGES)])
+@pytest.mark.parametrize(
+    "parser", [WITH_EMOJI, *(RegexConfirmParser([language]) for language in SHIPPED_LANGUAGES)]
+)
 def test_acknowledgement_confirms_in_no_language(parser, words):
     """Each language alone, and all at once."""
     assert not parser.is_confirm(words)
@@ -96,7 +105,9 @@ def test_yes_of_one_language_is_not_the_no_of_another(one, other):
     """Nor with any word of politeness in between."""
     assert not BOOKS[one].confirm & BOOKS[other].cancel
     polite = BOOKS[one].polite | BOOKS[other].polite
-    assert not BOOKS[one].confirm & {f"{words} {please}" for words in BOOKS[other].cancel for please in polite}
+    assert not BOOKS[one].confirm & {
+        f"{words} {please}" for words in BOOKS[other].cancel for please in polite
+    }
 
 
 @pytest.mark.parametrize("language", SHIPPED_LANGUAGES)
@@ -133,7 +144,8 @@ def test_stalling_asks_back_and_decides_nothing(words):
 
 
 @pytest.mark.parametrize(
-    "words", ["wait", "hmm...", "Hold on!", "🤔", "⏳ ⏳", "ok, one sec", "warte mal bitte", "хм", "等等"]
+    "words",
+    ["wait", "hmm...", "Hold on!", "🤔", "⏳ ⏳", "ok, one sec", "warte mal bitte", "хм", "等等"],
 )
 def test_plea_for_time_asks_nothing_else(words):
     """It is told apart from a question, because only the first one is answered."""
@@ -141,7 +153,8 @@ def test_plea_for_time_asks_nothing_else(words):
 
 
 @pytest.mark.parametrize(
-    "words", ["wait, what is it?", "?", "¿?", "hmm, how much?", "which order", "What order?", "ok why"]
+    "words",
+    ["wait, what is it?", "?", "¿?", "hmm, how much?", "which order", "What order?", "ok why"],
 )
 def test_question_beside_a_plea_for_time_asks(words):
     """It is answered with what a yes would do."""
@@ -180,7 +193,8 @@ def test_plain_words_decide_and_command_nothing(language):
 
 
 @pytest.mark.parametrize(
-    "words", ["delete it", "yes, delete it", "go ahead", "stop", "cancel", "ok", "", "yes and no", "5"]
+    "words",
+    ["delete it", "yes, delete it", "go ahead", "stop", "cancel", "ok", "", "yes and no", "5"],
 )
 def test_command_is_no_plain_answer(words):
     """It may be a new request where no question is open."""
@@ -206,7 +220,12 @@ def test_phrase_with_a_character_more_is_in_the_table_or_confirms_nothing(phrase
     place = data.draw(st.integers(0, len(phrase)))
     changed = phrase[:place] + extra + phrase[place:]
     words = plain_words(changed)
-    forms = {words, unstretch(words), unstretch(words, keep=2), plain_words(changed.removesuffix(extra))}
+    forms = {
+        words,
+        unstretch(words),
+        unstretch(words, keep=2),
+        plain_words(changed.removesuffix(extra)),
+    }
     forms |= {
         words.removesuffix(f" {polite}") for polite in WITH_EMOJI._book.polite
     }  # "siim" is a yes, with "por favor"
@@ -219,7 +238,10 @@ def test_trick_in_a_phrase_decides_nothing(phrase, trick, data):
     the table.
     """
     place = data.draw(st.integers(0, len(phrase)))
-    for changed in (phrase[:place] + trick + phrase[place:], phrase[:place] + trick + phrase[place + 1 :]):
+    for changed in (
+        phrase[:place] + trick + phrase[place:],
+        phrase[:place] + trick + phrase[place + 1 :],
+    ):
         assert is_in_own_letters(trick, changed) or not decides(WITH_EMOJI, changed)
 
 
@@ -235,7 +257,8 @@ def is_in_own_letters(trick: str, changed: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("trick", "changed"), [("ı", "onaylandıı"), ("ı", "hıı hı evet"), ("İ", "evet tabiiİ"), ("е", "не удаляй")]
+    ("trick", "changed"),
+    [("ı", "onaylandıı"), ("ı", "hıı hı evet"), ("İ", "evet tabiiİ"), ("е", "не удаляй")],
 )
 def test_letter_of_the_own_language_is_no_trick(trick: str, changed: str):
     """It stretches a yes, or makes a no of it: "ну удаляй" means yes, and "не удаляй" no."""
@@ -244,7 +267,8 @@ def test_letter_of_the_own_language_is_no_trick(trick: str, changed: str):
 
 
 @given(
-    st.sampled_from(CONFIRMS), st.sampled_from(["no", "não", "nein", "non", "नहीं", "tidak", "لا", "いいえ", "cancel"])
+    st.sampled_from(CONFIRMS),
+    st.sampled_from(["no", "não", "nein", "non", "नहीं", "tidak", "لا", "いいえ", "cancel"]),
 )
 def test_yes_with_a_no_is_no_yes(phrase, no):
     """Whichever comes first."""
@@ -252,7 +276,9 @@ def test_yes_with_a_no_is_no_yes(phrase, no):
     assert not EVERYTHING.is_confirm(f"{no}, {phrase}")
 
 
-@given(st.sampled_from(CONFIRMS), st.sampled_from(["...", "…", " ...", "..", ",,", "、、", "。。。"]))
+@given(
+    st.sampled_from(CONFIRMS), st.sampled_from(["...", "…", " ...", "..", ",,", "、、", "。。。"])
+)
 def test_hesitation_confirms_nothing(phrase, dots):
     """It is on its way to a but."""
     assert not EVERYTHING.is_confirm(phrase + dots)
@@ -284,7 +310,12 @@ def test_long_message_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch
     """A megabyte costs as much as a word: nothing but its length is looked at."""
     monkeypatch.setattr("sayso.pending.consent.plain_words", untouched)
     monkeypatch.setattr("sayso.pending.consent.only_emoji", untouched)
-    for hostile in ("yes" + " " * 1_000_000, "no" * 500_000, "👍" * 250_000, "y" * (MAX_DECISION_CHARS + 1)):
+    for hostile in (
+        "yes" + " " * 1_000_000,
+        "no" * 500_000,
+        "👍" * 250_000,
+        "y" * (MAX_DECISION_CHARS + 1),
+    ):
         assert not decides(WITH_EMOJI, Untouchable(hostile))
     with pytest.raises(AssertionError):
         PARSER.is_confirm("y" * MAX_DECISION_CHARS)
@@ -297,7 +328,9 @@ def test_plain_letters_are_left_as_they_are():
     for letter in letters:
         assert consent._READABLE.fullmatch(letter), letter
         assert unicodedata.normalize("NFC", letter).casefold().translate(consent.TYPED) == letter
-        assert unicodedata.combining(letter) in (0, 9), "an accent mark, which would join the letter before it"
+        assert unicodedata.combining(letter) in (0, 9), (
+            "an accent mark, which would join the letter before it"
+        )
 
 
 def test_accented_letter_of_a_message_never_reads_as_its_plain_letter():
@@ -393,7 +426,9 @@ def test_plain_no_cancels(words):
     assert EVERYTHING.is_cancel(words)
 
 
-@pytest.mark.parametrize("emoji", ["👍", "👍🏽", " 👌", " ✅", "✔\ufe0f", " 🙂", "! 😀", " ❤\ufe0f", " 💯"])
+@pytest.mark.parametrize(
+    "emoji", ["👍", "👍🏽", " 👌", " ✅", "✔\ufe0f", " 🙂", "! 😀", " ❤\ufe0f", " 💯"]
+)
 def test_emoji_of_assent_behind_a_yes_changes_nothing(emoji):
     """One, behind a word that is a yes already; alone, behind an "ok" or beside a second one it decides nothing."""
     assert EVERYTHING.is_confirm(f"yes{emoji}")
@@ -439,7 +474,9 @@ def test_stretched_and_doubled_yes_confirms(words):
     assert any(RegexConfirmParser([language]).is_confirm(words) for language in SHIPPED_LANGUAGES)
 
 
-@pytest.mark.parametrize("words", ["nooo", "NOOO!", "nãooo", "nein nein", "neeein", "non non", "noooo, please"])
+@pytest.mark.parametrize(
+    "words", ["nooo", "NOOO!", "nãooo", "nein nein", "neeein", "non non", "noooo, please"]
+)
 def test_stretched_and_doubled_no_cancels(words):
     """The same for a no."""
     assert any(RegexConfirmParser([language]).is_cancel(words) for language in SHIPPED_LANGUAGES)
@@ -452,7 +489,9 @@ def test_plain_ok_is_told_apart(words):
     assert not decides(EVERYTHING, words)
 
 
-@pytest.mark.parametrize("words", ["ok?", "ok, but", "ok...", "ok,", "ok ok ok", "ok cancel", "ok then", "okra"])
+@pytest.mark.parametrize(
+    "words", ["ok?", "ok, but", "ok...", "ok,", "ok ok ok", "ok cancel", "ok then", "okra"]
+)
 def test_other_ok_is_none(words):
     """A question, a hesitation, a second thought."""
     assert not EVERYTHING.is_ok(words)
@@ -564,7 +603,8 @@ def test_half_a_yes_of_the_newer_languages_decides_nothing(words):
 
 
 @pytest.mark.parametrize(
-    ("language", "no"), [("nl", "neeeee"), ("nl", "neee"), ("ru", "неееет"), ("tr", "hayırrr"), ("en", "nooo")]
+    ("language", "no"),
+    [("nl", "neeeee"), ("nl", "neee"), ("ru", "неееет"), ("tr", "hayırrr"), ("en", "nooo")],
 )
 def test_stretched_no_is_read_also_where_it_has_two_letters(language, no):
     """ "nee" has two: "neeeee" is it, not "ne"."""
@@ -590,7 +630,20 @@ def test_command_to_do_it_is_a_yes(language, yes):
 
 
 @pytest.mark.parametrize(
-    "words", ["yes2", "yes 2", "2 yes", "na3am 2", "3na3am", "na 3am", "na33am", "s1m", "no. 7", "la 2", "yes 3am"]
+    "words",
+    [
+        "yes2",
+        "yes 2",
+        "2 yes",
+        "na3am 2",
+        "3na3am",
+        "na 3am",
+        "na33am",
+        "s1m",
+        "no. 7",
+        "la 2",
+        "yes 3am",
+    ],
 )
 def test_digit_decides_only_inside_a_romanised_arabic_word(words):
     """ "na3am" is a yes; a digit anywhere else makes it another message."""
@@ -626,13 +679,25 @@ def test_every_file_of_phrases_is_shipped():
     assert sorted(file.stem for file in folder.glob("*.toml")) == sorted(SHIPPED_LANGUAGES)
 
 
-def test_language_with_letters_of_central_europe_needs_only_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_language_with_letters_of_central_europe_needs_only_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Its words are read in capitals, with separately typed accents, stretched, and without accents and strokes."""
-    (tmp_path / "zz.toml").write_text('confirm = ["tak", "potwierdź", "załatw to"]\ncancel = ["nie", "żadną miarą"]')
+    (tmp_path / "zz.toml").write_text(
+        'confirm = ["tak", "potwierdź", "załatw to"]\ncancel = ["nie", "żadną miarą"]'
+    )
     monkeypatch.setattr(consent, "_FOLDER", tmp_path)
     monkeypatch.setattr(consent, "SHIPPED_LANGUAGES", ("zz",))
     polish = RegexConfirmParser(("zz",))
-    yeses = ("Tak!", "POTWIERDŹ", "potwierdz\u0301", "potwierdźźź", "potwierdz", "Załatw to.", "zalatw to")
+    yeses = (
+        "Tak!",
+        "POTWIERDŹ",
+        "potwierdz\u0301",
+        "potwierdźźź",
+        "potwierdz",
+        "Załatw to.",
+        "zalatw to",
+    )
     for yes in yeses:
         assert polish.is_confirm(yes), yes
     for no in ("żadną miarą", "ŻADNĄ MIARĄ!", "z\u0307adna\u0328 miara\u0328", "zadna miara"):
@@ -686,7 +751,12 @@ def test_parser_of_one_language_reads_no_other():
             "",
         ),
         *("n\u043e, wrong order", "yes, no, wrong order"),
-        *("no?, wrong order", "wrong order, no", "say no, and then?", "x" * 70 + " no, wrong order"),
+        *(
+            "no?, wrong order",
+            "wrong order, no",
+            "say no, and then?",
+            "x" * 70 + " no, wrong order",
+        ),
     ],
 )
 def test_what_only_looks_like_a_no_with_more_words_is_none(message):
@@ -732,4 +802,6 @@ def test_yes_with_a_change_is_known_as_one_and_confirms_nothing(language):
     for parser in (EVERYTHING, RegexConfirmParser([language])):
         assert is_yes_with_change(parser, with_change, language)
         assert not is_yes_with_change(parser, without, language)
-        assert not any(parser.is_confirm(each) or parser.is_cancel(each) for each in (with_change, without))
+        assert not any(
+            parser.is_confirm(each) or parser.is_cancel(each) for each in (with_change, without)
+        )

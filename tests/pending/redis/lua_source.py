@@ -25,12 +25,18 @@ def without_comments(text: str) -> str:
 
 def defined(text: str) -> set[str]:
     """The local variables and functions that a text defines."""
-    return {name for names in _LOCAL.findall(without_comments(text)) for name in names.replace(",", " ").split()}
+    return {
+        name
+        for names in _LOCAL.findall(without_comments(text))
+        for name in names.replace(",", " ").split()
+    }
 
 
 def shared_names(path: Path) -> set[str]:
     """What a part defines for others: its definitions that are not inside of a function."""
-    return defined("\n".join(line for line in path.read_text().splitlines() if line.startswith("local ")))
+    return defined(
+        "\n".join(line for line in path.read_text().splitlines() if line.startswith("local "))
+    )
 
 
 def used(path: Path) -> set[str]:
@@ -65,7 +71,11 @@ def args_of_parts(path: Path) -> set[str]:
     return set().union(*(read_args(part) | args_of_parts(part) for part in parts))
 
 
-_ARGS = {script.stem: read_args(script) | args_of_parts(script) for script in SCRIPTS if script not in PARTS}
+_ARGS = {
+    script.stem: read_args(script) | args_of_parts(script)
+    for script in SCRIPTS
+    if script not in PARTS
+}
 
 
 class CheckedScripts(LuaScripts):

@@ -15,7 +15,9 @@ class Server:
 
     def __init__(self) -> None:
         self.now, self.asked, self.seconds, self.error = 0.0, 0, 0.0, None
-        self.breaker = RedisCircuitBreaker(slow_seconds=0.25, pause_seconds=1.0, clock=lambda: self.now)
+        self.breaker = RedisCircuitBreaker(
+            slow_seconds=0.25, pause_seconds=1.0, clock=lambda: self.now
+        )
 
     def hangs(self) -> None:
         """Stop answering."""

@@ -53,7 +53,9 @@ def test_forked_child_has_connections_of_its_own(connections):
     connections.ask("PING")
     child = os.fork()
     if child == 0:
-        answers = {connections.ask("ECHO", f"child {number}") == f"child {number}" for number in range(50)}
+        answers = {
+            connections.ask("ECHO", f"child {number}") == f"child {number}" for number in range(50)
+        }
         os._exit(0 if answers == {True} else 1)
     answers = [connections.ask("ECHO", f"parent {number}") for number in range(50)]
     assert answers == [f"parent {number}" for number in range(50)]
@@ -63,7 +65,9 @@ def test_forked_child_has_connections_of_its_own(connections):
 @pytest.mark.parametrize("retries", [0, 1])
 def test_closed_connection_is_opened_again(redis_url, redis_client, retries):
     """A server that closes idle connections, or restarts, costs a caller nothing, not even one of its attempts."""
-    with Redis.from_url(redis_url, decode_responses=True, retry=Retry(NoBackoff(), retries)) as client:
+    with Redis.from_url(
+        redis_url, decode_responses=True, retry=Retry(NoBackoff(), retries)
+    ) as client:
         connections = Connections.of(client)
         connections.ask("PING")
         for each in opened(redis_client):
@@ -79,9 +83,15 @@ def test_silent_server_is_tried_as_often_as_the_client_says(redis_url, redis_cli
         for each in opened(redis_client):
             redis_client.client_kill_filter(_id=each)
         tried = []
-        monkeypatch.setattr(UnixDomainSocketConnection, "_connect", lambda _: tried.append("") or _time_out())
-        monkeypatch.setattr(UnixDomainSocketConnection, "host", "", raising=False)  # redis-py asks for both in a
-        monkeypatch.setattr(UnixDomainSocketConnection, "port", 0, raising=False)  # time-out, and a socket has neither
+        monkeypatch.setattr(
+            UnixDomainSocketConnection, "_connect", lambda _: tried.append("") or _time_out()
+        )
+        monkeypatch.setattr(
+            UnixDomainSocketConnection, "host", "", raising=False
+        )  # redis-py asks for both in a
+        monkeypatch.setattr(
+            UnixDomainSocketConnection, "port", 0, raising=False
+        )  # time-out, and a socket has neither
         with pytest.raises(RedisTimeoutError):
             connections.ask("PING")
     assert len(tried) == 4
@@ -108,7 +118,9 @@ def test_only_patient_callers_retry_a_timeout(redis_url, monkeypatch, patient, t
         connections.ask("PING")
         pauses = iter([0.0] * 8)
         patches.setattr(Retries, "pause_after", lambda *_: next(pauses, None))
-        patches.setattr(AbstractConnection, "read_response", lambda *_, **__: asked.append("") or _no_answer())
+        patches.setattr(
+            AbstractConnection, "read_response", lambda *_, **__: asked.append("") or _no_answer()
+        )
         with pytest.raises(RedisTimeoutError):
             connections.ask("PING")
     assert len(asked) == tries
@@ -126,7 +138,9 @@ def test_pool_is_shared_with_its_client(redis_url):
     """All callers share one set, and a client with few connections can still use them itself."""
     for most in (1, 2, 3):
         with Redis.from_url(redis_url, decode_responses=True, max_connections=most) as client:
-            assert [Connections.of(client).ask("ECHO", str(number)) for number in range(5)] == list("01234")
+            assert [Connections.of(client).ask("ECHO", str(number)) for number in range(5)] == list(
+                "01234"
+            )
             assert client.ping()
             assert client.connection_pool._created_connections <= most
 
@@ -170,7 +184,10 @@ def test_outage_is_an_error_at_once_and_its_end_is_noticed(tmp_path, redis_url):
 
 def test_client_that_answers_in_bytes_is_refused(redis_url, tmp_path):
     """It is refused at start, not at the first yes."""
-    with Redis.from_url(redis_url) as client, pytest.raises(ValueError, match="decode_responses=True"):
+    with (
+        Redis.from_url(redis_url) as client,
+        pytest.raises(ValueError, match="decode_responses=True"),
+    ):
         LuaScripts(client, tmp_path)
 
 

@@ -18,7 +18,9 @@ def error_of(client: Redis, *command: str) -> RedisError:
     return failed.value
 
 
-def test_server_without_memory_is_told_from_one_that_forbids_a_command(redis_client: Redis, redis_url: str) -> None:
+def test_server_without_memory_is_told_from_one_that_forbids_a_command(
+    redis_client: Redis, redis_url: str
+) -> None:
     """Memory may come back; a permission does not by itself."""
     redis_client.config_set("maxmemory", "1")
     try:
@@ -41,8 +43,13 @@ def test_error_names_its_server_where_nobody_else_knows_it() -> None:
     port = free_port()
     with connect(f"redis://127.0.0.1:{port}") as client:
         exc = error_of(client, "PING")
-    assert str(explain(exc)).startswith(f"127.0.0.1:{port}: nothing listens there: start it, correct REDIS_URL")
+    assert str(explain(exc)).startswith(
+        f"127.0.0.1:{port}: nothing listens there: start it, correct REDIS_URL"
+    )
     assert "correct QUEUE_URL" in str(explain(exc, variable="QUEUE_URL"))
     with connect("redis://:secret@no-such-host.invalid") as client:
         unknown = explain(error_of(client, "PING"), "no-such-host.invalid:6379")
-    assert (unknown.says, unknown.lasts) == ("no-such-host.invalid:6379 has a host name that is unknown here", False)
+    assert (unknown.says, unknown.lasts) == (
+        "no-such-host.invalid:6379 has a host name that is unknown here",
+        False,
+    )

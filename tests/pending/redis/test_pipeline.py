@@ -142,14 +142,24 @@ def test_cancelled_caller_shifts_no_answer(redis_url):
             pipeline = AutoPipeline(proxy.url)
             await pipeline.execute(asked("PING"))
             proxy.questions = lambda data: held.set() or data
-            tasks = [asyncio.create_task(pipeline.execute(asked("ECHO", str(number)))) for number in range(9)]
+            tasks = [
+                asyncio.create_task(pipeline.execute(asked("ECHO", str(number))))
+                for number in range(9)
+            ]
             await held.wait()
             for task in tasks[::3]:
                 task.cancel()
             return await asyncio.gather(*tasks, return_exceptions=True)
 
     answers = asyncio.run(story())
-    assert [answer for answer in answers if isinstance(answer, str)] == ["1", "2", "4", "5", "7", "8"]
+    assert [answer for answer in answers if isinstance(answer, str)] == [
+        "1",
+        "2",
+        "4",
+        "5",
+        "7",
+        "8",
+    ]
 
 
 def test_unsent_command_of_a_cancelled_caller_is_not_sent(redis_url, redis_client):
@@ -203,13 +213,20 @@ def test_all_waiting_callers_get_the_error_of_an_outage(redis_url, tmp_path):
     async def story(url, break_it):
         pipeline = AutoPipeline(url, new_retries=at_once)
         break_it(pipeline)
-        return await asyncio.gather(*(pipeline.execute(asked("PING")) for _ in range(5)), return_exceptions=True)
+        return await asyncio.gather(
+            *(pipeline.execute(asked("PING")) for _ in range(5)), return_exceptions=True
+        )
 
     def unheard_of(pipeline: AutoPipeline) -> None:
         pipeline.on_connect(lambda _: 1 / 0)
 
-    for url, break_it in ((f"unix://{tmp_path}/nobody.sock", lambda _: None), (redis_url, unheard_of)):
-        assert {type(answer) for answer in asyncio.run(story(url, break_it))} == {RedisConnectionError}
+    for url, break_it in (
+        (f"unix://{tmp_path}/nobody.sock", lambda _: None),
+        (redis_url, unheard_of),
+    ):
+        assert {type(answer) for answer in asyncio.run(story(url, break_it))} == {
+            RedisConnectionError
+        }
 
 
 def test_command_that_cuts_each_connection_is_given_up(redis_url):
@@ -277,7 +294,9 @@ def test_unexpected_answer_closes_the_connection():
     async def story():
         async with Server(b"$3\r\none\r\n$5\r\nalien\r\n", b"$3\r\ntwo\r\n") as server:
             pipeline = AutoPipeline(server.url, new_retries=at_once)
-            return [await pipeline.execute(asked("ECHO", word)) for word in ("one", "two")], server.opened
+            return [
+                await pipeline.execute(asked("ECHO", word)) for word in ("one", "two")
+            ], server.opened
 
     assert asyncio.run(story()) == (["one", "two"], 2)
 
@@ -286,9 +305,13 @@ def test_push_message_is_no_answer():
     """Some services push notices between answers."""
 
     async def story():
-        async with Server(b">2\r\n$6\r\nMOVING\r\n:1\r\n$3\r\none\r\n", b">1\r\n$4\r\nnews\r\n$3\r\ntwo\r\n") as server:
+        async with Server(
+            b">2\r\n$6\r\nMOVING\r\n:1\r\n$3\r\none\r\n", b">1\r\n$4\r\nnews\r\n$3\r\ntwo\r\n"
+        ) as server:
             pipeline = AutoPipeline(server.url)
-            return [await pipeline.execute(asked("ECHO", word)) for word in ("one", "two")], server.opened
+            return [
+                await pipeline.execute(asked("ECHO", word)) for word in ("one", "two")
+            ], server.opened
 
     assert asyncio.run(story()) == (["one", "two"], 1)
 
@@ -298,7 +321,9 @@ def test_invalid_answer_is_retried_on_a_new_connection():
 
     async def story():
         async with Server(b"HTTP/1.1 400 Bad Request\r\n\r\n", b"$3\r\none\r\n") as server:
-            return await AutoPipeline(server.url, new_retries=at_once).execute(asked("ECHO", "one")), server.opened
+            return await AutoPipeline(server.url, new_retries=at_once).execute(
+                asked("ECHO", "one")
+            ), server.opened
 
     assert asyncio.run(story()) == ("one", 2)
 
@@ -309,7 +334,13 @@ def test_answer_that_is_no_text_fails_only_one_caller(redis_url, redis_client):
 
     async def story():
         pipeline = AutoPipeline(redis_url)
-        commands = [("ECHO", "a"), ("GET", "raw"), ("ECHO", "b"), ("MGET", "raw", "raw"), ("ECHO", "c")]
+        commands = [
+            ("ECHO", "a"),
+            ("GET", "raw"),
+            ("ECHO", "b"),
+            ("MGET", "raw", "raw"),
+            ("ECHO", "c"),
+        ]
         return await asyncio.gather(
             *(pipeline.execute(asked(*command)) for command in commands), return_exceptions=True
         )
@@ -353,10 +384,16 @@ def test_password_and_number_of_a_url_are_used(redis_url, redis_client, where):
     async def story():
         async with Proxy(redis_url) as proxy:
             host, socket = proxy.url.partition("redis://")[2], redis_url.partition("unix://")[2]
-            url = f"redis://ana:secret@{host}/3" if where == "tcp" else f"unix://ana:secret@{socket}?db=3"
+            url = (
+                f"redis://ana:secret@{host}/3"
+                if where == "tcp"
+                else f"unix://ana:secret@{socket}?db=3"
+            )
             return await AutoPipeline(url, new_retries=at_once).execute(asked("SET", "here", "1"))
 
-    redis_client.acl_setuser("ana", enabled=True, passwords=["+secret"], commands=["+@all"], keys=["*"])
+    redis_client.acl_setuser(
+        "ana", enabled=True, passwords=["+secret"], commands=["+@all"], keys=["*"]
+    )
     try:
         assert asyncio.run(story()) == "OK"
     finally:
@@ -372,7 +409,9 @@ def test_wrong_password_is_an_error_without_the_secret(redis_url):
     async def story():
         socket = redis_url.partition("unix://")[2]
         with pytest.raises(RedisError) as caught:
-            await AutoPipeline(f"unix://ana:hunter2@{socket}", new_retries=at_once).execute(asked("PING"))
+            await AutoPipeline(f"unix://ana:hunter2@{socket}", new_retries=at_once).execute(
+                asked("PING")
+            )
         return str(caught.value)
 
     assert "hunter2" not in asyncio.run(story())
@@ -403,7 +442,9 @@ def test_close_while_connecting_ends_all_waiting_calls(tmp_path):
     """Redis is unreachable at the time of the close."""
 
     async def story():
-        pipeline = AutoPipeline(f"unix://{tmp_path}/nobody.sock", new_retries=lambda: Retries(pause=lambda _: 60.0))
+        pipeline = AutoPipeline(
+            f"unix://{tmp_path}/nobody.sock", new_retries=lambda: Retries(pause=lambda _: 60.0)
+        )
         task = asyncio.create_task(pipeline.execute(asked("PING")))
         await asyncio.sleep(0)  # it asks
         await pipeline.close()
@@ -459,7 +500,9 @@ def test_scripts_that_the_server_lost_are_sent_again(redis_url, redis_client, tm
     async def story():
         await scripts.arun("echo", "room", {"word": "first"})
         redis_client.script_flush()
-        return await asyncio.gather(*(scripts.arun("echo", "room", {"word": str(number)}) for number in range(100)))
+        return await asyncio.gather(
+            *(scripts.arun("echo", "room", {"word": str(number)}) for number in range(100))
+        )
 
     assert asyncio.run(story()) == [str(number) for number in range(100)]
 

@@ -99,7 +99,11 @@ def test_action_waits_for_a_replica_before_its_effect_and_then_runs_once(
 
     async def confirm() -> str:
         deciding = asyncio.create_task(store.settlement.decide(decision))
-        waits = lambda: sum("not_replicated" in each.message for each in caplog.records) > MAX_LOSSES  # noqa: E731
+
+        def waits() -> bool:
+            losses = sum("not_replicated" in each.message for each in caplog.records)
+            return losses > MAX_LOSSES
+
         await asyncio.to_thread(until, waits)
         assert not ran
         await asyncio.to_thread(pair.mend)
@@ -154,7 +158,9 @@ def test_erasure_leaves_nothing_in_the_files_of_replicas(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("in_loop", [False, True])
-def test_sentinel_that_names_a_replica_is_asked_last_from_then_on(pair: Pair, tmp_path: Path, in_loop: bool) -> None:
+def test_sentinel_that_names_a_replica_is_asked_last_from_then_on(
+    pair: Pair, tmp_path: Path, in_loop: bool
+) -> None:
     """It was cut off before a failover, so it still names the old primary, which is a replica by now."""
     honest, cut_off = SentinelNode(tmp_path, "honest"), SentinelNode(tmp_path, "cut-off")
     try:

@@ -27,13 +27,17 @@ def test_script_lists_its_named_arguments(script):
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_script_names_exactly_the_parts_it_uses(script):
     """No more, for Redis runs each part on every call; and no fewer, so that a reader finds every definition."""
-    parts = {part.stem: shared_names(part) for part in PARTS if part.stem not in ("header", script.stem)}
+    parts = {
+        part.stem: shared_names(part) for part in PARTS if part.stem not in ("header", script.stem)
+    }
     assert needs(script) == sorted(name for name, names in parts.items() if names & used(script))
 
 
 def test_no_two_parts_define_the_same_name():
     """And none has the name of a constant."""
-    names = [name for part in PARTS for name in shared_names(part)] + sorted(defined(lua_constants()))
+    names = [name for part in PARTS for name in shared_names(part)] + sorted(
+        defined(lua_constants())
+    )
     assert len(names) == len(set(names))
 
 
@@ -46,5 +50,7 @@ def test_every_constant_is_used():
 def test_unknown_part_is_refused(redis_client, tmp_path):
     """At start, with the names that there are."""
     (tmp_path / "stray.lua").write_text("-- needs: keys, clocks\nreturn 1")
-    with pytest.raises(ValueError, match=r"stray.lua needs the unknown part 'clocks'; known: \['accept_turn', "):
+    with pytest.raises(
+        ValueError, match=r"stray.lua needs the unknown part 'clocks'; known: \['accept_turn', "
+    ):
         LuaScripts(redis_client, tmp_path)

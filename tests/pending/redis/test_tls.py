@@ -31,7 +31,9 @@ PASSWORD, WATCHER = "bot-p@ss/word", "watch-p@ss"
 LONG_MS, SHORT_MS = 600_000, 500
 #: Seconds for each connection and each answer, for the same reason. Our own limits are shorter.
 SECONDS = {
-    f"{whose}{what}": "30" for whose in ("", "sentinel_") for what in ("socket_timeout", "socket_connect_timeout")
+    f"{whose}{what}": "30"
+    for whose in ("", "sentinel_")
+    for what in ("socket_timeout", "socket_connect_timeout")
 }
 
 pytestmark = pytest.mark.skipif(
@@ -54,13 +56,29 @@ class TlsSentinels:
     def start(self) -> None:
         """Start all, and wait until the Sentinel knows the replica."""
         bot = f"user sayso on >{PASSWORD} ~* &* +@all"
-        users = ["user default off", bot, "user link on >link ~* &* +@all", "masteruser link", "masterauth link"]
+        users = [
+            "user default off",
+            bot,
+            "user link on >link ~* &* +@all",
+            "masteruser link",
+            "masterauth link",
+        ]
         for number, port in enumerate(self.ports):
             follows = [f"replicaof 127.0.0.1 {self.ports[0]}"] if number else []
-            self.nodes.append(self._start(port, [*users, *follows, "repl-diskless-sync-delay 0", "appendonly yes"]))
+            self.nodes.append(
+                self._start(
+                    port, [*users, *follows, "repl-diskless-sync-delay 0", "appendonly yes"]
+                )
+            )
         until(self._is_in_step)  # a Sentinel that starts later knows the replica at once
-        watched = [f"sentinel monitor shop 127.0.0.1 {self.ports[0]} 1", "sentinel auth-user shop link"]
-        watched += ["sentinel auth-pass shop link", f"sentinel down-after-milliseconds shop {LONG_MS}"]
+        watched = [
+            f"sentinel monitor shop 127.0.0.1 {self.ports[0]} 1",
+            "sentinel auth-user shop link",
+        ]
+        watched += [
+            "sentinel auth-pass shop link",
+            f"sentinel down-after-milliseconds shop {LONG_MS}",
+        ]
         # A failover that finds its only replica silent is given up. The next one begins after twice this time.
         watched += ["sentinel failover-timeout shop 5000"]
         login = ["user default off", f"user watcher on >{WATCHER} ~* &* +@all"]
@@ -72,9 +90,21 @@ class TlsSentinels:
         folder.mkdir()
         files = [f"tls-{name}-file {self.folder / file}" for name, file in
                  (("cert", "server.pem"), ("key", "server.key"), ("ca-cert", "ca.pem"))]  # fmt: skip
-        common = ["port 0", f"tls-port {port}", "bind 127.0.0.1", "tls-replication yes", "tls-auth-clients optional"]
-        (folder / "server.conf").write_text("\n".join([*common, *files, f"dir {folder}", *lines, ""]))
-        command = ["redis-server", str(folder / "server.conf"), *options]  # the name says which of its programs runs
+        common = [
+            "port 0",
+            f"tls-port {port}",
+            "bind 127.0.0.1",
+            "tls-replication yes",
+            "tls-auth-clients optional",
+        ]
+        (folder / "server.conf").write_text(
+            "\n".join([*common, *files, f"dir {folder}", *lines, ""])
+        )
+        command = [
+            "redis-server",
+            str(folder / "server.conf"),
+            *options,
+        ]  # the name says which of its programs runs
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(command, executable=SERVER, stdout=log, stderr=log)
         self._processes.append(process)
@@ -84,7 +114,9 @@ class TlsSentinels:
         ca = quote(str(self.folder / "ca.pem"), safe="")
         login = f"sayso:{quote(PASSWORD, safe='')}"
         try:
-            with connect(f"rediss://{login}@127.0.0.1:{self.ports[0]}/0?ssl_ca_certs={ca}") as client:
+            with connect(
+                f"rediss://{login}@127.0.0.1:{self.ports[0]}/0?ssl_ca_certs={ca}"
+            ) as client:
                 return bool(client.info()["connected_slaves"] == 1)
         except RedisError:
             return False
@@ -103,7 +135,9 @@ class TlsSentinels:
         ca = self.folder / "ca.pem"
         given = {"ssl_ca_certs": str(ca), "sentinel_tls": "yes", "sentinel_username": "watcher"}
         given |= {"sentinel_password": WATCHER, **SECONDS, **changed}
-        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in given.items() if value)
+        query = "&".join(
+            f"{name}={quote(value, safe='')}" for name, value in given.items() if value
+        )
         return f"{scheme}+sentinel://sayso:{quote(password, safe='')}@127.0.0.1:{self.sentinel}/shop/0?{query}"
 
     def set_down_after(self, milliseconds: int) -> None:
@@ -148,7 +182,10 @@ def test_login_and_tls_of_sentinels_and_data_nodes_work_everywhere(sentinels: Tl
 
 def test_problem_with_tls_or_a_login_is_named_with_its_cure(sentinels: TlsSentinels) -> None:
     """The line says whether a Sentinel or a data node has it."""
-    sentinel, node = f"the Sentinel at 127.0.0.1:{sentinels.sentinel}", f"shop@127.0.0.1:{sentinels.sentinel}"
+    sentinel, node = (
+        f"the Sentinel at 127.0.0.1:{sentinels.sentinel}",
+        f"shop@127.0.0.1:{sentinels.sentinel}",
+    )
     wrong = {
         sentinels.url(sentinel_tls=""): f"{sentinel} closes the connection: if it speaks TLS, write ?sentinel_tls=yes",
         sentinels.url(ssl_ca_certs=""): f"{sentinel} has a certificate that fails the check: self-signed certificate "
@@ -167,14 +204,19 @@ def test_problem_with_tls_or_a_login_is_named_with_its_cure(sentinels: TlsSentin
         assert PASSWORD not in found
 
 
-def test_open_server_behind_sentinels_is_refused(sentinels: TlsSentinels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_server_behind_sentinels_is_refused(
+    sentinels: TlsSentinels, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The check connects to the primary that they name, with TLS and without a login."""
     monkeypatch.setattr("sayso.pending.redis.client._is_this_machine", lambda *_: False)
     with connect(sentinels.url()) as client:
         check_guarded(client)
         client.execute_command("ACL", "SETUSER", "default", "on", "nopass", "+ping")
         try:
-            with pytest.raises(RedisUnfit, match=f"Redis at 127.0.0.1:{sentinels.ports[0]} is on another machine and"):
+            with pytest.raises(
+                RedisUnfit,
+                match=f"Redis at 127.0.0.1:{sentinels.ports[0]} is on another machine and",
+            ):
                 check_guarded(client)
         finally:
             client.execute_command("ACL", "SETUSER", "default", "off")

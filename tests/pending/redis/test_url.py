@@ -21,7 +21,10 @@ from sayso.pending.redis.url import RedisUrl
         ("http://:secret@db/0", "no URL of a Redis"),
         ("redis://:secret@db/shop", "'shop' is no number of a database"),
         ("redis://:secret@db:99999/0", "its port is no number from 1 to 65535"),
-        ("redis://:secret@db/0?ssl_ca_certs=ca.pem", "has a parameter that redis:// does not take: 'ssl_ca_certs'"),
+        (
+            "redis://:secret@db/0?ssl_ca_certs=ca.pem",
+            "has a parameter that redis:// does not take: 'ssl_ca_certs'",
+        ),
         ("rediss://:secret@db/0?ssl_cert_reqs=maybe", "has a parameter with a wrong value"),
         ("redis://:se/secret@db/0", "has a password with / ? or # in it: write these as %2F"),
         ("redis://:secret#secret@db/0", "has a password with / ? or # in it"),
@@ -29,27 +32,53 @@ from sayso.pending.redis.url import RedisUrl
         ("redis://:secret@a:6379,b:6379/0", "names several hosts: write redis+sentinel://"),
         ("unix://secret", "names no socket"),
         ("redis+sentinel://:secret@a:26379,b:26379", "names no service of the Sentinels"),
-        ("redis+sentinel://:secret@a:26379,b:26379/0?x=1", "has a parameter that redis:// does not take: 'x'"),
+        (
+            "redis+sentinel://:secret@a:26379,b:26379/0?x=1",
+            "has a parameter that redis:// does not take: 'x'",
+        ),
         ("redis+sentinel://:secret@a:26379/shop/one", "'one' is no number of a database"),
         ("redis+sentinel://:secret@a:26379,b:port/shop", "'b:port' is no address of a Sentinel"),
         ("redis+sentinel://:secret@/shop", "'' is no address of a Sentinel"),
         ("valkey://:secret@db/0", "begins with 'valkey': no URL of a Redis: write it as redis://"),
         ("redis://:secret@db:0/0", "its port is no number from 1 to 65535"),
         ("redis://:secret@[::1/0", "has an address in [ without its ]"),
-        ("redis://:secret@db/0?decode_responses=false", "does not take: 'decode_responses'; it takes client_name, db"),
+        (
+            "redis://:secret@db/0?decode_responses=false",
+            "does not take: 'decode_responses'; it takes client_name, db",
+        ),
         ("redis://:secret@db/0?credential_provider=x", "does not take: 'credential_provider'"),
         ("redis://:secret@db/0?socket_timeout=-1", "socket_timeout=-1: write more than 0"),
         ("redis://:secret@db/0?client_name=a%20b", "client_name='a b': write it without spaces"),
-        ("rediss://:secret@db/0?ssl_ca_certs=/no/file", "names a file that cannot be read: ssl_ca_certs=/no/file"),
+        (
+            "rediss://:secret@db/0?ssl_ca_certs=/no/file",
+            "names a file that cannot be read: ssl_ca_certs=/no/file",
+        ),
         ("redis+sentinel://s1:0/shop", "'s1:0' is no address of a Sentinel"),
-        ("redis+sentinel://a:secret@s1,a:secret@s2/shop", "has a login before more than one host: write it once"),
-        ("redis+sentinel://s1/shop?sentinel_tls=maybe&sentinel_password=secret", "has sentinel_tls='maybe'"),
-        ("redis+sentinel://s1/shop?sentinel_password=x#secret", "has a password with / ? or # in it"),
-        ("redis+sentinel://s1/shop?sentinel_passwort=secret", "does not take: 'passwort'; it takes"),
-        ("redis+sentinel://s1/shop?sentinel_ssl_ca_certs=ca.pem", "(each begins with sentinel_ here)"),
+        (
+            "redis+sentinel://a:secret@s1,a:secret@s2/shop",
+            "has a login before more than one host: write it once",
+        ),
+        (
+            "redis+sentinel://s1/shop?sentinel_tls=maybe&sentinel_password=secret",
+            "has sentinel_tls='maybe'",
+        ),
+        (
+            "redis+sentinel://s1/shop?sentinel_password=x#secret",
+            "has a password with / ? or # in it",
+        ),
+        (
+            "redis+sentinel://s1/shop?sentinel_passwort=secret",
+            "does not take: 'passwort'; it takes",
+        ),
+        (
+            "redis+sentinel://s1/shop?sentinel_ssl_ca_certs=ca.pem",
+            "(each begins with sentinel_ here)",
+        ),
     ],
 )
-def test_malformed_url_is_refused_with_its_cure_and_without_its_password(url: str, problem: str) -> None:
+def test_malformed_url_is_refused_with_its_cure_and_without_its_password(
+    url: str, problem: str
+) -> None:
     """The message is shown in a terminal or a log."""
     with pytest.raises(ValueError, match=r"^(?!.*secret)") as refused:
         RedisUrl.parse(url)
@@ -63,7 +92,10 @@ def test_malformed_url_is_refused_with_its_cure_and_without_its_password(url: st
         ("redis+cluster://a:secret@n1?db=1", "names a database"),
         ("redis+cluster://a:secret@n1/1", "names a database"),
         ("redis+cluster://a:sec/ret@n1", "has a password with / ? or # in it"),
-        ("redis+cluster://a:secret@n1?ssl_ca_certs=ca.pem", "'ssl_ca_certs'; write rediss:// for TLS"),
+        (
+            "redis+cluster://a:secret@n1?ssl_ca_certs=ca.pem",
+            "'ssl_ca_certs'; write rediss:// for TLS",
+        ),
     ],
 )
 def test_malformed_url_of_a_cluster_is_refused_the_same_way(url: str, problem: str) -> None:
@@ -85,7 +117,9 @@ def test_url_of_sentinels_names_service_database_and_both_logins(tmp_path: Path)
     assert redis.sentinel.name == "shop"
     assert redis.sentinel.addresses == (("s1", 26379), ("::1", 5000), ("s3", 26380))
     assert redis.sentinel.options == {"password": "quiet", "ssl": True, "ssl_ca_certs": str(ca)}
-    plain = RedisUrl.parse(f"redis+sentinel://s1/my%20shop?sentinel_tls=yes&sentinel_ssl_ca_certs={ca}").sentinel
+    plain = RedisUrl.parse(
+        f"redis+sentinel://s1/my%20shop?sentinel_tls=yes&sentinel_ssl_ca_certs={ca}"
+    ).sentinel
     assert plain
     assert (plain.name, plain.options) == ("my shop", {"ssl": True, "ssl_ca_certs": str(ca)})
     assert [secret in repr(redis) for secret in ("p@w", "quiet")] == [False, False]

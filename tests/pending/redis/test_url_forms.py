@@ -61,7 +61,9 @@ def test_user_password_and_database_of_a_tcp_url_count_everywhere(server: Node) 
         assert third.get("only in 0") is None
 
 
-def test_socket_of_a_url_with_a_database_counts_everywhere(redis_url: str, redis_client: object) -> None:
+def test_socket_of_a_url_with_a_database_counts_everywhere(
+    redis_url: str, redis_client: object
+) -> None:
     """`sayso up` uses a socket."""
     reach(f"{redis_url}?db=2")
 
@@ -116,7 +118,10 @@ def test_tls_with_a_private_authority_and_a_client_certificate_works_everywhere(
     files = "&".join(f"{name}={certificates / file}" for name, file in names.items())
     reach(f"rediss://bot:p%40ss%2Fword@127.0.0.1:{tls_port}/4?{files}")
     for missing in (f"ssl_ca_certs={certificates / 'ca.pem'}", ""):
-        with connect(f"rediss://127.0.0.1:{tls_port}/0?{missing}") as client, pytest.raises(RedisConnectionError):
+        with (
+            connect(f"rediss://127.0.0.1:{tls_port}/0?{missing}") as client,
+            pytest.raises(RedisConnectionError),
+        ):
             client.ping()
 
 

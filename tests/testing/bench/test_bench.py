@@ -14,7 +14,9 @@ from tests.config.processes import sayso
 
 
 @pytest.mark.slow
-def test_short_run_measures_everything_and_leaves_no_key(redis_client: Redis, redis_url: str, tmp_path: Path) -> None:
+def test_short_run_measures_everything_and_leaves_no_key(
+    redis_client: Redis, redis_url: str, tmp_path: Path
+) -> None:
     """Keys of other programs stay."""
     redis_client.set("sayso:shop:something", "of a bot")
     redis_client.hset("rq:job:process-of-a-bot", "origin", "sayso-shop")
@@ -32,7 +34,13 @@ def test_short_run_measures_everything_and_leaves_no_key(redis_client: Redis, re
         assert report[part]["limit"]
         assert [step["at_once"] for step in report[part]["steps"]] == list(PEOPLE)
     answered = report["half"]["reply_ms"]
-    assert 0 < report["half"]["accept_ms"]["p50"] < answered["p50"] <= answered["p95"] <= answered["p99"]
+    assert (
+        0
+        < report["half"]["accept_ms"]["p50"]
+        < answered["p50"]
+        <= answered["p95"]
+        <= answered["p99"]
+    )
     text = "\n".join(lines_of(result))
     assert "turns a second. The limit: " in text
     assert "none was answered 503" in text
@@ -46,7 +54,9 @@ def test_short_run_measures_everything_and_leaves_no_key(redis_client: Redis, re
         (["-c", "nowhere.yaml"], "nowhere.yaml: no such file"),
     ],
 )
-def test_wrong_arguments_are_refused_in_one_line(arguments: list[str], told: str, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused_in_one_line(
+    arguments: list[str], told: str, tmp_path: Path
+) -> None:
     """The folder stays empty, and no password is printed."""
     code, output, errors = sayso("bench", *arguments, "--data", tmp_path / "data")
     assert code == 3

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from sayso.testing.bench.load import Exchange
-from sayso.testing.bench.meters import Places, RedisTimes, Usage, limit_of, percentile, usable_processors
+from sayso.testing.bench.meters import (
+    Places,
+    RedisTimes,
+    Usage,
+    limit_of,
+    percentile,
+    usable_processors,
+)
 from sayso.testing.bench.run import BenchPlan, BenchResult, best
 from sayso.testing.bench.steps import Step
 
@@ -18,25 +25,46 @@ QUICK, SLOW_DISK = RedisTimes(0.0001, 0.0002), RedisTimes(0.0001, 0.005)
 
 def usage(*, processors: int = 8, **changes: Any) -> Usage:
     """Return the usage of an idle step, with changes."""
-    cpu, processes = IDLE | changes.pop("cpu", {}), {"web": 1, "worker": 2} | changes.pop("processes", {})
-    return Usage(cpu, processes, processors, **{"machine": 0.2, "disk_wait": 0.0, "waiting": {}} | changes)
+    cpu, processes = (
+        IDLE | changes.pop("cpu", {}),
+        {"web": 1, "worker": 2} | changes.pop("processes", {}),
+    )
+    return Usage(
+        cpu, processes, processors, **{"machine": 0.2, "disk_wait": 0.0, "waiting": {}} | changes
+    )
 
 
 @pytest.mark.parametrize(
     ("used", "name", "advice"),
     [
         (usage(cpu={"worker": 1.9}), "worker CPU", "sayso worker --processes N"),
-        (usage(cpu={"worker": 1.0}), "round trips to Redis", "nothing is busy, and each takes 0.2 ms"),
+        (
+            usage(cpu={"worker": 1.0}),
+            "round trips to Redis",
+            "nothing is busy, and each takes 0.2 ms",
+        ),
         (usage(cpu={"web": 0.97}), "web CPU", "sayso web --processes N"),
-        (usage(cpu={"web": 0.97}, processes={"web": 2}), "round trips to Redis", "bring Redis nearer"),
+        (
+            usage(cpu={"web": 0.97}, processes={"web": 2}),
+            "round trips to Redis",
+            "bring Redis nearer",
+        ),
         (usage(cpu={"redis": 0.9, "web": 0.9}), "redis CPU", "a faster one"),
         (usage(cpu={"bench": 0.99}), "bench CPU", "takes more than this"),
         (usage(disk_wait=0.9), "disk of Redis", "90% of the time"),
         (usage(cpu={"redis": 0.4}, disk_wait=0.47), "disk of Redis", "47% of the time"),
         (usage(cpu={"redis": 0.6}, disk_wait=0.27), "redis CPU", "a faster one"),
-        (usage(disk_wait=None, machine=None, waiting=None), "round trips to Redis", "nothing is busy"),
+        (
+            usage(disk_wait=None, machine=None, waiting=None),
+            "round trips to Redis",
+            "nothing is busy",
+        ),
         (usage(processors=1, machine=0.95), "processors of this machine", "web 20%, worker 30%"),
-        (usage(processors=0.5, cpu={"worker": 0.2}), "processors of this machine", "all 0.5 that we may"),
+        (
+            usage(processors=0.5, cpu={"worker": 0.2}),
+            "processors of this machine",
+            "all 0.5 that we may",
+        ),
     ],
 )
 def test_the_busiest_part_is_the_limit(used: Usage, name: str, advice: str):
@@ -50,13 +78,27 @@ def test_the_busiest_part_is_the_limit(used: Usage, name: str, advice: str):
     ("used", "name", "advice"),
     [
         (
-            usage(processors=2, machine=0.95, cpu={"worker": 0.5}, processes={"worker": 1}, waiting={"worker": 0.45}),
+            usage(
+                processors=2,
+                machine=0.95,
+                cpu={"worker": 0.5},
+                processes={"worker": 1},
+                waiting={"worker": 0.45},
+            ),
             "other programs on this machine",
             "they take 55% of all processors, while worker waits for one: measure again without them",
         ),
         (usage(processors=2, machine=0.95), "round trips to Redis", "nothing is busy"),
-        (usage(processors=2, machine=0.95, waiting=None), "other programs on this machine", "measure again without"),
-        (usage(cpu={"web": 0.9}, machine=0.95, waiting={"web": 0.05}), "web CPU", "sayso web --processes N"),
+        (
+            usage(processors=2, machine=0.95, waiting=None),
+            "other programs on this machine",
+            "measure again without",
+        ),
+        (
+            usage(cpu={"web": 0.9}, machine=0.95, waiting={"web": 0.05}),
+            "web CPU",
+            "sayso web --processes N",
+        ),
         (usage(cpu={"web": 0.5}, waiting={"web": 4.0}), "round trips to Redis", "nothing is busy"),
     ],
 )
@@ -82,7 +124,10 @@ def test_without_a_busy_part_concurrency_or_the_disk_of_a_remote_redis_is_the_li
     taken: float, redis: RedisTimes, disk_wait: float | None, name: str
 ):
     """A remote Redis shows no processes. A write that takes much longer than a PING points to its disk."""
-    assert limit_of(usage(disk_wait=disk_wait), Places("workers.concurrency", 100, taken), redis).name == name
+    assert (
+        limit_of(usage(disk_wait=disk_wait), Places("workers.concurrency", 100, taken), redis).name
+        == name
+    )
 
 
 def step(per_second: int, *, refused: int = 0) -> Step:
@@ -119,7 +164,9 @@ def test_percentiles_are_values_that_were_measured():
         ({"units/bot/cpu.max": "75000 100000\n"}, 0.75),
     ],
 )
-def test_a_container_may_use_a_part_of_a_processor(files: dict[str, str], processors: float, tmp_path: Path):
+def test_a_container_may_use_a_part_of_a_processor(
+    files: dict[str, str], processors: float, tmp_path: Path
+):
     """Without a limit, or without Linux's files, all processors count."""
     own = tmp_path / "own"
     own.write_text("3:cpuset:/other\n2:cpu:/\n0::/units/bot\n")

@@ -8,22 +8,39 @@ from typing import Any
 
 import pytest
 
-from sayso.testing.platforms.fake_platforms import SLACK_BOT_TOKEN, SLACK_CONFIG_TOKEN, FakePlatforms
+from sayso.testing.platforms.fake_platforms import (
+    SLACK_BOT_TOKEN,
+    SLACK_CONFIG_TOKEN,
+    FakePlatforms,
+)
 
 SET_STATUS = "assistant.threads.setStatus"
 SET_STATE = "agents.sessions.setStatus"
 SECTION = {"type": "section", "text": {"type": "mrkdwn", "text": "Sure?"}}
-KEY = {"type": "button", "action_id": "a", "text": {"type": "plain_text", "text": "Yes"}, "value": "v"}
-ASKED = {"channel": "C0OPS", "text": "Sure?", "blocks": [SECTION, {"type": "actions", "elements": [KEY]}]}
+KEY = {
+    "type": "button",
+    "action_id": "a",
+    "text": {"type": "plain_text", "text": "Yes"},
+    "value": "v",
+}
+ASKED = {
+    "channel": "C0OPS",
+    "text": "Sure?",
+    "blocks": [SECTION, {"type": "actions", "elements": [KEY]}],
+}
 
 
 @pytest.fixture
 def call(platforms: FakePlatforms):
     """Return a function that calls a method as the app and returns the answer and its scopes."""
 
-    def call(method: str, token: str = SLACK_BOT_TOKEN, **params: Any) -> tuple[dict[str, Any], str]:
+    def call(
+        method: str, token: str = SLACK_BOT_TOKEN, **params: Any
+    ) -> tuple[dict[str, Any], str]:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
-        request = urllib.request.Request(f"{platforms.slack_url}/api/{method}", json.dumps(params).encode(), headers)
+        request = urllib.request.Request(
+            f"{platforms.slack_url}/api/{method}", json.dumps(params).encode(), headers
+        )
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.loads(answer.read()), answer.headers.get("X-OAuth-Scopes", "")
 
@@ -39,13 +56,24 @@ def call(platforms: FakePlatforms):
         ({"markdown_text": "x"}, "markdown_text_conflict"),
         ({"colour": "red"}, "invalid_arg_name"),
         ({"blocks": [SECTION] * 51}, "invalid_blocks"),
-        ({"blocks": [{**SECTION, "text": {"type": "mrkdwn", "text": "x" * 3001}}]}, "invalid_blocks"),
-        ({"blocks": [{**SECTION, "text": {"type": "mrkdwn", "text": "x" * 3000}}] * 5}, "msg_blocks_too_long"),
+        (
+            {"blocks": [{**SECTION, "text": {"type": "mrkdwn", "text": "x" * 3001}}]},
+            "invalid_blocks",
+        ),
+        (
+            {"blocks": [{**SECTION, "text": {"type": "mrkdwn", "text": "x" * 3000}}] * 5},
+            "msg_blocks_too_long",
+        ),
         ({"blocks": [{"type": "actions", "elements": [KEY, KEY]}]}, "invalid_blocks"),
-        ({"blocks": [{"type": "actions", "block_id": "b", "elements": [KEY]}] * 2}, "invalid_blocks"),
+        (
+            {"blocks": [{"type": "actions", "block_id": "b", "elements": [KEY]}] * 2},
+            "invalid_blocks",
+        ),
     ],
 )
-def test_message_beyond_the_rules_is_refused(call, platforms: FakePlatforms, params: dict, error: str):
+def test_message_beyond_the_rules_is_refused(
+    call, platforms: FakePlatforms, params: dict, error: str
+):
     """platforms.md 3.3: the fake checks each limit and answers with Slack's error code."""
     assert call("chat.postMessage", **{**ASKED, **params})[0] == {"ok": False, "error": error}
     assert platforms.sent == []
@@ -68,15 +96,24 @@ def test_message_beyond_the_rules_is_refused(call, platforms: FakePlatforms, par
         {"type": "actions", "elements": [{**KEY, "text": "Yes"}]},
         {"type": "actions", "elements": [{**KEY, "style": "blue"}]},
         {"type": "actions", "elements": [{**KEY, "value": "x" * 2001}]},
-        {"type": "actions", "elements": [{**KEY, "text": {"type": "plain_text", "text": "x" * 76}}]},
-        {"type": "actions", "elements": [{**KEY, "action_id": str(number)} for number in range(26)]},
+        {
+            "type": "actions",
+            "elements": [{**KEY, "text": {"type": "plain_text", "text": "x" * 76}}],
+        },
+        {
+            "type": "actions",
+            "elements": [{**KEY, "action_id": str(number)} for number in range(26)],
+        },
     ],
 )
 def test_block_that_the_sdk_does_not_know_is_refused(call, platforms: FakePlatforms, block: Any):
     """platforms.md 3.3: no method accepts a block that slack_sdk.models cannot produce."""
     ts = call("chat.postMessage", **ASKED)[0]["ts"]
     for method, more in (("chat.postMessage", {}), ("chat.update", {"ts": ts})):
-        assert call(method, **{**ASKED, **more, "blocks": [SECTION, block]})[0]["error"] == "invalid_blocks"
+        assert (
+            call(method, **{**ASKED, **more, "blocks": [SECTION, block]})[0]["error"]
+            == "invalid_blocks"
+        )
     assert [entry["raw"]["blocks"] for entry in platforms.sent] == [ASKED["blocks"]]
 
 
@@ -98,8 +135,15 @@ def test_other_kinds_of_block_are_accepted(call, platforms: FakePlatforms):
 def test_only_a_message_of_that_channel_is_edited(call, platforms: FakePlatforms):
     """platforms.md 3.3: chat.update takes the channel's own id and the timestamp of a bot's message."""
     ts = call("chat.postMessage", **ASKED)[0]["ts"]
-    for channel, at in (("D0ADA", ts), ("C0OPS", "1795204700.000002"), ("C0OPS", "1795204800.000100"), ("C0OPS", "")):
-        assert call("chat.update", channel=channel, ts=at, text="x")[0]["error"] == "message_not_found"
+    for channel, at in (
+        ("D0ADA", ts),
+        ("C0OPS", "1795204700.000002"),
+        ("C0OPS", "1795204800.000100"),
+        ("C0OPS", ""),
+    ):
+        assert (
+            call("chat.update", channel=channel, ts=at, text="x")[0]["error"] == "message_not_found"
+        )
     assert call("chat.update", channel="C0OPS", ts=ts, text="Done.")[0]["ok"]
     assert "edits" in platforms.sent[0]
 
@@ -126,15 +170,35 @@ def test_scopes_are_in_a_header(call):
     [
         ("conversations.open", {"users": "D0ADA"}, "user_not_found"),
         ("files.info", {"file": "F0NONE"}, "file_not_found"),
-        (SET_STATUS, {"channel_id": "U0ADA", "thread_ts": "1.2", "status": "x"}, "channel_not_found"),
+        (
+            SET_STATUS,
+            {"channel_id": "U0ADA", "thread_ts": "1.2", "status": "x"},
+            "channel_not_found",
+        ),
         (SET_STATUS, {"channel_id": "D0ADA", "status": "x"}, "invalid_arguments"),
-        (SET_STATUS, {"channel_id": "D0ADA", "thread_ts": "0.0", "status": "x"}, "invalid_thread_ts"),
+        (
+            SET_STATUS,
+            {"channel_id": "D0ADA", "thread_ts": "0.0", "status": "x"},
+            "invalid_thread_ts",
+        ),
         (SET_STATUS, {"channel_id": "D0ADA", "thread_ts": "1.2", "stat": "x"}, "invalid_arg_name"),
-        (SET_STATE, {"channel_id": "D0ADA", "thread_ts": "1.2", "status": "is thinking…"}, "invalid_arguments"),
+        (
+            SET_STATE,
+            {"channel_id": "D0ADA", "thread_ts": "1.2", "status": "is thinking…"},
+            "invalid_arguments",
+        ),
         (SET_STATE, {"channel_id": "D0ADA", "thread_ts": "1.2", "status": ""}, "invalid_arguments"),
         (SET_STATE, {"channel_id": "D0ADA", "status": "active"}, "invalid_arguments"),
-        (SET_STATE, {"channel_id": "D0ADA", "thread_ts": "0.0", "status": "active"}, "invalid_thread_ts"),
-        (SET_STATE, {"channel_id": "U0ADA", "thread_ts": "1.2", "status": "active"}, "channel_not_found"),
+        (
+            SET_STATE,
+            {"channel_id": "D0ADA", "thread_ts": "0.0", "status": "active"},
+            "invalid_thread_ts",
+        ),
+        (
+            SET_STATE,
+            {"channel_id": "U0ADA", "thread_ts": "1.2", "status": "active"},
+            "channel_not_found",
+        ),
         ("files.upload", {}, "unknown_method"),
     ],
 )
@@ -182,5 +246,8 @@ def test_wrong_token_is_refused(call):
 def test_each_kind_of_token_calls_its_own_methods(call):
     """platforms.md 3.5: only a configuration token creates apps, and it sends no message."""
     assert call("apps.manifest.create", manifest="{}")[0]["error"] == "not_allowed_token_type"
-    assert call("chat.postMessage", token=SLACK_CONFIG_TOKEN, **ASKED)[0]["error"] == "not_allowed_token_type"
+    assert (
+        call("chat.postMessage", token=SLACK_CONFIG_TOKEN, **ASKED)[0]["error"]
+        == "not_allowed_token_type"
+    )
     assert call("apps.manifest.burn", token=SLACK_CONFIG_TOKEN)[0]["error"] == "unknown_method"

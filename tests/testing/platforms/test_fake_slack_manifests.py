@@ -36,8 +36,16 @@ def changed(pointer: str, value: Any) -> dict[str, Any]:
         ("/settings/socket_mode_enabled", "no", "/settings/socket_mode_enabled"),
         ("/settings/event_subscriptions/request_url", None, "/settings/event_subscriptions"),
         ("/settings/interactivity/request_url", None, "/settings/interactivity"),
-        ("/settings/event_subscriptions/request_url", "http://x.org", "/settings/event_subscriptions/request_url"),
-        ("/settings/event_subscriptions/bot_events", ["message.im"] * 2, "/settings/event_subscriptions/bot_events"),
+        (
+            "/settings/event_subscriptions/request_url",
+            "http://x.org",
+            "/settings/event_subscriptions/request_url",
+        ),
+        (
+            "/settings/event_subscriptions/bot_events",
+            ["message.im"] * 2,
+            "/settings/event_subscriptions/bot_events",
+        ),
         (f"{COMMAND}/command", "/Acme", f"{COMMAND}/command"),
         ("/features", [], "/features"),
     ],

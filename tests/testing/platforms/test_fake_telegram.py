@@ -19,7 +19,9 @@ HOOK = "https://bots.example.com/hooks/tg"
 def api(platforms: FakePlatforms, method: str, token: str = TELEGRAM_TOKEN, **params: Any) -> Any:
     """Return the result of a method, or Telegram's description of the error."""
     url = f"{platforms.telegram_url}/bot{token}/{method}"
-    request = urllib.request.Request(url, json.dumps(params).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        url, json.dumps(params).encode(), {"Content-Type": "application/json"}
+    )
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.loads(answer.read())["result"]
@@ -40,7 +42,9 @@ def api(platforms: FakePlatforms, method: str, token: str = TELEGRAM_TOKEN, **pa
         ({"url": HOOK, "allowed_updates": ["messages"]}, "unknown allowed updates ['messages']"),
     ],
 )
-def test_a_webhook_that_would_never_be_called_is_refused(platforms: FakePlatforms, params: dict, refusal: str):
+def test_a_webhook_that_would_never_be_called_is_refused(
+    platforms: FakePlatforms, params: dict, refusal: str
+):
     """platforms.md 2.1 and 2.5: https, four ports, no private address, a plain secret, an array of known kinds."""
     assert refusal in api(platforms, "setWebhook", **params)
     assert api(platforms, "getWebhookInfo")["url"] == ""
@@ -48,18 +52,35 @@ def test_a_webhook_that_would_never_be_called_is_refused(platforms: FakePlatform
 
 def test_webhook_is_set_read_and_deleted(platforms: FakePlatforms):
     """platforms.md 2.1: a call without kinds of update keeps the earlier ones."""
-    asked = {"url": HOOK, "secret_token": "s", "max_connections": 5, "allowed_updates": ["message", "callback_query"]}
+    asked = {
+        "url": HOOK,
+        "secret_token": "s",
+        "max_connections": 5,
+        "allowed_updates": ["message", "callback_query"],
+    }
     assert api(platforms, "setWebhook", **asked) is True
-    platforms.ledger.state[WEBHOOK] |= {"pending_update_count": 3, "last_error_message": "Wrong response: 503"}
+    platforms.ledger.state[WEBHOOK] |= {
+        "pending_update_count": 3,
+        "last_error_message": "Wrong response: 503",
+    }
     assert api(platforms, "setWebhook", url=HOOK) is True
     info = api(platforms, "getWebhookInfo")
     assert (info["url"], info["pending_update_count"], info["max_connections"]) == (HOOK, 3, 40)
-    assert (info["allowed_updates"], "last_error_message" in info) == (["message", "callback_query"], False)
+    assert (info["allowed_updates"], "last_error_message" in info) == (
+        ["message", "callback_query"],
+        False,
+    )
     assert api(platforms, "deleteWebhook", drop_pending_updates=True) is True
-    assert api(platforms, "getWebhookInfo") == {"url": "", "has_custom_certificate": False, "pending_update_count": 0}
+    assert api(platforms, "getWebhookInfo") == {
+        "url": "",
+        "has_custom_certificate": False,
+        "pending_update_count": 0,
+    }
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/hooks/tg", "https://bots.example.com:8443/hooks/tg"])
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:8000/hooks/tg", "https://bots.example.com:8443/hooks/tg"]
+)
 def test_webhook_on_this_machine_is_accepted(platforms: FakePlatforms, url: str):
     """Tests have no certificate."""
     assert api(platforms, "setWebhook", url=url) is True
@@ -68,10 +89,17 @@ def test_webhook_on_this_machine_is_accepted(platforms: FakePlatforms, url: str)
 def test_commands_are_listed_as_they_were_set(platforms: FakePlatforms):
     """A command has lowercase letters, digits and _, and a description."""
     menu = [{"command": "help", "description": "What I can do"}]
-    assert (api(platforms, "setMyCommands", commands=menu), api(platforms, "getMyCommands")) == (True, menu)
+    assert (api(platforms, "setMyCommands", commands=menu), api(platforms, "getMyCommands")) == (
+        True,
+        menu,
+    )
     assert api(platforms, "getMyCommands", language_code="de") == []
-    assert api(platforms, "setMyCommands", commands=[{"command": "Help", "description": "x"}]).endswith("INVALID")
-    assert api(platforms, "setMyCommands", commands=[{"command": "help", "description": ""}]).endswith("INVALID")
+    assert api(
+        platforms, "setMyCommands", commands=[{"command": "Help", "description": "x"}]
+    ).endswith("INVALID")
+    assert api(
+        platforms, "setMyCommands", commands=[{"command": "help", "description": ""}]
+    ).endswith("INVALID")
 
 
 def test_unknown_token_or_method_is_refused(platforms: FakePlatforms):
@@ -84,20 +112,50 @@ def test_unknown_token_or_method_is_refused(platforms: FakePlatforms):
 @pytest.mark.parametrize(
     ("method", "params", "refusal"),
     [
-        ("sendMessageDraft", {"chat_id": 1, "draft_id": 0, "text": "x"}, "invalid draft identifier"),
-        ("sendMessageDraft", {"chat_id": -100, "draft_id": 1, "text": "x"}, "only to private chats"),
-        ("sendMessageDraft", {"chat_id": 1, "draft_id": 1, "text": "x" * 4097}, "message is too long"),
-        ("editMessageText", {"chat_id": 1, "message_id": 9, "text": "x"}, "message to edit not found"),
-        ("editMessageCaption", {"chat_id": 1, "message_id": 1, "caption": "x"}, "there is no caption"),
-        ("editMessageText", {"chat_id": 2, "message_id": 1, "text": "x"}, "message to edit not found"),
-        ("editMessageText", {"chat_id": 1, "message_id": 1, "text": "hello"}, "message is not modified"),
+        (
+            "sendMessageDraft",
+            {"chat_id": 1, "draft_id": 0, "text": "x"},
+            "invalid draft identifier",
+        ),
+        (
+            "sendMessageDraft",
+            {"chat_id": -100, "draft_id": 1, "text": "x"},
+            "only to private chats",
+        ),
+        (
+            "sendMessageDraft",
+            {"chat_id": 1, "draft_id": 1, "text": "x" * 4097},
+            "message is too long",
+        ),
+        (
+            "editMessageText",
+            {"chat_id": 1, "message_id": 9, "text": "x"},
+            "message to edit not found",
+        ),
+        (
+            "editMessageCaption",
+            {"chat_id": 1, "message_id": 1, "caption": "x"},
+            "there is no caption",
+        ),
+        (
+            "editMessageText",
+            {"chat_id": 2, "message_id": 1, "text": "x"},
+            "message to edit not found",
+        ),
+        (
+            "editMessageText",
+            {"chat_id": 1, "message_id": 1, "text": "hello"},
+            "message is not modified",
+        ),
         ("sendPhoto", {"chat_id": 1, "caption": "x" * 1025}, "caption is too long"),
         ("sendMessage", {"chat_id": 1, "text": "x", "disable_web_page_preview": True}, "takes no"),
         ("sendMessage", {"chat_id": "@ada", "text": "x"}, "chat not found"),
         ("answerCallbackQuery", {"callback_query_id": "1", "text": "x" * 201}, "MESSAGE_TOO_LONG"),
     ],
 )
-def test_call_beyond_the_rules_is_refused(platforms: FakePlatforms, method: str, params: dict, refusal: str):
+def test_call_beyond_the_rules_is_refused(
+    platforms: FakePlatforms, method: str, params: dict, refusal: str
+):
     """platforms.md 2.3 and 2.4: limits, edits of the bot's own messages, drafts in private chats, known parameters."""
     assert api(platforms, "sendMessage", chat_id=1, text="hello")["message_id"] == 1
     assert refusal in api(platforms, method, **params)
@@ -127,15 +185,21 @@ KEY = {"text": "Yes", "callback_data": "y"}
 )
 def test_invalid_keyboard_is_refused(platforms: FakePlatforms, keyboard: Any, refusal: str):
     """platforms.md 2.3: rows of buttons, one action each, 64 bytes of data; aiogram checks no limit."""
-    said = api(platforms, "sendMessage", chat_id=1, text="?", reply_markup={"inline_keyboard": keyboard})
+    said = api(
+        platforms, "sendMessage", chat_id=1, text="?", reply_markup={"inline_keyboard": keyboard}
+    )
     assert refusal in said
     assert platforms.sent == []
 
 
 def test_keyboard_at_its_limits_is_accepted(platforms: FakePlatforms):
     """platforms.md 2.3: 100 buttons, eight in a row, 64 bytes, and actions that Sayso does not use."""
-    keyboard = [[{**KEY, "callback_data": "ü" * 32}] * 8] * 12 + [[{"text": "Go", "url": "https://e.org"}]]
-    assert api(platforms, "sendMessage", chat_id=1, text="?", reply_markup={"inline_keyboard": keyboard})["message_id"]
+    keyboard = [[{**KEY, "callback_data": "ü" * 32}] * 8] * 12 + [
+        [{"text": "Go", "url": "https://e.org"}]
+    ]
+    assert api(
+        platforms, "sendMessage", chat_id=1, text="?", reply_markup={"inline_keyboard": keyboard}
+    )["message_id"]
     assert len(platforms.sent[0]["buttons"]) == 97
 
 
@@ -146,11 +210,21 @@ def test_keyboard_at_its_limits_is_accepted(platforms: FakePlatforms):
         ("sendChatAction", {"chat_id": "ada", "action": "typing"}, "chat not found"),
         ("sendMessage", {"chat_id": 1, "text": "\N{PARTY POPPER}" * 2049}, "message is too long"),
         ("sendMessage", {"chat_id": 1, "text": " \n"}, "message text is empty"),
-        ("sendMessage", {"chat_id": 1, "text": f"<b>{'x' * 4097}</b>", "parse_mode": "HTML"}, "message is too long"),
-        ("sendMediaGroup", {"chat_id": 1, "media": [{"type": "photo", "media": "x"}] * 2}, "Not Found"),
+        (
+            "sendMessage",
+            {"chat_id": 1, "text": f"<b>{'x' * 4097}</b>", "parse_mode": "HTML"},
+            "message is too long",
+        ),
+        (
+            "sendMediaGroup",
+            {"chat_id": 1, "media": [{"type": "photo", "media": "x"}] * 2},
+            "Not Found",
+        ),
     ],
 )
-def test_fake_checks_what_aiogram_does_not(platforms: FakePlatforms, method: str, params: dict, refusal: str):
+def test_fake_checks_what_aiogram_does_not(
+    platforms: FakePlatforms, method: str, params: dict, refusal: str
+):
     """platforms.md 2.3: lengths in UTF-16 units after parsing, and known actions; the bot sends no album."""
     assert refusal in api(platforms, method, **params)
     assert platforms.sent == []
@@ -185,7 +259,9 @@ def test_unrequested_kinds_of_update_do_not_arrive(platforms: FakePlatforms):
     assert [each["update_id"] for each in api(platforms, "getUpdates")] == [2]
 
 
-@pytest.mark.parametrize("asked", [{"timeout": 51}, {"limit": 101}, {"limit": 0}, {"allowed_updates": ["messages"]}])
+@pytest.mark.parametrize(
+    "asked", [{"timeout": 51}, {"limit": 101}, {"limit": 0}, {"allowed_updates": ["messages"]}]
+)
 def test_invalid_call_for_updates_is_refused(platforms: FakePlatforms, asked: dict):
     """platforms.md 2.5: 50 seconds at most; Telegram itself clamps the number and ignores unknown kinds."""
     assert api(platforms, "getUpdates", **asked).startswith("Bad Request")

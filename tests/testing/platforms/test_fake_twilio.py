@@ -11,11 +11,21 @@ from urllib.parse import urlencode
 import pytest
 
 from sayso.testing.platforms.server import RecordedRequest, RequestLog
-from sayso.testing.platforms.twilio import CONFIRM_TEMPLATE, TEMPLATE, FakeTwilio, TwilioRefusal, _check_file
+from sayso.testing.platforms.twilio import (
+    CONFIRM_TEMPLATE,
+    TEMPLATE,
+    FakeTwilio,
+    TwilioRefusal,
+    _check_file,
+)
 
 CHAT = "whatsapp:+4915100000042"
 QUICK = {"body": "{{1}}", "actions": [{"title": "Yes", "id": "{{2}}"}]}
-LIST = {"body": "{{1}}", "button": "☰", "items": [{"item": "{{2}}", "id": "{{3}}"}, {"item": "{{4}}", "id": "{{5}}"}]}
+LIST = {
+    "body": "{{1}}",
+    "button": "☰",
+    "items": [{"item": "{{2}}", "id": "{{3}}"}, {"item": "{{4}}", "id": "{{5}}"}],
+}
 
 
 @pytest.fixture
@@ -24,24 +34,37 @@ def twilio() -> FakeTwilio:
     return FakeTwilio(RequestLog(), "AC", "token", "http://127.0.0.1:9")
 
 
-def post(twilio: FakeTwilio, path: str, fields: Any, kind: str = "application/x-www-form-urlencoded") -> Any:
+def post(
+    twilio: FakeTwilio, path: str, fields: Any, kind: str = "application/x-www-form-urlencoded"
+) -> Any:
     """Return the answer to an authenticated call, or its error code."""
     body = json.dumps(fields) if "json" in kind else urlencode(fields, doseq=True)
     basic = "Basic " + base64.b64encode(b"AC:token").decode()
-    answer = twilio.answer(RecordedRequest("POST", path, {"authorization": basic, "content-type": kind}, body.encode()))
+    answer = twilio.answer(
+        RecordedRequest("POST", path, {"authorization": basic, "content-type": kind}, body.encode())
+    )
     data = json.loads(answer.body)
     return data["code"] if answer.status >= 400 else data
 
 
 def message(twilio: FakeTwilio, **fields: str) -> Any:
     """Send a message."""
-    return post(twilio, "/2010-04-01/Accounts/AC/Messages.json", {"To": CHAT, "From": "whatsapp:+1415523", **fields})
+    return post(
+        twilio,
+        "/2010-04-01/Accounts/AC/Messages.json",
+        {"To": CHAT, "From": "whatsapp:+1415523", **fields},
+    )
 
 
 def content(twilio: FakeTwilio, kind: str, shape: dict[str, Any], samples: int = 5) -> Any:
     """Create a Content."""
     numbers = {str(number): "x" for number in range(1, samples + 1)}
-    resource = {"friendly_name": "n", "language": "en", "variables": numbers, "types": {kind: shape}}
+    resource = {
+        "friendly_name": "n",
+        "language": "en",
+        "variables": numbers,
+        "types": {kind: shape},
+    }
     return post(twilio, "/v1/Content", resource, "application/json")
 
 
@@ -60,7 +83,9 @@ def content(twilio: FakeTwilio, kind: str, shape: dict[str, Any], samples: int =
         ("twilio/card", {"body": "{{1}}"}, 5),
     ],
 )
-def test_invalid_content_is_refused(twilio: FakeTwilio, kind: str, shape: dict[str, Any], samples: int):
+def test_invalid_content_is_refused(
+    twilio: FakeTwilio, kind: str, shape: dict[str, Any], samples: int
+):
     """platforms.md 1.3: the content types that need no approval, and their fields."""
     assert content(twilio, kind, shape, samples) == 60200
 
@@ -93,9 +118,13 @@ def test_variables_are_substituted_once(twilio: FakeTwilio):
 def test_template_variable_must_be_one_line(twilio: FakeTwilio):
     """WhatsApp refuses line ends, tabs, wide gaps and empty values in an approved template."""
     for value in ("a\nb", "a\tb", "a     b", ""):
-        assert message(twilio, ContentSid=TEMPLATE, ContentVariables=json.dumps({"1": value})) == 21656
+        assert (
+            message(twilio, ContentSid=TEMPLATE, ContentVariables=json.dumps({"1": value})) == 21656
+        )
     values = json.dumps({"1": "Sure?", "2": "y", "3": "n"})
-    assert message(twilio, ContentSid=CONFIRM_TEMPLATE, ContentVariables=values)["status"] == "queued"
+    assert (
+        message(twilio, ContentSid=CONFIRM_TEMPLATE, ContentVariables=values)["status"] == "queued"
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,10 +165,14 @@ def test_busiest_second_is_counted(twilio: FakeTwilio):
     assert 1 <= twilio._ledger.busiest()["twilio"] <= 3
 
 
-def listed(twilio: FakeTwilio, query: str = "", path: str = "Messages.json", method: str = "GET") -> Any:
+def listed(
+    twilio: FakeTwilio, query: str = "", path: str = "Messages.json", method: str = "GET"
+) -> Any:
     """Return the answer to a call for stored messages, or its error code."""
     basic = "Basic " + base64.b64encode(b"AC:token").decode()
-    call = RecordedRequest(method, f"/2010-04-01/Accounts/AC/{path}{query}", {"authorization": basic}, b"")
+    call = RecordedRequest(
+        method, f"/2010-04-01/Accounts/AC/{path}{query}", {"authorization": basic}, b""
+    )
     answer = twilio.answer(call)
     data = json.loads(answer.body or b"{}")
     return data["code"] if answer.status >= 400 else data
@@ -153,10 +186,17 @@ def test_list_is_filtered_by_day_newest_first_and_in_pages(twilio: FakeTwilio):
     day = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 86_400))
     page = listed(twilio, f"?To=whatsapp%3A%2B4930123456&DateSent%3E={day}&PageSize=1")
     (message,) = page["messages"]
-    assert (message["sid"], message["direction"], "ExternalUserId" in message) == (new, "inbound", False)
+    assert (message["sid"], message["direction"], "ExternalUserId" in message) == (
+        new,
+        "inbound",
+        False,
+    )
     onward = page["next_page_uri"].partition("?")[2]
     page = listed(twilio, f"?{onward}")
-    assert ([message["sid"] for message in page["messages"]], page["next_page_uri"]) == ([old], None)
+    assert ([message["sid"] for message in page["messages"]], page["next_page_uri"]) == (
+        [old],
+        None,
+    )
     assert listed(twilio, "?DateSent%3E=soon") == 20001
 
 

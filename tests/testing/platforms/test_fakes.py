@@ -34,7 +34,9 @@ BASIC = base64.b64encode(f"{TWILIO_ACCOUNT_SID}:{TWILIO_AUTH_TOKEN}".encode()).d
 TOO_FAST = {
     "twilio": lambda answer: (answer.json()["code"], answer.headers["Retry-After"]) == (20429, "7"),
     "telegram": lambda answer: answer.json()["parameters"] == {"retry_after": 7},
-    "slack": lambda answer: (answer.json()["error"], answer.headers["Retry-After"]) == ("ratelimited", "7"),
+    "slack": lambda answer: (
+        (answer.json()["error"], answer.headers["Retry-After"]) == ("ratelimited", "7")
+    ),
 }
 #: The status and key of each platform's answer to an accepted message.
 TAKEN = {"twilio": (201, "sid"), "telegram": (200, "result"), "slack": (200, "ts")}
@@ -67,7 +69,12 @@ def send(url: str, platform: str, text: str = "hello", **fields: str) -> httpx.R
     if platform == "twilio":
         words = {"To": CHAT, "From": "whatsapp:+14155238886", **(fields or {"Body": text})}
         path = f"2010-04-01/Accounts/{TWILIO_ACCOUNT_SID}/Messages.json"
-        return httpx.post(f"{url}/twilio/{path}", data=words, headers={"Authorization": f"Basic {BASIC}"}, timeout=30)
+        return httpx.post(
+            f"{url}/twilio/{path}",
+            data=words,
+            headers={"Authorization": f"Basic {BASIC}"},
+            timeout=30,
+        )
     if platform == "telegram":
         path = f"telegram/bot{TELEGRAM_TOKEN}/sendMessage"
         return httpx.post(f"{url}/{path}", json={"chat_id": 1, "text": text}, timeout=30)
@@ -93,7 +100,11 @@ def test_rate_limit_answers_with_the_platforms_own_429(url: str, platform: str):
     assert order(url, "rate", platform=platform, per_second=0.01).status_code == 200
     answers = [send(url, platform, str(number)) for number in range(3)]
     assert [answer.status_code == 429 for answer in answers] == [False, True, True]
-    assert (is_taken(answers[0], platform), TOO_FAST[platform](answers[1]), texts(url)) == (True, True, ["0"])
+    assert (is_taken(answers[0], platform), TOO_FAST[platform](answers[1]), texts(url)) == (
+        True,
+        True,
+        ["0"],
+    )
     order(url, "reset")
     assert all(is_taken(send(url, platform), platform) for _ in range(3))
 
@@ -127,7 +138,9 @@ def test_scripted_errors_come_the_scripted_number_of_times(
     """Each error has the platform's own form; later messages arrive."""
     order(url, "script", platform=platform, error=error, times=2)
     answers = [send(url, platform) for _ in range(3)]
-    assert [(answer.status_code, words in answer.text) for answer in answers[:2]] == [(status, True)] * 2
+    assert [(answer.status_code, words in answer.text) for answer in answers[:2]] == [
+        (status, True)
+    ] * 2
     assert (is_taken(answers[2], platform), texts(url)) == (True, ["hello"])
 
 
@@ -148,14 +161,21 @@ def test_scripted_delays_are_kept(url: str, platform: str):
     """A slow answer is an answer."""
     order(url, "script", platform=platform, error="slow", seconds=0.2)
     answer = send(url, platform)
-    assert (is_taken(answer, platform), answer.elapsed.total_seconds() >= 0.2, texts(url)) == (True, True, ["hello"])
+    assert (is_taken(answer, platform), answer.elapsed.total_seconds() >= 0.2, texts(url)) == (
+        True,
+        True,
+        ["hello"],
+    )
 
 
 def test_windows_are_closed_and_opened(url: str):
     """platforms.md 1.3: outside the window Twilio accepts a text that never arrives; a template arrives."""
     assert order(url, "close", platform="twilio", address=CHAT).status_code == 200
     assert is_taken(send(url, "twilio"), "twilio")
-    assert ([call["method"] for call in httpx.get(f"{url}/calls").json()], texts(url)) == (["63016"], [])
+    assert ([call["method"] for call in httpx.get(f"{url}/calls").json()], texts(url)) == (
+        ["63016"],
+        [],
+    )
     send(url, "twilio", ContentSid=TEMPLATE, ContentVariables='{"1": "done."}')
     order(url, "open", platform="twilio", address=CHAT)
     send(url, "twilio")
@@ -213,7 +233,9 @@ def test_fractional_rates_are_kept(per_second: float, wait: float):
     assert ledger.admits("twilio")
 
 
-def test_fake_twilio_retries_a_download_while_the_web_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_fake_twilio_retries_a_download_while_the_web_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """A refused or reset connection means that the web restarts; a 404 means that the file is missing."""
     (tmp_path / "file.txt").write_bytes(b"here")
     answers = [
@@ -240,7 +262,10 @@ def test_fake_twilio_retries_a_download_while_the_web_restarts(tmp_path: Path, m
 @pytest.mark.parametrize("text", ["<b>", "<x>a</x>", "a < b", "<b><i>a</b></i>"])
 def test_fake_telegram_refuses_bad_html(platforms: FakePlatforms, text: str):
     """platforms.md 2.3: a fake that accepts everything proves nothing."""
-    path, said = f"telegram/bot{TELEGRAM_TOKEN}/sendMessage", {"chat_id": 1, "text": text, "parse_mode": "HTML"}
+    path, said = (
+        f"telegram/bot{TELEGRAM_TOKEN}/sendMessage",
+        {"chat_id": 1, "text": text, "parse_mode": "HTML"},
+    )
     assert httpx.post(f"{platforms.url}/{path}", json=said).status_code == 400
 
 

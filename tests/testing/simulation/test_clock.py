@@ -32,5 +32,7 @@ def test_wrong_clock_shifts_every_time_function(tmp_path: Path, seconds: int) ->
     environ = {"PYTHONPATH": f"{Path.cwd()}:{tmp_path}", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     moments, kinds, arguments = json.loads(done.stdout)
-    assert all(moment - time.time() == pytest.approx(seconds, abs=30) for moment in moments.values())
+    assert all(
+        moment - time.time() == pytest.approx(seconds, abs=30) for moment in moments.values()
+    )
     assert (kinds, arguments) == ([True, True, True], ["x"])

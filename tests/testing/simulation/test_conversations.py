@@ -59,10 +59,16 @@ def promises(found: SimulationResult) -> list[str]:
         ([ASKED, "You said: t1", "Paid b2."], [EFFECT], "out of order"),
         (["You said: t1", ASKED, "Paid b2.", "Paid b2."], [EFFECT], "unmarked"),
         (["You said: t1", "You said: t1", ASKED, "Paid b2."], [EFFECT], "unmarked"),
-        (["You said: t1", ASKED, "Paid b2.", "Something went wrong on my side."], [EFFECT], "stray"),
+        (
+            ["You said: t1", ASKED, "Paid b2.", "Something went wrong on my side."],
+            [EFFECT],
+            "stray",
+        ),
     ],
 )
-def test_each_broken_promise_is_named(texts: list[str], effects: list[EffectEntry], promise: str) -> None:
+def test_each_broken_promise_is_named(
+    texts: list[str], effects: list[EffectEntry], promise: str
+) -> None:
     """The judge reports each kind of fault, so its silence proves something."""
     assert promise in promises(judged([SAID, ASK, YES], list(texts), effects))
 
@@ -79,12 +85,26 @@ def test_yes_of_a_stranger_does_not_count() -> None:
     not_yours = TEXTS.not_yours()
     tap = Act(3, "agree", "b2", 3.0, stranger=1, tapped=True)
     typed = Act(4, "agree", "b2", 3.0, stranger=2)
-    assert promises(judged([ASK, tap, typed], [ASKED, not_yours, "Paid b2."], [EFFECT])) == ["unwanted"]
-    assert promises(judged([ASK, tap, YES], [ASKED, "Paid b2.", "Paid b2."], [EFFECT])) == ["unwanted"]
-    assert promises(judged([ASK, tap, typed, YES], [ASKED, not_yours, "You said: yes", "Paid b2."], [EFFECT])) == []
+    assert promises(judged([ASK, tap, typed], [ASKED, not_yours, "Paid b2."], [EFFECT])) == [
+        "unwanted"
+    ]
+    assert promises(judged([ASK, tap, YES], [ASKED, "Paid b2.", "Paid b2."], [EFFECT])) == [
+        "unwanted"
+    ]
+    assert (
+        promises(
+            judged(
+                [ASK, tap, typed, YES], [ASKED, not_yours, "You said: yes", "Paid b2."], [EFFECT]
+            )
+        )
+        == []
+    )
     dropped = f"{DROPPED}\n\nYou said: t5"
     subject = Act(5, "say", "", 5.0)
-    assert promises(judged([ASK, tap, typed, subject], [ASKED, not_yours, dropped, "You said: yes"])) == []
+    assert (
+        promises(judged([ASK, tap, typed, subject], [ASKED, not_yours, dropped, "You said: yes"]))
+        == []
+    )
 
 
 def test_answer_in_a_tap_is_one_to_its_bill() -> None:
@@ -98,7 +118,9 @@ def test_answer_in_a_tap_is_one_to_its_bill() -> None:
 
 def test_stranger_within_the_limit_is_answered_each_time() -> None:
     """Of four taps at once the fourth may be dropped, and each other one without an answer is lost."""
-    taps = [Act(number, "agree", "b2", 3.0, 3.1, stranger=1, tapped=True) for number in (3, 4, 5, 6)]
+    taps = [
+        Act(number, "agree", "b2", 3.0, 3.1, stranger=1, tapped=True) for number in (3, 4, 5, 6)
+    ]
     yes = Act(7, "agree", "b2", 4.0)
     heard = [ASKED, *[TEXTS.not_yours()] * 3, "Paid b2."]
     kept = judged([ASK, *taps, yes], heard, [EFFECT])
@@ -107,17 +129,26 @@ def test_stranger_within_the_limit_is_answered_each_time() -> None:
     assert "lost" in promises(judged([ASK, *taps, yes], heard[:-1], [EFFECT]))
 
 
-@pytest.mark.parametrize(("gap", "dropped"), [(2.0, {6, 7, 8, 9, 10, 11}), (10.0, set()), (40.0, set())])
-def test_limit_for_taps_of_strangers_is_free_again_after_a_while(gap: float, dropped: set[int]) -> None:
+@pytest.mark.parametrize(
+    ("gap", "dropped"), [(2.0, {6, 7, 8, 9, 10, 11}), (10.0, set()), (40.0, set())]
+)
+def test_limit_for_taps_of_strangers_is_free_again_after_a_while(
+    gap: float, dropped: set[int]
+) -> None:
     """Six a minute are answered, each stranger's own: those who tap more slowly are always answered."""
-    taps = [Act(number, "agree", "b2", number * gap, number * gap, stranger=1, tapped=True) for number in range(3, 12)]
+    taps = [
+        Act(number, "agree", "b2", number * gap, number * gap, stranger=1, tapped=True)
+        for number in range(3, 12)
+    ]
     others = [replace(tap, number=tap.number + 20, stranger=tap.number) for tap in taps]
     assert droppable_taps([*taps, *others], 0.0) == dropped
 
 
 def test_deadline_of_the_question_decides() -> None:
     """An effect of a late yes is unwanted, and a timely yes must not be called late."""
-    expired, paid = ({"text": text, "media": None, "at": 311.0} for text in (TEXTS.expired("Pay b2"), "Paid b2."))
+    expired, paid = (
+        {"text": text, "media": None, "at": 311.0} for text in (TEXTS.expired("Pay b2"), "Paid b2.")
+    )
     late = Act(3, "agree", "b2", 310.0, taken_at=310.0, late=True)
     assert promises(judged([ASK, late], [ASKED, paid], [EFFECT])) == ["unwanted"]
     assert promises(judged([ASK, late], [ASKED, expired])) == []
@@ -176,7 +207,10 @@ def test_message_may_ask_a_question_and_drop_an_older_one() -> None:
     both = f"{DROPPED}\n\n" + ASKED.replace("b2", "b3")
     paid = EffectEntry("b3", "effect", "", 1)
     assert promises(judged([ASK, new, yes], [ASKED, both, "Paid b3."], [paid])) == []
-    assert promises(judged([ASK, new, yes], [ASKED, both, "Paid b3."], [EFFECT, paid])) == ["untrue", "unwanted"]
+    assert promises(judged([ASK, new, yes], [ASKED, both, "Paid b3."], [EFFECT, paid])) == [
+        "untrue",
+        "unwanted",
+    ]
     assert judged([ASK, new, yes], [ASKED, both, MARK + both, "Paid b3."], [paid]).repeated == 1
 
 
@@ -190,8 +224,19 @@ def test_early_yes_without_a_second_answer_ends_as_asked_again() -> None:
 
 def test_first_attempt_may_arrive_after_its_repetition() -> None:
     """A worker that was stopped while sending resumes after another worker has repeated the reply."""
-    twice, new, yes = Act(4, "agree", "b2", 4.0), Act(5, "ask", "b5", 5.0), Act(6, "agree", "b5", 6.0)
-    heard = [ASKED, "Paid b2.", MARK + "You said: yes", ASKED.replace("b2", "b5"), "You said: yes", "Paid b5."]
+    twice, new, yes = (
+        Act(4, "agree", "b2", 4.0),
+        Act(5, "ask", "b5", 5.0),
+        Act(6, "agree", "b5", 6.0),
+    )
+    heard = [
+        ASKED,
+        "Paid b2.",
+        MARK + "You said: yes",
+        ASKED.replace("b2", "b5"),
+        "You said: yes",
+        "Paid b5.",
+    ]
     effects = [EFFECT, EffectEntry("b5", "effect", "", 1)]
     found = judged([ASK, YES, twice, new, yes], heard, effects)
     assert (promises(found), found.repeated) == ([], 1)
@@ -202,7 +247,11 @@ def test_first_attempt_may_arrive_after_its_repetition() -> None:
 
 def test_late_first_attempt_is_not_out_of_order() -> None:
     """Two taps have equal answers. The second was repeated before its first attempt, which came after a question."""
-    twice, new, yes = Act(4, "agree", "b2", 4.0, tapped=True), Act(5, "ask", "b5", 5.0), Act(6, "agree", "b5", 6.0)
+    twice, new, yes = (
+        Act(4, "agree", "b2", 4.0, tapped=True),
+        Act(5, "ask", "b5", 5.0),
+        Act(6, "agree", "b5", 6.0),
+    )
     asked = ASKED.replace("b2", "b5")
     heard = [ASKED, "Paid b2.", MARK + "Paid b2.", asked, "Paid b5.", "Paid b2."]
     found = judged([ASK, YES, twice, new, yes], heard, [EFFECT, EffectEntry("b5", "effect", "", 1)])

@@ -15,7 +15,13 @@ from types import SimpleNamespace
 import pytest
 
 from sayso.channels.types import SignedWebhook
-from sayso.testing.simulation.faults import CHANCES, MAX_IN_A_ROW, RETRY_AFTER, Faults, FlakyPlatforms
+from sayso.testing.simulation.faults import (
+    CHANCES,
+    MAX_IN_A_ROW,
+    RETRY_AFTER,
+    Faults,
+    FlakyPlatforms,
+)
 from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.proxy import Proxy
 from sayso.testing.simulation.webhooks import MAX_DELIVERIES, DeliveryResponse, WebhookDelivery
@@ -26,7 +32,9 @@ def test_flaky_platform_fails_at_its_rates_and_never_too_often_in_a_row() -> Non
     flaky = FlakyPlatforms(Random(1), clock=lambda: 0.0)
     failures = [flaky("telegram", str(number % 7)) for number in range(4000)]
     share = Counter(failure.error for failure in failures if failure)
-    assert all(share[error] / 4000 == pytest.approx(chance, abs=0.03) for error, chance in CHANCES.items())
+    assert all(
+        share[error] / 4000 == pytest.approx(chance, abs=0.03) for error, chance in CHANCES.items()
+    )
     rows = "".join("x" if failure else "." for failure in failures[0::7])
     assert "x" * (MAX_IN_A_ROW + 1) not in rows
     assert flaky.failures == share
@@ -73,13 +81,17 @@ async def through(proxy: Callable[[Path], Proxy], folder: Path) -> tuple[bytes, 
 
 def test_cutting_proxy_delivers_the_command_and_loses_the_reply(tmp_path: Path) -> None:
     """The command took effect, and its sender cannot know."""
-    answer, got, proxy = asyncio.run(through(lambda to: Proxy(str(to), cut=1.0, slow_ms=0, chance=Random(1)), tmp_path))
+    answer, got, proxy = asyncio.run(
+        through(lambda to: Proxy(str(to), cut=1.0, slow_ms=0, chance=Random(1)), tmp_path)
+    )
     assert (answer, got, proxy.counts["lost replies"]) == (b"", [b"ping"], 1)
 
 
 def test_slow_proxy_loses_nothing(tmp_path: Path) -> None:
     """The whole reply arrives."""
-    answer, got, proxy = asyncio.run(through(lambda to: Proxy(str(to), cut=0.0, slow_ms=1, chance=Random(1)), tmp_path))
+    answer, got, proxy = asyncio.run(
+        through(lambda to: Proxy(str(to), cut=0.0, slow_ms=1, chance=Random(1)), tmp_path)
+    )
     assert (answer, got, proxy.counts["lost replies"]) == (b"PING", [b"ping"], 0)
 
 
@@ -103,7 +115,9 @@ class WebServer(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def test_webhook_is_delivered_until_it_is_accepted_and_then_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhook_is_delivered_until_it_is_accepted_and_then_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The web answers 503 twice and then accepts; one to four repetitions with the same body follow."""
     monkeypatch.setattr("sayso.testing.simulation.webhooks.RETRY_SECONDS", 0.0)
     WebServer.came = []
@@ -175,7 +189,9 @@ def test_pause_happens_on_a_machine_where_workers_are_killed_faster_than_they_st
     """It needs three that work, so kills make way for it."""
     workers = SlowWorkers()
     machine = SimpleNamespace(workers=workers, redis=None, addresses=[], restart_ended=lambda: 0)
-    faults = Faults(machine, Profile(workers=4, kill_every={"worker": 1.0}, pause_every=10.0), Random(1), 0.0)
+    faults = Faults(
+        machine, Profile(workers=4, kill_every={"worker": 1.0}, pause_every=10.0), Random(1), 0.0
+    )
     try:
         for second in range(1, 60):
             if second % 2:

@@ -33,7 +33,10 @@ def test_typing_is_followed_on_every_platform_that_shows_it() -> None:
     calls = [
         {"method": "sendChatAction", "params": {"chat_id": 5}},
         {"method": "assistant.threads.setStatus", "params": {"channel_id": "C1"}},
-        {"method": "agents.sessions.setStatus", "params": {"channel_id": "C2", "status": "processing"}},
+        {
+            "method": "agents.sessions.setStatus",
+            "params": {"channel_id": "C2", "status": "processing"},
+        },
         {"method": "agents.sessions.setStatus", "params": {"channel_id": "C2", "status": "active"}},
         {"method": "answerCallbackQuery", "params": {"callback_query_id": "1"}},
         {"method": "sendChatAction", "params": {"chat_id": 6}},
@@ -41,7 +44,9 @@ def test_typing_is_followed_on_every_platform_that_shows_it() -> None:
 
     async def look() -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(follow_typing_signs(lambda: calls, {"5": ada, "C1": grace, "C2": linus}), 0.001)
+            await asyncio.wait_for(
+                follow_typing_signs(lambda: calls, {"5": ada, "C1": grace, "C2": linus}), 0.001
+            )
 
     asyncio.run(look())
     assert (len(ada.signs), len(grace.signs), len(linus.signs)) == (1, 1, 1)
@@ -63,19 +68,28 @@ def test_typing_is_followed_on_every_platform_that_shows_it() -> None:
         ),
     ],
 )
-def test_speed_and_size_are_promises_only_of_their_profiles(figures: Any, exceeded: list[str]) -> None:
+def test_speed_and_size_are_promises_only_of_their_profiles(
+    figures: Any, exceeded: list[str]
+) -> None:
     """Other profiles only report the figures."""
     found = SimulationResult(turns=500, picked_up=[0.9])
     memory = Memory([("worker 0", 100.0, 160.0), ("web 0", 60.0, 50.0)], 4000.0)
     profile = Profile(turns_per_second=100.0, measures=figures)
-    assert SimulationReport(profile, found, 0, webhook_seconds=[0.2], memory=memory, seconds=10.0).exceeded == exceeded
+    assert (
+        SimulationReport(
+            profile, found, 0, webhook_seconds=[0.2], memory=memory, seconds=10.0
+        ).exceeded
+        == exceeded
+    )
 
 
 def test_acts_waiting_at_a_kill_of_redis_are_answered_soon() -> None:
     """The figure is the longest wait of the acts before the kill; later acts do not count."""
     found = SimulationResult(answered=[(0.0, 4.9), (1.0, 16.5), (4.0, 8.0), (6.0, 30.0)])
     report = SimulationReport(Profile(measures="recovery"), found, 0, killed_at={"redis": [5.0]})
-    assert report.exceeded == ["seconds to answer all that waited when redis was killed: 12, and 10 is promised"]
+    assert report.exceeded == [
+        "seconds to answer all that waited when redis was killed: 12, and 10 is promised"
+    ]
     assert SimulationReport(Profile(), found, 0, killed_at={"redis": [5.0]}).exceeded == []
     idle = SimulationReport(
         Profile(measures="recovery"), found, 0, killed_at={"redis": [5.0, 40.0], "machine": [40.0]}
@@ -83,8 +97,12 @@ def test_acts_waiting_at_a_kill_of_redis_are_answered_soon() -> None:
     assert idle[0].startswith("waiting when machine is killed: never happened")
 
 
-@pytest.mark.parametrize(("machines", "exceeded"), [(1, ["repeated: 20 of 10000 replies, above 0.1%"]), (2, [])])
-def test_limit_of_one_repetition_in_a_thousand_applies_to_one_machine(machines: int, exceeded: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("machines", "exceeded"), [(1, ["repeated: 20 of 10000 replies, above 0.1%"]), (2, [])]
+)
+def test_limit_of_one_repetition_in_a_thousand_applies_to_one_machine(
+    machines: int, exceeded: list[str]
+) -> None:
     """One machine records receipts in its folder; several machines may repeat as often as the faults explain."""
     found = SimulationResult(replies=10_000, repeated=20)
     assert SimulationReport(Profile(machines=machines), found, hits=30).exceeded == exceeded

@@ -41,7 +41,9 @@ FILE: dict[str, Any] = {"text": "", "media": {"filename": "t1.csv"}}
 
 def test_second_effect_is_doubled_despite_a_marked_reply() -> None:
     """A marked reply about a second effect does not make the effect a repetition."""
-    assert "doubled" in promises(judged([ASK, YES], [ASKED, "Paid b2.", MARK + "Paid b2."], [EFFECT, EFFECT]))
+    assert "doubled" in promises(
+        judged([ASK, YES], [ASKED, "Paid b2.", MARK + "Paid b2."], [EFFECT, EFFECT])
+    )
     keys = [replace(EFFECT, key="k1"), replace(EFFECT, key="k2")]
     assert "doubled" in promises(judged([ASK, YES], [ASKED, "Paid b2."], keys))
 
@@ -86,7 +88,9 @@ def test_an_effect_before_the_yes_is_unwanted() -> None:
 
 def test_outcome_reported_before_the_effect_is_untrue() -> None:
     """The person read the outcome at 5 seconds, and the effect came later."""
-    assert promises(judged([ASK, YES], [ASKED, "Paid b2."], [replace(EFFECT, at=5.1)])) == ["untrue"]
+    assert promises(judged([ASK, YES], [ASKED, "Paid b2."], [replace(EFFECT, at=5.1)])) == [
+        "untrue"
+    ]
 
 
 def test_effect_without_a_question_loses_the_question() -> None:
@@ -111,7 +115,9 @@ def test_yes_to_another_bill_approves_nothing() -> None:
         ([ASK, YES], [ASKED, UNKNOWN, CORRECTED], []),
     ],
 )
-def test_impossible_outcome_is_untrue(acts: list[Act], texts: list[str], effects: list[EffectEntry]) -> None:
+def test_impossible_outcome_is_untrue(
+    acts: list[Act], texts: list[str], effects: list[EffectEntry]
+) -> None:
     """An action needs a yes to run, fail or be interrupted, and a no to be cancelled."""
     assert "untrue" in promises(judged(acts, list(texts), effects))
 
@@ -121,7 +127,9 @@ def test_message_about_two_bills_must_be_true_for_each() -> None:
     new = Act(3, "ask", "b5", 3.0)
     both = f"{DROPPED}\n\nPaid b5."
     assert "untrue" in promises(judged([ASK, new, NEXT_YES], [ASKED, NEXT_ASKED, both], []))
-    assert "unwanted" in promises(judged([ASK, new, NEXT_YES], [ASKED, NEXT_ASKED, both], [EFFECT, NEXT_EFFECT]))
+    assert "unwanted" in promises(
+        judged([ASK, new, NEXT_YES], [ASKED, NEXT_ASKED, both], [EFFECT, NEXT_EFFECT])
+    )
     mixed = f"{CANCELLED}\n\nPaid b5."
     no = replace(YES, verb="refuse")
     heard = [ASKED, CANCELLED, NEXT_ASKED, "Paid b5.", MARK + mixed]
@@ -151,7 +159,9 @@ def test_late_first_attempt_counts_only_for_an_act_without_another_answer() -> N
     aside, acts = "You said: yes", [ASK, YES, TWICE, NEXT, NEXT_YES]
     heard = [ASKED, "Paid b2.", aside, MARK + aside, NEXT_ASKED, "Paid b5.", aside]
     assert promises(judged(acts, heard, [EFFECT, NEXT_EFFECT])) == ["unmarked"]
-    assert "unmarked" in promises(judged(acts[:3], [ASKED, "Paid b2.", aside, MARK + aside, aside], [EFFECT]))
+    assert "unmarked" in promises(
+        judged(acts[:3], [ASKED, "Paid b2.", aside, MARK + aside, aside], [EFFECT])
+    )
 
 
 def test_only_answer_after_the_next_question_is_out_of_order() -> None:
@@ -181,7 +191,9 @@ def test_repeated_yes_needs_no_answer_after_the_outcome() -> None:
     assert promises(judged([ASK, YES, TWICE], [ASKED, "Paid b2."], [EFFECT])) == []
     assert promises(judged([ASK, *TAPS], [ASKED, "Paid b2."], [EFFECT])) == []
     assert "lost" in promises(judged([ASK, YES, TWICE], [ASKED], [EFFECT]))
-    assert "lost" in promises(judged([ASK, YES, replace(TWICE, verb="refuse")], [ASKED, "Paid b2."], [EFFECT]))
+    assert "lost" in promises(
+        judged([ASK, YES, replace(TWICE, verb="refuse")], [ASKED, "Paid b2."], [EFFECT])
+    )
 
 
 def test_repeated_correction_must_be_marked() -> None:
@@ -225,7 +237,9 @@ def test_file_after_the_next_answer_is_out_of_order() -> None:
 def test_two_swapped_replies_are_out_of_order() -> None:
     """The rule also holds if both are marked, or if one is repeated in its place."""
     says = [SAID, Act(2, "say", "", 1.0)]
-    assert promises(judged(says, [MARK + "You said: t2", MARK + "You said: t1"])) == ["out of order"]
+    assert promises(judged(says, [MARK + "You said: t2", MARK + "You said: t1"])) == [
+        "out of order"
+    ]
     late = ["You said: t2", "You said: t1", MARK + "You said: t2"]
     assert promises(judged(says, late)) == ["out of order"]
 
@@ -233,7 +247,9 @@ def test_two_swapped_replies_are_out_of_order() -> None:
 def test_answer_for_another_person_is_stray() -> None:
     """Another person's answer does not count in this chat."""
     assert promises(judged([SAID], ["You said: t1", "You said: t9"])) == ["stray"]
-    assert promises(judged([SAID], ["You said: t1", {**FILE, "media": {"filename": "t9.csv"}}])) == ["stray"]
+    assert promises(
+        judged([SAID], ["You said: t1", {**FILE, "media": {"filename": "t9.csv"}}])
+    ) == ["stray"]
     assert promises(judged([SAID], ["You said: t1", "Paid b9."])) == ["stray"]
 
 
@@ -258,15 +274,27 @@ def test_timely_yes_without_an_effect_is_counted_as_undone() -> None:
 def test_yes_during_an_outage_may_be_undone() -> None:
     """Its question may have expired by the time Redis is back."""
     found = SimulationResult(undone=1, answered=[(6.0, 12.0)])
-    assert SimulationReport(Profile(outage_seconds=9), found, hits=0, outage=OutageRecord(5.0, 10.0)).exceeded == []
-    assert SimulationReport(Profile(outage_seconds=9), found, hits=0, outage=OutageRecord(1.0, 5.0)).exceeded != []
+    assert (
+        SimulationReport(
+            Profile(outage_seconds=9), found, hits=0, outage=OutageRecord(5.0, 10.0)
+        ).exceeded
+        == []
+    )
+    assert (
+        SimulationReport(
+            Profile(outage_seconds=9), found, hits=0, outage=OutageRecord(1.0, 5.0)
+        ).exceeded
+        != []
+    )
 
 
 def test_marks_need_a_fault() -> None:
     """A bot that marks every reply would hide every repetition."""
     found = judged([SAID], [MARK + "You said: t1"])
     assert (found.marked, found.repeated) == (1, 0)
-    assert SimulationReport(Profile(), found, hits=0).exceeded == ["marked: 1, and there was no fault"]
+    assert SimulationReport(Profile(), found, hits=0).exceeded == [
+        "marked: 1, and there was no fault"
+    ]
     instead = TEXTS.maybe_missing("t1.csv")
     assert judged([replace(SAID, verb="want")], [instead]).marked == 1
     assert SimulationReport(Profile(), found, hits=1).exceeded == []

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
-from sayso.testing.simulation.faults import BEGIN_SECONDS, FULL_SECONDS, FullStorage, Outage, OutageRecord
+from sayso.testing.simulation.faults import (
+    BEGIN_SECONDS,
+    FULL_SECONDS,
+    FullStorage,
+    Outage,
+    OutageRecord,
+)
 from sayso.testing.simulation.judge import SimulationResult
 from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.report import DRAINED_SECONDS, SimulationReport
@@ -58,7 +64,11 @@ def test_redis_outage_happens_once_and_lasts_as_planned() -> None:
     for now in (0.0, BEGIN_SECONDS, BEGIN_SECONDS + 299, BEGIN_SECONDS + 300, BEGIN_SECONDS + 900):
         away.update(now)
         steps.append((list(server.done), away.is_on, away.is_ahead))
-    before, during, after = ([], False, True), (["killed"], True, True), (["killed", "started"], False, False)
+    before, during, after = (
+        ([], False, True),
+        (["killed"], True, True),
+        (["killed", "started"], False, False),
+    )
     assert steps == [before, during, during, after, after]
 
 
@@ -96,7 +106,11 @@ def report(profile: Profile, away: OutageRecord, **faults: int) -> SimulationRep
         (Profile(outage_seconds=9), {503: 7}, []),
         (Profile(outage_seconds=9), {503: 7, 200: 1}, ["HTTP 200 while Redis was away: 1"]),
         (Profile(outage_seconds=9, spool=True), {200: 7}, []),
-        (Profile(outage_seconds=9, spool=True), {200: 7, 503: 1}, ["HTTP 503 while Redis was away: 1"]),
+        (
+            Profile(outage_seconds=9, spool=True),
+            {200: 7, 503: 1},
+            ["HTTP 503 while Redis was away: 1"],
+        ),
     ],
 )
 def test_webhooks_during_an_outage_are_accepted_only_with_a_spool(
@@ -124,7 +138,9 @@ def test_missing_answers_need_killed_webs_and_503_needs_an_unavailable_redis(
     """Any other status is a broken promise, and so is a 503 without Retry-After."""
     heard = Counter((0, 200, 302, 500, 503))
     odd = ", ".join(f"{status or 'no answer'} 1" for status in sorted(set(heard) - allowed))
-    assert SimulationReport(profile, SimulationResult(), 9, http=heard).broken == [f"webhooks: {odd}"]
+    assert SimulationReport(profile, SimulationResult(), 9, http=heard).broken == [
+        f"webhooks: {odd}"
+    ]
     assert SimulationReport(profile, SimulationResult(), 9, without_retry_after=2).broken == [
         "HTTP 503 without Retry-After: 2"
     ]
@@ -139,7 +155,9 @@ def test_process_that_ended_without_a_kill_breaks_a_promise() -> None:
 
 def test_planned_fault_that_never_happened_is_a_finding() -> None:
     """A run without a lost, cut, repeated or failed message shows nothing."""
-    profile = Profile(outage_seconds=9, lost_replies=0.1, repeated_webhooks=0.1, failing_platforms=True)
+    profile = Profile(
+        outage_seconds=9, lost_replies=0.1, repeated_webhooks=0.1, failing_platforms=True
+    )
     missing = [
         line.partition(":")[0]
         for line in SimulationReport(profile, SimulationResult(), 0, never_done=["pause"]).exceeded
@@ -159,13 +177,19 @@ def test_planned_fault_that_never_happened_is_a_finding() -> None:
 
 def test_outage_allows_one_unknown_outcome_for_each_waiting_act() -> None:
     """One "cannot tell" is allowed for each act that waited when the outage began."""
-    found = SimulationResult(answered=[(1.0, 2.0), (1.0, 12.0), (6.0, 12.0)], endings=Counter(unknown=2))
+    found = SimulationResult(
+        answered=[(1.0, 2.0), (1.0, 12.0), (6.0, 12.0)], endings=Counter(unknown=2)
+    )
     profile, away = Profile(outage_seconds=9), OutageRecord(5.0, 10.0)
-    assert SimulationReport(profile, found, hits=0, outage=away).exceeded == ["unknown: 2, and only 1 hits"]
+    assert SimulationReport(profile, found, hits=0, outage=away).exceeded == [
+        "unknown: 2, and only 1 hits"
+    ]
     assert SimulationReport(profile, found, hits=1, outage=away).exceeded == []
 
 
 def test_slowly_drained_spool_exceeds_its_limit() -> None:
     """The time counts from Redis's return to the last check with waiting messages."""
     away = OutageRecord(1.0, 10.0, 10.0 + DRAINED_SECONDS + 1)
-    assert report(Profile(outage_seconds=9, spool=True), away).exceeded == ["spool: empty 61 s after Redis was back"]
+    assert report(Profile(outage_seconds=9, spool=True), away).exceeded == [
+        "spool: empty 61 s after Redis was back"
+    ]

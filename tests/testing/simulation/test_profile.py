@@ -28,7 +28,13 @@ from sayso.testing.simulation.report import SimulationReport
     [
         (
             "load",
-            {"turns_per_second": 100.0, "seconds": 600.0, "turns": 60_000, "conversations": 500, "measures": "speed"},
+            {
+                "turns_per_second": 100.0,
+                "seconds": 600.0,
+                "turns": 60_000,
+                "conversations": 500,
+                "measures": "speed",
+            },
         ),
         ("workers", {"kill_every": {"worker": 1.0}, "workers": 3, "turns": 30_000}),
         ("outage", {"outage_seconds": 300.0, "conversations": 1000}),
@@ -65,7 +71,9 @@ def test_the_help_names_every_profile() -> None:
 def test_profile_file_has_paths_relative_to_itself(tmp_path: Path) -> None:
     """Options on the command line override the file."""
     file = tmp_path / "mine.yaml"
-    file.write_text("{turns: 5, outage_seconds: 9, stories: stories.yaml, config: sayso.yaml, full_size: {turns: 50}}")
+    file.write_text(
+        "{turns: 5, outage_seconds: 9, stories: stories.yaml, config: sayso.yaml, full_size: {turns: 50}}"
+    )
     (profile,) = load_profiles(str(file), config=Path("other.yaml"), seconds=60.0)
     assert (profile.turns, profile.outage_seconds, profile.seconds) == (5, 9.0, 60.0)
     assert (profile.stories, profile.config) == (tmp_path / "stories.yaml", Path("other.yaml"))
@@ -79,13 +87,21 @@ def test_profile_file_has_paths_relative_to_itself(tmp_path: Path) -> None:
         ("[]", "no profile: write keys such as `turns: 1000`"),
         ("{turn: 5}", "turn: unknown key: did you mean 'turns'? known: turns, "),
         ("{turns: 0}", "turns: must be greater than or equal to 1 (it is 0)"),
-        ("{kill_every: {printer: 1}}", "kill_every.printer.[key]: must be 'worker', 'machine', 'web' or 'redis'"),
+        (
+            "{kill_every: {printer: 1}}",
+            "kill_every.printer.[key]: must be 'worker', 'machine', 'web' or 'redis'",
+        ),
         ("{repeated_webhooks: 2}", "repeated_webhooks: must be less than or equal to 1 (it is 2)"),
-        ("{full_size: {turns: x}}", "turns: must be a valid integer, unable to parse string as an integer (it is 'x')"),
+        (
+            "{full_size: {turns: x}}",
+            "turns: must be a valid integer, unable to parse string as an integer (it is 'x')",
+        ),
         ("{", "expected the node content"),
     ],
 )
-def test_invalid_profile_file_is_refused_with_its_problem(tmp_path: Path, text: str, problem: str) -> None:
+def test_invalid_profile_file_is_refused_with_its_problem(
+    tmp_path: Path, text: str, problem: str
+) -> None:
     """The message names the file, the key and the fix."""
     file = tmp_path / "mine.yaml"
     file.write_text(text)
@@ -98,12 +114,17 @@ def test_invalid_profile_file_is_refused_with_its_problem(tmp_path: Path, text: 
 def test_unknown_profile_is_a_usage_error_that_names_the_nearest() -> None:
     """The command ends before anything starts."""
     result = CliRunner().invoke(simulate, ["worker"])
-    assert (result.exit_code, "no profile 'worker': did you mean 'workers'?" in result.output) == (2, True)
+    assert (result.exit_code, "no profile 'worker': did you mean 'workers'?" in result.output) == (
+        2,
+        True,
+    )
 
 
 def test_run_with_too_few_faults_or_acts_is_a_finding() -> None:
     """The report compares the counts of faults and acts with the profile's minimum."""
     profile = Profile(at_least={"pauses": 200, "confirmed": 10, "lost replies": 3})
-    few = SimulationReport(profile, SimulationResult(confirmed=9), 0, Counter(pauses=200), lost_replies=3)
+    few = SimulationReport(
+        profile, SimulationResult(confirmed=9), 0, Counter(pauses=200), lost_replies=3
+    )
     assert few.exceeded == ["confirmed: 9, too few: 10 were asked for"]
     assert few.as_json()["exceeded"] == few.exceeded

@@ -62,14 +62,18 @@ def test_model_works_through_a_request_and_names_all_steps(chat: ChannelAgent) -
     assert "Settle b5" in chat.ask_channel("ana", "/each settle b5, b6").content
     assert "Settle b6" in chat.ask_channel("ana", "yes").content
     assert chat.ask_channel("ana", "yes").content.endswith("\n\nRequest b5: b5 done, b6 done.")
-    assert chat.ask_channel("ana", "hello t9").content.startswith("You said: hello t9\nThat matches none")
+    assert chat.ask_channel("ana", "hello t9").content.startswith(
+        "You said: hello t9\nThat matches none"
+    )
 
 
 def test_model_ends_a_request_with_a_no_or_another_subject(chat: ChannelAgent) -> None:
     """A step that was not done is named, and so are those that were not proposed."""
     chat.ask_channel("ana", "/each settle b5, b6, b7")
     chat.ask_channel("ana", "yes")
-    assert chat.ask_channel("ana", "no").content.endswith("Request b5: b5 done, b6 denied, b7 open.")
+    assert chat.ask_channel("ana", "no").content.endswith(
+        "Request b5: b5 done, b6 denied, b7 open."
+    )
     chat.ask_channel("ana", "/each settle b8, b9")
     answer = chat.ask_channel("ana", "something else t9").content
     assert "You said: something else t9" in answer

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sayso.testing.simulation.profile import STORIES, InvalidStories, StoryStep, load_profiles, load_stories
+from sayso.testing.simulation.profile import (
+    STORIES,
+    InvalidStories,
+    StoryStep,
+    load_profiles,
+    load_stories,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,7 +27,10 @@ from sayso.testing.simulation.profile import STORIES, InvalidStories, StoryStep,
         ("stories: {a: {steps: [sing: 'x {turn}']}}", "is not a step"),
         ("stories: {a: {steps: [say: hello]}}", "must hold {turn}"),
         ("stories: {a: {steps: [ask: '/pay']}}", "must hold {bill}"),
-        ("stories: {a: {steps: [{ask: '/pay bill={bill}'}, {agree: yes}]}}", "put the text in quotes"),
+        (
+            "stories: {a: {steps: [{ask: '/pay bill={bill}'}, {agree: yes}]}}",
+            "put the text in quotes",
+        ),
         ("{done: 'Gone.', stories: {a: {steps: [say: 'x {turn}']}}}", "with {bill} in it"),
         ("{done: '({bill}', stories: {a: {steps: [say: 'x {turn}']}}}", "not a regular expression"),
         ("stories: {a: {steps: [agree: 'yes']}}", "nothing was asked yet"),
@@ -43,7 +52,9 @@ def test_invalid_story_is_refused_with_its_fix(tmp_path: Path, text: str, words:
 def test_profile_plays_only_its_stories() -> None:
     """A profile selects among the shipped stories, and an unknown name is an error."""
     (profile,) = load_profiles("yes")
-    assert {story.name for story in load_stories(STORIES, profile.only_stories).stories} == set(profile.only_stories)
+    assert {story.name for story in load_stories(STORIES, profile.only_stories).stories} == set(
+        profile.only_stories
+    )
     with pytest.raises(InvalidStories, match="no story 'sings'"):
         load_stories(STORIES, ("sings",))
 
@@ -51,7 +62,9 @@ def test_profile_plays_only_its_stories() -> None:
 def test_story_keeps_its_steps_as_written(tmp_path: Path) -> None:
     """A step has a verb, a text and a count."""
     file = tmp_path / "stories.yaml"
-    file.write_text("stories: {a: {weight: 2, steps: [{ask: '/pay bill={bill}'}, {agree: button, times: 2}]}}")
+    file.write_text(
+        "stories: {a: {weight: 2, steps: [{ask: '/pay bill={bill}'}, {agree: button, times: 2}]}}"
+    )
     (story,) = load_stories(file).stories
     assert (story.name, story.weight) == ("a", 2)
     assert story.steps == (StoryStep("ask", "/pay bill={bill}"), StoryStep("agree", "button", 2))

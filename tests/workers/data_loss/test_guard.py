@@ -17,7 +17,13 @@ from sayso.pending.redis.scripts import SHARDS, LuaScripts, shard_of
 from sayso.workers.data_loss import guard as guard_module
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.resume import refuse_old_halt
-from sayso.workers.data_loss.watermarks import MAX_ADDRESSES, ShardState, Watermark, WatermarkFile, keys_of
+from sayso.workers.data_loss.watermarks import (
+    MAX_ADDRESSES,
+    ShardState,
+    Watermark,
+    WatermarkFile,
+    keys_of,
+)
 from sayso.workers.mailbox import LUA, RedisMailbox
 from tests.contracts.rigs import CHAT, RedisRig, turn, voice
 from tests.workers.fakes import Bot
@@ -248,10 +254,15 @@ def test_lost_connection_is_reported_as_one(guard):
     assert not guard.trouble
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # SystemExit ends the thread
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)  # SystemExit ends the thread
 def test_looks_go_on_after_every_error(guard, monkeypatch):
     """They run in a thread that is never restarted; a second start makes no second thread."""
-    looks, counted = iter([RedisConnectionError("away"), ValueError("broken"), None, SystemExit()]), []
+    looks, counted = (
+        iter([RedisConnectionError("away"), ValueError("broken"), None, SystemExit()]),
+        [],
+    )
 
     def look() -> None:
         counted.append(sum(thread.name == "data-loss-guard" for thread in threading.enumerate()))
@@ -307,7 +318,11 @@ def test_file_never_goes_back_and_stays_bounded(tmp_path):
     notes = WatermarkFile(tmp_path / "tide.json")
     for n in (7, 5):
         notes.keep("here", {0: Watermark("a", n), n: Watermark("a", 1)})
-    assert notes.read()["here"] == {0: Watermark("a", 7), 5: Watermark("a", 1), 7: Watermark("a", 1)}
+    assert notes.read()["here"] == {
+        0: Watermark("a", 7),
+        5: Watermark("a", 1),
+        7: Watermark("a", 1),
+    }
     for number in range(MAX_ADDRESSES):
         notes.keep(f"place {number}", {0: Watermark("b", 1)})
     assert len(notes.read()) == MAX_ADDRESSES

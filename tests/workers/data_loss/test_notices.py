@@ -27,7 +27,11 @@ from tests.workers.data_loss.test_resume import HALTED, TIDE, connect_like
 from tests.workers.fakes import Bot
 from tests.workers.servers import put_back, saved
 
-FORGOT, CLOSED, KNOWN = "made me forget what you wrote from", "so I closed this question", "what I still know"
+FORGOT, CLOSED, KNOWN = (
+    "made me forget what you wrote from",
+    "so I closed this question",
+    "what I still know",
+)
 UNKNOWN_ANSWER = "I do not know what you are answering"
 
 
@@ -194,7 +198,12 @@ def test_tap_on_a_lost_question_says_so(rig):
     """The reply does not claim that nothing was done: the action may have run."""
     bot = Bot(rig, "A")
     taps = []
-    lose(rig, lambda: bot.say("delete it"), lambda: taps.append(bot.buttons[0].data), lambda: bot.say("yes"))
+    lose(
+        rig,
+        lambda: bot.say("delete it"),
+        lambda: taps.append(bot.buttons[0].data),
+        lambda: bot.say("yes"),
+    )
     assert UNKNOWN_ANSWER in bot.say(tap=taps[0])
     assert bot.deleted == ["A"]
 
@@ -219,7 +228,11 @@ def test_notices_that_were_interrupted_are_sent_by_the_next_process(rig):
         told.extend([name] if name == "tell_loss" else [])
         return send(name, *args)
 
-    cut._scripts = type("Dying", (), {"run": staticmethod(die_at_second), "on_every_shard": rig.scripts.on_every_shard})
+    cut._scripts = type(
+        "Dying",
+        (),
+        {"run": staticmethod(die_at_second), "on_every_shard": rig.scripts.on_every_shard},
+    )
     with pytest.raises(RedisError):
         cut.tell()
     assert notices(rig).tell() == 1
@@ -270,7 +283,11 @@ def test_notes_of_a_person_can_be_erased(tmp_path):
     """Notes of other people stay, also those of the same id on another channel."""
     files = NoteFiles(tmp_path)
     work = AcknowledgedWork(files)
-    for event, channel, user in (("e1", "chat", "ana"), ("e2", "chat", "bo"), ("e3", "desk", "ana")):
+    for event, channel, user in (
+        ("e1", "chat", "ana"),
+        ("e2", "chat", "bo"),
+        ("e3", "desk", "ana"),
+    ):
         work.note_turn(Turn(event, Conversation(channel, "room"), user, "hello"))
     ana = Turn("", CHAT, "ana").scope.id
     assert files.erase("chat", [ana]) == 1

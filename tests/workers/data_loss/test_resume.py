@@ -195,7 +195,9 @@ def test_emptied_server_has_both_identities(rig, redis_url):
     answered(rig)
     new.look()
     rig.data_loss_guard.look()
-    assert str(HaltReason.sum(halts_of(rig.client).values())).startswith("everything it knew is gone")
+    assert str(HaltReason.sum(halts_of(rig.client).values())).startswith(
+        "everything it knew is gone"
+    )
     resume(rig.client)
     for guard in (rig.data_loss_guard, new):
         guard.look()
@@ -228,7 +230,9 @@ def test_second_resume_goes_beyond_the_first(rig):
     assert len(set(numbers)) == len(numbers)
 
 
-@pytest.mark.parametrize("note", ["x", "[]", "{}", '{"id": 1, "remembered": "x", "found": 0, "seconds": null}'])
+@pytest.mark.parametrize(
+    "note", ["x", "[]", "{}", '{"id": 1, "remembered": "x", "found": 0, "seconds": null}']
+)
 def test_damaged_halt_key_halts_and_can_be_lifted(rig, note):
     """Its existence is enough."""
     before = answered(rig)

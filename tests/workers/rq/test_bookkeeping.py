@@ -244,7 +244,8 @@ def test_refused_entry_delays_no_other(desk):
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(ValueError("broken"), JobStatus.FAILED), (Stopped("on request"), JobStatus.STOPPED)]
+    ("error", "status"),
+    [(ValueError("broken"), JobStatus.FAILED), (Stopped("on request"), JobStatus.STOPPED)],
 )
 @pytest.mark.parametrize("registered", [True, False])
 def test_failure_is_filed_as_rq_files_it(desk, error, status, registered):
@@ -254,7 +255,10 @@ def test_failure_is_filed_as_rq_files_it(desk, error, status, registered):
         desk.write()
     desk.books.ended(job, error)
     desk.write()
-    assert Job.fetch("process-1", connection=desk.client, serializer=JSONSerializer).get_status() == status
+    assert (
+        Job.fetch("process-1", connection=desk.client, serializer=JSONSerializer).get_status()
+        == status
+    )
     assert FailedJobRegistry(QUEUE, connection=desk.client).get_job_ids() == ["process-1"]
     assert (desk.running(), desk.client.llen(ON_THEIR_WAY)) == ([], 0)
     assert list(desk.client.scan_iter("rq:execution*")) == []

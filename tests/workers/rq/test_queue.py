@@ -69,7 +69,9 @@ def bare(redis_url, redis_client):
 @pytest.fixture
 def mailbox(redis_client):
     """Return a mailbox that wakes workers."""
-    return BlockingOutsideLoops(RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client)))
+    return BlockingOutsideLoops(
+        RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client))
+    )
 
 
 @pytest.mark.parametrize("conversation", [CHAT.id, "shop-wa.2_x:" + "0f" * 10])
@@ -78,8 +80,12 @@ def test_wake_up_is_the_job_that_rq_would_write(redis_client, conversation):
     names, flat = WakeUps(redis_client)(conversation)
     job = make_job(redis_client, names["job"], conversation)
     written, ours = job.to_dict(include_meta=False), dict(zip(flat[::2], flat[1::2], strict=True))
-    job.created_at, job.enqueued_at = (utcparse(ours[name]) for name in ("created_at", "enqueued_at"))
-    assert list(ours.items()) == list((job.to_dict(include_meta=False) | {"data": job.data}).items())
+    job.created_at, job.enqueued_at = (
+        utcparse(ours[name]) for name in ("created_at", "enqueued_at")
+    )
+    assert list(ours.items()) == list(
+        (job.to_dict(include_meta=False) | {"data": job.data}).items()
+    )
     assert [type(value) for value in ours.values()] == [type(value) for value in written.values()]
     assert names == {
         "job_keys": Job.redis_job_namespace_prefix,
@@ -101,7 +107,9 @@ def work(redis_url, processed):
     """Return a function that works the queue off like `sayso worker`."""
     process = jobs._processes[os.getpid()]
     processor = process.services.processor
-    services = SimpleNamespace(queue_url=redis_url, queue=QUEUE, capacity=Capacity(), processor=processor)
+    services = SimpleNamespace(
+        queue_url=redis_url, queue=QUEUE, capacity=Capacity(), processor=processor
+    )
     return lambda: new_worker(services, process.loop).work(burst=True, logging_level="CRITICAL")
 
 
@@ -152,7 +160,9 @@ def test_pickled_job_is_never_unpickled(bare, mailbox, work, processed):
 def test_job_with_an_instance_is_refused(bare, work, processed):
     """No job of Sayso's calls a method."""
     job = plant(bare, "sayso.config.wiring.rq_entry.process_conversation", CHAT.id)
-    data = JSONSerializer.dumps(["sayso.config.wiring.rq_entry.process_conversation", "object", [CHAT.id], {}])
+    data = JSONSerializer.dumps(
+        ["sayso.config.wiring.rq_entry.process_conversation", "object", [CHAT.id], {}]
+    )
     bare.hset(job.key, "data", data)
     work()
     assert processed == []
@@ -161,7 +171,9 @@ def test_job_with_an_instance_is_refused(bare, work, processed):
 @pytest.mark.parametrize("name", ["sayso.config.wiring.rq_entry.process_conversation", STRIKE])
 def test_planted_callbacks_never_run(bare, work, processed, name):
     """They run neither after success nor after failure."""
-    names = dict.fromkeys(("success_callback_name", "failure_callback_name", "stopped_callback_name"), STRIKE)
+    names = dict.fromkeys(
+        ("success_callback_name", "failure_callback_name", "stopped_callback_name"), STRIKE
+    )
     plant(bare, name, CHAT.id, **names)
     work()
     assert struck == []
@@ -183,7 +195,11 @@ def test_accepting_writes_a_job_that_rq_can_read(bare, mailbox):
     mailbox.accept(turn("my secret"))
     (job_id,) = bare.lrange(f"rq:queue:{QUEUE}", 0, -1)
     job = Job.fetch(job_id.decode(), connection=bare, serializer=JSONSerializer)
-    assert (job.func_name, job.args, job.kwargs) == ("sayso.config.wiring.rq_entry.process_conversation", [CHAT.id], {})
+    assert (job.func_name, job.args, job.kwargs) == (
+        "sayso.config.wiring.rq_entry.process_conversation",
+        [CHAT.id],
+        {},
+    )
     assert (job.get_status(), job.origin) == ("queued", QUEUE)
     assert b"my secret" not in b"".join(bare.hvals(job.key))
 
@@ -222,7 +238,10 @@ def test_handed_over_conversation_goes_to_the_end_of_the_queue(bare, mailbox):
     bare.rpush(f"rq:queue:{QUEUE}", "somebody-elses")
     held, _ = mailbox.lease(CHAT.id, "w1")
     mailbox.release(held, hand_over=True)
-    assert [job == b"somebody-elses" for job in bare.lrange(f"rq:queue:{QUEUE}", 0, -1)] == [True, False]
+    assert [job == b"somebody-elses" for job in bare.lrange(f"rq:queue:{QUEUE}", 0, -1)] == [
+        True,
+        False,
+    ]
 
 
 def new_reaper(client, folder):
@@ -252,12 +271,17 @@ def test_tap_overtakes_other_conversations_in_the_queue(bare, mailbox):
     mailbox.accept(turn(tap="1x"))
     urgent, *others = bare.lrange(f"rq:queue:{QUEUE}", 0, -1)
     assert (urgent.startswith(URGENT_JOB.encode()), others) == (True, [first, second])
-    assert SaysoJob.fetch(urgent.decode(), connection=bare, serializer=JSONSerializer).conversation == CHAT.id
+    assert (
+        SaysoJob.fetch(urgent.decode(), connection=bare, serializer=JSONSerializer).conversation
+        == CHAT.id
+    )
 
 
 def test_refused_turns_wake_no_worker(bare, redis_client):
     """An unaddressed message costs no job, and a full mailbox none beside the queued one."""
-    mailbox = RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client), limits=InboxLimits(waiting=1))
+    mailbox = RedisMailbox(
+        LuaScripts(redis_client, LUA), voice, WakeUps(redis_client), limits=InboxLimits(waiting=1)
+    )
     assert mailbox.accept(turn(addressed=False)).outcome == "ignored"
     assert bare.llen(f"rq:queue:{QUEUE}") == 0
     assert [mailbox.accept(turn()).outcome for _ in range(3)] == ["new", "full", "full"]

@@ -37,7 +37,9 @@ class Stage:
     def __init__(self, caplog) -> None:
         self.now = 100.0
         self.loop = FakeLoop()
-        self.dog = Watchdog(self.loop, clock=lambda: self.now, stack=lambda thread: f"stack of {thread}")
+        self.dog = Watchdog(
+            self.loop, clock=lambda: self.now, stack=lambda thread: f"stack of {thread}"
+        )
         self._caplog = caplog
 
     def look(self, times: int = 1, *, every: float = LOOK_SECONDS) -> None:

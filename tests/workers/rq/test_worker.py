@@ -14,7 +14,12 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 from rq import Queue, SimpleWorker, Worker
-from rq.command import send_command, send_shutdown_command, send_stop_execution_command, send_stop_job_command
+from rq.command import (
+    send_command,
+    send_shutdown_command,
+    send_stop_execution_command,
+    send_stop_job_command,
+)
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
@@ -263,7 +268,9 @@ def test_stop_command_ends_one_job_and_no_other(bare, make, turns, command):
         if command == "stop-job":
             send_stop_job_command(bare, "process-1", serializer=JSONSerializer)
         else:
-            (execution,) = Job.fetch("process-1", connection=bare, serializer=JSONSerializer).get_executions()
+            (execution,) = Job.fetch(
+                "process-1", connection=bare, serializer=JSONSerializer
+            ).get_executions()
             send_stop_execution_command(bare, "process-1", execution.id)
         until(lambda: started.count == 2)
         turns.open()
@@ -295,7 +302,9 @@ def test_invalid_command_does_not_end_listening(bare, make, turns):
     worker = make()
 
     def story() -> None:
-        until(lambda: StartedJobRegistry(QUEUE, connection=bare, serializer=JSONSerializer).count == 1)
+        until(
+            lambda: StartedJobRegistry(QUEUE, connection=bare, serializer=JSONSerializer).count == 1
+        )
         for words in (b"\xff", b"no json", b"[]", b"7", b"{}", json.dumps({"command": "stop-job"})):
             bare.publish(worker.pubsub_channel_name, words)
         send_command(bare, worker.name, "stop-job", job_id="process-9")
@@ -349,7 +358,9 @@ def test_suspended_worker_takes_nothing_until_resumed(bare, make, turns):
         until(lambda: state() == "suspended")
         enqueue(bare, 2)
         turns.open()
-        until(lambda: StartedJobRegistry(QUEUE, connection=bare, serializer=JSONSerializer).count == 0)
+        until(
+            lambda: StartedJobRegistry(QUEUE, connection=bare, serializer=JSONSerializer).count == 0
+        )
         assert (state(), turns.begun) == ("suspended", [chat(1)])
         resume(bare)
         until(lambda: chat(2) in turns.ended)
@@ -399,9 +410,18 @@ def vandalise(client: Redis) -> None:
         "numbers": {"data": json.dumps([PROCESS_CONVERSATION, None, 5, {}])},
         "no-json": {"data": b"\xff\xfe"},
         "no-list": {"data": json.dumps(7)},
-        "no-limit": {"data": json.dumps([PROCESS_CONVERSATION, None, [chat(9)], {}]), "timeout": "soon"},
-        "no-date": {"data": json.dumps([PROCESS_CONVERSATION, None, [chat(9)], {}]), "created_at": "yesterday"},
-        "no-status": {"data": json.dumps([PROCESS_CONVERSATION, None, [chat(9)], {}]), "status": "odd"},
+        "no-limit": {
+            "data": json.dumps([PROCESS_CONVERSATION, None, [chat(9)], {}]),
+            "timeout": "soon",
+        },
+        "no-date": {
+            "data": json.dumps([PROCESS_CONVERSATION, None, [chat(9)], {}]),
+            "created_at": "yesterday",
+        },
+        "no-status": {
+            "data": json.dumps([PROCESS_CONVERSATION, None, [chat(9)], {}]),
+            "status": "odd",
+        },
         "no-data": {"origin": QUEUE},
     }.items():
         client.hset(f"rq:job:{name}", mapping=fields)
@@ -418,7 +438,12 @@ def test_planted_entries_stop_no_worker(bare, make, turns):
     enqueue(bare, 2)
     worker = make()
     worker.work(burst=True, logging_level="CRITICAL")
-    assert sorted(turns.ended) == [chat(1), chat(2), chat(9), chat(9)]  # no code reads the odd dates and states
+    assert sorted(turns.ended) == [
+        chat(1),
+        chat(2),
+        chat(9),
+        chat(9),
+    ]  # no code reads the odd dates and states
     assert (bare.llen(QUEUE_KEY), bare.lrange(ON_THEIR_WAY, 0, -1)) == (0, [])
     assert not worker.stopping
 
@@ -462,7 +487,9 @@ def test_plain_rq_worker_runs_the_jobs(bare, tmp_path, monkeypatch, kind):
     monkeypatch.setattr(jobs, "_from_environment", lambda: SimpleNamespace(processor=FileDrain()))
     for number in (1, 2):
         enqueue(bare, number)
-    kind([QUEUE], connection=bare, serializer=JSONSerializer).work(burst=True, logging_level="CRITICAL")
+    kind([QUEUE], connection=bare, serializer=JSONSerializer).work(
+        burst=True, logging_level="CRITICAL"
+    )
     here = kind is SimpleWorker
     assert processed.read_text().split("\n") == [f"{chat(1)} {here}", f"{chat(2)} {here}", ""]
     if here:
@@ -552,9 +579,13 @@ class Rounds:
 def process_of(redis_url: str, perform) -> SimpleNamespace:
     """Return the services of a worker process."""
     rounds, closed = Rounds(), threading.Event()
-    processor = SimpleNamespace(run=perform, hand_over=lambda: None, renew_now=lambda _: None, is_idle=True)
+    processor = SimpleNamespace(
+        run=perform, hand_over=lambda: None, renew_now=lambda _: None, is_idle=True
+    )
     held = []
-    lock = SimpleNamespace(held=held, hold=lambda: held.append("held"), leave=lambda: held.append("left"))
+    lock = SimpleNamespace(
+        held=held, hold=lambda: held.append("held"), leave=lambda: held.append("left")
+    )
     return SimpleNamespace(
         redis_url=redis_url,
         queue_url=redis_url,
@@ -632,5 +663,13 @@ def test_worker_that_still_holds_leases_at_its_exit_counts_as_dead(bare, redis_u
 def test_new_worker_doubles_its_capacity_each_second():
     """A worker that dies early takes few turns with it; a living one soon has its full capacity, and never more."""
     capacity = Capacity(concurrency=100)
-    assert [capacity.after(seconds) for seconds in (0, 1, 2, 3, 4, 3600, 1e9)] == [8, 16, 32, 64, 100, 100, 100]
+    assert [capacity.after(seconds) for seconds in (0, 1, 2, 3, 4, 3600, 1e9)] == [
+        8,
+        16,
+        32,
+        64,
+        100,
+        100,
+        100,
+    ]
     assert Capacity(concurrency=3).after(0) == 3
