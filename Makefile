@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Tests start hundreds of processes: each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
-SOURCES := sayso/*.py agent channels config deploy docs examples pending testing workers tests benchmarks
+SOURCES := sayso/*.py agent channels config deploy docs examples infra ops pending testing workers tests benchmarks
 
 .PHONY: demo test test-fast check format docs reference bench dist lock figures peers model duel faults fuzz e2e kills kills-after failover failures mutants pictures screenshot clean
 
@@ -16,7 +16,7 @@ demo: $(VENV)/ready  ## the bot in your browser, with nothing else installed
 SERVERS := tests/deploy $(addprefix tests/flows/test_,$(addsuffix .py,backup bucket cluster lossy_failover rollback sentinel upgrade))
 SYSTEMS := tests/flows tests/browser
 AGENT := tests/agent tests/examples
-COMMANDS := tests/config
+COMMANDS := tests/config tests/ops
 PAGES := tests/config/settings tests/config/wiring tests/channels/console tests/docs
 
 test: $(VENV)/ready-dev .venv-models/ready  ## all tests, in six processes at a time, each failure named at once; ROOM=pending for those of one package

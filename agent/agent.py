@@ -45,7 +45,7 @@ from sayso.agent.run.text_tools import (
 from sayso.agent.tools.registry import ToolRegistry, Toolset
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
-from sayso.pending.concurrency import gather_all, run_sync
+from sayso.infra.concurrency import gather_all, run_sync
 from sayso.pending.error_texts import error_text
 
 #: Called with the number of finished prompts and the number of all prompts.

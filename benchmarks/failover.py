@@ -23,10 +23,11 @@ from pathlib import Path
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn
-from sayso.pending.redis.client import connect
-from sayso.pending.redis.connections import AutoPipeline, Connections
-from sayso.pending.redis.scripts import LuaScripts
-from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.infra.redis.client import connect
+from sayso.infra.redis.connections import AutoPipeline, Connections
+from sayso.infra.redis.scripts import LuaScripts
+from sayso.workers.mailbox import RedisMailbox
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from tests.flows.failover import SentinelSystem
 from tests.flows.system import TelegramPerson, until
 from tests.workers.sentinels import Node
@@ -141,7 +142,7 @@ def _compare(
                 connections = Connections.of(client)
                 connections.replicas = replicas
                 connections.pipeline = AutoPipeline(f"redis://127.0.0.1:{primary.port}/0")
-                scripts = LuaScripts(client, LUA)
+                scripts = LuaScripts(client, CONVERSATION_SCRIPTS)
                 seconds.append(
                     measure(
                         RedisMailbox(scripts, lambda _: texts_for("en")),

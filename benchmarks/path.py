@@ -20,11 +20,12 @@ from rq.serializers import JSONSerializer
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn
-from sayso.config.server.embedded_redis import EmbeddedRedis
-from sayso.pending.redis.client import connect
-from sayso.pending.redis.scripts import LuaScripts
-from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.infra.redis.client import connect
+from sayso.infra.redis.scripts import LuaScripts
+from sayso.ops.server.embedded_redis import EmbeddedRedis
+from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.rq.jobs import PROCESS_CONVERSATION, WakeUps
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 
 ROUNDS = 7
 CALLS = 300
@@ -36,7 +37,9 @@ def cases(url: str) -> dict[str, Case]:
     """Return the candidates. Each takes the number of a message and stores the message durably, once."""
     client = connect(url)
     mailbox = RedisMailbox(
-        LuaScripts(client, LUA), lambda turn: texts_for(turn.language), WakeUps(client)
+        LuaScripts(client, CONVERSATION_SCRIPTS),
+        lambda turn: texts_for(turn.language),
+        WakeUps(client),
     )
     bytes_client = Redis.from_url(url)
     queue = Queue("bench", connection=bytes_client, serializer=JSONSerializer)

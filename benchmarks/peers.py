@@ -136,8 +136,8 @@ def main(command: str, *args: str) -> None:
     """Serve or work until SIGTERM."""
     client = Redis.from_url(os.environ["REDIS_URL"])
     if command == "web":
-        from sayso.config.server.http import serve
-        from sayso.config.server.processes import listen
+        from sayso.ops.server.http import serve
+        from sayso.ops.server.processes import listen
 
         serve(peer_app(with_enqueue(client)), listen("127.0.0.1", int(args[0])), threads=32)
     else:

@@ -22,10 +22,10 @@ from typing import Any
 
 from redis import Redis
 
-from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.infra.redis.client import connect
+from sayso.infra.redis.scripts import shard_of
+from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.pending import PendingActionStore, RedisPendingStore
-from sayso.pending.redis.client import connect
-from sayso.pending.redis.scripts import shard_of
 
 ROUNDS = 11
 CALLS = 100

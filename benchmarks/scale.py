@@ -28,8 +28,8 @@ from benchmarks.turns import accept
 from sayso.agent import ConversationMemory
 from sayso.agent.messages import Message, Role
 from sayso.channels.types import Conversation, Reply, Turn
-from sayso.pending.concurrency import run_without_loop
-from sayso.pending.redis.scripts import shard_of
+from sayso.infra.concurrency import run_without_loop
+from sayso.infra.redis.scripts import shard_of
 from sayso.pending.turns import QueuedReply, QueuedTurn, TurnChange
 from sayso.testing.bench.load import SlackLoad
 from sayso.workers.sender import Sent

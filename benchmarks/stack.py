@@ -16,13 +16,14 @@ import httpx
 from redis import Redis
 
 from sayso.channels.i18n.texts import texts_for
-from sayso.config.server.embedded_redis import EmbeddedRedis
-from sayso.pending.redis.client import connect
-from sayso.pending.redis.scripts import LuaScripts, no_wake_up
+from sayso.infra.redis.client import connect
+from sayso.infra.redis.scripts import LuaScripts, no_wake_up
+from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.testing.platforms.fake_platforms import ENVIRON
 from sayso.testing.ports import ReservedPort
-from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.rq.jobs import WakeUps
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox
 
 #: The Redis names of the bot of sayso.yaml: the prefix of its keys, and its queue.
@@ -102,12 +103,14 @@ class Stack:
         client = self.client
         wake_up = WakeUps(client, QUEUE) if wakes else no_wake_up
         return RedisMailbox(
-            LuaScripts(client, LUA, prefix=PREFIX), lambda turn: texts_for(turn.language), wake_up
+            LuaScripts(client, CONVERSATION_SCRIPTS, prefix=PREFIX),
+            lambda turn: texts_for(turn.language),
+            wake_up,
         )
 
     def outbox(self) -> RedisOutbox:
         """Return the outbox in the stack's Redis."""
-        return RedisOutbox(LuaScripts(self.client, LUA, prefix=PREFIX))
+        return RedisOutbox(LuaScripts(self.client, CONVERSATION_SCRIPTS, prefix=PREFIX))
 
     def web(self) -> subprocess.Popen[bytes]:
         """Start Sayso's web process and wait until it answers."""

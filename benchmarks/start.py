@@ -32,7 +32,7 @@ with open("/proc/self/status") as status:
 """
 #: The code of `sayso worker` before it asks for work, and of `sayso web` before it listens. Neither connects yet.
 _WIRED = """
-import sayso.config.cli
+import sayso.ops.cli
 from pathlib import Path
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.config.settings.loader import load_settings
@@ -46,7 +46,7 @@ services = bootstrap(settings, data=Path("{data}"), redis_url="redis://127.0.0.1
 #: The code of `sayso redis status`, up to the server, which does not answer.
 _COMMAND = """
 import contextlib, io
-from sayso.config.cli.main import main
+from sayso.ops.cli.main import main
 with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
     main(["redis", "status", "--config", "{file}", "--data", "{data}"])
 """
@@ -55,7 +55,7 @@ _WORKER = {
     "then": "load_sdks(channel.platform for channel in settings.channels.values())",
 }
 _WEB = {
-    "imports": "import sayso.config.server.http\nfrom sayso.config.wiring.wsgi import build_app",
+    "imports": "import sayso.ops.server.http\nfrom sayso.config.wiring.wsgi import build_app",
     "then": "build_app(services)",
 }
 _CHANNELS = {

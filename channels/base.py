@@ -27,8 +27,9 @@ NotStored               what came in was not stored: answer 503, so that the pla
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -73,6 +74,7 @@ from sayso.channels.types import (
     WebhookResponse,
     WorkspaceNote,
 )
+from sayso.infra.http import DownloadError, never_sent
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -202,6 +204,22 @@ class StorageDown(NotStored):
 
     The message is for the log only.
     """
+
+
+@contextlib.contextmanager
+def fetch_errors() -> Iterator[None]:
+    """Raise FetchError for a download that fails in this block. The cause may name the URL."""
+    try:
+        yield
+    except DownloadError as exc:
+        raise FetchError(str(exc)) from None
+
+
+def network_error(platform: str, exc: BaseException) -> SendError:
+    """Return the error of a channel for an error of its HTTP session."""
+    if never_sent(exc):
+        return Unreachable(f"no connection to {platform}")
+    return DeliveryUncertain(f"the connection to {platform} broke before its answer")
 
 
 @dataclass(frozen=True, slots=True)

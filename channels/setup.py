@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 from urllib.parse import urlsplit
 
-from sayso.channels.manual import manual
-from sayso.channels.redaction import redact
 from sayso.channels.types import SignedWebhook
+from sayso.infra.manual import manual
+from sayso.infra.redaction import redact
 
 if TYPE_CHECKING:
     from redis import Redis

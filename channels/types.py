@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 import re
-import secrets
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from sayso.channels.records import check_version, versioned
+from sayso.infra.records import check_version, versioned
 
 Intent = Literal["confirm", "cancel", "ignore"]
 #: What a platform charges a message by: nothing, as a free-form `service` message, by the category
@@ -35,13 +34,6 @@ _EXTENSIONS = {
     "audio/wav": ".wav", "audio/wave": ".wav", "audio/webm": ".webm", "image/webp": ".webp",
     "application/yaml": ".yaml", "text/yaml": ".yaml", "text/markdown": ".md",
 }  # fmt: skip
-
-
-def random_id(size: int = 16) -> str:
-    """Return an id that is unique everywhere and cannot be guessed:
-    `size` random bytes as hexadecimal digits.
-    """
-    return secrets.token_hex(size)
 
 
 def storable(text: str) -> str:

@@ -23,6 +23,8 @@ PACKAGES = (
     "config",
     "deploy",
     "examples",
+    "infra",
+    "ops",
     "pending",
     "sayso",
     "testing",

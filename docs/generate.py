@@ -22,10 +22,10 @@ from pydantic.json_schema import models_json_schema
 from sayso.channels.base import PlatformSettings
 from sayso.channels.registry import BUILT_IN
 from sayso.channels.slack.settings import InstallSettings
-from sayso.config.cli.main import main as sayso
 from sayso.config.settings import agent, channels, tools
 from sayso.config.settings import schema as top
 from sayso.config.settings.channels import channel_model
+from sayso.ops.cli.main import main as sayso
 
 REFERENCE = Path(__file__).parent / "reference"
 SCHEMA = Path(__file__).parents[1] / "config" / "settings" / "sayso.schema.json"

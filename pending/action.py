@@ -20,7 +20,8 @@ from typing import Any, Literal
 
 from sayso.channels.forms import EditForm, form_fields
 from sayso.channels.i18n.invisible import readable
-from sayso.channels.types import Intent, Scope, random_id
+from sayso.channels.types import Intent, Scope
+from sayso.infra.ids import random_id
 
 #: Seconds a user has to answer, counted from the delivery of the preview (seed).
 DEFAULT_TTL_SECONDS = 60.0

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any
 
-from sayso.pending.concurrency import is_in_loop, run_without_loop
+from sayso.infra.concurrency import is_in_loop, run_without_loop
 from sayso.pending.turns import LeaseLost, StaleTurn
 
 #: Stores that an effect begins. Safe to repeat. Raises LeaseLost or StaleTurn if the call belongs

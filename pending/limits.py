@@ -4,8 +4,6 @@ the Lua scripts get each of them as a local variable.
 
 from __future__ import annotations
 
-from sayso.channels import records
-
 #: How long a conversation without turns is kept.
 KEEP_CONVERSATION_MS = 30 * 24 * 3600 * 1000
 #: How long the mark that a person opted out is stored: a year after the last reply to them.
@@ -98,10 +96,6 @@ FOREIGN_TAPS_IN_ONE_GO = 3
 #: one for urgent turns.
 RESERVED_CONVERSATIONS = 10
 
-#: The version of the records that scripts write, as those that processes write.
-RECORD_VERSION = records.VERSION
-#: The newest version of records that scripts read.
-NEWEST_RECORD_VERSION = records.READABLE.stop - 1
 #: Prefix of the ids of urgent jobs: they go to the front of the queue,
 #: and may take a worker's reserved places.
 URGENT_JOB = "first-"

@@ -20,7 +20,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from sayso.channels.forms import fits_in_record
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.literal import as_markdown
-from sayso.channels.types import Scope, one_line, random_id
+from sayso.channels.types import Scope, one_line
+from sayso.infra.ids import random_id
 from sayso.pending.action import (
     MAX_NAME_CHARS,
     MAX_PREVIEW_CHARS,

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from sayso.channels.forms import form_fields
-from sayso.channels.tracing import current_trace
 from sayso.channels.types import Intent, Scope
+from sayso.infra.tracing import current_trace
 from sayso.pending.action import ActionSigner, ActionState, PendingAction, encode_canonical
 from sayso.pending.limits import STALE_MS
 from sayso.pending.turns import Lease, NewAction, TurnChange

@@ -12,14 +12,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from sayso.channels import tracing
 from sayso.channels.i18n.texts import brief_result, texts_for
 from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown
 from sayso.channels.markdown.outcome_signs import DONE, without_signs
-from sayso.channels.redaction import redact
-from sayso.channels.types import Reply, Scope, random_id, storable
+from sayso.channels.types import Reply, Scope, storable
+from sayso.infra import tracing
+from sayso.infra.concurrency import NotStarted, TimedOut, run_with_timeout
+from sayso.infra.ids import random_id
+from sayso.infra.redaction import redact
 from sayso.pending.action import PLAN_KIND, ActionSigner, ActionState, PendingAction
-from sayso.pending.concurrency import NotStarted, TimedOut, run_with_timeout
 from sayso.pending.context import Confirmation, with_context
 from sayso.pending.effect import EffectStart
 from sayso.pending.error_texts import FATAL_ERRORS, error_text

@@ -13,7 +13,11 @@ from typing import Any
 from redis import Redis
 
 from sayso.channels.markdown.literal import as_markdown, as_text
-from sayso.channels.types import Conversation, Intent, Scope, random_id
+from sayso.channels.types import Conversation, Intent, Scope
+from sayso.infra.concurrency import run_without_loop
+from sayso.infra.ids import random_id
+from sayso.infra.redis.client import PREFIX, connect
+from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending.action import (
     DEFAULT_IGNORE_TTL_SECONDS,
     DEFAULT_TTL_SECONDS,
@@ -25,14 +29,12 @@ from sayso.pending.action import (
     check_proposal,
     exact_args,
 )
-from sayso.pending.concurrency import run_without_loop
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, parse_answer
 from sayso.pending.executors import ExecutorFactory, Executors, Reconciler
 from sayso.pending.memory import MemoryActionRepository
-from sayso.pending.redis.client import PREFIX, connect
-from sayso.pending.redis.repository import LUA, RedisActionRepository
-from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.redis_repository import RedisActionRepository
 from sayso.pending.repository import ActionDecision, ActionRepository, EffectNotes, sign_action
+from sayso.pending.scripts import ACTION_SCRIPTS
 from sayso.pending.settlement import ConfirmOutcome, Settlement
 
 log = logging.getLogger(__name__)
@@ -261,7 +263,7 @@ class RedisPendingStore(PendingActionStore):
 
     Only the record is stored, never a closure: register an executor factory for each kind.
     `secret_keys` sign the records; they default to SAYSO_SECRET_KEYS of the environment. `scripts`
-    replaces the runner of the scripts in `LUA`, for several primaries. `effects` notes what was
+    replaces the runner of ACTION_SCRIPTS, for several primaries. `effects` notes what was
     run, for a Redis that may lose it. Raises ValueError for a `client` that does not decode its
     answers.
     """
@@ -279,7 +281,7 @@ class RedisPendingStore(PendingActionStore):
         secret_keys: list[str] | None = None,
         effects: EffectNotes | None = None,
     ) -> None:
-        scripts = scripts or LuaScripts(client or connect(url), LUA, prefix=prefix)
+        scripts = scripts or LuaScripts(client or connect(url), ACTION_SCRIPTS, prefix=prefix)
         keys = secret_keys or [
             key for key in os.environ.get("SAYSO_SECRET_KEYS", "").split(",") if key
         ]

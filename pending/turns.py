@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from sayso.channels.records import check_version, versioned
-from sayso.channels.tracing import current_trace
 from sayso.channels.types import (
     UNNAMED_ALBUM,
     Conversation,
@@ -27,6 +25,8 @@ from sayso.channels.types import (
     Turn,
     digest,
 )
+from sayso.infra.records import check_version, versioned
+from sayso.infra.tracing import current_trace
 from sayso.pending.action import ActionState
 from sayso.pending.limits import MAX_BURST
 

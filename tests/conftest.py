@@ -19,10 +19,10 @@ from redis import Redis
 from sayso.agent.messages import Message, Role
 from sayso.agent.providers import testing
 from sayso.agent.run.pause import WAITING
-from sayso.channels.tracing import stop_tracing
-from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.infra.redis.client import connect
+from sayso.infra.tracing import stop_tracing
+from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.pending.context import add_log_fields
-from sayso.pending.redis.client import connect
 from tests.s3 import S3Server
 from tests.workers.clusters import Cluster
 

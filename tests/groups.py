@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sayso.pending.stop_signals import accept_interrupts, delay_interrupts
+from sayso.infra.stop_signals import accept_interrupts, delay_interrupts
 from tests.descendants import family
 
 #: How long the groups have to clean up after Ctrl-C, in seconds.

@@ -13,8 +13,8 @@ from redis import Redis
 
 from sayso.channels.base import Channel, FollowsMoves, KeepsFirstAddress, RecognizesPeople
 from sayso.channels.types import Reply, Turn, digest
-from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.cluster import ClusterClient, with_redis_errors
+from sayso.infra.redis.client import PREFIX
+from sayso.infra.redis.cluster import ClusterClient, with_redis_errors
 from sayso.workers.mailbox import REFUSAL, SEEN_MS, Accepted, RedisMailbox, TurnStatus, refusal
 from sayso.workers.people import WAIT_SECONDS, OperatorDecision, RedisPeople, Waiting
 

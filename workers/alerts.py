@@ -12,7 +12,7 @@ from typing import Literal
 from redis import Redis
 from redis.exceptions import RedisError
 
-from sayso.pending.redis.client import PREFIX
+from sayso.infra.redis.client import PREFIX
 
 #: Seconds for which an alert is kept.
 ALERT_SECONDS = 7 * 24 * 3600

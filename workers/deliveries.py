@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from sayso.channels.types import Reply
-from sayso.pending.redis.scripts import LuaScripts, WakeUp, no_wake_up, shard_of
+from sayso.infra.redis.scripts import LuaScripts, WakeUp, no_wake_up, shard_of
 
 #: The state of a reply. `ambiguous`: sent after an attempt that may have arrived too; `failed`:
 #: accepted by the platform and not delivered; `dead`: given up; `retried`: put back into its

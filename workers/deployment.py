@@ -16,8 +16,8 @@ from typing import Any
 from redis import Redis
 from redis.client import Pipeline
 
-from sayso.pending.redis.client import PREFIX, RedisUnfit
-from sayso.pending.redis.scripts import LAYOUT
+from sayso.infra.redis.client import PREFIX, RedisUnfit
+from sayso.infra.redis.scripts import LAYOUT
 from sayso.workers.recovery import GONE_SECONDS
 
 #: Digits of the digest of a secret key or an account.

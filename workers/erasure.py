@@ -16,7 +16,7 @@ from typing import Any, Literal
 from redis import Redis
 from redis.exceptions import RedisError
 
-from sayso.pending.redis.client import replicas_of, servers_of
+from sayso.infra.redis.client import replicas_of, servers_of
 
 #: Seconds to wait for a turn under work, for audit entries that no ledger has yet,
 #: and for a rewrite of the file.

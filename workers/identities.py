@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from sayso.channels.records import check_version
 from sayso.channels.types import Identity, SenderIds
-from sayso.pending.redis.scripts import LuaScripts
+from sayso.infra.records import check_version
+from sayso.infra.redis.scripts import LuaScripts
 
 
 class RedisIdentities:

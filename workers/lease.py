@@ -15,9 +15,10 @@ from typing import NamedTuple
 from redis.exceptions import RedisError
 
 from sayso.channels.base import ShownState
-from sayso.channels.types import Conversation, random_id
-from sayso.pending.redis.client import PREFIX, connect_async
-from sayso.pending.redis.connections import Halted
+from sayso.channels.types import Conversation
+from sayso.infra.ids import random_id
+from sayso.infra.redis.client import PREFIX, connect_async
+from sayso.infra.redis.connections import Halted
 from sayso.pending.turns import Lease, LeaseLost, QueuedReply, QueuedTurn
 
 log = logging.getLogger(__name__)

@@ -7,13 +7,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sayso.channels import tracing
 from sayso.channels.base import Overloaded
-from sayso.channels.metrics import DELIVERY_REPORTS, OTHER, TURNS_RECEIVED, of_labels
-from sayso.channels.records import OtherVersion, check_readable, check_version
 from sayso.channels.types import (
     AddressChange,
     Received,
@@ -25,8 +21,10 @@ from sayso.channels.types import (
     digest,
     shown_to,
 )
-from sayso.pending.action import split_button_token
-from sayso.pending.redis.scripts import (
+from sayso.infra import tracing
+from sayso.infra.metrics import DELIVERY_REPORTS, OTHER, TURNS_RECEIVED, of_labels
+from sayso.infra.records import OtherVersion, check_readable, check_version
+from sayso.infra.redis.scripts import (
     NO_ARGUMENTS,
     NO_JOB,
     SHARDS,
@@ -35,6 +33,7 @@ from sayso.pending.redis.scripts import (
     WakeUp,
     no_wake_up,
 )
+from sayso.pending.action import split_button_token
 from sayso.pending.repository import StoredAction
 from sayso.pending.turns import (
     ABOUT,
@@ -83,8 +82,6 @@ _ARRIVED = ("sent", "delivered", "read")
 #: Statuses of a reply that the person has. Twilio reports a template as sent that Meta refuses a
 #: moment later.
 _READABLE = ("delivered", "read")
-#: The folder of the scripts of this package.
-LUA = Path(__file__).parent / "lua"
 
 #: What the inbox did with a turn.
 Outcome = Literal[

@@ -14,10 +14,10 @@ from typing import Literal
 from pydantic import TypeAdapter
 from redis import Redis
 
-from sayso.channels.records import check_version, versioned
 from sayso.channels.types import Conversation, digest
-from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.connections import Connections
+from sayso.infra.records import check_version, versioned
+from sayso.infra.redis.client import PREFIX
+from sayso.infra.redis.connections import Connections
 
 #: The letters of codes: none is easily mistaken for another, and without vowels they form no words.
 #: Ids of platforms contain digits, so no id is a code.

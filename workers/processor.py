@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
-from sayso.channels import tracing
 from sayso.channels.base import (
     Channel,
     FetchError,
@@ -29,14 +28,15 @@ from sayso.channels.base import (
     ShowsSteps,
 )
 from sayso.channels.i18n.texts import Texts, TextsForTurn
-from sayso.channels.metrics import CONTINUATIONS, LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
-from sayso.channels.records import OtherVersion
-from sayso.channels.storage.media import MediaFiles
-from sayso.channels.storage.objects import StoreUnavailable
+from sayso.channels.media_store import MediaFiles
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
-from sayso.pending.concurrency import call_in_thread, track_abandoned_calls
+from sayso.infra import tracing
+from sayso.infra.concurrency import call_in_thread, track_abandoned_calls
+from sayso.infra.metrics import CONTINUATIONS, LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
+from sayso.infra.records import OtherVersion
+from sayso.infra.redis.connections import Halted
+from sayso.infra.storage.objects import StoreUnavailable
 from sayso.pending.context import call_context, context_field
-from sayso.pending.redis.connections import Halted
 from sayso.pending.repository import WAITING_STATES
 from sayso.pending.turns import (
     ABOUT,

@@ -29,9 +29,9 @@ from sayso.channels.base import (
 )
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.markdown.outcome_signs import without_signs
-from sayso.channels.metrics import MESSAGES
 from sayso.channels.types import Delivery, Reply, StepState, ToolStep, Turn, shown_to
-from sayso.pending.concurrency import call_in_thread
+from sayso.infra.concurrency import call_in_thread
+from sayso.infra.metrics import MESSAGES
 from sayso.pending.turns import LeaseLost, QueuedTurn
 from sayso.workers.alerts import RedisSharedCache
 

@@ -26,11 +26,11 @@ from redis import Redis
 from redis.exceptions import LockError, NoPermissionError, RedisError
 from redis.lock import Lock
 
-from sayso.channels.metrics import WORKERS_DIED
-from sayso.channels.types import random_id
-from sayso.pending.concurrency import call_in_thread
-from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import SHARDS, LuaScripts, WakeUp
+from sayso.infra.concurrency import call_in_thread
+from sayso.infra.ids import random_id
+from sayso.infra.metrics import WORKERS_DIED
+from sayso.infra.redis.client import PREFIX
+from sayso.infra.redis.scripts import SHARDS, LuaScripts, WakeUp
 from sayso.workers.lease import token_prefix
 
 #: The folder of the lock files in the data folder.

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from redis.exceptions import RedisError
 
-from sayso.channels import tracing
 from sayso.channels.base import (
     AddressBarred,
     AddressClosed,
@@ -37,13 +36,14 @@ from sayso.channels.base import (
     Unreachable,
     WindowClosed,
 )
-from sayso.channels.http import backoff_seconds
-from sayso.channels.metrics import DELIVERIES, MESSAGES, SEND_SECONDS
-from sayso.channels.records import OtherVersion
 from sayso.channels.types import Conversation, Delivery, PriceClass, Receipt, Reply
-from sayso.pending.concurrency import call_in_thread
+from sayso.infra import tracing
+from sayso.infra.concurrency import call_in_thread
+from sayso.infra.http import backoff_seconds
+from sayso.infra.metrics import DELIVERIES, MESSAGES, SEND_SECONDS
+from sayso.infra.records import OtherVersion
+from sayso.infra.redis.scripts import LuaScripts, WakeUp, no_wake_up
 from sayso.pending.limits import KEEP_HELD_MS
-from sayso.pending.redis.scripts import LuaScripts, WakeUp, no_wake_up
 from sayso.pending.turns import (
     ConversationParked,
     Lease,

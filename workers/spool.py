@@ -17,10 +17,10 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.channels.base import StorageDown
-from sayso.channels.records import OtherVersion
-from sayso.channels.storage.files import open_database, transaction, try_lock
 from sayso.channels.types import Turn
-from sayso.pending.redis.connections import CircuitOpen, RedisCircuitBreaker
+from sayso.infra.records import OtherVersion
+from sayso.infra.redis.connections import CircuitOpen, RedisCircuitBreaker
+from sayso.infra.storage.files import open_database, transaction, try_lock
 from sayso.workers.access import AccessControl
 from sayso.workers.mailbox import Accepted
 

@@ -27,7 +27,8 @@ from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.forms import EditForm, FieldProblem, FormField, UnreadableValue, value_text
 from sayso.channels.i18n.texts import Texts, brief, texts_for
 from sayso.channels.markdown.literal import as_markdown
-from sayso.channels.types import Button, Reply, random_id
+from sayso.channels.types import Button, Reply
+from sayso.infra.ids import random_id
 from sayso.pending.action import PLAN_KIND, ButtonPress, PendingAction, check_proposal, exact_args
 from sayso.pending.consent import ConfirmParser, read_answer
 from sayso.pending.proposals import Proposal, plan_of, step_ids

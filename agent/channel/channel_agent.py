@@ -72,10 +72,11 @@ from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.markdown.literal import as_markdown, as_text
 from sayso.channels.markdown.outcome_signs import without_signs
-from sayso.channels.records import versioned
-from sayso.channels.types import Reply, Turn, random_id, storable
+from sayso.channels.types import Reply, Turn, storable
+from sayso.infra.concurrency import has_no_loop, run_sync
+from sayso.infra.ids import random_id
+from sayso.infra.records import versioned
 from sayso.pending.action import After, OtherMessage, is_choice_token, split_button_token
-from sayso.pending.concurrency import has_no_loop, run_sync
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
 from sayso.pending.context import own_context
 from sayso.pending.executors import Ambiguous, NotFound

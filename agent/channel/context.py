@@ -21,10 +21,10 @@ from sayso.agent.tools.context import Artifact, ReceivedFile
 from sayso.agent.tools.screening import inert, suspicions
 from sayso.channels.base import MediaStore
 from sayso.channels.i18n.texts import Texts
-from sayso.channels.storage.spooled import SpooledBytes
 from sayso.channels.types import Media, Reply, Turn, named, owner_of
+from sayso.infra.concurrency import call_in_thread
+from sayso.infra.storage.spooled import SpooledBytes
 from sayso.pending.action import PendingAction
-from sayso.pending.concurrency import call_in_thread
 from sayso.pending.proposals import ChannelRun
 from sayso.pending.repository import OPEN_STATES, WAITING_STATES, StoredAction
 from sayso.pending.turns import (

@@ -10,10 +10,10 @@ from sayso.agent.tools.context import Artifact
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.markdown import plain
 from sayso.channels.markdown.split import head
-from sayso.channels.storage.media import NoRoom, TooLarge
-from sayso.channels.storage.spooled import SpooledBytes
+from sayso.channels.media_store import NoRoom, TooLarge
 from sayso.channels.types import Media, Reply, Turn
-from sayso.pending.concurrency import call_in_thread
+from sayso.infra.concurrency import call_in_thread
+from sayso.infra.storage.spooled import SpooledBytes
 from sayso.pending.turns import TurnChange
 
 log = logging.getLogger(__name__)

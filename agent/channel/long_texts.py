@@ -21,8 +21,8 @@ from sayso.agent.run.long_results import (
     shorten_result,
 )
 from sayso.agent.tools.call_texts import shorten
-from sayso.channels.storage.objects import DATE_SECONDS, ObjectStore, sweep
-from sayso.pending.concurrency import call_in_thread
+from sayso.infra.concurrency import call_in_thread
+from sayso.infra.storage.objects import DATE_SECONDS, ObjectStore, sweep
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from sayso.agent.tools.call_texts import effect_text, result_text, serialize, sh
 from sayso.agent.tools.errors import EffectUnknownError, ToolExecutionError, ToolParameterError
 from sayso.agent.tools.same_call import is_same_call, is_same_question
 from sayso.agent.tools.tool import Tool
+from sayso.infra.concurrency import TimedOut, call_foreign, is_in_loop, run_with_timeout
 from sayso.pending.action import PLAN_KIND, Executor, PendingAction
-from sayso.pending.concurrency import TimedOut, call_foreign, is_in_loop, run_with_timeout
 from sayso.pending.error_texts import error_text
 from sayso.pending.executors import (
     UNDO_PREFIX,

@@ -28,12 +28,12 @@ from sayso.agent.run.state import (
 )
 from sayso.agent.tools.call_texts import shorten
 from sayso.agent.tools.context import Artifact, TimerChange
-from sayso.channels.storage.media import NoRoom, TooLarge
-from sayso.channels.storage.objects import StoreUnavailable
+from sayso.channels.media_store import NoRoom, TooLarge
 from sayso.channels.types import Media, StepState
-from sayso.pending.concurrency import has_no_loop
+from sayso.infra.concurrency import has_no_loop
+from sayso.infra.redis.scripts import LuaScripts
+from sayso.infra.storage.objects import StoreUnavailable
 from sayso.pending.proposals import ProposedAction
-from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.turns import (
     JournalUnreadable,
     Lease,

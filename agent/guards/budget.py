@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sayso.agent.messages import UsageStats
 from sayso.agent.tools.context import scope_digest
-from sayso.pending.redis.connections import Connections, RedisCircuitBreaker
+from sayso.infra.redis.connections import Connections, RedisCircuitBreaker
 
 if TYPE_CHECKING:
     from redis import Redis

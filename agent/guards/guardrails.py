@@ -15,7 +15,7 @@ from typing import Literal
 
 from sayso.agent.observability.trace import RunEvents
 from sayso.agent.tools.screening import plain, suspicions
-from sayso.pending.concurrency import await_isolated, call_in_tool_thread, run_sync
+from sayso.infra.concurrency import await_isolated, call_in_tool_thread, run_sync
 
 log = logging.getLogger(__name__)
 

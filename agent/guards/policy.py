@@ -25,8 +25,8 @@ from urllib.parse import unquote, urlsplit
 from sayso.agent.tools.definition import MEMORY, RESULTS, SEARCH, ToolTag
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import INVISIBLE
+from sayso.infra.concurrency import await_isolated, call_foreign
 from sayso.pending.action import After
-from sayso.pending.concurrency import await_isolated, call_foreign
 
 PolicyVerdict = Literal["allow", "review", "deny"]
 #: The lists of a policy, in the order in which they are read.

@@ -16,7 +16,7 @@ from sayso.agent.providers.base import Provider, ProviderRequest, acall, reason_
 from sayso.agent.tools.context import ToolEnvironment, tool_environment
 from sayso.agent.tools.screening import HIDDEN, fenced
 from sayso.channels.types import storable
-from sayso.pending.concurrency import run_sync
+from sayso.infra.concurrency import run_sync
 from sayso.pending.context import own_context
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from sayso.agent.memory.extraction import (
 )
 from sayso.agent.providers.base import Provider
 from sayso.agent.toolsets.embedding import has_word, needs_no_space
-from sayso.channels.storage.files import open_database, transaction
+from sayso.infra.storage.files import open_database, transaction
 
 #: The most characters of a subject, a relation or an object.
 PART_CHARS = 120

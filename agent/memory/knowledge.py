@@ -20,8 +20,8 @@ from sayso.agent.memory.extraction import current_scope, one_line, required_scop
 from sayso.agent.tools.definition import MEMORY, ToolMetadata
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool, tool
-from sayso.channels.storage.files import folder_lock, write_atomically
-from sayso.pending.concurrency import call_in_thread
+from sayso.infra.concurrency import call_in_thread
+from sayso.infra.storage.files import folder_lock, write_atomically
 
 log = logging.getLogger(__name__)
 

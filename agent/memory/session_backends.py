@@ -13,14 +13,14 @@ from typing import Any, cast
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.agent.memory.sessions import KeyValueSessions, SessionKey
-from sayso.channels.storage.files import (
+from sayso.infra.redis.client import connect
+from sayso.infra.storage.files import (
     folder_lock,
     open_database,
     remove_older,
     sync,
     write_atomically,
 )
-from sayso.pending.redis.client import connect
 
 #: After this many seconds an unfinished temporary file is removed:
 #: its process was killed while writing.

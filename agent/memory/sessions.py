@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.observability.trace import RunEvents
-from sayso.pending.concurrency import call_in_thread
+from sayso.infra.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)
 

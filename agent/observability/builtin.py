@@ -17,7 +17,7 @@ from sayso.agent.observability.observer import AgentObserver, LlmCall, Source, e
 from sayso.agent.providers.base import ProviderError
 from sayso.agent.tools.definition import loggable_name
 from sayso.agent.tools.errors import ToolNotFoundError
-from sayso.channels import metrics
+from sayso.infra import metrics
 from sayso.pending.context import call_context, context_field
 from sayso.pending.error_texts import error_text
 
@@ -157,7 +157,7 @@ Hooks = Mapping[str, Callable[..., Any]]
 
 
 class MetricsObserver(AgentObserver):
-    """Counts what runs do in `sayso.channels.metrics`. Keeps no state."""
+    """Counts what runs do in `sayso.infra.metrics`. Keeps no state."""
 
     def on_llm_call(self, run_id: str, call: LlmCall) -> None:
         """Count a model call, its tokens and its cost."""

@@ -18,7 +18,7 @@ from sayso.agent.observability.observer import AgentObserver, LlmCall
 from sayso.agent.providers.base import ProviderError
 from sayso.agent.tools.context import scope_digest, tool_environment
 from sayso.agent.tools.definition import loggable_name
-from sayso.channels.redaction import redact
+from sayso.infra.redaction import redact
 from sayso.pending.error_texts import error_text
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from typing import Any, Literal
 from sayso.agent.messages import NO_USAGE, UsageStats, countable
 from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgentObserver, LlmCall
 from sayso.agent.observability.otel import trace_spans
-from sayso.channels.redaction import redact
-from sayso.channels.types import random_id
-from sayso.pending.concurrency import await_isolated
+from sayso.infra.concurrency import await_isolated
+from sayso.infra.ids import random_id
+from sayso.infra.redaction import redact
 
 log = logging.getLogger(__name__)
 

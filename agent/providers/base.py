@@ -47,7 +47,7 @@ from sayso.agent.providers.error_texts import (
 from sayso.agent.providers.reasoning import ReasoningFilter, Voided, split_reasoning
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.json_validation import read_json
-from sayso.pending.concurrency import await_isolated, call_in_tool_thread
+from sayso.infra.concurrency import await_isolated, call_in_tool_thread
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from sayso.agent.providers.base import (
     with_listener,
     without_secrets,
 )
-from sayso.pending.concurrency import run_sync
+from sayso.infra.concurrency import run_sync
 
 _log = logging.getLogger(__name__)
 #: How many characters of each provider's error are kept in the error of all.

@@ -20,9 +20,9 @@ from weakref import WeakKeyDictionary
 
 from sayso.agent.messages import Message, Picture, Role
 from sayso.agent.tools.screening import fenced, inert
-from sayso.channels.storage.media import settle_type
+from sayso.channels.media_store import settle_type
 from sayso.channels.types import Media
-from sayso.pending.concurrency import call_in_thread, call_in_tool_thread
+from sayso.infra.concurrency import call_in_thread, call_in_tool_thread
 
 log = logging.getLogger(__name__)
 #: Returns the bytes of a file.

@@ -27,7 +27,7 @@ from sayso.agent.providers.gemini_cache import ExplicitCaches
 from sayso.agent.providers.pricing import context_tokens
 from sayso.agent.tools.vendor_schemas import ApiFormat
 from sayso.channels.base import can_be_asked, without_secrets
-from sayso.pending.concurrency import call_in_thread
+from sayso.infra.concurrency import call_in_thread
 
 if TYPE_CHECKING:
     import httpx2

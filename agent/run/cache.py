@@ -20,8 +20,8 @@ from sayso.agent.providers.base import is_cut_off
 from sayso.agent.run.structured import ResponseFormat, refuse_constant, schema_from_response_format
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import shows_nothing
-from sayso.channels.types import random_id
-from sayso.pending.concurrency import call_in_thread
+from sayso.infra.concurrency import call_in_thread
+from sayso.infra.ids import random_id
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -329,7 +329,7 @@ class RedisCache:
             )
         if default_ttl <= 0:
             raise ValueError(f"default_ttl is {default_ttl!r}: give a number of seconds above 0")
-        from sayso.pending.redis.connections import Connections
+        from sayso.infra.redis.connections import Connections
 
         self._client = _connect(url) if client is None else client
         self._connections = Connections.of(self._client)
@@ -403,8 +403,8 @@ def _connect(url: str) -> Redis:
     """Return a client that waits ANSWER_SECONDS, and after a slow
     failure is not asked for PAUSE_SECONDS.
     """
-    from sayso.pending.redis.client import connect, set_web_timeouts
-    from sayso.pending.redis.connections import Connections
+    from sayso.infra.redis.client import connect, set_web_timeouts
+    from sayso.infra.redis.connections import Connections
 
     client = connect(url)
     set_web_timeouts(client, answer_seconds=ANSWER_SECONDS)

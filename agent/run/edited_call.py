@@ -13,7 +13,7 @@ from sayso.agent.guards.policy import editable_names, effective_decision
 from sayso.agent.tools.edits import changed_args
 from sayso.agent.tools.errors import ToolError, ToolParameterError
 from sayso.agent.tools.tool import Tool
-from sayso.pending.concurrency import TimedOut, run_with_timeout
+from sayso.infra.concurrency import TimedOut, run_with_timeout
 from sayso.pending.executors import ToolResult
 
 #: How long the preview of a changed call may take, in seconds.

@@ -21,7 +21,7 @@ from sayso.agent.tools.definition import RESULTS, ToolMetadata
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.screening import MAX_INLINE_CHARS, fence_parts, fenced, marked, suspicions
 from sayso.agent.tools.tool import Tool, tool
-from sayso.pending.concurrency import call_in_thread
+from sayso.infra.concurrency import call_in_thread
 
 #: The longest text that a history keeps in full, in characters: the longest message of Telegram
 #: (WhatsApp allows 1,600). Longer texts are pasted, or come from tools.

@@ -60,7 +60,7 @@ from sayso.agent.tools.registry import Toolset
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.channels.i18n.invisible import shows_nothing
-from sayso.channels.redaction import redact
+from sayso.infra.redaction import redact
 from sayso.pending.context import own_context
 from sayso.pending.error_texts import error_text
 from sayso.pending.proposals import in_channel_run

@@ -16,7 +16,7 @@ from sayso.agent.observability.trace import RunEvents, StepType
 from sayso.agent.providers.base import Provider
 from sayso.agent.providers.pricing import with_cost
 from sayso.agent.tools.screening import fenced
-from sayso.pending.concurrency import call_in_thread, gather_all
+from sayso.infra.concurrency import call_in_thread, gather_all
 
 log = logging.getLogger(__name__)
 

@@ -47,8 +47,8 @@ from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.types import storable
+from sayso.infra.concurrency import call_in_thread
 from sayso.pending.action import PendingAction
-from sayso.pending.concurrency import call_in_thread
 from sayso.pending.context import Confirmation, call_context, context_field, own_context
 from sayso.pending.effect import EffectRefused, EffectStart
 from sayso.pending.executors import ToolResult

@@ -29,7 +29,7 @@ from sayso.agent.providers.base import (
 from sayso.agent.run.structured import decode_value
 from sayso.agent.tools.screening import fenced
 from sayso.agent.tools.tool import Tool
-from sayso.channels.types import random_id
+from sayso.infra.ids import random_id
 
 #: The word that starts a call in the text of a model.
 MARKER = "TOOL_CALL"

@@ -31,7 +31,7 @@ from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import batches, unknown_tool
 from sayso.agent.tools.screening import screen
 from sayso.agent.tools.tool import Tool
-from sayso.pending.concurrency import gather_all, keep_caller_thread
+from sayso.infra.concurrency import gather_all, keep_caller_thread
 from sayso.pending.context import call_context, own_context
 from sayso.pending.effect import EffectStart
 from sayso.pending.proposals import ProposedAction, begin_round, in_channel_run, restore_proposals

@@ -19,7 +19,7 @@ from sayso.agent.run.cache import ExpiringLru
 from sayso.agent.run.long_results import kept_part, part_note, shorten_result, text_tokens
 from sayso.agent.tools.screening import fenced, result_for_model
 from sayso.agent.tools.tool import Tool
-from sayso.pending.concurrency import call_in_thread
+from sayso.infra.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)
 

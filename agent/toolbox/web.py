@@ -16,10 +16,16 @@ from sayso.agent.toolbox import need, plural
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import ToolLoadError
 from sayso.agent.tools.tool import Tool, tool
-from sayso.channels.base import FetchError
-from sayso.channels.http import DownloadedFile, Resolve, SafeDownload, addresses_of, decoded
 from sayso.channels.links import MAX_ADDRESS_CHARS, address_note
-from sayso.pending.concurrency import call_in_tool_thread
+from sayso.infra.concurrency import call_in_tool_thread
+from sayso.infra.http import (
+    DownloadedFile,
+    DownloadError,
+    Resolve,
+    SafeDownload,
+    addresses_of,
+    decoded,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -30,7 +36,7 @@ MAX_URL_CHARS = 2_000
 MAX_PAGE_BYTES = 1_000_000
 #: Redirects that are followed. Each target is checked like the first URL.
 MAX_REDIRECTS = 5
-#: How long one call may take, in seconds. The download alone is limited by `sayso.channels.http.TIMEOUT`.
+#: How long one call may take, in seconds. The download alone is limited by `sayso.infra.http.TIMEOUT`.
 MAX_SECONDS = 25.0
 #: Characters of one part of a page.
 MAX_PART_CHARS = 8_000
@@ -165,7 +171,7 @@ async def _fetch_page(url: PageUrl, part: PagePart = 1, _rules: WebRules = WebRu
     file = BytesIO()
     try:
         page = await download.save(address, file, None)
-    except FetchError as exc:
+    except DownloadError as exc:
         raise ValueError(f"the page was not fetched: {exc}") from exc
     # Parsing a large page takes a second.
     return await call_in_tool_thread(lambda: _part_of_page(page, file.getvalue(), part))

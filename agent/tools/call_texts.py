@@ -23,8 +23,8 @@ from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.signature import call_method
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown, escaped
+from sayso.infra.concurrency import await_isolated
 from sayso.pending.action import compute_args_digest
-from sayso.pending.concurrency import await_isolated
 from sayso.pending.context import context_parameters, with_context
 from sayso.pending.error_texts import FATAL_ERRORS
 from sayso.pending.executors import (

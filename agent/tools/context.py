@@ -22,9 +22,9 @@ from sayso.agent.messages import KeptText
 from sayso.agent.tools.errors import ToolError
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import Texts, texts_for
-from sayso.channels.storage.media import MAX_BYTES
-from sayso.channels.storage.spooled import SpooledBytes
+from sayso.channels.media_store import MAX_BYTES
 from sayso.channels.types import Media, storable
+from sayso.infra.storage.spooled import SpooledBytes
 from sayso.pending.context import CallContext, call_context, own_context
 from sayso.pending.limits import MAX_TIMERS
 from sayso.pending.turns import Timer

@@ -20,6 +20,7 @@ from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
 from sayso.agent.tools.json_schema import frozen, thawed
 from sayso.agent.tools.parameter import as_parameters
 from sayso.agent.tools.signature import call_method, is_method, with_own_defaults
+from sayso.infra.concurrency import call_foreign
 from sayso.pending.action import (
     MAX_TTL_SECONDS,
     ActionDeniedError,
@@ -27,7 +28,6 @@ from sayso.pending.action import (
     OtherMessage,
     PendingActionExistsError,
 )
-from sayso.pending.concurrency import call_foreign
 from sayso.pending.context import context_parameters, own_function, with_context
 from sayso.pending.executors import PendingConfirmation, Reconciler, ToolResult
 from sayso.pending.proposals import ShownTool, current_context, stash_pending

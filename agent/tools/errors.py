@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sayso.channels.redaction import redact
+from sayso.infra.redaction import redact
 from sayso.pending.error_texts import error_text, readable_text
 
 #: Longest list of parameter names in an error, in characters.

@@ -28,7 +28,7 @@ from sayso.agent.tools.signature import is_method, name_of
 from sayso.agent.tools.tool import FunctionP, FunctionR, Tool
 from sayso.agent.tools.vendor_schemas import ApiFormat
 from sayso.channels.spelling import nearest
-from sayso.pending.concurrency import run_sync
+from sayso.infra.concurrency import run_sync
 
 log = logging.getLogger(__name__)
 

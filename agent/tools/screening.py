@@ -24,7 +24,7 @@ from sayso.agent.tools.call_texts import truncate
 from sayso.agent.tools.context import tool_environment
 from sayso.agent.tools.definition import ToolDefinition
 from sayso.channels.i18n.invisible import INVISIBLE
-from sayso.pending.concurrency import call_in_thread
+from sayso.infra.concurrency import call_in_thread
 
 #: Longest text that is screened in the event loop, in characters: about 5 ms.
 #: Longer texts are screened in a thread.

@@ -64,13 +64,13 @@ from sayso.agent.tools.signature import (
     name_of,
 )
 from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
-from sayso.pending.action import encode_canonical
-from sayso.pending.concurrency import (
+from sayso.infra.concurrency import (
     call_in_caller_thread,
     call_in_tool_thread,
     execution_timeout,
     run_sync,
 )
+from sayso.pending.action import encode_canonical
 from sayso.pending.context import context_parameters
 from sayso.pending.error_texts import FATAL_ERRORS, error_text, own_words
 from sayso.pending.executors import ToolResult

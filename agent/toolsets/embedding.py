@@ -20,7 +20,7 @@ from sayso.agent.providers.offline import words_of
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.word_ranking import WordRanking
 from sayso.channels.base import web_address, without_secrets
-from sayso.channels.http import tls
+from sayso.infra.http import tls
 from sayso.pending.error_texts import error_text
 
 if TYPE_CHECKING:

@@ -47,11 +47,11 @@ from sayso.agent.toolsets.base import (
 )
 from sayso.agent.toolsets.mcp_connection import McpConnection, McpServer
 from sayso.channels.base import can_be_asked, without_secrets
-from sayso.channels.http import backoff_seconds
-from sayso.channels.storage.media import UNKNOWN_TYPE, settle_type
+from sayso.channels.media_store import UNKNOWN_TYPE, settle_type
 from sayso.channels.types import extension_of
-from sayso.pending.concurrency import call_in_thread
-from sayso.pending.threads import LoopThread
+from sayso.infra.concurrency import call_in_thread
+from sayso.infra.http import backoff_seconds
+from sayso.infra.threads import LoopThread
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult

@@ -34,7 +34,7 @@ from sayso.agent.toolsets.base import (
 )
 from sayso.agent.toolsets.mcp_escapes import chunks_without_half_characters, without_half_characters
 from sayso.agent.toolsets.mcp_listing import validation_reason, with_usable_listings
-from sayso.channels.redaction import redact
+from sayso.infra.redaction import redact
 
 if TYPE_CHECKING:
     import httpx2

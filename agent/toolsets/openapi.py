@@ -45,8 +45,8 @@ from sayso.agent.toolsets.openapi_files import download_name, read_uploads, uplo
 from sayso.agent.toolsets.openapi_operations import Operation, OperationReader
 from sayso.agent.toolsets.openapi_request import Auth, OriginClient, Request, request_for
 from sayso.channels.base import can_be_asked, server_address, without_secrets
-from sayso.channels.http import Resolve, addresses_of, content_type_of, decoded, origin_of
-from sayso.pending.concurrency import call_in_thread
+from sayso.infra.concurrency import call_in_thread
+from sayso.infra.http import Resolve, addresses_of, content_type_of, decoded, origin_of
 
 if TYPE_CHECKING:
     import httpx

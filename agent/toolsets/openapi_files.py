@@ -23,7 +23,7 @@ from sayso.agent.tools.context import (
 )
 from sayso.agent.toolsets.base import SourceError
 from sayso.agent.toolsets.openapi_bodies import ANY_TYPE, Place
-from sayso.channels.storage.media import MAX_BYTES, file_label
+from sayso.channels.media_store import MAX_BYTES, file_label
 from sayso.channels.types import extension_of, readable_size
 
 #: Largest files of one call together, in bytes: one file of the largest size that is received.

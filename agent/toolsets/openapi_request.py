@@ -18,7 +18,7 @@ from sayso.agent.toolsets.base import AnswerLost, SourceError, SourceUnreachable
 from sayso.agent.toolsets.openapi_bodies import FORM, MULTIPART, Place, essence_of, is_json_type
 from sayso.agent.toolsets.openapi_files import Part, Upload, multipart
 from sayso.agent.toolsets.openapi_operations import Operation
-from sayso.channels.http import (
+from sayso.infra.http import (
     NotPublic,
     PinnedRequest,
     Resolve,

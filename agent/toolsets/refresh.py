@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.base import Confirm, ToolProviderProtocol, provided
-from sayso.channels.http import backoff_seconds
-from sayso.pending.threads import LoopThread
+from sayso.infra.http import backoff_seconds
+from sayso.infra.threads import LoopThread
 
 log = logging.getLogger(__name__)
 #: Pause before a source that failed is tried again, in seconds; it doubles each time.

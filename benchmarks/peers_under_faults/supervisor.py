@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from types import FrameType, ModuleType
 
-from sayso.config.server.processes import die_with_parent
+from sayso.ops.server.processes import die_with_parent
 
 #: An app that ends quickly is started again after this pause, in seconds.
 PAUSE_SECONDS = 0.2

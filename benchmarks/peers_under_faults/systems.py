@@ -19,7 +19,7 @@ from redis import Redis
 
 from benchmarks.peers_under_faults import effects
 from benchmarks.peers_under_faults.storage import tamper_redis, tamper_sqlite
-from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.testing.platforms.fake_platforms import ENVIRON
 from sayso.testing.ports import ReservedPort
 

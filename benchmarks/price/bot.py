@@ -11,11 +11,11 @@ from typing import Self
 
 from benchmarks.price.people import CHANNEL, WEB, Person, TelegramPerson
 from sayso.channels.types import SignedWebhook
-from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.config.wiring.wsgi import build_app
-from sayso.pending.threads import LoopThread
+from sayso.infra.threads import LoopThread
+from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.testing.platforms.fake_platforms import ENVIRON, FakePlatforms
 from tests.agent.providers.api import KEY
 from tests.agent.providers.recorder import ModelRecorder

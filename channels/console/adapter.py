@@ -52,7 +52,6 @@ from sayso.channels.console.store import (
     time_of,
     title_of,
 )
-from sayso.channels.records import OtherVersion
 from sayso.channels.setup import is_loopback
 from sayso.channels.types import (
     Conversation,
@@ -66,8 +65,9 @@ from sayso.channels.types import (
     WebhookRequest,
     WebhookResponse,
     one_line,
-    random_id,
 )
+from sayso.infra.ids import random_id
+from sayso.infra.records import OtherVersion
 
 #: Seconds between two drafts of one answer.
 DRAFT_GAP = 0.25

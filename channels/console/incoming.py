@@ -16,7 +16,7 @@ from itsdangerous import BadData, URLSafeSerializer
 
 from sayso.channels.base import BadHook, FetchError, MediaStore
 from sayso.channels.console.store import MESSAGE_ID, time_of
-from sayso.channels.storage.media import UNKNOWN_TYPE, settle_type
+from sayso.channels.media_store import UNKNOWN_TYPE, settle_type
 from sayso.channels.types import (
     Conversation,
     Media,

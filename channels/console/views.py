@@ -39,7 +39,7 @@ from sayso.channels.console.store import (
     StoreDown,
     title_of,
 )
-from sayso.channels.storage.media import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
+from sayso.channels.media_store import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
 from sayso.channels.types import Conversation, Turn, WebhookRequest, storable
 from sayso.channels.web.local import is_local
 from sayso.channels.web.pages import ICON, small_page

@@ -26,10 +26,10 @@ from sayso.channels.base import (
     SendError,
     ShownState,
     Unreachable,
+    fetch_errors,
 )
-from sayso.channels.http import SafeDownload
 from sayso.channels.markdown import slack_mrkdwn
-from sayso.channels.metrics import WORKSPACES, of_labels
+from sayso.channels.media_store import MAX_BYTES, file_to_send, open_on_disk, size_of
 from sayso.channels.slack.address import is_user, join_place, split_place
 from sayso.channels.slack.client import (
     FILE_ORIGINS,
@@ -54,7 +54,6 @@ from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.slack.status import ConversationStatus, title_of
 from sayso.channels.slack.text import FILE_ID, media_of
 from sayso.channels.slack.threads import NEW_THREAD, OpenedThreads
-from sayso.channels.storage.media import MAX_BYTES, file_to_send, open_on_disk, size_of
 from sayso.channels.types import (
     Conversation,
     Delivery,
@@ -67,6 +66,8 @@ from sayso.channels.types import (
     WebhookResponse,
     WorkspaceNote,
 )
+from sayso.infra.http import SafeDownload
+from sayso.infra.metrics import WORKSPACES, of_labels
 
 if TYPE_CHECKING:
     from slack_sdk.web.async_client import AsyncWebClient
@@ -275,7 +276,8 @@ class SlackChannel:
         if match is None:
             raise FetchError(f"the file's address is not on {origin.removeprefix('https://')}")
         headers = {"Authorization": f"Bearer {client.token}"}
-        saved = await SafeDownload(MAX_BYTES).save(self._files_url + match[1], file, headers)
+        with fetch_errors():
+            saved = await SafeDownload(MAX_BYTES).save(self._files_url + match[1], file, headers)
         # Slack answers a wrong token with a log-in page. An HTML file that a person
         # sent has the size that Slack named.
         if saved.content_type == "text/html" and (media.kind != "text" or saved.size != media.size):

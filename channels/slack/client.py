@@ -21,10 +21,11 @@ from sayso.channels.base import (
     Refused,
     SendError,
     Unreachable,
+    network_error,
 )
-from sayso.channels.http import network_error, retry_after
 from sayso.channels.setup import Problem, too_many_calls
 from sayso.channels.slack.address import split_place
+from sayso.infra.http import retry_after
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

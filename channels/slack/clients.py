@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 from redis.exceptions import RedisError
 
 from sayso.channels.base import Refused, Unreachable
-from sayso.channels.http import PooledSessions
-from sayso.channels.metrics import WORKSPACES, of_labels
-from sayso.channels.records import OtherVersion
 from sayso.channels.slack.address import split_place
 from sayso.channels.slack.client import TOKEN_ERRORS, error_code, new_client, reaction_to
 from sayso.channels.slack.installations import Installation, SlackInstallations, TokenUnreadable
+from sayso.infra.http import PooledSessions
+from sayso.infra.metrics import WORKSPACES, of_labels
+from sayso.infra.records import OtherVersion
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

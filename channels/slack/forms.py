@@ -17,11 +17,11 @@ from sayso.channels.base import FindForm, SendError, Unreachable
 from sayso.channels.forms import EditForm, FormField, value_text
 from sayso.channels.i18n.texts import Texts, brief, texts_for
 from sayso.channels.markdown import slack_mrkdwn
-from sayso.channels.records import OtherVersion
 from sayso.channels.slack.address import split_place
 from sayso.channels.slack.client import translated
 from sayso.channels.slack.submissions import CHANGE_FORM, CHECKED, FormPlace
 from sayso.channels.types import Turn
+from sayso.infra.records import OtherVersion
 
 if TYPE_CHECKING:
     from slack_sdk.web.async_client import AsyncWebClient

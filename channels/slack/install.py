@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sayso.channels.http import PooledSessions
-from sayso.channels.metrics import WORKSPACES, of_labels
 from sayso.channels.setup import SetupError, connection_problem, platform_calls
 from sayso.channels.slack.client import FILE_ORIGINS, SLACK, error_code, new_client, setup_problem
 from sayso.channels.slack.installations import (
@@ -26,7 +24,10 @@ from sayso.channels.slack.installations import (
     hash_of,
 )
 from sayso.channels.slack.setup import scopes
-from sayso.channels.types import one_line, random_id
+from sayso.channels.types import one_line
+from sayso.infra.http import PooledSessions
+from sayso.infra.ids import random_id
+from sayso.infra.metrics import WORKSPACES, of_labels
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from sayso.channels.records import OtherVersion, check_version, versioned
-from sayso.channels.types import random_id
+from sayso.infra.ids import random_id
+from sayso.infra.records import OtherVersion, check_version, versioned
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from sayso.channels.http import PooledSessions, never_sent
 from sayso.channels.setup import (
     FORGED,
     CheckResult,
@@ -39,6 +38,7 @@ from sayso.channels.slack.client import (
 from sayso.channels.slack.incoming import slack_hook
 from sayso.channels.slack.settings import InstallSettings, SlackSettings, View
 from sayso.channels.types import SignedWebhook
+from sayso.infra.http import PooledSessions, never_sent
 
 #: The environment variable with the token, which is valid for 12 hours and never stored.
 VARIABLE = "SLACK_CONFIG_TOKEN"

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 from sayso.channels.base import ShownState
-from sayso.channels.http import retry_after
 from sayso.channels.slack.address import split_place
 from sayso.channels.slack.client import error_code, reaction_to
 from sayso.channels.types import Turn, one_line
+from sayso.infra.http import retry_after
 
 if TYPE_CHECKING:
     from slack_sdk.errors import SlackApiError

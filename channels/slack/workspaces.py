@@ -7,8 +7,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from sayso.channels.http import PooledSessions
-from sayso.channels.records import OtherVersion
 from sayso.channels.setup import CheckResult, SetupError, connection_problem, platform_calls
 from sayso.channels.slack.client import (
     TOKEN_ERRORS,
@@ -19,6 +17,8 @@ from sayso.channels.slack.client import (
 )
 from sayso.channels.slack.installations import Installation, SlackInstallations, TokenUnreadable
 from sayso.channels.slack.settings import SlackSettings
+from sayso.infra.http import PooledSessions
+from sayso.infra.records import OtherVersion
 
 #: How long all workspaces together may take to be asked, in seconds.
 CHECK_SECONDS = 15.0

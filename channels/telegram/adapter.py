@@ -23,8 +23,8 @@ from sayso.channels.base import (
     RateLimit,
     SendError,
     WebhookConflict,
+    fetch_errors,
 )
-from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, tls
 from sayso.channels.markdown import telegram_length
 from sayso.channels.markdown.split import fits
 from sayso.channels.telegram.client import TELEGRAM, new_bot, reaction, send_error
@@ -53,6 +53,7 @@ from sayso.channels.types import (
     WebhookRequest,
     digest,
 )
+from sayso.infra.http import ANSWER_SECONDS, PooledSessions, SafeDownload, tls
 
 T = TypeVar("T")
 
@@ -258,7 +259,8 @@ class TelegramChannel:
         # For a local Bot API server PTB returns the path of a file on this machine.
         if not link.startswith(f"{self._api_url}/file/bot{self._token}/"):
             raise FetchError("Telegram named no link to the file")
-        await SafeDownload(FILE_LIMIT).save(link, file, {})
+        with fetch_errors():
+            await SafeDownload(FILE_LIMIT).save(link, file, {})
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece, or edit a message of ours.

@@ -22,15 +22,15 @@ from sayso.channels.base import (
     SendError,
     Unreachable,
 )
-from sayso.channels.http import (
+from sayso.channels.setup import Problem, no_connection, too_many_calls
+from sayso.channels.types import one_line
+from sayso.infra.http import (
     ANSWER_SECONDS,
     CALL_SECONDS,
     CONNECT_SECONDS,
     never_sent,
     silence_url_logs,
 )
-from sayso.channels.setup import Problem, no_connection, too_many_calls
-from sayso.channels.types import one_line
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession, FormData

@@ -26,9 +26,9 @@ from sayso.channels.base import (
     WebhookConflict,
     note_moves,
 )
-from sayso.channels.http import backoff_seconds
 from sayso.channels.telegram.adapter import TelegramChannel
 from sayso.channels.types import Conversation, Received
+from sayso.infra.http import backoff_seconds
 
 log = logging.getLogger(__name__)
 

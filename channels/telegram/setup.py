@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from sayso.channels.http import PooledSessions, tls
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.setup import (
@@ -28,6 +27,7 @@ from sayso.channels.telegram.client import TELEGRAM, new_bot, setup_problem
 from sayso.channels.telegram.incoming import ALLOWED_UPDATES, telegram_hook
 from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.types import SignedWebhook
+from sayso.infra.http import PooledSessions, tls
 
 if TYPE_CHECKING:
     from telegram import BotCommand, WebhookInfo

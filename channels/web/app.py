@@ -15,14 +15,14 @@ from werkzeug.exceptions import NotFound
 from werkzeug.http import parse_range_header
 
 from sayso.channels.base import Channel, NotStored, Overloaded, StoreReceived
-from sayso.channels.records import OtherVersion
+from sayso.channels.media_store import BadToken, LinkedFile, MediaFiles, MediaGone
 from sayso.channels.setup import BOT_HEADER
-from sayso.channels.storage.media import BadToken, LinkedFile, MediaFiles, MediaGone
-from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.web.forms import WebForms
 from sayso.channels.web.local import is_local
 from sayso.channels.web.pages import add_error_pages
 from sayso.channels.web.webhooks import MAX_BODY, WEBHOOK_ERROR, WebhookMiddleware
+from sayso.infra.records import OtherVersion
+from sayso.infra.storage.objects import StoreUnavailable
 
 #: A health check: its JSON, and whether all is well.
 HealthCheck = Callable[[], tuple[Mapping[str, Any], bool]]

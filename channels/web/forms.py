@@ -19,8 +19,8 @@ from sayso.channels.base import Channel, FormSource, ShowsForms
 from sayso.channels.forms import EditForm
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown import plain
-from sayso.channels.records import OtherVersion
 from sayso.channels.types import Received, Turn
+from sayso.infra.records import OtherVersion
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,6 @@ from werkzeug.exceptions import HTTPException, abort
 from werkzeug.http import HTTP_STATUS_CODES
 from werkzeug.wsgi import get_input_stream, get_path_info
 
-from sayso.channels import tracing
 from sayso.channels.base import (
     BadHook,
     Channel,
@@ -33,10 +32,11 @@ from sayso.channels.base import (
     note_moves,
     note_workspace,
 )
-from sayso.channels.metrics import WEBHOOK_SECONDS, WEBHOOKS, of_labels
-from sayso.channels.records import OtherVersion
 from sayso.channels.types import Received, WebhookRequest
 from sayso.channels.web.forms import WebForms
+from sayso.infra import tracing
+from sayso.infra.metrics import WEBHOOK_SECONDS, WEBHOOKS, of_labels
+from sayso.infra.records import OtherVersion
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

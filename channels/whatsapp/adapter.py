@@ -19,11 +19,11 @@ from sayso.channels.base import (
     RateLimit,
     Refused,
     WindowClosed,
+    fetch_errors,
 )
-from sayso.channels.http import PooledSessions, SafeDownload
 from sayso.channels.markdown import whatsapp_text
+from sayso.channels.media_store import MAX_BYTES
 from sayso.channels.setup import hook_url
-from sayso.channels.storage.media import MAX_BYTES
 from sayso.channels.types import (
     Conversation,
     Delivery,
@@ -62,6 +62,7 @@ from sayso.channels.whatsapp.outgoing import (
 )
 from sayso.channels.whatsapp.people import WhatsAppPeople
 from sayso.channels.whatsapp.settings import WhatsAppSettings
+from sayso.infra.http import PooledSessions, SafeDownload
 
 #: How fast a sender may send: 80 messages a second; Twilio raises it to 400 on request.
 #: Its Sandbox takes one in 3 s.
@@ -184,7 +185,8 @@ class WhatsAppChannel:
             raise FetchError("the file's address is not one of this Twilio account")
         headers = {"Authorization": basic(account, self._auth_token)}
         download = SafeDownload(MAX_BYTES, MAX_REDIRECTS, home=api_url)
-        await download.save((api_url or ORIGINS[0]) + match[1], file, headers)
+        with fetch_errors():
+            await download.save((api_url or ORIGINS[0]) + match[1], file, headers)
 
     async def quoted(self, turn: Turn) -> str:
         """Return the text of the quoted message, which this account sent or received."""

@@ -26,11 +26,12 @@ from sayso.channels.base import (
     TemplateRefused,
     Unreachable,
     WindowClosed,
+    network_error,
 )
-from sayso.channels.http import network_error, retry_after
 from sayso.channels.setup import Problem, too_many_calls
 from sayso.channels.types import RefusedTemplate
 from sayso.channels.whatsapp.people import is_parent_id, is_user_id
+from sayso.infra.http import retry_after
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

@@ -16,8 +16,6 @@ from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import urlencode
 
 from sayso.channels.base import Identities, RateLimited
-from sayso.channels.http import PooledSessions
-from sayso.channels.records import OtherVersion
 from sayso.channels.setup import (
     ListedFile,
     ListedMessage,
@@ -31,6 +29,8 @@ from sayso.channels.whatsapp.client import ORIGINS, new_client, setup_problem, s
 from sayso.channels.whatsapp.incoming import MESSAGE_SID, TwilioForm, turn_of
 from sayso.channels.whatsapp.people import WhatsAppPeople, is_number
 from sayso.channels.whatsapp.settings import WhatsAppSettings
+from sayso.infra.http import PooledSessions
+from sayso.infra.records import OtherVersion
 
 T = TypeVar("T")
 

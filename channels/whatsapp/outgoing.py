@@ -20,13 +20,13 @@ from sayso.channels.base import (
     Unreachable,
     WindowClosed,
 )
-from sayso.channels.http import PooledSessions
 from sayso.channels.markdown import utf16_len, whatsapp_text
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.split import fits, split
 from sayso.channels.types import Button, Media, PriceClass, Reply, joined_labels, readable_size
 from sayso.channels.whatsapp.client import JSON, translated
 from sayso.channels.whatsapp.settings import WhatsAppSettings
+from sayso.infra.http import PooledSessions
 
 #: Characters of a message at Twilio, and of a text with buttons or a caption.
 TEXT_LIMIT = 1600

@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
-from sayso.channels.http import PooledSessions
 from sayso.channels.setup import (
     FORGED,
     CheckResult,
@@ -25,6 +24,7 @@ from sayso.channels.whatsapp.client import REACTIONS, SANDBOX, new_client, setup
 from sayso.channels.whatsapp.incoming import whatsapp_hook
 from sayso.channels.whatsapp.message_log import TwilioMessageLog
 from sayso.channels.whatsapp.settings import WhatsAppSettings
+from sayso.infra.http import PooledSessions
 
 #: Has Twilio retry a failed webhook up to three times, also after a 5xx or a timeout. By default it
 #: retries once, and only after a failed connection. A URL's fragment is neither sent nor signed.

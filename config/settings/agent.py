@@ -14,7 +14,7 @@ from sayso.channels.base import (
     nothing_if_empty,
     server_address,
 )
-from sayso.pending.redis.url import RedisUrl
+from sayso.infra.redis.url import RedisUrl
 
 #: The model that needs no account: it matches messages to tools, and is no language model.
 OFFLINE = "offline"
@@ -50,7 +50,7 @@ def _any_model(model: str) -> str:
 def redis_address(url: str) -> str:
     """Check that a URL names a Redis, and return it unchanged. Raises ValueError."""
     if url.partition("://")[0].endswith("+cluster"):
-        from sayso.pending.redis.cluster import ClusterUrl  # it loads redis-py's clusters
+        from sayso.infra.redis.cluster import ClusterUrl  # it loads redis-py's clusters
 
         ClusterUrl.parse(url)
     else:

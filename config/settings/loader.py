@@ -14,7 +14,6 @@ import yaml
 from pydantic import ValidationError
 
 from sayso.channels.base import web_address, without_secrets
-from sayso.channels.redaction import remember, secrets_of
 from sayso.channels.registry import platform_names
 from sayso.channels.setup import is_loopback
 from sayso.channels.spelling import did_you_mean, nearest
@@ -26,6 +25,7 @@ from sayso.config.settings.schema import (
     secret_fields,
 )
 from sayso.config.settings.tools import Path_
+from sayso.infra.redaction import remember, secrets_of
 
 #: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start beside the YAML file.
 _REFERENCE = re.compile(

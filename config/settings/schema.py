@@ -21,8 +21,8 @@ from pydantic import (
 )
 
 from sayso.channels.base import Count, Number, Section, web_address
+from sayso.channels.media_store import MediaLimits
 from sayso.channels.registry import BUILT_IN
-from sayso.channels.storage.media import MediaLimits
 from sayso.config.settings.agent import (
     AgentSettings,
     ModelSettings,

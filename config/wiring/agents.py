@@ -56,7 +56,7 @@ from sayso.agent.providers.offline import OfflineProvider
 from sayso.agent.run.conversation_key import conversation_secret
 from sayso.agent.tools.loading import LoadedTools, ToolReloader
 from sayso.channels.base import MediaStore
-from sayso.channels.storage.media import MediaFiles
+from sayso.channels.media_store import MediaFiles
 from sayso.channels.types import Conversation
 from sayso.config.settings.agent import OFFLINE, AgentSettings, GuardrailSettings, name_of
 from sayso.config.settings.channels import AnyChannel, PolicySettings
@@ -75,11 +75,11 @@ from sayso.config.wiring.tools import (
     open_tools,
     unknown_names,
 )
+from sayso.infra.concurrency import run_sync
+from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from sayso.pending.action import After
-from sayso.pending.concurrency import run_sync
 from sayso.pending.error_texts import error_text
-from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.repository import EffectNotes
 from sayso.pending.store import PendingActionStore
 

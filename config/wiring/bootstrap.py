@@ -19,10 +19,7 @@ from sayso.channels import registry
 from sayso.channels.base import AdapterDeps, Channel
 from sayso.channels.i18n.texts import Texts, TextsForTurn, texts_for
 from sayso.channels.markdown import trust_hosts
-from sayso.channels.storage.files import NotLocal, check_local
-from sayso.channels.storage.media import MediaFiles
-from sayso.channels.storage.objects import StoreRefused, StoreUnavailable
-from sayso.channels.storage.s3 import Bucket
+from sayso.channels.media_store import MediaFiles
 from sayso.channels.types import Turn
 from sayso.channels.web.forms import WebForms
 from sayso.config.settings.channels import AnyChannel
@@ -42,14 +39,8 @@ from sayso.config.wiring.models import Models
 from sayso.config.wiring.redis_parts import RedisParts, find_redis, risks_of
 from sayso.config.wiring.stores import FileStores
 from sayso.config.wiring.tools import OpenTools, require_tool_libraries
-from sayso.pending.action import ActionSigner
-from sayso.pending.audit.collector import AuditCollector
-from sayso.pending.audit.ledger import FILE as LEDGER
-from sayso.pending.audit.ledger import AuditLedger, EntrySigner
-from sayso.pending.consent import phrasebook
-from sayso.pending.open_forms import OpenForms
-from sayso.pending.redis.checks import check_reachable, wrong_server
-from sayso.pending.redis.client import (
+from sayso.infra.redis.checks import check_reachable, wrong_server
+from sayso.infra.redis.client import (
     RedisUnfit,
     SharedClock,
     check_guarded,
@@ -57,8 +48,17 @@ from sayso.pending.redis.client import (
     servers_of,
     set_web_timeouts,
 )
-from sayso.pending.redis.repository import LUA as PENDING_LUA
-from sayso.pending.redis.repository import RedisActionRepository
+from sayso.infra.storage.files import NotLocal, check_local
+from sayso.infra.storage.objects import StoreRefused, StoreUnavailable
+from sayso.infra.storage.s3 import Bucket
+from sayso.pending.action import ActionSigner
+from sayso.pending.audit.collector import AuditCollector
+from sayso.pending.audit.ledger import FILE as LEDGER
+from sayso.pending.audit.ledger import AuditLedger, EntrySigner
+from sayso.pending.consent import phrasebook
+from sayso.pending.open_forms import OpenForms
+from sayso.pending.redis_repository import RedisActionRepository
+from sayso.pending.scripts import ACTION_SCRIPTS
 from sayso.workers.access import AccessControl
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss.guard import DataLossGuard
@@ -68,9 +68,10 @@ from sayso.workers.data_loss.resume import refuse_old_halt
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.deployment import Deployment
 from sayso.workers.identities import RedisIdentities
-from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
+from sayso.workers.mailbox import InboxLimits, RedisMailbox
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import ALIVE, Reaper, WorkerLock
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RECEIPTS, ReceiptFiles, RedisOutbox, ReplySender
 from sayso.workers.spool import FOLDER as SPOOL
 from sayso.workers.spool import Spool, SpoolFile
@@ -140,7 +141,7 @@ def bootstrap(
     _check_disks(settings, data, is_worker=is_worker)
     prefix = settings.key_prefix
     state = settings.state_folder(data)
-    scripts = redis.scripts(LUA)
+    scripts = redis.scripts(CONVERSATION_SCRIPTS)
     wake_up = redis.wake_up
     clock = SharedClock(redis.client)
     files = FileStores.open(settings, data, keys, public_url=public_url, link_clock=clock)
@@ -153,7 +154,7 @@ def bootstrap(
     notes = NoteFiles(state / ACKNOWLEDGED)
     work = AcknowledgedWork(notes)
     agents = build_agents(
-        deps, tools, redis.scripts(PENDING_LUA), media, keys, RedisJournals(scripts), texts, work
+        deps, tools, redis.scripts(ACTION_SCRIPTS), media, keys, RedisJournals(scripts), texts, work
     )
     if reload:
         reload_on_edit(tools, settings, agents)
@@ -189,7 +190,7 @@ def bootstrap(
         queue_url=redis.queue_url, queue=redis.queue,
         access_control=access_control, channels=channels, media=media, clock=clock, texts=texts, bucket=files.bucket,
         worker_lock=worker_lock, processor=processor, reaper=redis.reaper(worker_lock), spool=spool,
-        forms=WebForms(OpenForms(RedisActionRepository(redis.scripts(PENDING_LUA)), ActionSigner(keys))),
+        forms=WebForms(OpenForms(RedisActionRepository(redis.scripts(ACTION_SCRIPTS)), ActionSigner(keys))),
         audit_collector=AuditCollector(redis.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix),
         deliveries=RedisDeliveries(scripts, wake_up), alerts=redis.alerts,
         data_loss_guard=guard, loss_notices=notices, sweeps=files.sweeps(),
@@ -323,7 +324,11 @@ def _open_inbox(
     """Return the mailbox, and the access control in front of it."""
     limits = InboxLimits(**settings.limits.model_dump())
     mailbox = RedisMailbox(
-        redis.scripts(LUA), texts_for_turn, redis.wake_up, limits=limits, note_turn=work.note_turn
+        redis.scripts(CONVERSATION_SCRIPTS),
+        texts_for_turn,
+        redis.wake_up,
+        limits=limits,
+        note_turn=work.note_turn,
     )
     return mailbox, AccessControl(
         mailbox, texts_for_turn, access_config(settings, redis), channels=channels
@@ -336,7 +341,7 @@ def _open_sender(
     """Return what sends replies, with the rates of the channels that have one of their own."""
     rates = {name: channel.messages_per_second for name, channel in settings.channels.items()}
     return ReplySender(
-        RedisOutbox(redis.scripts(LUA), redis.wake_up), channels, texts_for, receipts=receipts, alerts=redis.alerts,
+        RedisOutbox(redis.scripts(CONVERSATION_SCRIPTS), redis.wake_up), channels, texts_for, receipts=receipts, alerts=redis.alerts,
         rates={name: rate for name, rate in rates.items() if rate is not None},
     )  # fmt: skip
 

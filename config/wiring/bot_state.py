@@ -12,7 +12,7 @@ from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.data_folder import known_keys, open_data
 from sayso.config.wiring.redis_parts import RedisParts, find_redis
-from sayso.pending.redis.client import connect
+from sayso.infra.redis.client import connect
 
 
 def find_state(settings: Settings, data: Path) -> BotState | None:

@@ -4,22 +4,29 @@ and the public id that they give the bot.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 import secrets
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from sayso.channels.redaction import remember
-from sayso.channels.storage.files import make_private, make_tree_private
+from redis.exceptions import RedisError
+
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
+from sayso.infra.redaction import remember
+from sayso.infra.redis.client import connect
+from sayso.infra.storage.files import make_private, make_tree_private
 from sayso.pending.action import derived_keys
 
 #: The variable with the secret keys, separated by commas. The first one signs; all are accepted,
 #: so that keys rotate.
 KEYS_VARIABLE = "SAYSO_SECRET_KEYS"
+#: The most bytes of a Unix socket's path, a little below the limit of the systems we run on.
+MAX_SOCKET_PATH = 100
 
 
 def open_data(data: Path, own: Path | None = None) -> list[str]:
@@ -95,3 +102,44 @@ def bot_ids(settings: Settings, keys: Sequence[str]) -> list[str]:
     else:
         derived = []
     return [hmac.digest(key, settings.name.encode(), "sha256").hex()[:16] for key in derived]
+
+
+def running_url(data: Path) -> str | None:
+    """Return the URL of the Redis that `sayso up` runs on this data folder now, None without one."""
+    if not socket_place(data).exists():
+        return None
+    url = f"unix://{socket_path(data)}"
+    try:
+        connect(url).ping()
+    except RedisError:
+        return None
+    return url
+
+
+def socket_path(data: Path) -> Path:
+    """Return where the Redis of a data folder listens: in the folder,
+    or in /tmp where that path is too long.
+
+    Raises ConfigError where the folder in /tmp belongs to another user.
+    """
+    path = socket_place(data)
+    folder = path.parent
+    if folder == data.resolve() / "redis":
+        return path
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
+        raise ConfigError(
+            [f"{folder} belongs to another user: remove it, or use a shorter path with --data"]
+        )
+    return path
+
+
+def socket_place(data: Path) -> Path:
+    """Return the path of `socket_path`. Its folder is neither created nor checked."""
+    path = data.resolve() / "redis" / "redis.sock"
+    if len(str(path).encode()) <= MAX_SOCKET_PATH:
+        return path
+    name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    folder = Path(f"/tmp/sayso-{os.getuid()}-{name}")  # noqa: S108  # socket_path checks it: any user can create it
+    return folder / path.name

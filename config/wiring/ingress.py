@@ -20,9 +20,9 @@ from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
 from sayso.config.wiring.bootstrap import Services, check_redis, open_inbox
-from sayso.pending.redis.checks import unreachable
-from sayso.pending.redis.client import AGAIN_SECONDS, RedisUnfit
-from sayso.pending.stop_signals import on_stop_signals, say_stopping, stop_signals
+from sayso.infra.redis.checks import unreachable
+from sayso.infra.redis.client import AGAIN_SECONDS, RedisUnfit
+from sayso.infra.stop_signals import on_stop_signals, say_stopping, stop_signals
 from sayso.workers.mailbox import Ingress
 from sayso.workers.recovery import Heartbeat, LeaderLock
 

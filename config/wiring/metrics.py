@@ -1,7 +1,7 @@
 """Collectors of metrics that are read when Prometheus scrapes: the state in Redis, the disk,
 the version.
 
-What each process counts is in `sayso.channels.metrics`.
+What each process counts is in `sayso.infra.metrics`.
 
 The web alone reports the state in Redis, since it is the same for all processes.
 """
@@ -18,20 +18,24 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
-from sayso.channels.metrics import MODEL_TOKENS
-from sayso.config.server.metrics import MetricsEndpoint, read_token
 from sayso.config.wiring.bootstrap import Services
-from sayso.pending.redis.connections import Halted
-from sayso.pending.redis.scripts import LuaScripts
-from sayso.workers.mailbox import LUA
+from sayso.infra.metrics import MODEL_TOKENS
+from sayso.infra.metrics_endpoint import MetricsEndpoint, read_token
+from sayso.infra.redis.connections import Halted
+from sayso.infra.redis.scripts import LuaScripts
 from sayso.workers.rq.jobs import is_suspended, waiting_jobs
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.spool import SpoolUnusable
+
+if TYPE_CHECKING:
+    from flask import Blueprint
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +147,9 @@ class StateCollector(Collector):
     def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
         self._services = services
         self._clock = clock
-        self._scripts = LuaScripts(services.redis, LUA, prefix=services.settings.key_prefix)
+        self._scripts = LuaScripts(
+            services.redis, CONVERSATION_SCRIPTS, prefix=services.settings.key_prefix
+        )
         self._lock = threading.Lock()
         self._read_at = float("-inf")
         self._families = list[GaugeMetricFamily]()
@@ -232,3 +238,17 @@ class StateCollector(Collector):
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
+
+
+def metrics_page(endpoint: MetricsEndpoint) -> Blueprint:
+    """Return /metrics as a page of the Flask app."""
+    from flask import Blueprint, Response, request
+
+    blueprint = Blueprint("metrics", __name__)
+
+    @blueprint.get("/metrics")
+    def metrics() -> Response:
+        status, headers, body = endpoint.answer(request.headers.get("Authorization", ""))
+        return Response(body, status, headers)
+
+    return blueprint

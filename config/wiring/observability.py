@@ -18,8 +18,8 @@ from textwrap import indent
 from types import TracebackType
 from typing import Any, TextIO
 
-from sayso.channels.redaction import redact
-from sayso.channels.tracing import current_trace, start_tracing, trace_id
+from sayso.infra.redaction import redact
+from sayso.infra.tracing import current_trace, start_tracing, trace_id
 
 #: The fields that every log record has: what `extra` adds is printed.
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sayso.agent.memory.graph import SQLiteTripleStore, TripleStoreError
-from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.types import Conversation, Scope, owner_of
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
 from sayso.config.wiring.redis_parts import RedisParts
 from sayso.config.wiring.stores import FileStores, local_texts
+from sayso.infra.storage.objects import StoreUnavailable
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.workers.data_loss.notices import FOLDER as ACKNOWLEDGED

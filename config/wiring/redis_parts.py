@@ -14,16 +14,16 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from sayso.config.server.embedded_redis import running_url
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.pending.redis.checks import (
+from sayso.config.wiring.data_folder import running_url
+from sayso.infra.redis.checks import (
     forbidden_commands,
     replication_risks,
     sentinel_of,
     wrong_server,
 )
-from sayso.pending.redis.client import (
+from sayso.infra.redis.client import (
     RedisUnfit,
     address_of,
     check_fit,
@@ -32,19 +32,19 @@ from sayso.pending.redis.client import (
     servers_of,
     set_web_timeouts,
 )
-from sayso.pending.redis.cluster import ClusterClient, is_cluster
-from sayso.pending.redis.connections import Connections
-from sayso.pending.redis.scripts import LuaScripts, WakeUp, no_wake_up
+from sayso.infra.redis.cluster import ClusterClient, is_cluster
+from sayso.infra.redis.connections import Connections
+from sayso.infra.redis.scripts import LuaScripts, ScriptFolder, WakeUp, no_wake_up
 from sayso.workers.alerts import RedisAlerts, RedisSharedCache
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.data_loss.watermarks import WatermarkFile
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.identities import RedisIdentities
-from sayso.workers.mailbox import LUA
 from sayso.workers.people import RedisPeople
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.jobs import QueueServer, WakeUps
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class RedisParts:
     @property
     def identities(self) -> RedisIdentities:
         """Return the store of the ids of people."""
-        return RedisIdentities(self.scripts(LUA))
+        return RedisIdentities(self.scripts(CONVERSATION_SCRIPTS))
 
     @property
     def wake_up(self) -> WakeUp:
@@ -117,7 +117,7 @@ class RedisParts:
         """Connect to the bot's Redis, for a command. Raises ConfigError."""
         return cls.connect(settings, find_redis(settings, data))
 
-    def scripts(self, folder: Path) -> LuaScripts:
+    def scripts(self, folder: ScriptFolder) -> LuaScripts:
         """Return the Lua scripts of a folder."""
         wake = self.queue_server.wake if self.queue_server else None
         return LuaScripts(self.client, folder, prefix=self.key_prefix, wake=wake)
@@ -127,7 +127,7 @@ class RedisParts:
         server = self.queue_server
         return Reaper(
             self.client,
-            self.scripts(LUA),
+            self.scripts(CONVERSATION_SCRIPTS),
             self.wake_up,
             worker_lock,
             queue=None if server else self.jobs.queue,
@@ -150,7 +150,7 @@ class RedisParts:
 def open_deliveries(settings: Settings, data: Path) -> tuple[RedisDeliveries, RedisAlerts]:
     """Return the deliveries and the alerts of the channels, for a command. Raises ConfigError."""
     redis = RedisParts.find(settings, data)
-    return RedisDeliveries(redis.scripts(LUA), redis.wake_up), redis.alerts
+    return RedisDeliveries(redis.scripts(CONVERSATION_SCRIPTS), redis.wake_up), redis.alerts
 
 
 def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbox]:
@@ -160,7 +160,7 @@ def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbo
     """
     redis = RedisParts.find(settings, data)
     people = RedisPeople(redis.client, prefix=settings.key_prefix)
-    return people, RedisOutbox(redis.scripts(LUA), redis.wake_up)
+    return people, RedisOutbox(redis.scripts(CONVERSATION_SCRIPTS), redis.wake_up)
 
 
 def _open(url: str, name: str, *, patient: bool = False) -> Redis:

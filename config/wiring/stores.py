@@ -10,11 +10,11 @@ from typing import Self
 from sayso.agent.channel.long_texts import FOLDER as TEXTS
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.extras import LibraryError, import_libraries
-from sayso.channels.storage.media import ARRIVING, OWNERS, LocalMediaStore, MediaFiles
-from sayso.channels.storage.objects import LocalObjects, StoreRefused
-from sayso.channels.storage.s3 import Bucket
+from sayso.channels.media_store import ARRIVING, OWNERS, LocalMediaStore, MediaFiles
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
+from sayso.infra.storage.objects import LocalObjects, StoreRefused
+from sayso.infra.storage.s3 import Bucket
 
 #: The folder of files in the data folder, or in the bucket.
 MEDIA = "media"

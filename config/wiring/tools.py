@@ -57,7 +57,7 @@ from sayso.config.settings.tools import (
     SourceSettings,
     ToolboxSource,
 )
-from sayso.pending.concurrency import run_sync
+from sayso.infra.concurrency import run_sync
 from sayso.pending.error_texts import error_text
 from sayso.pending.executors import ExecutorFactory
 from sayso.workers.access import role_names

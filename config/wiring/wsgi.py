@@ -21,14 +21,14 @@ from sayso.channels.base import Channel, Forbidden, Overloaded
 from sayso.channels.registry import find_platform, load
 from sayso.channels.types import Turn
 from sayso.channels.web.app import create_app
-from sayso.config.server.metrics import MetricsEndpoint, MetricsUnusable
 from sayso.config.settings.loader import ConfigError, default_config, load_settings
 from sayso.config.wiring.bootstrap import Services, bootstrap, check_bucket
 from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching, store_of
-from sayso.config.wiring.metrics import metrics_endpoint
+from sayso.config.wiring.metrics import metrics_endpoint, metrics_page
 from sayso.config.wiring.observability import set_up_logs
-from sayso.pending.redis.client import RedisUnfit, check_writable
-from sayso.pending.redis.connections import NotReplicated
+from sayso.infra.metrics_endpoint import MetricsEndpoint, MetricsUnusable
+from sayso.infra.redis.client import RedisUnfit, check_writable
+from sayso.infra.redis.connections import NotReplicated
 from sayso.workers.access import AccessControl, memory_quota
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.rq.jobs import is_suspended
@@ -72,7 +72,7 @@ def build_app(services: Services, endpoint: MetricsEndpoint | None = None) -> Fl
     pages = list(_pages(services))
     is_operator: Callable[[str], bool] = _is_no_operator
     if endpoint is not None and endpoint.has_token:
-        pages.append(endpoint.blueprint())
+        pages.append(metrics_page(endpoint))
         is_operator = endpoint.is_reader
     return create_app(
         services.channels,

@@ -32,8 +32,8 @@ from sayso.channels.base import (
     Refused,
     Secret,
     Url,
+    network_error,
 )
-from sayso.channels.http import PooledSessions, network_error, retry_after
 from sayso.channels.markdown.split import split
 from sayso.channels.registry import Platform
 from sayso.channels.types import (
@@ -47,6 +47,7 @@ from sayso.channels.types import (
     Turn,
     WebhookRequest,
 )
+from sayso.infra.http import PooledSessions, retry_after
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

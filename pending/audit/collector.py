@@ -18,8 +18,11 @@ from redis import Redis
 from redis.client import Pipeline
 from redis.exceptions import RedisError, ResponseError
 
-from sayso.channels.metrics import PENDING, PENDING_ANSWER_SECONDS, bounded
-from sayso.channels.types import random_id
+from sayso.infra.concurrency import call_in_thread
+from sayso.infra.ids import random_id
+from sayso.infra.metrics import PENDING, PENDING_ANSWER_SECONDS, bounded
+from sayso.infra.redis.client import PREFIX
+from sayso.infra.redis.scripts import SHARDS, LuaScripts
 from sayso.pending.action import ActionSigner
 from sayso.pending.audit.chain import ChainReport, CheckContext, check_chains
 from sayso.pending.audit.ledger import (
@@ -33,10 +36,8 @@ from sayso.pending.audit.ledger import (
     check_bodies,
     read_export,
 )
-from sayso.pending.concurrency import call_in_thread
 from sayso.pending.limits import NO_HEAD
-from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import SHARDS, LuaScripts
+from sayso.pending.scripts import ACTION_SCRIPTS
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,6 @@ INTERVAL = 1.0
 #: Entries of one shard that are read at once; the rest follows in the next round.
 BATCH = 500
 
-_LUA = Path(__file__).parent.parent / "redis" / "lua"
 #: How a SQLite file begins.
 _SQLITE = b"SQLite format 3\0"
 _NUMBER = re.compile(r"[0-9]{1,15}")
@@ -165,7 +165,7 @@ class AuditCollector:
         self._ledger = ledger
         self._clock = clock
         self._uncollected = UncollectedEntries(client, prefix=prefix)
-        self._scripts = LuaScripts(client, _LUA, prefix=prefix)
+        self._scripts = LuaScripts(client, ACTION_SCRIPTS, prefix=prefix)
         self._lock = f"{prefix}auditor"
         self._token = random_id()
 

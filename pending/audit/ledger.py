@@ -18,7 +18,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from sayso.channels.storage.files import open_database, read_database, transaction
+from sayso.infra.storage.files import open_database, read_database, transaction
 from sayso.pending.action import PLAN_KIND, ActionSigner, ActionState, derived_keys
 
 #: What an entry records: the state that an action changed to.

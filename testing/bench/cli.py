@@ -6,7 +6,7 @@ import shutil
 
 import click
 
-from sayso.config.cli.command import Options, SaysoCommand, fail, pass_options
+from sayso.ops.cli.command import Options, SaysoCommand, fail, pass_options
 
 
 @click.command(
@@ -48,8 +48,8 @@ def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: 
     """
     from redis.exceptions import RedisError
 
-    from sayso.config.server.embedded_redis import EmbeddedRedisError
-    from sayso.pending.redis.checks import explain
+    from sayso.infra.redis.checks import explain
+    from sayso.ops.server.embedded_redis import EmbeddedRedisError
     from sayso.testing.bench.report import as_json, lines_of
     from sayso.testing.bench.run import Bench, BenchPlan
     from sayso.testing.simulation.processes import MachineError

@@ -15,7 +15,7 @@ import uvloop
 from redis import Redis
 
 from sayso.config.settings.schema import Settings, WorkerSettings
-from sayso.pending.redis.client import connect
+from sayso.infra.redis.client import connect
 from sayso.testing.bench.load import SlackLoad
 from sayso.testing.bench.meters import (
     WEB,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sayso.config.cli.command import (
+from sayso.ops.cli.command import (
     FINDING,
     Options,
     SaysoCommand,

@@ -15,7 +15,7 @@ from random import Random
 
 from redis.exceptions import RedisError
 
-from sayso.config.server.embedded_redis import EmbeddedRedisError
+from sayso.ops.server.embedded_redis import EmbeddedRedisError
 from sayso.testing.platforms.server import ScriptedFailure
 from sayso.testing.simulation.processes import Machine, RedisServer, pick, spooled
 from sayso.testing.simulation.profile import Profile, StorageKind

@@ -20,11 +20,11 @@ import yaml
 from redis import Redis
 from redis.exceptions import RedisError
 
-from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
-from sayso.config.server.processes import Child
-from sayso.config.server.up import full_health, python_path
-from sayso.config.wiring.data_folder import KEYS_VARIABLE, secret_keys
-from sayso.pending.redis.client import connect
+from sayso.config.wiring.data_folder import KEYS_VARIABLE, secret_keys, socket_path
+from sayso.infra.redis.client import connect
+from sayso.ops.server.embedded_redis import EmbeddedRedis
+from sayso.ops.server.processes import Child
+from sayso.ops.server.up import full_health, python_path
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.ports import ReservedPort
 from sayso.testing.simulation.profile import Profile

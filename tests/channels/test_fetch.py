@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from sayso.channels import http as fetch
 from sayso.channels.base import Channel, FetchError
-from sayso.channels.http import SafeDownload, is_public
 from sayso.channels.telegram.adapter import FILE_LIMIT
 from sayso.channels.telegram.client import request_type
 from sayso.channels.types import Media
+from sayso.infra import http as fetch
+from sayso.infra.http import DownloadError, SafeDownload, is_public
 from sayso.testing.platforms.fake_platforms import (
     SLACK_BOT_TOKEN,
     TELEGRAM_TOKEN,
@@ -264,7 +264,7 @@ def test_redirect_to_a_name_of_a_private_address_is_refused(addresses: list[str]
     """A public name may point inside, and one private address among several is enough."""
     transport, asked = redirecting("https://cdn.example/f")
     download = SafeDownload(100_000, 2, resolve=resolving(*addresses), transport=transport)
-    with pytest.raises(FetchError, match="not public"):
+    with pytest.raises(DownloadError, match="not public"):
         asyncio.run(download.save(TWILIO_FILE, BytesIO(), {}))
     assert len(asked) == 1
 
@@ -282,7 +282,7 @@ def test_redirect_to_a_name_of_a_private_address_is_refused(addresses: list[str]
 def test_redirect_away_from_https_is_refused(to: str):
     """Plain http, other schemes, and invalid addresses or names are refused."""
     transport, asked = redirecting(to)
-    with pytest.raises(FetchError):
+    with pytest.raises(DownloadError):
         asyncio.run(
             SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(
                 TWILIO_FILE, BytesIO(), {}
@@ -339,7 +339,7 @@ def test_relative_redirect_is_resolved_against_the_name():
 def test_no_more_than_two_redirects():
     """platforms.md 1.2: a third redirect is refused."""
     transport, asked = redirecting(*["https://cdn.example/f"] * 3)
-    with pytest.raises(FetchError, match="more than 2 times"):
+    with pytest.raises(DownloadError, match="more than 2 times"):
         asyncio.run(
             SafeDownload(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).save(
                 TWILIO_FILE, BytesIO(), {}
@@ -390,7 +390,7 @@ def test_oversized_file_is_refused_in_bounded_memory():
     transport = httpx.MockTransport(
         lambda _: httpx.Response(200, headers={"Content-Length": "10"}, stream=body)
     )
-    with pytest.raises(FetchError, match="more than 10000 bytes"):
+    with pytest.raises(DownloadError, match="more than 10000 bytes"):
         asyncio.run(SafeDownload(10_000, transport=transport).save(TWILIO_FILE, BytesIO(), {}))
     assert body.taken <= 11 * 1024
 
@@ -408,7 +408,7 @@ def test_compressed_answer_is_refused():
     """A small zip bomb would pass a limit on the received bytes."""
     answer = httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=Endless())
     transport = httpx.MockTransport(lambda _: answer)
-    with pytest.raises(FetchError, match="compressed"):
+    with pytest.raises(DownloadError, match="compressed"):
         asyncio.run(SafeDownload(1000, transport=transport).save(TWILIO_FILE, BytesIO(), {}))
 
 
@@ -420,7 +420,7 @@ def test_slow_server_is_given_up(monkeypatch: pytest.MonkeyPatch):
         await asyncio.Event().wait()
         raise AssertionError
 
-    with pytest.raises(FetchError, match="took longer"):
+    with pytest.raises(DownloadError, match="took longer"):
         asyncio.run(
             SafeDownload(1000, transport=httpx.MockTransport(never)).save(
                 TWILIO_FILE, BytesIO(), {}

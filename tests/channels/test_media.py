@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels.storage.media import (
+from sayso.channels.media_store import (
     KEEP_SECONDS,
     LEEWAY_SECONDS,
     MAX_BYTES,
@@ -24,8 +24,8 @@ from sayso.channels.storage.media import (
     TooLarge,
     settle_type,
 )
-from sayso.channels.storage.objects import DATE_SECONDS
 from sayso.channels.types import owner_of
+from sayso.infra.storage.objects import DATE_SECONDS
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 32
 DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"

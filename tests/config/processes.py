@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from sayso.config.cli.main import main
 from sayso.config.settings.loader import DEMO
+from sayso.ops.cli.main import main
 from sayso.testing.ports import ReservedPort
 from tests.descendants import family as family
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from deploy.build_packages import FILES, PACKAGES, build
-from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import ENVIRON, FakePlatforms
 from tests.config.conftest import EPOCH

@@ -68,7 +68,7 @@ cipher = TokenCipher("desk", ["key"])
 print(cipher.decrypt("T01", cipher.encrypt(Installation("T01", "the token"))).token)
 """
 COMMANDS = """
-from sayso.config.cli.main import main
+from sayso.ops.cli.main import main
 
 for name in main.list_commands(None):
     main.get_command(None, name)

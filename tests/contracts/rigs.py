@@ -16,23 +16,24 @@ from redis import Redis
 from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Conversation, Tap, Turn
+from sayso.infra.concurrency import has_no_loop, is_in_loop, run_without_loop
+from sayso.infra.redis.client import PREFIX
+from sayso.infra.redis.cluster import ClusterClient, ClusterConnections
+from sayso.infra.redis.scripts import NO_JOB, WakeUpJob, shard_of
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import split_button_token
-from sayso.pending.concurrency import has_no_loop, is_in_loop, run_without_loop
-from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.cluster import ClusterClient, ClusterConnections
-from sayso.pending.redis.repository import LUA as ACTION_LUA
-from sayso.pending.redis.scripts import NO_JOB, WakeUpJob, shard_of
+from sayso.pending.scripts import ACTION_SCRIPTS
 from sayso.testing.memory import MemoryConversations
 from sayso.testing.stores import MemoryAlerts, MemorySharedCache, NoReceipts
 from sayso.workers.data_loss.notices import AcknowledgedWork
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.lease import LEASE_MS
-from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
+from sayso.workers.mailbox import InboxLimits, RedisMailbox
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox, ReplySender
-from tests.pending.redis.lua_source import CheckedScripts
+from tests.infra.redis.lua_source import CheckedScripts
 
 CHAT = Conversation("chat", "room")
 #: What workers say in these tests.
@@ -174,11 +175,11 @@ class RedisRig(Rig):
         work: AcknowledgedWork | None = None,
     ) -> None:
         """`work` notes what Redis acknowledges."""
-        scripts = self.scripts = CheckedScripts(client, LUA, prefix=prefix)
+        scripts = self.scripts = CheckedScripts(client, CONVERSATION_SCRIPTS, prefix=prefix)
         note_turn = work.note_turn if work else lambda _: None
         self.client = client
         self.shard = f"{prefix}{{{shard_of(CHAT.id)}}}"
-        actions = CheckedScripts(client, ACTION_LUA, prefix=prefix)
+        actions = CheckedScripts(client, ACTION_SCRIPTS, prefix=prefix)
         self.store = RedisPendingStore(
             client=client, secret_keys=["key"], prefix=prefix, scripts=actions, effects=work
         )

@@ -23,7 +23,7 @@ from sayso.agent.guards.budget import (
     budget_refusal,
 )
 from sayso.agent.messages import UsageStats
-from sayso.pending.redis.client import connect
+from sayso.infra.redis.client import connect
 
 DAY = 86_400.0
 NOON = 1_700_000_000 // DAY * DAY + DAY / 2

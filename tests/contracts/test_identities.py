@@ -7,13 +7,13 @@ import time
 import pytest
 from redis import Redis
 
-from sayso.channels.records import OtherVersion
 from sayso.channels.types import Identity, SenderIds
+from sayso.infra.records import OtherVersion
 from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_IDENTITY_MS, KEEP_STRANGER_MS, MAX_IDS
 from sayso.testing.stores import MemoryIdentities
 from sayso.workers.identities import RedisIdentities
-from sayso.workers.mailbox import LUA
-from tests.pending.redis.lua_source import CheckedScripts
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
+from tests.infra.redis.lua_source import CheckedScripts
 
 NUMBER = "whatsapp:+4915100000042"
 OTHER_NUMBER = "whatsapp:+4915100000043"
@@ -27,7 +27,9 @@ def identities(request):
     """Return each kind of identities."""
     if request.param == "memory":
         return MemoryIdentities()
-    return RedisIdentities(CheckedScripts(request.getfixturevalue(f"{request.param}_client"), LUA))
+    return RedisIdentities(
+        CheckedScripts(request.getfixturevalue(f"{request.param}_client"), CONVERSATION_SCRIPTS)
+    )
 
 
 def writes(identities, user_id: str = "", number: str = "", parent: str = "") -> str:
@@ -42,7 +44,7 @@ def test_person_of_a_newer_release_is_neither_read_nor_changed(
 ):
     """After a rollback the record may mean something else. Who wrote it will read it again."""
     redis: Redis = request.getfixturevalue(client)
-    identities = RedisIdentities(CheckedScripts(redis, LUA))
+    identities = RedisIdentities(CheckedScripts(redis, CONVERSATION_SCRIPTS))
     writes(identities, ANA, NUMBER)
     (key,) = redis.scan_iter("*:person:*")
     newer = redis.get(key).replace('"v":1', '"v":2')
@@ -200,7 +202,7 @@ def test_number_alone_is_kept_no_longer_than_its_conversation(redis_client):
 
     An id never passes to another person.
     """
-    identities = RedisIdentities(CheckedScripts(redis_client, LUA))
+    identities = RedisIdentities(CheckedScripts(redis_client, CONVERSATION_SCRIPTS))
     writes(identities, number=NUMBER)
     assert all(
         redis_client.pttl(key) <= KEEP_CONVERSATION_MS
@@ -223,7 +225,7 @@ def test_number_alone_is_kept_no_longer_than_its_conversation(redis_client):
 
 def test_ids_of_a_stranger_are_kept_for_an_hour(redis_client):
     """Those of a person who is known already are kept as long as before."""
-    identities = RedisIdentities(CheckedScripts(redis_client, LUA))
+    identities = RedisIdentities(CheckedScripts(redis_client, CONVERSATION_SCRIPTS))
     ids = SenderIds(ANA, NUMBER)
     identities.recognize("wa", ids, store=False, briefly=True)
     keys = set(redis_client.scan_iter("sayso:{ids:wa}*"))
@@ -236,5 +238,5 @@ def test_ids_of_a_stranger_are_kept_for_an_hour(redis_client):
 
 def test_names_of_keys_hold_no_phone_number(redis_client):
     """Names of keys are in logs and statistics of Redis."""
-    writes(RedisIdentities(CheckedScripts(redis_client, LUA)), ANA, NUMBER)
+    writes(RedisIdentities(CheckedScripts(redis_client, CONVERSATION_SCRIPTS)), ANA, NUMBER)
     assert "4915100000042" not in str(list(redis_client.scan_iter()))

@@ -12,16 +12,17 @@ from pathlib import Path
 import pytest
 
 from sayso.agent.channel.long_texts import TextFiles
-from sayso.channels.storage.media import (
+from sayso.channels.media_store import (
     KEEP_SECONDS,
     MediaFiles,
     MediaLimits,
     NoRoom,
     QuotaExceeded,
 )
-from sayso.channels.storage.objects import DATE_SECONDS, LocalObjects, ObjectStore, sweep
-from sayso.channels.storage.s3 import Bucket
-from sayso.channels.types import owner_of, random_id
+from sayso.channels.types import owner_of
+from sayso.infra.ids import random_id
+from sayso.infra.storage.objects import DATE_SECONDS, LocalObjects, ObjectStore, sweep
+from sayso.infra.storage.s3 import Bucket
 from tests.s3 import BUCKET, S3Server
 
 NAME, OTHER = f"ab/{'a' * 64}", f"ac/{'b' * 64}"

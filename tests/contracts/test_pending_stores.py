@@ -11,6 +11,7 @@ import pytest
 from redis.connection import AbstractConnection
 
 from sayso.channels.types import Conversation, Scope
+from sayso.infra.redis.scripts import LuaScripts, shard_of
 from sayso.pending import (
     InMemoryPendingStore,
     PendingActionExistsError,
@@ -19,7 +20,6 @@ from sayso.pending import (
     idempotency_key,
 )
 from sayso.pending.action import ActionSigner, PendingAction
-from sayso.pending.redis.scripts import LuaScripts, shard_of
 from sayso.pending.repository import ActionDecision
 from tests.contracts.rigs import Blocking, client_of, time_passes
 

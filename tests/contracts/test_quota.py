@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.pending.redis.client import connect
+from sayso.infra.redis.client import connect
 from sayso.workers.access import Quota, memory_quota, redis_quota
 
 

@@ -21,7 +21,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from sayso.config.server.embedded_redis import server_binary
+from sayso.ops.server.embedded_redis import server_binary
 from sayso.testing.platforms.fake_platforms import ENVIRON, FakePlatforms
 from tests.deploy.dockerfile import Builder, Image
 from tests.deploy.sandbox import ROOT, Sandbox, why_not

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sayso.channels.storage.media import MAX_BYTES
+from sayso.channels.media_store import MAX_BYTES
 from sayso.testing.platforms import webhooks as signing
 from tests.deploy.conftest import SECRETS, Site, program
 from tests.deploy.sandbox import ROOT

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 from sayso.channels.types import Conversation, Turn
-from sayso.config.checks.describe import describe
-from sayso.config.cli.people import people
 from sayso.config.settings.channels import AccessSettings
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
+from sayso.ops.checks.describe import describe
+from sayso.ops.cli.people import people
 from sayso.workers.access import Admitted, Ignored, UnknownSender
 from tests.docs.pages import part
 

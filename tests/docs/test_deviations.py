@@ -458,7 +458,7 @@ CHECKS: dict[str, Callable[[], bool]] = {
     ),
     "commands": lambda: "sunny" not in desk("sunny").ask_channel("u", "/help").content,
     "redis-scripts": lambda: (
-        not any("GETDEL" in each.read_text() for each in (ROOT / "pending/redis/lua").glob("*.lua"))
+        not any("GETDEL" in each.read_text() for each in (ROOT / "pending/lua").glob("*.lua"))
     ),
     "parser-version": lambda: RegexConfirmParser().version != "regex-v1:pt-en-es",
     "tool-frozen": lambda: dataclasses.is_dataclass(Tool) and not issubclass(Tool, BaseModel),

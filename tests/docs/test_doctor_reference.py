@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterator
 
 from sayso.channels.setup import PAGE, CheckResult
-from sayso.config.checks.doctor import _RISK_IDS, no_replica
+from sayso.ops.checks.doctor import _RISK_IDS, no_replica
 from tests.docs.pages import ROOT
 
 TEXT = (ROOT / "docs" / PAGE).read_text()
 SECTIONS = dict(re.findall(r"^### ([a-z0-9-]+)\n(.*?)(?=^#|\Z)", TEXT, re.MULTILINE | re.DOTALL))
 FILES = [
-    ROOT / "config/checks/doctor.py",
-    ROOT / "config/cli/checks.py",
+    ROOT / "ops/checks/doctor.py",
+    ROOT / "ops/cli/checks.py",
     *sorted((ROOT / "channels").glob("*/setup.py")),
     ROOT / "channels/slack/workspaces.py",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from sayso.channels.metrics import REGISTRY
+from sayso.infra.metrics import REGISTRY
 from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "observability.md").read_text()

@@ -12,7 +12,7 @@ from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "observability.md").read_text()
 LOGS, SPANS = PAGE.split("## Spans and metrics")
-PACKAGES = ("agent", "channels", "config", "pending", "workers")
+PACKAGES = ("agent", "channels", "config", "infra", "ops", "pending", "workers")
 METHODS = {"debug", "info", "warning", "error", "exception", "log"}
 EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
 #: Events whose names are put together, and a piece of the code that does it.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from sayso.config.cli.main import main
+from sayso.ops.cli.main import main
 from tests.docs.pages import part
 
 PAGE = part(

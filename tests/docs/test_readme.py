@@ -90,7 +90,7 @@ def test_every_redis_key_has_a_line_in_the_docs() -> None:
     text = (ROOT / "docs" / "reference" / "redis.md").read_text()
     scripts = [
         path.read_text()
-        for path in [*ROOT.glob("workers/lua/*.lua"), *ROOT.glob("pending/redis/lua/**/*.lua")]
+        for path in [*ROOT.glob("workers/lua/*.lua"), *ROOT.glob("pending/lua/**/*.lua")]
     ]
     kinds = {kind for script in scripts for kind in re.findall(r"shard \.\. ':([a-z]+)", script)}
     assert kinds, "the scripts build no key?"

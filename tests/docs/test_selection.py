@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sayso.agent.toolsets import embedding, selectors
-from sayso.config.checks.describe import describe
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.tools import SelectorSettings
+from sayso.ops.checks.describe import describe
 from tests.docs.pages import part
 
 PAGE = part("tools-from-elsewhere.md", begin="Show a model only the tools it needs")

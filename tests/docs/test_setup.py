@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from sayso.channels.slack.setup import events, scopes
-from sayso.config.cli.main import main
+from sayso.ops.cli.main import main
 from sayso.testing.platforms.fake_platforms import SLACK_CONFIG_TOKEN, FakePlatforms
 from tests.config.fake_bots import ENVIRON, written
 from tests.docs.pages import part

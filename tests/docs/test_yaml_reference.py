@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner
 from jsonschema import Draft7Validator
 
-from sayso.config.cli.main import main
+from sayso.ops.cli.main import main
 from tests.docs.pages import ROOT, generate
 
 SCHEMA = json.loads((ROOT / "config" / "settings" / "sayso.schema.json").read_text())

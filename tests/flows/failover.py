@@ -6,7 +6,7 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
-from sayso.pending.redis.client import connect
+from sayso.infra.redis.client import connect
 from tests.flows.system import System, TelegramPerson, until
 from tests.workers.sentinels import SentinelSetup
 

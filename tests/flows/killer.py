@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from redis import Redis
 
 from sayso.channels.types import Conversation
-from sayso.pending.redis.client import PREFIX
+from sayso.infra.redis.client import PREFIX
 from sayso.testing.simulation.tools import EffectEntry, Effects
 from tests.flows.system import System
 

@@ -13,7 +13,7 @@ from typing import Any
 
 def main() -> None:
     """Change what the records are, and run the command."""
-    from sayso.channels import records
+    from sayso.infra import records
 
     records.VERSION, records.READABLE = int(sys.argv.pop(1)), range(1, 3)
 
@@ -22,7 +22,7 @@ def main() -> None:
     recovery.own_version = lambda: f"99.{records.VERSION}"
 
     from sayso.agent.memory.conversation import ConversationMemory
-    from sayso.config.cli.main import main as sayso
+    from sayso.ops.cli.main import main as sayso
 
     write, read = ConversationMemory.to_dict, ConversationMemory.from_dict
 

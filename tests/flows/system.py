@@ -17,8 +17,8 @@ import httpx
 from redis import Redis
 from redis.exceptions import RedisError
 
-from sayso.config.server.embedded_redis import EmbeddedRedis
-from sayso.pending.redis.client import PREFIX
+from sayso.infra.redis.client import PREFIX
+from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import ENVIRON, FakePlatforms

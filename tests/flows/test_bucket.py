@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sayso.channels.storage.s3 import Bucket
 from sayso.channels.web.app import MAX_DOWNLOADS
+from sayso.infra.storage.s3 import Bucket
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.webhooks import JPEG

@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 from sayso.channels.types import Conversation
-from sayso.pending.redis.client import PREFIX
+from sayso.infra.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.slack import FakeSlack

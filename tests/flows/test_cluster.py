@@ -13,10 +13,10 @@ import httpx
 import pytest
 from redis.exceptions import RedisError
 
-from sayso.config.server.embedded_redis import EmbeddedRedis
-from sayso.pending.redis.client import connect
-from sayso.pending.redis.connections import Connections
-from sayso.pending.redis.scripts import SHARDS, shard_of
+from sayso.infra.redis.client import connect
+from sayso.infra.redis.connections import Connections
+from sayso.infra.redis.scripts import SHARDS, shard_of
+from sayso.ops.server.embedded_redis import EmbeddedRedis
 from tests.config.processes import sayso, short_folder
 from tests.flows.system import ENVIRON, System, TelegramPerson, WhatsAppPerson, until
 from tests.workers.clusters import Cluster

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import ENVIRON, FakePlatforms
 from tests.config.processes import Up, free_port, sayso, short_folder, until

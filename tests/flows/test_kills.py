@@ -22,7 +22,7 @@ from redis import Redis
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation
-from sayso.pending.redis.client import PREFIX
+from sayso.infra.redis.client import PREFIX
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.simulation.outcomes import (
     BillResult,

@@ -20,13 +20,13 @@ from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from sayso.channels.types import Conversation
-from sayso.config.server.embedded_redis import server_binary
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import bootstrap, check_redis
 from sayso.config.wiring.redis_parts import risks_of
-from sayso.pending.redis.client import ACL_FILE, RedisUnfit, check_guarded, connect
-from sayso.pending.redis.scripts import SHARDS
+from sayso.infra.redis.client import ACL_FILE, RedisUnfit, check_guarded, connect
+from sayso.infra.redis.scripts import SHARDS
+from sayso.ops.server.embedded_redis import server_binary
 from sayso.testing.platforms.fake_platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET
 from sayso.testing.platforms.slack_oauth import FakeInstallations
 from sayso.testing.platforms.webhooks import (

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
+from sayso.config.wiring.data_folder import socket_path
+from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.workers.data_loss.watermarks import keys_of
 from tests.config.processes import free_port
 from tests.flows.system import System, TelegramPerson, WhatsAppPerson, until

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sayso.config.checks.doctor import Doctor
 from sayso.config.settings.loader import load_settings
+from sayso.ops.checks.doctor import Doctor
 from sayso.testing.platforms.fake_platforms import ENVIRON
 from tests.config.processes import free_port
 from tests.flows.failover import SentinelSystem

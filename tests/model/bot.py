@@ -22,19 +22,19 @@ from sayso.agent.run.pause import RunCounts, forget_ended_pause, note_run_counts
 from sayso.channels.base import DeliveryUncertain, RateLimit, RateLimited, Refused
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
+from sayso.infra.concurrency import has_no_loop, run_without_loop
+from sayso.infra.redis.client import PREFIX
+from sayso.infra.redis.scripts import shard_of
 from sayso.pending import RedisPendingStore, stash_pending
 from sayso.pending.action import After, PendingAction, split_button_token
-from sayso.pending.concurrency import has_no_loop, run_without_loop
 from sayso.pending.executors import UNDO_PREFIX
-from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.repository import LUA as PENDING_LUA
-from sayso.pending.redis.scripts import shard_of
+from sayso.pending.scripts import ACTION_SCRIPTS
 from sayso.pending.turns import ConversationError, LeaseLost, QueuedTurn, TurnChange
 from sayso.testing.stores import MemorySharedCache
 from sayso.workers.lease import HeldLease, token_prefix
-from sayso.workers.mailbox import LUA as LANE_LUA
 from sayso.workers.mailbox import InboxLimits, RedisMailbox
 from sayso.workers.processor import ConversationProcessor, split_replies
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox
 from tests.contracts.rigs import make_sender, voice
 from tests.model.judge import Judge
@@ -194,7 +194,10 @@ class Bot:
         self.client = client
         self._after = after
         self.peek = Peek(client)
-        lanes, records = Wire(client, LANE_LUA, patches), Wire(client, PENDING_LUA, patches)
+        lanes, records = (
+            Wire(client, CONVERSATION_SCRIPTS, patches),
+            Wire(client, ACTION_SCRIPTS, patches),
+        )
         missed = (
             {old for each in patches.values() for old, _ in each} - lanes.applied - records.applied
         )

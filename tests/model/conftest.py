@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sayso.config.server.embedded_redis import EmbeddedRedis
-from sayso.pending.redis.client import connect
+from sayso.infra.redis.client import connect
+from sayso.ops.server.embedded_redis import EmbeddedRedis
 
 
 @pytest.fixture(scope="package")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from redis import Redis
 
-from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import LuaScript, LuaScripts, shard_of
+from sayso.infra.redis.client import PREFIX
+from sayso.infra.redis.scripts import LuaScript, LuaScripts, ScriptFolder, shard_of
 
 #: The key from which the scripts read the time, in Unix milliseconds.
 CLOCK = "model:clock"
@@ -45,7 +44,7 @@ return redis.sha1hex(table.concat(all))
 class Wire(LuaScripts):
     """One folder of scripts on the model's clock, with a mutant's patches; `applied` holds the patched texts found."""
 
-    def __init__(self, client: Redis, folder: Path, patches: Patches) -> None:
+    def __init__(self, client: Redis, folder: ScriptFolder, patches: Patches) -> None:
         super().__init__(client, folder)
         self.applied: set[str] = set()
         self._scripts = {

@@ -12,8 +12,8 @@ from typing import Any
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Reply, Turn
+from sayso.infra.redis.scripts import shard_of
 from sayso.pending.action import PendingAction, split_button_token
-from sayso.pending.redis.scripts import shard_of
 from sayso.pending.turns import NewAction
 
 #: Two conversations of one shard, so that they share an audit log and an index of work.

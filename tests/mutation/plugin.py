@@ -23,7 +23,7 @@ settings.load_profile("mutation")
 #: Modules that work differently on Redis, or only there.
 ON_REDIS = (
     "sayso.pending.repository",
-    "sayso.pending.redis.repository",
+    "sayso.pending.redis_repository",
     "sayso.pending.store",
     "sayso.pending.audit",
 )

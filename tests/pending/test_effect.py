@@ -12,6 +12,7 @@ import pytest
 
 from sayso.agent import tool
 from sayso.agent.tools.errors import ToolValidationError
+from sayso.infra.concurrency import run_sync, run_without_loop
 from sayso.pending import (
     EffectRefused,
     InMemoryPendingStore,
@@ -21,7 +22,6 @@ from sayso.pending import (
     executor_factory,
 )
 from sayso.pending.action import PendingAction
-from sayso.pending.concurrency import run_sync, run_without_loop
 from sayso.pending.context import context_field
 from sayso.pending.effect import EffectStart
 from sayso.pending.repository import Claim

@@ -9,9 +9,9 @@ import pytest
 
 from sayso.channels.forms import FormField
 from sayso.channels.types import Conversation, Tap, Turn
+from sayso.infra.concurrency import run_sync
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import ActionSigner, ButtonIntent, PendingAction
-from sayso.pending.concurrency import run_sync
 from sayso.pending.open_forms import OpenForms
 from sayso.pending.repository import sign_action
 from sayso.pending.turns import TurnChange

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.i18n.texts import texts_for
+from sayso.infra.concurrency import run_without_loop
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import PendingAction
-from sayso.pending.concurrency import run_without_loop
 from sayso.pending.limits import STALE_MS
 from sayso.pending.proposals import plan_of
 from sayso.pending.repository import ActionResult, Claim

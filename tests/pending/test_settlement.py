@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.i18n.texts import texts_for
+from sayso.infra.concurrency import run_without_loop
+from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import PendingAction
-from sayso.pending.concurrency import run_without_loop
 from sayso.pending.executors import Executors, NotFound
-from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.repository import ActionResult, Claim, sign_action
 from sayso.pending.settlement import Settlement, plan_end_state
 from sayso.pending.store import scope_of

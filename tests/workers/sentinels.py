@@ -12,8 +12,8 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-from sayso.config.server.embedded_redis import server_binary
-from sayso.pending.redis.client import connect
+from sayso.infra.redis.client import connect
+from sayso.ops.server.embedded_redis import server_binary
 from tests.config.processes import free_port, until
 
 #: Milliseconds after which a Sentinel takes a silent primary for dead.

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import UNNAMED_ALBUM, Media, Reply, Turn
-from sayso.pending.concurrency import run_without_loop
+from sayso.infra.concurrency import run_without_loop
 from sayso.pending.limits import MAX_BURST
 from sayso.pending.turns import ALBUM_SECONDS, TurnChange
 from sayso.workers.albums import LOOK_SECONDS

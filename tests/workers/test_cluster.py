@@ -23,25 +23,26 @@ from sayso.channels.types import Conversation
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.wiring.bootstrap import bootstrap, check_redis
 from sayso.config.wiring.redis_parts import risks_of
-from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
-from sayso.pending.audit.ledger import FILE, AuditLedger
-from sayso.pending.redis.client import (
+from sayso.infra.redis.client import (
     ACL_FILE,
     RedisUnfit,
     connect,
     connect_async,
     open_loop_client,
 )
-from sayso.pending.redis.cluster import AsyncCluster, ClusterUrl
-from sayso.pending.redis.connections import Connections, Halted, NotReplicated
-from sayso.pending.redis.scripts import SHARDS, LuaScripts, shard_of
+from sayso.infra.redis.cluster import AsyncCluster, ClusterUrl
+from sayso.infra.redis.connections import Connections, Halted, NotReplicated
+from sayso.infra.redis.scripts import SHARDS, LuaScripts, shard_of
+from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
+from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.resume import halts_of, resume
 from sayso.workers.data_loss.watermarks import keys_of
 from sayso.workers.deployment import Deployment
 from sayso.workers.erasure import ErasedPerson, Erasure
-from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.recovery import LeaderLock
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from tests.contracts.rigs import CHAT, RedisRig, turn, voice
 from tests.pending.state_log import KEY, SIGNER
 from tests.workers.clusters import Cluster
@@ -63,7 +64,7 @@ def test_confirmed_action_runs_once(cluster_client: Redis):
 def test_commands_of_a_loop_go_to_the_node_of_their_shard(cluster: Cluster, cluster_client: Redis):
     """A worker waits for scripts of many conversations at the same time."""
     Connections.of(cluster_client).pipeline = open_loop_client(cluster.url)
-    mailbox = RedisMailbox(LuaScripts(cluster_client, LUA), voice)
+    mailbox = RedisMailbox(LuaScripts(cluster_client, CONVERSATION_SCRIPTS), voice)
     names = [Conversation("chat", str(number)).id for number in range(100)]
 
     async def work() -> list[float]:
@@ -113,9 +114,9 @@ def test_write_that_no_replica_has_is_not_acknowledged(cluster: Cluster, in_loop
             await loop_client.close()
 
     with pytest.raises(TimeoutError if in_loop else NotReplicated):
-        asyncio.run(write()) if in_loop else RedisMailbox(LuaScripts(client, LUA), voice).accept(
-            turn()
-        )
+        asyncio.run(write()) if in_loop else RedisMailbox(
+            LuaScripts(client, CONVERSATION_SCRIPTS), voice
+        ).accept(turn())
     with pytest.raises(NotReplicated):
         guard.check_replicas()
     assert not guard.known
@@ -153,7 +154,7 @@ def test_script_on_a_master_that_lost_writes_changes_nothing(
     """An outdated replica was promoted, and no process has checked yet."""
     client = connect(cluster.url)
     guard.guard(client)
-    mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
+    mailbox = RedisMailbox(LuaScripts(client, CONVERSATION_SCRIPTS), voice)
     for _ in range(2):
         mailbox.accept(turn())
     guard.look()

@@ -12,8 +12,8 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 
 from sayso.agent import tool
-from sayso.pending.concurrency import call_in_tool_thread, run_with_timeout, track_abandoned_calls
-from sayso.pending.threads import LoopThread
+from sayso.infra.concurrency import call_in_tool_thread, run_with_timeout, track_abandoned_calls
+from sayso.infra.threads import LoopThread
 from sayso.workers import processor
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.rq.jobs import PROCESS_CONVERSATION, QUEUE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.pending.redis.client import RedisUnfit
+from sayso.infra.redis.client import RedisUnfit
 from sayso.workers.deployment import Deployment
 from sayso.workers.recovery import Heartbeat
 

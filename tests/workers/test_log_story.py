@@ -18,7 +18,7 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import DeliveryUncertain
 from sayso.channels.types import Delivery, Received, Reply, Turn
 from sayso.config.wiring.observability import EventFormatter
-from sayso.pending.concurrency import run_without_loop
+from sayso.infra.concurrency import run_without_loop
 from sayso.pending.turns import Lease
 from sayso.workers.lease import HeldLease
 from sayso.workers.processor import ConversationProcessor

@@ -12,14 +12,15 @@ from redis import Redis
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.observability.builtin import MetricsObserver
 from sayso.channels.base import AddressClosed, RateLimited
-from sayso.channels.metrics import MAX_VALUES, OTHER, REGISTRY, bounded
 from sayso.channels.types import Delivery, Receipt, Reply
+from sayso.infra.metrics import MAX_VALUES, OTHER, REGISTRY, bounded
+from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE, AuditLedger
-from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.turns import LeaseLost, TurnChange
-from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.rq.jobs import WakeUps, waiting_jobs
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender, turn, voice
 from tests.pending.state_log import SIGNER
 from tests.workers.fakes import Bot, FakeAgent, FakeChannel
@@ -215,7 +216,7 @@ def test_a_tool_that_the_model_invents_counts_as_other(grown):
 def measured(client: Redis) -> dict[str, int]:
     """Return the numbers that wait, summed over all shards, and the highest of their ages."""
     found: dict[str, int] = {}
-    for row in LuaScripts(client, LUA).on_every_shard("measure", {"most": 2}):
+    for row in LuaScripts(client, CONVERSATION_SCRIPTS).on_every_shard("measure", {"most": 2}):
         for name, number in zip(row[::2], row[1::2], strict=True):
             join = max if name.startswith("oldest") else int.__add__
             found[name] = join(found.get(name, 0), number)
@@ -266,7 +267,9 @@ def test_a_question_counts_by_its_states_and_the_answer_by_its_time(redis_client
 def test_the_queue_is_counted_with_the_time_of_its_first_job(redis_client):
     """A job of another program has no time."""
     assert waiting_jobs(redis_client, "sayso") == (0, None)
-    RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client)).accept(turn())
+    RedisMailbox(
+        LuaScripts(redis_client, CONVERSATION_SCRIPTS), voice, WakeUps(redis_client)
+    ).accept(turn())
     count, at = waiting_jobs(redis_client, "sayso")
     assert count == 1
     assert at is not None

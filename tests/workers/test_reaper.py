@@ -8,10 +8,10 @@ import threading
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.pending.redis.scripts import SHARDS, LuaScripts, no_wake_up
+from sayso.infra.redis.scripts import SHARDS, LuaScripts, no_wake_up
 from sayso.workers import recovery as reapers
-from sayso.workers.mailbox import LUA
 from sayso.workers.recovery import Reaper, WorkerLock
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,12 @@ def test_round_that_fails_is_reported_and_not_the_last(
 ):
     """Without its rounds and heartbeats a worker would be half dead, unnoticed."""
     monkeypatch.setattr(reapers, "INTERVAL", 0)
-    reaper = Reaper(redis_client, LuaScripts(redis_client, LUA), no_wake_up, WorkerLock(tmp_path))
+    reaper = Reaper(
+        redis_client,
+        LuaScripts(redis_client, CONVERSATION_SCRIPTS),
+        no_wake_up,
+        WorkerLock(tmp_path),
+    )
     rounds = []
 
     async def story():
@@ -51,7 +56,12 @@ def test_round_that_fails_is_reported_and_not_the_last(
 def test_heartbeats_and_releases_do_not_wait_for_a_long_round(redis_client, monkeypatch, tmp_path):
     """A worker with a long round does not count as dead, and dead workers' leases are released in time."""
     monkeypatch.setattr(reapers, "INTERVAL", 0)
-    reaper = Reaper(redis_client, LuaScripts(redis_client, LUA), no_wake_up, WorkerLock(tmp_path))
+    reaper = Reaper(
+        redis_client,
+        LuaScripts(redis_client, CONVERSATION_SCRIPTS),
+        no_wake_up,
+        WorkerLock(tmp_path),
+    )
     begun, over = threading.Event(), threading.Event()
     monkeypatch.setattr(reaper, "round", lambda: (begun.set(), over.wait()))
 

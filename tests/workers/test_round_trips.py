@@ -9,14 +9,15 @@ from redis import Redis
 
 from sayso.channels.types import Conversation, Received, Turn
 from sayso.channels.whatsapp.people import WhatsAppPeople
-from sayso.pending.redis.scripts import LuaScripts
-from sayso.pending.threads import LoopThread
+from sayso.infra.redis.scripts import LuaScripts
+from sayso.infra.threads import LoopThread
 from sayso.workers.identities import RedisIdentities
-from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.rq.bookkeeping import JobRegistry
 from sayso.workers.rq.jobs import QUEUE, WakeUps
 from sayso.workers.rq.process import new_worker
 from sayso.workers.rq.worker import Capacity
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from tests.channels.web.services import FakeChannel, browser
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.workers.fakes import Bot
@@ -32,7 +33,10 @@ def asked(redis_url, redis_client):
 
     Commands that a script runs inside the server are no round trips.
     """
-    names = {script.sha: name for name, script in LuaScripts(redis_client, LUA)._scripts.items()}
+    names = {
+        script.sha: name
+        for name, script in LuaScripts(redis_client, CONVERSATION_SCRIPTS)._scripts.items()
+    }
 
     def listen(act) -> list[str]:
         with Redis.from_url(redis_url, decode_responses=True).monitor() as monitor:
@@ -57,7 +61,9 @@ def asked(redis_url, redis_client):
 @pytest.fixture
 def mailbox(redis_client):
     """Return a mailbox that wakes workers; its connection is open and its scripts are loaded."""
-    kept = RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client))
+    kept = RedisMailbox(
+        LuaScripts(redis_client, CONVERSATION_SCRIPTS), voice, WakeUps(redis_client)
+    )
     kept.accept(turn())
     return kept
 

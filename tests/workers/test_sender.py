@@ -26,8 +26,8 @@ from sayso.channels.base import (
     WindowClosed,
 )
 from sayso.channels.i18n.texts import texts_for
-from sayso.channels.records import OtherVersion
 from sayso.channels.types import Conversation, Delivery, Receipt, RefusedTemplate, Reply
+from sayso.infra.records import OtherVersion
 from sayso.pending.turns import ConversationParked, QueuedReply, TurnChange
 from sayso.workers import sender
 from sayso.workers.sender import ReceiptFiles

@@ -10,9 +10,9 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
-from sayso.channels.records import OtherVersion
 from sayso.channels.types import Conversation
-from sayso.pending.redis.connections import Halted
+from sayso.infra.records import OtherVersion
+from sayso.infra.redis.connections import Halted
 from sayso.pending.turns import TurnChange
 from sayso.workers import spool as spool_module
 from sayso.workers.mailbox import InboxLimits as Door

@@ -23,11 +23,12 @@ from sayso.testing.stores import MemoryAlerts, MemoryIdentities, MemoryPeople, M
 from sayso.workers import mailbox
 from sayso.workers.access import AccessConfig, AccessControl, AccessRules
 from sayso.workers.identities import RedisIdentities
-from sayso.workers.mailbox import LUA, Ingress
+from sayso.workers.mailbox import Ingress
 from sayso.workers.people import WAIT_SECONDS, ListedPerson
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from tests.channels.harness import whatsapp
 from tests.contracts.rigs import MemoryRig, RedisRig, make_processor, make_sender, voice
-from tests.pending.redis.lua_source import CheckedScripts
+from tests.infra.redis.lua_source import CheckedScripts
 from tests.workers.fakes import Bot
 from tests.workers.test_escalations import Room
 
@@ -53,7 +54,7 @@ class Clinic:
         self.rig = RedisRig(client) if client else MemoryRig()
         self.identities = MemoryIdentities()
         if client:
-            self.identities = RedisIdentities(CheckedScripts(client, LUA))
+            self.identities = RedisIdentities(CheckedScripts(client, CONVERSATION_SCRIPTS))
         self.bot = Bot(self.rig, "A", lines=["deleted A", *(f"answer {n}" for n in range(9))])
         self.people = MemoryPeople()
         self.restart(rules)

@@ -14,7 +14,7 @@ from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from sayso.pending.threads import LoopThread
+from sayso.infra.threads import LoopThread
 from sayso.workers.rq.jobs import PROCESS_CONVERSATION, QUEUE
 from sayso.workers.rq.worker import Capacity, SaysoWorker
 from tests.flows.system import until

@@ -36,13 +36,13 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from sayso.channels.types import random_id
-from sayso.pending.concurrency import run_without_loop
-from sayso.pending.redis.checks import cluster_node
-from sayso.pending.redis.client import PREFIX, RedisUnfit, address_of
-from sayso.pending.redis.cluster import ClusterClient
-from sayso.pending.redis.connections import CURE, AutoPipeline, Connections, Halted, NotReplicated
-from sayso.pending.redis.scripts import SHARDS
+from sayso.infra.concurrency import run_without_loop
+from sayso.infra.ids import random_id
+from sayso.infra.redis.checks import cluster_node
+from sayso.infra.redis.client import PREFIX, RedisUnfit, address_of
+from sayso.infra.redis.cluster import ClusterClient
+from sayso.infra.redis.connections import CURE, AutoPipeline, Connections, Halted, NotReplicated
+from sayso.infra.redis.scripts import SHARDS
 from sayso.workers.data_loss.watermarks import (
     Ask,
     Command,

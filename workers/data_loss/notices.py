@@ -25,10 +25,10 @@ from pydantic_core import to_json
 from redis.exceptions import RedisError
 
 from sayso.channels.i18n.texts import Texts, TextsForTurn, brief, texts_for
-from sayso.channels.storage.files import try_lock
 from sayso.channels.types import Conversation, Reply, Scope, Turn, digest
+from sayso.infra.redis.scripts import LuaScripts, WakeUp, shard_of
+from sayso.infra.storage.files import try_lock
 from sayso.pending.action import ActionSigner, PendingAction
-from sayso.pending.redis.scripts import LuaScripts, WakeUp, shard_of
 from sayso.pending.repository import ActionResult, Claim, StoredAction
 from sayso.pending.turns import CHOICE_KIND, outbox_entry
 

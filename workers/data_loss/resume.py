@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from sayso.pending.concurrency import run_without_loop
-from sayso.pending.redis.client import PREFIX, RedisUnfit
-from sayso.pending.redis.cluster import ClusterClient
-from sayso.pending.redis.scripts import RESUMED, Arguments, LuaScripts
+from sayso.infra.concurrency import run_without_loop
+from sayso.infra.redis.client import PREFIX, RedisUnfit
+from sayso.infra.redis.cluster import ClusterClient
+from sayso.infra.redis.scripts import RESUMED, Arguments, LuaScripts
 from sayso.workers.data_loss.watermarks import (
     HaltReason,
     ShardState,
@@ -22,7 +22,7 @@ from sayso.workers.data_loss.watermarks import (
     keys_of,
     read_shards,
 )
-from sayso.workers.mailbox import LUA
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 
 #: How far above every known number the numbers go on after a resume:
 #: more than any counter rises between two resumes.
@@ -132,7 +132,11 @@ def resume(client: Redis, *, prefix: str = PREFIX, restored: bool = False) -> Re
     }
     try:
         done = _prepare(
-            LuaScripts(client, LUA, prefix=prefix), client, floors, prefix, {"restored": restored}
+            LuaScripts(client, CONVERSATION_SCRIPTS, prefix=prefix),
+            client,
+            floors,
+            prefix,
+            {"restored": restored},
         )
     except ResponseError as exc:
         if str(exc).startswith(RESUMED):  # by another operator, at the same time

@@ -20,10 +20,10 @@ from pydantic import TypeAdapter
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.cluster import ClusterClient
-from sayso.pending.redis.connections import Connections
-from sayso.pending.redis.scripts import SHARDS
+from sayso.infra.redis.client import PREFIX
+from sayso.infra.redis.cluster import ClusterClient
+from sayso.infra.redis.connections import Connections
+from sayso.infra.redis.scripts import SHARDS
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from rq.utils import current_timestamp, now, utcformat
 from rq.worker import BaseWorker, WorkerStatus
 from rq.worker_registration import register
 
-from sayso.channels.redaction import redact
-from sayso.channels.types import random_id
+from sayso.infra.ids import random_id
+from sayso.infra.redaction import redact
 
 log = logging.getLogger(__name__)
 

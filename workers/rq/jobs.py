@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from redis import Redis
@@ -21,14 +20,13 @@ from rq.serializers import JSONSerializer
 from rq.suspension import is_suspended as rq_is_suspended
 from rq.utils import now
 
-from sayso.channels.types import random_id
-from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import LuaScripts, WakeUpJob
+from sayso.infra.ids import random_id
+from sayso.infra.redis.client import PREFIX
+from sayso.infra.redis.scripts import LuaScripts, WakeUpJob
+from sayso.workers.scripts import QUEUE_SCRIPTS
 
 log = logging.getLogger(__name__)
 
-#: The folder of the scripts for a queue server of its own.
-LUA = Path(__file__).parent / "lua"
 #: The RQ queue of wake-ups.
 QUEUE = "sayso"
 #: The one function that our workers run.
@@ -176,7 +174,7 @@ class QueueServer:
     """
 
     def __init__(self, client: Redis, wake_up: WakeUps, *, prefix: str = PREFIX) -> None:
-        self._scripts = LuaScripts(client, LUA, prefix=prefix)
+        self._scripts = LuaScripts(client, QUEUE_SCRIPTS, prefix=prefix)
         self._wake_up = wake_up
         self._is_away = False
 

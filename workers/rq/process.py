@@ -19,11 +19,11 @@ from typing import Any
 from redis.exceptions import RedisError
 from rq.serializers import JSONSerializer
 
-from sayso.channels.storage.objects import StoreUnavailable
+from sayso.infra.concurrency import call_in_thread
+from sayso.infra.redis.client import connect_rq
+from sayso.infra.storage.objects import StoreUnavailable
+from sayso.infra.threads import LoopThread, Watchdog, set_tool_thread_limit
 from sayso.pending.audit.collector import AuditCollector
-from sayso.pending.concurrency import call_in_thread
-from sayso.pending.redis.client import connect_rq
-from sayso.pending.threads import LoopThread, Watchdog, set_tool_thread_limit
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.notices import LossNotices
 from sayso.workers.lease import listen_for_stops

@@ -30,8 +30,8 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.run.tool_results import cache_key
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope
+from sayso.infra.concurrency import run_sync
 from sayso.pending.action import PendingAction
-from sayso.pending.concurrency import run_sync
 from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import current_user, stash_pending
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender, turn

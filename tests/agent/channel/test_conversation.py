@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sayso.pending.concurrency import run_without_loop
+from sayso.infra.concurrency import run_without_loop
 from tests.contracts.rigs import CHAT, turn
 
 

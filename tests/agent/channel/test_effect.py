@@ -13,8 +13,8 @@ from redis.exceptions import RedisError
 from sayso.agent import AgentConfig, ToolContext, tool
 from sayso.agent.run.state import UNCLEAR
 from sayso.channels.types import Button
+from sayso.infra.concurrency import run_without_loop
 from sayso.pending import current_context, executor_factory
-from sayso.pending.concurrency import run_without_loop
 from sayso.workers.processor import MAX_ATTEMPTS
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig
 from tests.workers.story import Mortal, Story, call, playing

@@ -26,8 +26,8 @@ from sayso.agent import (
 )
 from sayso.agent.channel import channel_agent
 from sayso.agent.messages import AnswerDetails
-from sayso.channels import tracing
-from sayso.channels.metrics import REGISTRY
+from sayso.infra import tracing
+from sayso.infra.metrics import REGISTRY
 from sayso.workers.processor import MAX_ATTEMPTS
 from tests.contracts.rigs import ENGLISH, turn
 from tests.workers.fakes import Bot

@@ -10,8 +10,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.agent import tool
 from sayso.agent.run.state import UNCLEAR
+from sayso.infra.concurrency import run_without_loop
 from sayso.pending import stash_pending
-from sayso.pending.concurrency import run_without_loop
 from sayso.pending.executors import PendingConfirmation
 from sayso.workers.processor import MAX_ATTEMPTS
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig

@@ -13,7 +13,7 @@ from sayso.agent import Agent, ChannelAgent, Message, Role, ToolCall, UsageStats
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.providers.testing import check_history
 from sayso.agent.run.long_results import digest_id
-from sayso.channels.storage.objects import LocalObjects
+from sayso.infra.storage.objects import LocalObjects
 from tests.contracts.rigs import MemoryRig, RedisRig, turn
 from tests.workers.story import Story
 

@@ -29,7 +29,7 @@ from sayso.agent.run.long_results import (
     shorten_result,
 )
 from sayso.agent.tools.call_texts import shorten
-from sayso.channels.storage.objects import LocalObjects
+from sayso.infra.storage.objects import LocalObjects
 
 ANA = "a" * 20
 LONG = "x" * 60_000

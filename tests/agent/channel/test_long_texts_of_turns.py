@@ -18,9 +18,9 @@ from sayso.agent.run.long_results import (
     shorten_result,
 )
 from sayso.channels.markdown import plain
-from sayso.channels.storage.objects import LocalObjects
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
+from sayso.infra.storage.objects import LocalObjects
 from tests.contracts.rigs import ENGLISH, MemoryRig, RedisRig
 from tests.workers.story import Story, call
 

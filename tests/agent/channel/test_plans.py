@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from sayso.channels.i18n.texts import texts_for
-from sayso.pending.concurrency import run_with_timeout
+from sayso.infra.concurrency import run_with_timeout
 from sayso.pending.settlement import EXECUTOR_TIMEOUT
 from tests.contracts.rigs import CHAT
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.pending.concurrency import run_without_loop
+from sayso.infra.concurrency import run_without_loop
 from sayso.pending.repository import ActionResult, Claim
 from tests.contracts.rigs import CHAT, Blocking
 

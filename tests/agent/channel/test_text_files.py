@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent.channel.long_texts import KEEP_SECONDS, TextFiles
-from sayso.channels.storage.objects import DATE_SECONDS, LocalObjects
+from sayso.infra.storage.objects import DATE_SECONDS, LocalObjects
 
 ANA, BEA = "a" * 20, "b" * 20
 

@@ -22,7 +22,7 @@ from sayso.agent import (
 )
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.messages import Message, Role
-from sayso.channels.storage.objects import LocalObjects
+from sayso.infra.storage.objects import LocalObjects
 from sayso.pending.turns import Lease, QueuedTurn
 from tests.contracts.rigs import turn
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from sayso.pending import concurrency, threads
+from sayso.infra import concurrency, threads
 
 #: Seconds of real time between two checks of a working thread, and in total.
 LOOK_SECONDS, PATIENCE_SECONDS = 0.05, 60.0

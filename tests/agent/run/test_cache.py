@@ -33,7 +33,7 @@ from sayso.agent.run.cache import (
     store_answer,
 )
 from sayso.channels.types import Media
-from sayso.pending.redis.client import connect
+from sayso.infra.redis.client import connect
 
 ANSWER = (Message(Role.ASSISTANT, "tea"), UsageStats(10, 5, 15))
 HELLO = [Message(Role.USER, "Hello")]

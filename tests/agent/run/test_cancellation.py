@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sayso.agent.run.cancellation import CancellationToken, RunCancelled
-from sayso.pending.concurrency import call_in_tool_thread, execution_timeout
+from sayso.infra.concurrency import call_in_tool_thread, execution_timeout
 
 
 async def waits(token: CancellationToken, started: threading.Event | None = None) -> str:

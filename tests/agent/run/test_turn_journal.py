@@ -13,9 +13,9 @@ from sayso.agent.channel.turn_journal import StepsJournal, TurnJournal, interrup
 from sayso.agent.messages import Role
 from sayso.agent.run.state import CallOutcome, ModelAnswer, text_digest
 from sayso.agent.tools.context import Artifact, emit_artifact
-from sayso.channels.storage.media import NoRoom
-from sayso.channels.storage.objects import StoreUnavailable
-from sayso.pending.concurrency import run_sync
+from sayso.channels.media_store import NoRoom
+from sayso.infra.concurrency import run_sync
+from sayso.infra.storage.objects import StoreUnavailable
 from sayso.pending.turns import Lease, QueuedTurn
 from tests.contracts.rigs import turn
 

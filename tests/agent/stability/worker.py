@@ -15,7 +15,7 @@ from pathlib import Path
 from sayso.channels.types import Conversation, Turn
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import Services, bootstrap
-from sayso.pending.threads import LoopThread
+from sayso.infra.threads import LoopThread
 
 
 def main(redis_url: str, folder: str) -> None:

@@ -21,7 +21,7 @@ from sayso.agent.toolbox.web import (
     fetch_tool,
     text_of_html,
 )
-from sayso.channels import http as fetch
+from sayso.infra import http as fetch
 
 PUBLIC = "93.184.215.14"
 

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.storage.media import LocalMediaStore
+from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Reply
 from tests.channels.parts import console_channel
 

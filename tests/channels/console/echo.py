@@ -12,10 +12,10 @@ from sayso.channels.base import BadHook, Forbidden
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.store import FeedEntries, FeedEntry, StoreDown
 from sayso.channels.console.views import console_pages
-from sayso.channels.storage.media import LocalMediaStore
+from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.types import Delivery, Reply, Turn, WebhookRequest
 from sayso.channels.web.forms import WebForms
-from sayso.pending.concurrency import run_sync
+from sayso.infra.concurrency import run_sync
 from sayso.testing.stores import MemoryFeed
 
 KEYS = ["console-test-key"]

@@ -6,7 +6,7 @@ import sys
 import tracemalloc
 from pathlib import Path
 
-from sayso.channels.storage.media import LocalMediaStore
+from sayso.channels.media_store import LocalMediaStore
 from sayso.testing.stores import MemoryFeed
 from tests.channels.console.echo import KEYS, EchoApp
 from tests.channels.parts import console_channel

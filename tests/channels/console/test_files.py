@@ -15,7 +15,7 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import BadHook, FetchError, Forbidden
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.incoming import MAX_FILES, NotTaken
-from sayso.channels.storage.media import LocalMediaStore
+from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.types import Media
 from sayso.pending import InMemoryPendingStore
 from sayso.testing.stores import MemoryFeed

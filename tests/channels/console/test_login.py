@@ -20,7 +20,7 @@ from sayso.channels.console.store import (
     StoreDown,
     network,
 )
-from sayso.channels.storage.media import LocalMediaStore
+from sayso.channels.media_store import LocalMediaStore
 from sayso.testing.stores import MemoryFeed, MemoryLogins
 from tests.channels.parts import console_channel
 

@@ -13,7 +13,7 @@ import pytest
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.store import PAGE_ENTRIES
 from sayso.channels.console.views import HEARTBEAT
-from sayso.channels.storage.media import LocalMediaStore
+from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.types import Turn
 from sayso.testing.stores import MemoryFeed
 from tests.channels.parts import console_channel

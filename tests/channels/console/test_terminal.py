@@ -10,7 +10,7 @@ import pytest
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.console.terminal import Terminal
-from sayso.channels.storage.media import LocalMediaStore
+from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.types import Button, Media, Reply, Turn
 from sayso.pending import InMemoryPendingStore
 

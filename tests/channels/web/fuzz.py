@@ -29,7 +29,7 @@ from urllib.parse import unquote_to_bytes
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.types import Media, Turn
 from sayso.config.wiring.data_folder import secret_keys
-from sayso.pending.redis.client import PREFIX
+from sayso.infra.redis.client import PREFIX
 from sayso.testing.stores import MemoryFeed, MemoryMediaStore
 from sayso.workers.mailbox import Accepted, InboxLimits
 from tests.channels.parts import console_channel

@@ -14,7 +14,7 @@ from sayso.channels.types import Conversation, Received, Turn, WebhookRequest
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import open_channel
 from sayso.config.wiring.wsgi import build_app
-from sayso.pending.redis.client import PREFIX
+from sayso.infra.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.stores import (
     MemoryAlerts,

@@ -10,13 +10,13 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.channels.storage.media import LocalMediaStore
+from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.telegram.incoming import telegram_hook
 from sayso.channels.types import Received, Tap
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.config.wiring.wsgi import build_app
-from sayso.pending.redis.client import PREFIX
+from sayso.infra.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.webhooks import telegram_text
 from sayso.testing.stores import MemoryFeed, MemoryPeople

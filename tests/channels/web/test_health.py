@@ -10,10 +10,10 @@ import pytest
 from redis import Redis
 from rq.suspension import resume, suspend
 
-from sayso.config.server.embedded_redis import EmbeddedRedis
-from sayso.config.server.metrics import MetricsEndpoint
-from sayso.pending.redis.client import connect
-from sayso.pending.redis.connections import CURE
+from sayso.infra.metrics_endpoint import MetricsEndpoint
+from sayso.infra.redis.client import connect
+from sayso.infra.redis.connections import CURE
+from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.testing.stores import MemoryAlerts
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import keys_of

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from sayso.channels.storage.media import MediaFiles
-from sayso.channels.storage.objects import LocalObjects, ObjectStore
-from sayso.channels.storage.s3 import Bucket
-from sayso.channels.types import random_id
+from sayso.channels.media_store import MediaFiles
 from sayso.channels.web.app import MAX_DOWNLOADS
+from sayso.infra.ids import random_id
+from sayso.infra.storage.objects import LocalObjects, ObjectStore
+from sayso.infra.storage.s3 import Bucket
 from tests.channels.web.services import browser
 from tests.s3 import BUCKET, S3Server
 

@@ -13,7 +13,7 @@ import pytest
 from flask import Flask, abort
 from flask.testing import FlaskClient
 
-from sayso.channels.storage.media import LocalMediaStore
+from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.web.pages import Link, add_error_pages, small_page
 from sayso.testing.stores import MemoryFeed
 from tests.channels.console.echo import KEYS, EchoApp

@@ -12,10 +12,10 @@ from contextlib import closing, suppress
 
 import pytest
 
-from sayso.channels.storage.media import MAX_BYTES
-from sayso.config.server import http as served
-from sayso.config.server.http import WsgiServer
-from sayso.config.server.processes import listen
+from sayso.channels.media_store import MAX_BYTES
+from sayso.ops.server import http as served
+from sayso.ops.server.http import WsgiServer
+from sayso.ops.server.processes import listen
 
 THREADS = 4
 

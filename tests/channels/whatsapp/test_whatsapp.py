@@ -433,7 +433,7 @@ def test_call_without_an_answer_times_out(
     media: MemoryMedia, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch
 ):
     """platforms.md 1.3: Twilio's client has no timeout; a message without an answer may have arrived."""
-    monkeypatch.setattr("sayso.channels.http.ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("sayso.infra.http.ANSWER_SECONDS", 0.05)
     platforms.script("twilio", "slow", seconds=0.2)
     with pytest.raises(DeliveryUncertain):
         send(whatsapp(media, platforms.twilio_url), Reply("x"))

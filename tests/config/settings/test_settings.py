@@ -9,7 +9,6 @@ import pytest
 
 from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.types import Conversation
-from sayso.config.checks.describe import describe
 from sayso.config.settings.loader import (
     DEMO,
     ConfigError,
@@ -19,6 +18,7 @@ from sayso.config.settings.loader import (
 )
 from sayso.config.wiring.agents import load_bot_tools
 from sayso.config.wiring.bootstrap import bootstrap
+from sayso.ops.checks.describe import describe
 
 SECRET = "s3cr3t-value"
 

@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from sayso.agent.messages import Message, Role
 from sayso.agent.toolsets.selectors import narrow
 from sayso.channels.types import Conversation, Turn
-from sayso.config.checks.describe import describe
-from sayso.config.cli.main import main
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import access_config, rules_of
 from sayso.config.wiring.redis_parts import RedisParts
 from sayso.config.wiring.tools import build_selector, open_tools
+from sayso.ops.checks.describe import describe
+from sayso.ops.cli.main import main
 from sayso.pending.context import context_field
 from sayso.pending.proposals import ChannelRun
 from sayso.workers.people import RedisPeople

@@ -22,14 +22,14 @@ from sayso.agent import (
     ScriptedProvider,
 )
 from sayso.agent.guards.guardrails import GuardrailAction
-from sayso.channels.storage.media import LocalMediaStore
-from sayso.config.checks.describe import describe
-from sayso.config.checks.explain import explain
+from sayso.channels.media_store import LocalMediaStore
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import AgentDeps, load_bot_tools, terminal_agent
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.config.wiring.redis_parts import RedisParts
+from sayso.ops.checks.describe import describe
+from sayso.ops.checks.explain import explain
 
 PLUGINS = """
 from sayso.agent import AgentObserver

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from sayso.agent.tools.loading import ToolReloader
-from sayso.config.checks.describe import describe
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.wiring.agents import terminal_agent
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.config.wiring.tools import OpenTools, open_tools
+from sayso.ops.checks.describe import describe
 
 GOOD = "from sayso import tool\n\n\n@tool\ndef greet(name: str) -> str:\n    '''Greet.'''\n    return f'{said} {name}'\n"
 YAML = """\

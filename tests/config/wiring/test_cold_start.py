@@ -19,7 +19,7 @@ import asyncio, contextlib, json, sys
 from pathlib import Path
 from sayso.channels.base import SendError
 from sayso.channels.types import Conversation, Delivery, Reply
-from sayso.config.cli import main as cli
+from sayso.ops.cli import main as cli
 from sayso.config.wiring import rq_entry
 from sayso.workers.rq import process
 
@@ -136,7 +136,7 @@ def test_vendors_libraries_print_warnings_only_and_setting_up_logs_loads_none_of
 def test_help_loads_nothing_that_a_bot_needs(args: list[str]):
     """A command imports its modules when it runs."""
     code = (
-        "import json, sys\nfrom sayso.config.cli.main import main\n"
+        "import json, sys\nfrom sayso.ops.cli.main import main\n"
         "main(sys.argv[1:], standalone_mode=False)\nprint(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run(
@@ -190,7 +190,7 @@ def test_small_commands_load_no_agent_and_no_library_of_the_web_a_model_or_a_pla
         f"channels:\n  bot: {telegram[:-1]}, access: {{}}}}\n  desk: {slack}\n"
     )
     code = (
-        "import contextlib, json, sys\nfrom sayso.config.cli.main import main\n"
+        "import contextlib, json, sys\nfrom sayso.ops.cli.main import main\n"
         "with contextlib.suppress(SystemExit):\n    main(sys.argv[1:])\n"
         "print(json.dumps(sorted(sys.modules)))"
     )

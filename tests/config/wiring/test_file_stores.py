@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels.storage.media import MediaFiles
-from sayso.channels.types import Conversation, Scope, owner_of, random_id
+from sayso.channels.media_store import MediaFiles
+from sayso.channels.types import Conversation, Scope, owner_of
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.people import erase_texts
 from sayso.config.wiring.stores import FileStores
+from sayso.infra.ids import random_id
 from tests.s3 import BUCKET, S3Server
 
 ANA = owner_of("web", "ana")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels.storage import files as disk
-from sayso.channels.storage.files import NotLocal, check_local
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.wiring.bootstrap import bootstrap
+from sayso.infra.storage import files as disk
+from sayso.infra.storage.files import NotLocal, check_local
 
 #: As Linux writes them: a local root, an NFS share whose name has a space, and a local disk mounted inside of it.
 MOUNTS = """\

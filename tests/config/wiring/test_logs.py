@@ -19,9 +19,6 @@ from redis.exceptions import OutOfMemoryError
 
 from sayso.agent import Agent, AgentConfig, LoggingObserver, ScriptedProvider
 from sayso.channels.base import SendError
-from sayso.channels.redaction import REDACTED, remember
-from sayso.channels.tracing import span, start_tracing
-from sayso.config.cli.main import main
 from sayso.config.settings.loader import ConfigError
 from sayso.config.wiring.observability import (
     EventFormatter,
@@ -30,7 +27,10 @@ from sayso.config.wiring.observability import (
     name_lines_of_rq,
     set_up_logs,
 )
-from sayso.pending.concurrency import TimedOut, run_with_timeout
+from sayso.infra.concurrency import TimedOut, run_with_timeout
+from sayso.infra.redaction import REDACTED, remember
+from sayso.infra.tracing import span, start_tracing
+from sayso.ops.cli.main import main
 from sayso.pending.context import context_field
 from tests.contracts.rigs import CHAT, MemoryRig
 from tests.workers.fakes import Bot

@@ -14,12 +14,12 @@ from sayso.agent.providers.base import ProviderRequest
 from sayso.agent.providers.testing import ScriptedProvider
 from sayso.agent.providers.vendors import OPENAI_URL, VendorProvider
 from sayso.agent.run.text_tools import TextToolProvider
-from sayso.config.checks.describe import describe
 from sayso.config.settings.agent import VENDORS
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import channel_after
 from sayso.config.wiring.models import Models
+from sayso.ops.checks.describe import describe
 
 KEY = "s3cr3t"
 

@@ -21,10 +21,10 @@ ROOT = Path(__file__).parents[3]
 WORKER = """
 import asyncio, json, sys
 from pathlib import Path
-from sayso.config.cli import main as cli
+from sayso.ops.cli import main as cli
 from sayso.config.wiring import rq_entry
 from sayso.workers.rq import process
-from sayso.pending.threads import LoopThread
+from sayso.infra.threads import LoopThread
 
 def ask(parts, _):
     ready, loop = set(sys.modules), LoopThread()

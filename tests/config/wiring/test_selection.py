@@ -11,10 +11,10 @@ from sayso.agent import AllOf, AnyOf, EmbeddingSelector, KeywordSelector, Messag
 from sayso.agent.messages import Role
 from sayso.agent.toolsets.embedding import HttpEmbedder, NgramEmbedder
 from sayso.agent.toolsets.selectors import Always, FailOpen
-from sayso.config.checks.describe import describe
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.wiring.agents import terminal_agent
 from sayso.config.wiring.tools import build_selector
+from sayso.ops.checks.describe import describe
 from sayso.pending.context import context_field
 from sayso.pending.proposals import ChannelRun
 

@@ -141,7 +141,7 @@ def test_record_of_another_release_is_removed_with_its_app(
     Slack gets its 200, and does not send the event for hours.
     """
     with monkeypatch.context() as newer:
-        newer.setattr("sayso.channels.records.VERSION", 2)
+        newer.setattr("sayso.infra.records.VERSION", 2)
         bot.install("T02", "Beta")
     with pytest.raises(Unreachable, match="stored by another release"):
         send(bot, "T02")

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from sayso.agent import ToolExecutionError, ToolTag
-from sayso.config.checks.describe import describe
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import load_bot_tools, terminal_agent
 from sayso.config.wiring.tools import open_tools
+from sayso.ops.checks.describe import describe
 from tests.config.processes import sayso
 
 SECRET = "s3cr3t-value"

@@ -16,8 +16,8 @@ from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.wiring.agents import terminal_agent
 from sayso.config.wiring.bootstrap import bootstrap, preload
-from sayso.pending.redis.client import WEB_ANSWER_SECONDS
-from sayso.pending.redis.connections import Connections
+from sayso.infra.redis.client import WEB_ANSWER_SECONDS
+from sayso.infra.redis.connections import Connections
 
 
 def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):

@@ -14,6 +14,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError
 
 from sayso.channels.types import Conversation
+from sayso.infra.redis.client import connect
+from sayso.infra.redis.scripts import shard_of
 from sayso.pending import RedisPendingStore
 from sayso.pending.audit.collector import (
     BATCH,
@@ -24,8 +26,6 @@ from sayso.pending.audit.collector import (
 )
 from sayso.pending.audit.ledger import FILE, AuditLedger, ChainHead, LedgerUnusable
 from sayso.pending.limits import NO_HEAD
-from sayso.pending.redis.client import connect
-from sayso.pending.redis.scripts import shard_of
 from tests.config.processes import free_port
 from tests.pending.state_log import KEY, SIGNER, StateLog
 

@@ -253,7 +253,7 @@ def test_writer_waits_while_another_one_creates_the_file(ledger, monkeypatch):
             other.execute("COMMIT")
 
         other.execute("BEGIN IMMEDIATE")
-        monkeypatch.setattr("sayso.channels.storage.files.time.sleep", let_go)
+        monkeypatch.setattr("sayso.infra.storage.files.time.sleep", let_go)
         ledger.store(busy_log().waiting)
     assert [kept.text for kept in ledger.entries()] == busy_log().texts
 
@@ -262,7 +262,7 @@ def test_writer_does_not_wait_for_ever(ledger, monkeypatch):
     """The collector gets an error, logs it and tries again."""
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        monkeypatch.setattr("sayso.channels.storage.files.LOCK_SECONDS", 0.0)
+        monkeypatch.setattr("sayso.infra.storage.files.LOCK_SECONDS", 0.0)
         with pytest.raises(LedgerUnusable, match="database is locked"):
             ledger.store(busy_log().waiting)
 

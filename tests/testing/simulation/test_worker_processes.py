@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sayso.config.server.processes import Child
+from sayso.ops.server.processes import Child
 from sayso.testing.simulation.processes import Machine, WorkerProcesses, children_of
 from sayso.testing.simulation.profile import Profile
 

@@ -10,10 +10,10 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from sayso.pending.concurrency import run_without_loop
-from sayso.pending.redis.client import RedisUnfit, address_of, connect
-from sayso.pending.redis.connections import AutoPipeline, Connections, Halted
-from sayso.pending.redis.scripts import SHARDS, LuaScripts, shard_of
+from sayso.infra.concurrency import run_without_loop
+from sayso.infra.redis.client import RedisUnfit, address_of, connect
+from sayso.infra.redis.connections import AutoPipeline, Connections, Halted
+from sayso.infra.redis.scripts import SHARDS, LuaScripts, shard_of
 from sayso.workers.data_loss import guard as guard_module
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.resume import refuse_old_halt
@@ -24,7 +24,8 @@ from sayso.workers.data_loss.watermarks import (
     WatermarkFile,
     keys_of,
 )
-from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.workers.mailbox import RedisMailbox
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from tests.contracts.rigs import CHAT, RedisRig, turn, voice
 from tests.workers.fakes import Bot
 from tests.workers.servers import put_back, saved
@@ -104,7 +105,7 @@ def test_new_connection_notices_before_it_is_used(rig, guard, redis_url):
     rig.accept(turn())
     client = connect(redis_url)
     guard.guard(client)
-    mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
+    mailbox = RedisMailbox(LuaScripts(client, CONVERSATION_SCRIPTS), voice)
     guard.look()
     rig.client.flushall()
     with pytest.raises(Halted):
@@ -123,7 +124,7 @@ def test_new_connection_of_a_loop_notices_before_it_is_used(rig, guard, redis_ur
         connections = Connections.of(client)
         connections.pipeline = AutoPipeline(redis_url)
         guard.guard(client)
-        mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
+        mailbox = RedisMailbox(LuaScripts(client, CONVERSATION_SCRIPTS), voice)
         with pytest.raises(Halted):
             await mailbox.lease("chat:x", "token")
         await connections.pipeline.close()
@@ -137,7 +138,7 @@ def test_process_that_cannot_write_the_halt_refuses_by_itself(rig, guard, redis_
     rig.accept(turn())
     client = connect(redis_url)
     guard.guard(client)
-    mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
+    mailbox = RedisMailbox(LuaScripts(client, CONVERSATION_SCRIPTS), voice)
     mailbox.accept(turn())
     guard.look()
     with pytest.raises(Halted):
@@ -205,7 +206,7 @@ def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
     """They see each other's writes in any order."""
     guard, client = DataLossGuard(connect(redis_url)), connect(redis_url)
     guard.guard(client)
-    mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
+    mailbox = RedisMailbox(LuaScripts(client, CONVERSATION_SCRIPTS), voice)
 
     def busy() -> None:
         for _ in range(30):
@@ -374,7 +375,7 @@ def test_script_on_a_shard_that_lost_writes_changes_nothing(rig, guard, redis_ur
     """
     client = connect(redis_url)
     guard.guard(client)
-    mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
+    mailbox = RedisMailbox(LuaScripts(client, CONVERSATION_SCRIPTS), voice)
     for _ in range(3):
         mailbox.accept(turn())
     guard.look()

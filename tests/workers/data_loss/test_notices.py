@@ -10,8 +10,8 @@ from redis.exceptions import RedisError
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn, digest
+from sayso.infra.redis.scripts import no_wake_up
 from sayso.pending.action import ActionSigner
-from sayso.pending.redis.scripts import no_wake_up
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.notices import (
     FILE_SECONDS,

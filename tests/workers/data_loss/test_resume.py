@@ -6,15 +6,15 @@ import pytest
 from redis.exceptions import ResponseError
 
 from sayso.channels.types import Reply
+from sayso.infra.redis.client import connect
+from sayso.infra.redis.scripts import LuaScripts, shard_of
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
 from sayso.pending.audit.ledger import FILE, AuditLedger
-from sayso.pending.redis.client import connect
-from sayso.pending.redis.scripts import LuaScripts, shard_of
 from sayso.pending.turns import LeaseLost, TurnChange
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.resume import RESUME_STEP, halts_of, resume
 from sayso.workers.data_loss.watermarks import HaltReason, keys_of
-from sayso.workers.mailbox import LUA
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import Sent
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.pending.state_log import KEY, SIGNER
@@ -211,7 +211,9 @@ def test_server_that_is_not_halted_is_left_alone(rig):
     before = saved(rig.client)
     assert resume(rig.client) is None
     with pytest.raises(ResponseError, match="RESUMED"):
-        LuaScripts(rig.client, LUA).run("resume_conversation", CHAT.id, {"floor": 5})
+        LuaScripts(rig.client, CONVERSATION_SCRIPTS).run(
+            "resume_conversation", CHAT.id, {"floor": 5}
+        )
     assert saved(rig.client) == before
 
 

@@ -17,7 +17,7 @@ from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 from rq.worker import WorkerStatus
 
-from sayso.channels.redaction import remember
+from sayso.infra.redaction import remember
 from sayso.workers.rq.bookkeeping import BEAT_SECONDS, JobRegistry, Stopped
 from sayso.workers.rq.jobs import QUEUE, SaysoJob
 from tests.workers.works import enqueue, left_behind, make_worker

@@ -17,14 +17,15 @@ from rq.webhook import Webhook
 
 from sayso.channels.types import Conversation
 from sayso.config.wiring import rq_entry as jobs
+from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending.limits import URGENT_JOB
-from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.turns import TurnChange
-from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
+from sayso.workers.mailbox import InboxLimits, RedisMailbox
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.jobs import QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
 from sayso.workers.rq.process import new_worker
 from sayso.workers.rq.worker import Capacity
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from tests.contracts.rigs import CHAT, BlockingOutsideLoops, turn, voice
 
 struck: list[str] = []
@@ -70,7 +71,7 @@ def bare(redis_url, redis_client):
 def mailbox(redis_client):
     """Return a mailbox that wakes workers."""
     return BlockingOutsideLoops(
-        RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client))
+        RedisMailbox(LuaScripts(redis_client, CONVERSATION_SCRIPTS), voice, WakeUps(redis_client))
     )
 
 
@@ -247,7 +248,13 @@ def test_handed_over_conversation_goes_to_the_end_of_the_queue(bare, mailbox):
 def new_reaper(client, folder):
     """Return the reaper of one worker, which wakes through RQ."""
     wake_up = WakeUps(client)
-    return Reaper(client, LuaScripts(client, LUA), wake_up, WorkerLock(folder), queue=wake_up.queue)
+    return Reaper(
+        client,
+        LuaScripts(client, CONVERSATION_SCRIPTS),
+        wake_up,
+        WorkerLock(folder),
+        queue=wake_up.queue,
+    )
 
 
 def test_wake_up_that_is_still_queued_is_not_repeated(bare, mailbox, redis_client, tmp_path):
@@ -280,7 +287,10 @@ def test_tap_overtakes_other_conversations_in_the_queue(bare, mailbox):
 def test_refused_turns_wake_no_worker(bare, redis_client):
     """An unaddressed message costs no job, and a full mailbox none beside the queued one."""
     mailbox = RedisMailbox(
-        LuaScripts(redis_client, LUA), voice, WakeUps(redis_client), limits=InboxLimits(waiting=1)
+        LuaScripts(redis_client, CONVERSATION_SCRIPTS),
+        voice,
+        WakeUps(redis_client),
+        limits=InboxLimits(waiting=1),
     )
     assert mailbox.accept(turn(addressed=False)).outcome == "ignored"
     assert bare.llen(f"rq:queue:{QUEUE}") == 0

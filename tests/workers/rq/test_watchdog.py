@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sayso.pending.threads import BLOCKED_SECONDS, LOOK_SECONDS, LoopThread, Watchdog
+from sayso.infra.threads import BLOCKED_SECONDS, LOOK_SECONDS, LoopThread, Watchdog
 from tests.flows.system import until
 
 

@@ -25,10 +25,10 @@ from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 from rq.suspension import resume, suspend
 
-from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.config.wiring import rq_entry as jobs
-from sayso.pending.redis.client import PREFIX
-from sayso.pending.threads import LoopThread
+from sayso.infra.redis.client import PREFIX
+from sayso.infra.threads import LoopThread
+from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.workers.rq import worker as workers
 from sayso.workers.rq.jobs import PROCESS_CONVERSATION, QUEUE
 from sayso.workers.rq.process import run_worker

@@ -1,0 +1,1 @@
+"""Infra: what knows no chat. Redis and its scripts, files, HTTP, threads, metrics, traces."""

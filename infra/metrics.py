@@ -1,0 +1,228 @@
+"""The counters and histograms of each process, for Prometheus.
+
+`sayso.ops.server.metrics` serves them.
+
+They are all defined here, so that their labels stay few and known: channels, tools and models of
+the configuration, and outcomes. They hold no message, name or number of a person.
+docs/reference/observability.md lists them.
+
+Processes that have a common folder in FOLDER count in files there, as prometheus-client's
+multiprocess mode does. Each process has a file of its own, and the successor of a dead process
+takes over its file, so that no count falls and the number of files stays that of the processes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import re
+import threading
+from functools import cache
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, values
+
+from sayso.infra.storage.files import open_private
+
+disable_created_metrics()  # a second series for each counter, which no graph needs
+
+#: The variable with the folder of the common files, as prometheus-client calls it.
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+#: Bytes of a process's files, enough for MAX_VALUES tools and models. They are on the disk from the
+#: start: a process that writes to a mapped file for which the disk has no room is killed (SIGBUS).
+_FILE_BYTES = {"counter": 256 * 1024, "histogram": 1024 * 1024}
+
+
+class _ProcessNumber:
+    """Returns the number of this process: the lowest that no other live process has,
+    held by a file lock.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pid = 0
+        self._number = 0
+
+    def __call__(self) -> int:
+        if self._pid != os.getpid():
+            self._number = self._take()
+            self._pid = os.getpid()
+        return self._number
+
+    def _take(self) -> int:
+        for number in itertools.count():
+            file = os.open(self._folder / f"{number}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(file)
+            else:  # the file stays open for as long as the process lives
+                self._allocate(number)
+                return number
+        raise AssertionError("unreachable")
+
+    def _allocate(self, number: int) -> None:
+        if not hasattr(os, "posix_fallocate"):  # macOS
+            return
+        for kind, size in _FILE_BYTES.items():
+            with open_private(self._folder / f"{kind}_{number}.db", "ab") as file:
+                os.posix_fallocate(file.fileno(), 0, size)
+
+
+if os.environ.get(FOLDER):  # prometheus-client chooses at its import, too
+    values.ValueClass = values.MultiProcessValue(_ProcessNumber(Path(os.environ[FOLDER])))
+
+#: All metrics below, and none of other libraries.
+REGISTRY = CollectorRegistry()
+#: How many values of one label are counted separately, and what all others count as: further ones,
+#: and texts that are no name, which may hold anything.
+MAX_VALUES = 100
+OTHER = "other"
+_NAME = re.compile(r"[\w.:/@+-]{1,100}")
+
+#: Returns the counter or histogram of some labels. Its own method
+#: `labels` takes several times as long.
+of_labels = cache(lambda metric, *values: metric.labels(*values))
+
+#: Upper bounds of histograms in seconds: for work on this machine, calls of models and platforms,
+#: waits, and people.
+_FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_SLOW = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_WAITING = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_PERSON = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+
+WEBHOOKS = Counter(
+    "sayso_webhooks",
+    "Webhooks, by what was done with them.",
+    ["channel", "outcome"],
+    registry=REGISTRY,
+)
+WEBHOOK_SECONDS = Histogram(
+    "sayso_webhook_seconds",
+    "Time to answer a webhook.",
+    ["channel"],
+    buckets=_FAST,
+    registry=REGISTRY,
+)
+TURNS_RECEIVED = Counter(
+    "sayso_turns_received", "Turns that came in, by what the inbox did with them.", ["channel", "outcome"],
+    registry=REGISTRY,
+)  # fmt: skip
+WORKSPACES = Counter(
+    "sayso_workspaces",
+    "Changes of the workspaces that installed an account, by what changed.",
+    ["channel", "outcome"],
+    registry=REGISTRY,
+)
+DELIVERY_REPORTS = Counter(
+    "sayso_delivery_reports", "Reports of a platform on what became of a reply.", ["channel", "status"],
+    registry=REGISTRY,
+)  # fmt: skip
+
+TURNS = Counter(
+    "sayso_turns", "Turns that were finished, by how.", ["channel", "outcome"], registry=REGISTRY
+)
+CONTINUATIONS = Counter(
+    "sayso_continuations",
+    "Turns in which the agent went on after a decision, by how.",
+    ["channel", "outcome"],
+    registry=REGISTRY,
+)
+TURN_SECONDS = Histogram(
+    "sayso_turn_seconds",
+    "Time from the start of a turn to its end.",
+    ["channel"],
+    buckets=_SLOW,
+    registry=REGISTRY,
+)
+MAILBOX_SECONDS = Histogram(
+    "sayso_mailbox_seconds",
+    "Time that a turn waited for its worker.",
+    ["channel"],
+    buckets=_WAITING,
+    registry=REGISTRY,
+)
+LEASES_LOST = Counter(
+    "sayso_leases_lost", "Leases of conversations that a worker lost.", registry=REGISTRY
+)
+
+MODEL_CALLS = Counter(
+    "sayso_model_calls", "Calls of models with their retries, by how they ended.", ["model", "outcome"],
+    registry=REGISTRY,
+)  # fmt: skip
+MODEL_SECONDS = Histogram(
+    "sayso_model_seconds",
+    "Time until a model had answered, with retries.",
+    ["model"],
+    buckets=_SLOW,
+    registry=REGISTRY,
+)
+MODEL_TOKENS = Counter(
+    "sayso_model_tokens", "Tokens of model calls; of the prompt, by what the vendor's cache did with them.",
+    ["model", "type"], registry=REGISTRY,
+)  # fmt: skip
+MODEL_COST = Counter(
+    "sayso_model_cost_dollars",
+    "Cost of model calls, where a price is known.",
+    ["model"],
+    registry=REGISTRY,
+)
+TOOL_CALLS = Counter(
+    "sayso_tool_calls", "Calls of tools, by how they ended.", ["tool", "outcome"], registry=REGISTRY
+)
+TOOL_SECONDS = Histogram(
+    "sayso_tool_seconds", "Time of tool calls.", ["tool"], buckets=_SLOW, registry=REGISTRY
+)
+
+PENDING = Counter(
+    "sayso_pending_actions", "Pending actions that entered a state, by the audit log.", ["channel", "state"],
+    registry=REGISTRY,
+)  # fmt: skip
+PENDING_ANSWER_SECONDS = Histogram(
+    "sayso_pending_answer_seconds", "Time from the question to the person's yes or no.", ["channel"], buckets=_PERSON,
+    registry=REGISTRY,
+)  # fmt: skip
+
+DELIVERIES = Counter(
+    "sayso_deliveries", "Attempts to send a reply, by how they ended.", ["channel", "result", "error"],
+    registry=REGISTRY,
+)  # fmt: skip
+MESSAGES = Counter(
+    "sayso_messages", "Messages that a platform took, by what it charges them by.", ["channel", "class"],
+    registry=REGISTRY,
+)  # fmt: skip
+SEND_SECONDS = Histogram(
+    "sayso_send_seconds", "Time until a platform took or refused a reply.", ["channel"], buckets=_SLOW,
+    registry=REGISTRY,
+)  # fmt: skip
+
+REDIS_SECONDS = Histogram(
+    "sayso_redis_seconds", "Time of a script in Redis.", buckets=_FAST, registry=REGISTRY
+)
+REDIS_ERRORS = Counter(
+    "sayso_redis_errors", "Scripts that Redis did not run, by error.", ["error"], registry=REGISTRY
+)
+WORKERS_DIED = Counter(
+    "sayso_workers_died", "Workers of this machine that died.", registry=REGISTRY
+)
+RESTARTS = Counter(
+    "sayso_process_restarts",
+    "Processes that died and were started anew.",
+    ["process"],
+    registry=REGISTRY,
+)
+
+_values: dict[str, set[str]] = {}
+_values_lock = threading.Lock()
+
+
+def bounded(label: str, value: str) -> str:
+    """Return the value of a label, or OTHER if it is one of too many, or no name."""
+    known = _values.setdefault(label, set())
+    if value not in known:
+        with _values_lock:
+            if len(known) >= MAX_VALUES or not _NAME.fullmatch(value):
+                return OTHER
+            known.add(value)
+    return value

@@ -1,0 +1,468 @@
+"""Redis Cluster: its URL, and its clients for threads and for one event loop.
+
+redis-py's clients follow moved slots and new masters. Here their errors become those of a server
+that does not answer, and a patient client waits until a failover is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+from urllib.parse import parse_qsl
+
+from redis import Redis
+from redis.asyncio import RedisCluster as AsyncRedisCluster
+from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
+from redis.asyncio.cluster import PipelineCommand
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.crc import key_slot
+from redis.exceptions import (
+    AskError,
+    ClusterError,
+    MasterDownError,
+    MovedError,
+    RedisClusterException,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from sayso.infra.redis.connections import (
+    ANSWER_SECONDS,
+    CONNECT_SECONDS,
+    REPLICA_MS,
+    Connections,
+    NotReplicated,
+    RedisCircuitBreaker,
+    log_not_replicated,
+)
+from sayso.infra.redis.retries import Retries
+from sayso.infra.redis.sentinel import Address
+from sayso.infra.redis.url import (
+    NotWritable,
+    RedisUrl,
+    addresses_of,
+    check_password,
+    split_login,
+    takes_no_writes,
+)
+
+#: The schemes of a cluster's URL, and those of a connection to one node.
+SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
+#: The form of a URL, for messages.
+FORM = "redis+cluster://host:6379,host:6379"
+#: The port of a node where the URL names none.
+NODE_PORT = 6379
+#: Connections to each node that one event loop may open.
+MAX_CONNECTIONS = 256
+_RETRIED = (RedisConnectionError, RedisTimeoutError)
+#: The errors of a node that has the slot no more, or is away. While a slot moves,
+#: AskError and TryAgainError say so.
+_ELSEWHERE = (RedisConnectionError, RedisTimeoutError, MovedError)
+_SCRIPT_COMMANDS = ("EVAL", "EVALSHA")
+
+
+class ClusterAway(RedisConnectionError):
+    """Raised when a cluster cannot serve a key now: no node answers, or no master has the slot."""
+
+
+def is_cluster(url: str) -> bool:
+    """Return whether a URL names a cluster."""
+    return url.partition("://")[0] in SCHEMES
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterUrl:
+    """The URL of a cluster, parsed: some of its nodes,
+    and the options of the connections to all nodes.
+    """
+
+    addresses: tuple[Address, ...]
+    options: Mapping[str, Any] = field(repr=False)
+    tls: bool = False
+
+    @classmethod
+    def parse(cls, url: str) -> ClusterUrl:
+        """Read a URL. Raises ValueError, without the URL in its message: it may hold a password."""
+        scheme, _, rest = url.partition("://")
+        if scheme not in SCHEMES:
+            raise ValueError(f"no URL of a Redis Cluster: write it as {FORM}")
+        check_password(rest, has_host=True)
+        before, _, query = rest.partition("?")
+        netloc, _, db = before.partition("/")
+        if db.strip("/") or "db" in dict(parse_qsl(query)):
+            raise ValueError(f"names a database, and a Redis Cluster has only one: write {FORM}")
+        login, hosts = split_login(netloc)
+        at = f"{login}@" if login else ""
+        node = RedisUrl.parse(f"{SCHEMES[scheme]}://{at}node/?{query}".rstrip("?"))
+        options = {
+            name: value
+            for name, value in node.options.items()
+            if name not in ("host", "port", "db")
+        }
+        return cls(addresses_of(hosts, "a node", NODE_PORT), options, SCHEMES[scheme] == "rediss")
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """Return the options of a client, for threads or a loop, without timeouts."""
+        return {**self.options, **({"ssl": True} if self.tls else {}), "decode_responses": True}
+
+    @property
+    def node_url(self) -> RedisUrl:
+        """Return the URL of one of the nodes in the cluster's URL, chosen by chance."""
+        host, port = random.choice(self.addresses)  # noqa: S311  # no secret
+        scheme = "rediss" if self.tls else "redis"
+        return RedisUrl(scheme, {**self.options, "host": host, "port": port})
+
+    def __str__(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in sorted(self.addresses))
+
+
+class ClusterClient(RedisCluster):
+    """A client for threads.
+
+    Each command may be sent twice, so it must be safe to repeat, as ours are.
+
+    It connects with its first command, as the client of one server does: so a process may start
+    before its cluster is there. Raises redis.RedisError, also where redis-py raises an exception of
+    another kind.
+    """
+
+    _is_connected = False
+    #: The thread that connects, 0 for none. redis-py sends commands of its own meanwhile.
+    _connecting_thread = 0
+
+    def __init__(self, url: ClusterUrl, *, patient: bool, answer_seconds: float) -> None:
+        self.url = url
+        self._patient = patient
+        nodes = [ClusterNode(host, port) for host, port in url.addresses]
+        times: dict[str, Any] = {
+            "socket_timeout": answer_seconds,
+            "socket_connect_timeout": min(1.0, answer_seconds),
+        }
+        # redis-py's own `__init__` reads the table of slots, so it runs with the first command.
+        create = partial(
+            super().__init__, startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **times
+        )
+        self._connect = partial(create, **url.client_options)
+        self._connecting = threading.Lock()
+        self._failures = 0
+        self.connections = ClusterConnections(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Connect, and return an attribute that redis-py's `__init__` sets.
+
+        Python asks only for missing attributes.
+
+        Raises redis.RedisError.
+        """
+        if self._is_connected or self._connecting_thread == threading.get_ident():
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._persist(self.ensure_connected)
+        return getattr(self, name)
+
+    def ensure_connected(self) -> None:
+        """Read the table of slots if that was not done yet.
+
+        Raises redis.RedisError while no node answers.
+
+        Threads that wait for another one's attempt share its failure:
+        each node may take a second to time out.
+        """
+        if self._is_connected or self._connecting_thread == threading.get_ident():
+            return
+        failures = self._failures
+        with self._connecting:
+            if self._is_connected:
+                return
+            if self._failures != failures:
+                raise ClusterAway("no node of the cluster answered another caller")
+            self._connecting_thread = threading.get_ident()
+            try:
+                with_redis_errors(self._connect)
+            except RedisConnectionError:
+                self._failures += 1
+                raise
+            finally:
+                self._connecting_thread = 0
+            self._is_connected = True
+
+    def node_name(self, key: str) -> str:
+        """Return the name of the master that has a key; "" while that is not known."""
+        if not self._is_connected:
+            return ""
+        try:
+            return str(self.nodes_manager.get_node_from_slot(key_slot(key.encode())).name)
+        except RedisClusterException:
+            return ""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command to the node that has its key. Raises redis.RedisError."""
+
+        def send() -> Any:
+            self.ensure_connected()
+            return super(ClusterClient, self).execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+        return self._persist(send)
+
+    def pipeline(self, transaction: bool | None = None, shard_hint: Any = None) -> Any:
+        """Return a pipeline.
+
+        Its errors are not retried here: its user comes again. Raises redis.RedisError.
+        """
+        self._persist(self.ensure_connected)  # it copies what redis-py's `__init__` sets
+        pipe = super().pipeline(transaction=transaction, shard_hint=shard_hint)  # type: ignore[no-untyped-call]
+        execute = pipe.execute
+        pipe.execute = lambda *args, **options: with_redis_errors(
+            partial(execute, *args, **options)
+        )
+        return pipe
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._is_connected:
+            super().close()
+
+    def ask_durably(self, command: Sequence[Any], replicas: int) -> Any:
+        """Send a command, and return the answer when this many
+        replicas of its node have what it wrote.
+
+        Raises NotReplicated, and redis.RedisError.
+        """
+        return self._persist(partial(self._ask_with_wait, command, replicas))
+
+    def _ask_with_wait(self, command: Sequence[Any], replicas: int) -> Any:
+        """Send a command and WAIT over one connection:
+        WAIT is about what its own connection has written.
+        """
+        self.ensure_connected()
+        key = _key_of(command)
+        for attempt in (1, 2):
+            node = self.nodes_manager.get_node_from_slot(key_slot(key.encode()))
+            connections = Connections.of(self.get_redis_connection(node))
+            connections.replicas = replicas
+            try:
+                return with_redis_errors(partial(connections.ask, *command, durable=True))
+            except _ELSEWHERE:
+                if attempt == 2:
+                    raise
+                super().execute_command("EXISTS", key)  # type: ignore[no-untyped-call]  # redis-py finds the node that has the slot now
+        raise AssertionError("the second attempt returns or raises")
+
+    async def ask_all(self, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
+        """Send commands to their nodes, all to one node at once.
+
+        Return the answers; error replies are among them.
+        """
+        with self.pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            answers: list[Any] = pipe.execute(raise_on_error=False)
+            return answers
+
+    def group_by_node(self, keys: Mapping[int, str]) -> list[list[int]]:
+        """Return the numbers of keys by the master that has them. Raises redis.RedisError."""
+        groups: defaultdict[str, list[int]] = defaultdict(list)
+        for number, key in keys.items():
+            node = with_redis_errors(
+                partial(self.nodes_manager.get_node_from_slot, key_slot(key.encode()))
+            )
+            groups[node.name].append(number)
+        return list(groups.values())
+
+    def masters(self) -> list[Redis]:
+        """Return a client of each master alone. Raises redis.RedisError."""
+        return [self.get_redis_connection(node) for node in self.get_primaries()]  # type: ignore[no-untyped-call]
+
+    def nodes(self) -> list[Redis]:
+        """Return a client of each node alone, with the replicas. Raises redis.RedisError."""
+        return [self.get_redis_connection(node) for node in self.get_nodes()]  # type: ignore[no-untyped-call]
+
+    def _persist(self, send: Callable[[], Any]) -> Any:
+        """Send a command; if this client is patient, send it again while the cluster is away.
+
+        Return the answer.
+        """
+        retries = Retries()
+        while True:
+            try:
+                return with_redis_errors(send)
+            except _RETRIED as exc:
+                if self._patient:
+                    pause = retries.pause_after(exc)
+                else:
+                    pause = None
+                if pause is None:
+                    raise
+                time.sleep(pause)
+
+
+def _key_of(command: Sequence[Any]) -> str:
+    return str(command[3] if command[0] in _SCRIPT_COMMANDS else command[1])
+
+
+def with_redis_errors(send: Callable[[], Any]) -> Any:
+    """Send to a cluster, and return the answer.
+
+    Raises redis.RedisError, also for redis-py's errors of other kinds.
+    """
+    try:
+        return send()
+    except Exception as exc:
+        _raise_as_away(exc)
+        raise
+
+
+def _raise_as_away(exc: Exception) -> None:
+    """Raise the error of a server that does not answer, in place of that of a
+    cluster that cannot serve a key now.
+    """
+    if isinstance(exc, ResponseError) and takes_no_writes(exc):
+        raise NotWritable(str(exc)) from exc
+    if isinstance(
+        exc, RedisClusterException | ClusterError | MasterDownError | TryAgainError | AskError
+    ):
+        raise ClusterAway(f"the cluster cannot serve this key now: {exc}") from exc
+
+
+class ClusterConnections(Connections):
+    """Sends commands to the nodes of a cluster. The circuit breaker is one for each node."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self.pipeline = None
+        self.replicas = 0
+        self.halted = threading.Event()
+        self.watermarks = {}
+        self._client = client
+        self._breakers: defaultdict[str, RedisCircuitBreaker] | None = None
+
+    def break_circuit(self, *, slow_seconds: float, pause_seconds: float = 0.0) -> None:
+        """From now on calls of threads to a node fail at once while it does not answer."""
+        create = partial(
+            RedisCircuitBreaker, slow_seconds=slow_seconds, pause_seconds=pause_seconds
+        )
+        self._breakers = defaultdict(create)
+
+    def _packed(self, command: tuple[str | bytes | int | float, ...]) -> Any:
+        return command
+
+    def _ask(self, packed: Any, replicas: int) -> Any:
+        with self._attempt(packed):
+            if replicas:
+                return self._client.ask_durably(packed, replicas)
+            return self._client.execute_command(*packed)
+
+    def _attempt(self, command: tuple[Any, ...]) -> AbstractContextManager[None]:
+        if self._breakers is None or command[0] not in _SCRIPT_COMMANDS:
+            return contextlib.nullcontext()
+        # Without a known master the whole cluster is one server:
+        # one caller at a time asks for its table.
+        return self._breakers[self._client.node_name(_key_of(command))].attempt()
+
+
+class AsyncCluster:
+    """Sends commands for the event loop that uses it first, until that loop is closed,
+    and waits through a failover.
+    """
+
+    def __init__(self, url: ClusterUrl, *, new_retries: Callable[[], Retries] = Retries) -> None:
+        self._url = url
+        self._new_retries = new_retries
+        self._owner_lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: AsyncRedisCluster | None = None
+
+    def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether this loop may use it.
+
+        The loops of other threads and of forked processes may not.
+        """
+        with self._owner_lock:
+            if self._loop is None or self._loop.is_closed():
+                self._loop = loop
+                self._client = None
+            return self._loop is loop
+
+    async def execute(self, packed: Any, replicas: int = 0) -> Any:
+        """Send a command to the node that has its key, and return the answer when this many
+        replicas have it, too: it waits for them without a limit.
+
+        Raises redis.RedisError.
+        """
+        retries = self._new_retries()
+        while True:
+            try:
+                return await self._send(packed, replicas)
+            except NotReplicated as exc:
+                log_not_replicated(exc)
+                retries = self._new_retries()
+            except _RETRIED as exc:
+                pause = retries.pause_after(exc)
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+
+    async def _send(self, command: tuple[Any, ...], replicas: int) -> Any:
+        if self._client is None:
+            self._client = AsyncRedisCluster(
+                startup_nodes=[AsyncClusterNode(host, port) for host, port in self._url.addresses],
+                retry=AsyncRetry(NoBackoff(), 1), max_connections=MAX_CONNECTIONS,
+                socket_timeout=ANSWER_SECONDS, socket_connect_timeout=CONNECT_SECONDS, **self._url.client_options,
+            )  # fmt: skip
+        try:
+            if replicas:
+                return await _ask_with_wait(self._client, command, replicas)
+            return await self._client.execute_command(*command)
+        except Exception as exc:
+            _raise_as_away(exc)
+            if (isinstance(exc, AttributeError) and exc.obj is None) or isinstance(
+                exc, RuntimeError
+            ):
+                # After an error redis-py closes idle connections, also one that another task has
+                # just taken, and it changes its table of nodes while another task goes through it.
+                raise RedisConnectionError("the connection was closed before it was used") from exc
+            raise
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._client:
+            await self._client.aclose()
+
+
+async def _ask_with_wait(client: AsyncRedisCluster, command: tuple[Any, ...], replicas: int) -> Any:
+    """Send a command and WAIT over one connection, as the client for threads does.
+
+    Raises redis.RedisError.
+    """
+    await client.initialize()
+    key = _key_of(command)
+    node = client.nodes_manager.get_node_from_slot(key_slot(key.encode()))
+    batch = [PipelineCommand(0, *command), PipelineCommand(1, "WAIT", replicas, REPLICA_MS)]
+    try:
+        await node.execute_pipeline(batch)
+        for each in batch:
+            if isinstance(each.result, Exception):
+                raise each.result
+    except _ELSEWHERE as exc:
+        await client.execute_command("EXISTS", key)  # redis-py finds the node that has the slot now
+        raise RedisConnectionError(
+            f"the node of this key did not answer, or has it no more: {exc}"
+        ) from exc
+    answer = batch[0].result
+    confirmed = cast("int", batch[1].result)
+    if confirmed < replicas:
+        raise NotReplicated(confirmed, replicas)
+    return answer

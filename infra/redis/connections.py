@@ -1,0 +1,537 @@
+"""Connections: sends commands to Redis, from threads and from event loops,
+behind a circuit breaker.
+
+In an event loop the commands that wait travel in one packet (`AutoPipeline`). `redis.asyncio.Redis`
+opens a connection for each command that waits. Measured with 24 chats at once (web, worker and a
+Redis that syncs each write, rounds alternated), a worker then needs 14 % more processor time for a
+turn and answers 5 % fewer turns a second; with 16 commands at once each costs 90 microseconds of it
+instead of 36. `valkey-glide` needs 73 microseconds and cannot check a new connection before it is
+used (`sayso.workers.data_loss.guard`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from typing import Any, Protocol
+
+from hiredis import pack_command
+from redis import ConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection, ConnectCallbackT
+from redis.connection import Connection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import DataError, InvalidResponse, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from sayso.infra.concurrency import call_in_thread, has_no_loop
+from sayso.infra.redis.retries import Retries
+from sayso.infra.redis.url import RedisUrl
+
+log = logging.getLogger(__name__)
+
+#: Seconds without an answer after which a connection counts as lost.
+ANSWER_SECONDS = 5.0
+#: Seconds that opening a connection may take, with its checks:
+#: a stopped server accepts it and says nothing.
+CONNECT_SECONDS = 2.0
+#: Milliseconds that replicas get to confirm a write: less than a web process waits for an answer.
+REPLICA_MS = 1000
+#: What operators are told while a server is halted.
+CURE = (
+    "halted: this Redis has lost writes that it had acknowledged (an old file, a replica that lagged, or it was "
+    "emptied): nothing is accepted or sent until you run `sayso redis resume`"
+)
+
+
+class Halted(RedisError):
+    """Raised when a server has lost acknowledged writes and waits for its operator.
+
+    Nothing was done.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(CURE)
+
+
+class NotReplicated(RedisError):
+    """Raised when a write is on fewer replicas than asked for.
+
+    It may survive a failover: send it again.
+    """
+
+    def __init__(self, confirmed: int, needed: int) -> None:
+        super().__init__(
+            f"written, and confirmed by {confirmed} of {needed} replicas within {REPLICA_MS} ms"
+        )
+
+
+def log_not_replicated(error: NotReplicated) -> None:
+    """Log that a write waits for replicas, once for each time that it is sent."""
+    log.warning("redis.not_replicated", extra={"reason": str(error)})
+
+
+class CircuitOpen(RedisTimeoutError):
+    """Raised at once while a server does not answer.
+
+    Another caller tests whether it answers again.
+    """
+
+
+class RedisCircuitBreaker:
+    """A circuit breaker for the calls to one server. Lives as long as the connections to it.
+
+    A failure that took at least `slow_seconds` opens the circuit. A quicker one does not: it delays
+    no caller, and the next call notices at once when the server is back. While the circuit is open,
+    one caller at a time tries, `pause_seconds` after the last. Any answer closes it, including an
+    error reply.
+    """
+
+    def __init__(
+        self,
+        *,
+        slow_seconds: float = 0.0,
+        pause_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._slow_seconds = slow_seconds
+        self._pause_seconds = pause_seconds
+        self._clock = clock
+        #: None: closed. Infinite while one caller tries.
+        self._open_until: float | None = None
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Make one call to the server inside of `with`. Raises CircuitOpen at its beginning."""
+        began = self._enter()
+        open_until: float | None = began  # after an error of another kind the next caller tries
+        try:
+            yield
+            open_until = None
+        except ResponseError:
+            open_until = None
+            raise
+        except RedisError:
+            now = self._clock()
+            if now - began >= self._slow_seconds:
+                open_until = now + self._pause_seconds
+            else:
+                open_until = None
+            raise
+        finally:
+            self._open_until = open_until
+
+    def _enter(self) -> float:
+        """Admit a caller, while the circuit is open only one. Return the time."""
+        with self._lock:
+            now = self._clock()
+            if self._open_until is not None:
+                if now < self._open_until:
+                    raise CircuitOpen("it did not answer a moment ago")
+                self._open_until = inf
+            return now
+
+
+class LoopClient(Protocol):
+    """Sends commands for one event loop. A command whose answer was lost is sent again."""
+
+    def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether this loop may use it.
+
+        The loops of other threads and of forked processes may not.
+        """
+        ...
+
+    async def execute(self, packed: Any, replicas: int = 0) -> Any:
+        """Send a command and return the answer, when this many replicas have it.
+
+        Raises redis.RedisError.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close the connections for good."""
+        ...
+
+
+class Connections:
+    """Sends commands over open connections of one pool, at most half of it.
+
+    Lives as long as the pool.
+
+    redis-py's client takes a connection from its pool for each command, checks its socket and
+    counts it for metrics, which is about as much work as a script. Here a stale connection shows
+    when it is used. Each command may be sent twice, so it must be safe to repeat, as our scripts
+    are.
+
+    `ask` blocks. `ask_async` sends over the `pipeline` of the running event loop if there is one;
+    otherwise it waits in a thread.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self.pipeline: LoopClient | None = None
+        #: How many replicas must confirm a write that is `durable`.
+        self.replicas = 0
+        #: Set while the server has lost writes and could not be halted: then no command is sent.
+        self.halted = threading.Event()
+        #: The watermarks that this process knows, by shard, for the scripts
+        #: (`sayso.workers.data_loss.guard`).
+        self.watermarks: Mapping[int | str, int] = {}
+        #: The circuit breaker for calls of threads; None: they wait as long as it takes.
+        self.circuit_breaker: RedisCircuitBreaker | None = None
+        self._pool = pool
+        self._most = pool.max_connections // 2
+        self._idle: deque[Connection] = deque()
+        self._pid = os.getpid()
+
+    @classmethod
+    def of(cls, client: Redis) -> Connections:
+        """Return the connections of a client. All callers share them, as they share the client's
+        pool. The client of a cluster brings its own.
+        """
+        if isinstance(own := getattr(client, "connections", None), Connections):
+            return own
+        pool = client.connection_pool
+        shared: Connections = vars(pool).setdefault("_sayso_connections", cls(pool))
+        return shared
+
+    def ask(self, *command: str | bytes | int | float, durable: bool = False) -> Any:
+        """Send a command and return the answer, with the client's own timeouts and retries.
+
+        With `durable` it is answered when the replicas have it, too. Raises NotReplicated,
+        and redis.RedisError.
+        """
+        if self.halted.is_set():
+            raise Halted
+        return self._ask(self._packed(command), self.replicas if durable else 0)
+
+    async def ask_async(self, *command: str | bytes | int | float, durable: bool = False) -> Any:
+        """Send a command as `ask` does, without blocking the event loop, and return the answer.
+
+        Under `run_without_loop` it blocks.
+        """
+        if has_no_loop.get():
+            return self.ask(*command, durable=durable)
+        if self.halted.is_set():
+            raise Halted
+        replicas = self.replicas if durable else 0
+        if self.pipeline and self.pipeline.serves(asyncio.get_running_loop()):
+            return await self.pipeline.execute(self._packed(command), replicas)
+        return await call_in_thread(self._ask, self._packed(command), replicas)
+
+    def break_circuit(self, *, slow_seconds: float, pause_seconds: float = 0.0) -> None:
+        """From now on calls of threads fail at once while the server does not answer."""
+        self.circuit_breaker = RedisCircuitBreaker(
+            slow_seconds=slow_seconds, pause_seconds=pause_seconds
+        )
+
+    def _packed(self, command: tuple[str | bytes | int | float, ...]) -> Any:
+        """Return a command as `_ask` and the pipeline take it.
+
+        Raises DataError for a value of another type.
+        """
+        return _packed(command)
+
+    def _ask(self, packed: Any, replicas: int) -> Any:
+        with self.circuit_breaker.attempt() if self.circuit_breaker else contextlib.nullcontext():
+            return self._answer(packed, replicas)
+
+    def _answer(self, packed: bytes, replicas: int) -> Any:
+        connection = self._take()
+        try:
+            answer = connection.retry.call_with_retry(
+                lambda: _asked(connection, packed, replicas), lambda _: connection.disconnect()
+            )
+        except ResponseError:  # read completely
+            self._keep(connection)
+            raise
+        except BaseException as exc:
+            # Another caller must not read the rest of this answer. A server that lost its replicas
+            # may be the primary no more: the next connection asks which one is.
+            self._drop(connection)
+            # The idle ones may be dead too, and each would cost another.
+            if isinstance(exc, RedisTimeoutError):
+                with contextlib.suppress(IndexError):
+                    while True:
+                        self._drop(self._idle.pop())
+            raise
+        self._keep(connection)
+        return answer
+
+    def _take(self) -> Connection:
+        if self._pid != os.getpid():  # in a forked process these belong to the parent
+            self._idle = deque()
+            self._pid = os.getpid()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._pool.get_connection()
+
+    def _drop(self, connection: Connection) -> None:
+        connection.disconnect()
+        self._pool.release(connection)
+
+    def _keep(self, connection: Connection) -> None:
+        if len(self._idle) < self._most and not connection.should_reconnect():
+            self._idle.append(connection)
+        else:
+            self._pool.release(connection)
+
+
+def _packed(command: tuple[str | bytes | int | float, ...]) -> bytes:
+    try:
+        packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub expects a tuple of one
+    except TypeError as exc:
+        raise DataError(f"{command[0]!r}: {exc}") from exc
+    return packed
+
+
+def _asked(connection: Connection, packed: bytes, replicas: int) -> Any:
+    if connection.is_connected:
+        try:
+            return _exchange(connection, packed, replicas)
+        except RedisConnectionError:  # stale: this does not use up a retry
+            connection.disconnect()
+    connection.connect_check_health(check_health=False, retry_socket_connect=False)
+    return _exchange(connection, packed, replicas)
+
+
+def _exchange(connection: Connection, packed: bytes, replicas: int) -> Any:
+    """Send a command and return the answer.
+
+    WAIT is about all that its connection has written before.
+    """
+    if not replicas:
+        connection.send_packed_command([packed])
+        return connection.read_response()
+    connection.send_packed_command([packed, _wait_command(replicas)])
+    try:
+        answer = connection.read_response()
+    except ResponseError:
+        # The answer to WAIT follows. It may be an error too, such as that of a replica, and the
+        # first one says more: MOVED names the server that has the key now.
+        with contextlib.suppress(ResponseError):
+            connection.read_response()
+        raise
+    confirmed = connection.read_response()
+    if confirmed < replicas:
+        raise NotReplicated(confirmed, replicas)
+    return answer
+
+
+@cache
+def _wait_command(replicas: int) -> bytes:
+    return _packed(("WAIT", replicas, REPLICA_MS))
+
+
+@dataclass(slots=True, eq=False)
+class _Command:
+    """A packed command, its answer, and how many replicas must have it."""
+
+    packed: bytes
+    answer: asyncio.Future[Any]
+    replicas: int
+
+
+class AutoPipeline:
+    """Sends commands for one event loop, and connects with the first one.
+
+    It belongs to the loop that uses it first, until that loop is closed. A command whose answer was
+    lost is sent again, so each command must be safe to repeat, as our scripts are.
+    """
+
+    def __init__(self, url: str, *, new_retries: Callable[[], Retries] = Retries) -> None:
+        self._pool = RedisUrl.parse(url).async_pool(
+            decode_responses=True, socket_connect_timeout=1, socket_timeout=None
+        )
+        self._new_retries = new_retries
+        self._owner_lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    def on_connect(self, check: ConnectCallbackT) -> None:
+        """From now on await `check` to set up each new connection.
+
+        If it raises, the connection is not used.
+        """
+        self._pool.connection_kwargs["redis_connect_func"] = check
+
+    def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether this loop may use it.
+
+        The loops of other threads and of forked processes may not.
+        """
+        if self._loop is loop:
+            return True
+        with self._owner_lock:
+            if self._loop is None or self._loop.is_closed():
+                self._loop = loop
+                #: Commands without an answer, in order: first those that were sent,
+                #: then those that wait.
+                self._commands: deque[_Command] = deque()
+                self._connection: AbstractConnection = self._pool.make_connection()
+                self._was_sent = False
+                self._sender: asyncio.Task[None] | None = None
+            return self._loop is loop
+
+    async def execute(self, packed: bytes, replicas: int = 0) -> Any:
+        """Send a packed command and return the answer once this many replicas have it,
+        without a limit of time.
+
+        Raises redis.RedisError, and RuntimeError on another loop.
+        """
+        loop = asyncio.get_running_loop()
+        if not self.serves(loop):
+            raise RuntimeError("this pipeline belongs to another event loop")
+        if self._closed:
+            raise RedisConnectionError("closed")
+        command = _Command(packed, loop.create_future(), replicas)
+        self._commands.append(command)
+        if self._sender is None or self._sender.done():
+            self._sender = loop.create_task(self._send_all())
+        return await command.answer
+
+    async def close(self) -> None:
+        """Close the connection for good. Callers that wait get an error."""
+        self._closed = True
+        if self._loop is None:
+            return
+        if self._sender:
+            self._sender.cancel()
+        self._fail("closed")
+        await self._connection.disconnect(nowait=True)
+
+    async def _send_all(self) -> None:
+        """Send what waits, one packet after the other, until nothing waits. After a failure send it
+        again, until it is given up: then all callers get an error.
+        """
+        retries = self._new_retries()
+        while self._commands:
+            try:
+                await self._send_until_replicated()
+                retries = self._new_retries()
+            except RedisError as exc:
+                await self._disconnect(exc)
+                pause = retries.pause_after(exc, was_sent=self._was_sent)
+                if pause is None:
+                    self._fail(
+                        f"no answer in {retries.failures} tries: {exc or type(exc).__name__}"
+                    )
+                    retries = self._new_retries()
+                else:
+                    await asyncio.sleep(pause)
+            except Exception as exc:  # noqa: BLE001  # callers must get an answer, whatever happened
+                self._fail(f"not sent: {exc or type(exc).__name__}")
+                await self._connection.disconnect(nowait=True)
+
+    async def _send_until_replicated(self) -> None:
+        """Send what waits. A write that too few replicas have is sent again, with what came
+        meanwhile, until enough have it: a caller that got an error would not know whether it
+        survives. Raises RedisError.
+        """
+        while True:
+            try:
+                return await self._send_waiting()
+            except NotReplicated as exc:
+                log_not_replicated(exc)
+                # Another server may be the primary by now.
+                await self._connection.disconnect(nowait=True)
+
+    async def _send_waiting(self) -> None:
+        """Send all commands in one packet and read their answers.
+
+        Raises RedisError when the connection is lost.
+        """
+        connection = self._connection
+        loop = asyncio.get_running_loop()
+        self._was_sent = False
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS) as limit:
+                if connection.is_connected and await connection.can_read():
+                    # It was closed, or there is an answer to no command:
+                    # the next one would be taken for ours.
+                    await connection.disconnect(nowait=True)
+                if not connection.is_connected:
+                    await connection.connect()
+                # A command that was not sent yet, and whose caller was cancelled, is never sent.
+                self._commands = deque(
+                    command for command in self._commands if not command.answer.done()
+                )
+                limit.reschedule(loop.time() + ANSWER_SECONDS)
+                packet = [command.packed for command in self._commands]
+                if not packet:
+                    return
+                replicas = max(command.replicas for command in self._commands)
+                if replicas:
+                    packet.append(_wait_command(replicas))
+                await connection.send_packed_command(packet, check_health=False)
+                self._was_sent = True
+                unconfirmed: deque[tuple[_Command, Any]] = deque()
+                try:
+                    for _ in range(len(self._commands)):
+                        answer = await _read(connection)
+                        command = self._commands.popleft()
+                        if command.replicas and not isinstance(answer, Exception):
+                            unconfirmed.append((command, answer))
+                        else:
+                            _settle(command, answer)
+                        limit.reschedule(loop.time() + ANSWER_SECONDS)
+                    if replicas:
+                        _confirm(await _read(connection), replicas, unconfirmed)
+                finally:  # they are sent again, in order, with what waits
+                    self._commands.extendleft(command for command, _ in reversed(unconfirmed))
+        except TimeoutError:
+            raise RedisTimeoutError("Redis does not answer") from None
+        except OSError as exc:
+            raise RedisConnectionError(str(exc)) from exc
+
+    async def _disconnect(self, error: Exception) -> None:
+        if isinstance(error, RedisTimeoutError):
+            log.warning("redis.silent")
+        elif isinstance(error, InvalidResponse):
+            log.error("redis.out_of_step")
+        await self._connection.disconnect(nowait=True)
+
+    def _fail(self, reason: str) -> None:
+        while self._commands:
+            _settle(self._commands.popleft(), RedisConnectionError(reason))
+
+
+async def _read(connection: AbstractConnection) -> Any:
+    """Read an answer; an error reply is returned as an exception.
+
+    Raises RedisError when the connection is lost.
+    """
+    try:
+        return await connection.read_response(disconnect_on_error=False)
+    except ResponseError as exc:
+        return exc
+    except UnicodeDecodeError as exc:  # the answer was read completely
+        return InvalidResponse(f"an answer that is no text: {exc.reason}")
+
+
+def _confirm(confirmed: Any, needed: int, unconfirmed: deque[tuple[_Command, Any]]) -> None:
+    """Settle commands by the answer to WAIT. Raises NotReplicated: too few replicas have them."""
+    if isinstance(confirmed, int) and confirmed < needed:
+        raise NotReplicated(confirmed, needed)
+    while unconfirmed:
+        command, answer = unconfirmed.popleft()
+        _settle(command, confirmed if isinstance(confirmed, Exception) else answer)
+
+
+def _settle(command: _Command, answer: Any) -> None:
+    if command.answer.done():  # its caller was cancelled
+        return
+    if isinstance(answer, Exception):
+        command.answer.set_exception(answer)
+    else:
+        command.answer.set_result(answer)

@@ -1,0 +1,104 @@
+"""Retries: how long an unanswered command of Redis is sent again, and the pauses in between."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError
+from redis.retry import Retry
+
+from sayso.infra.http import backoff_seconds
+from sayso.infra.redis.url import NotWritable
+
+#: How long a command of a worker is sent again while no server answers, in seconds. A failover is
+#: usually over by then. It is the time for which a turn keeps its lease without renewing it
+#: (`sayso.workers.lease`): a turn that waits longer has lost its lease, and its worker leaves it to
+#: the next one.
+PATIENT_SECONDS = 9.0
+#: How often a command is sent whose connection breaks each time. The command may be the cause, and
+#: other commands wait behind it.
+MAX_LOSSES = 8
+#: The shortest and the longest pause before a command is sent again, in seconds.
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 1.0
+
+
+def pause_seconds(failures: int) -> float:
+    """Return the seconds to wait after this many failures in a row."""
+    return backoff_seconds(
+        failures,
+        first=FIRST_PAUSE_SECONDS,
+        longest=LONGEST_PAUSE_SECONDS,
+        chance=random.random(),  # noqa: S311  # no secret
+    )
+
+
+class Retries:
+    """The failures of one command, or of several that are sent together.
+
+    Lives until they are answered or given up.
+    """
+
+    def __init__(
+        self,
+        *,
+        pause: Callable[[int], float] = pause_seconds,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pause = pause
+        self._clock = clock
+        self._began: float | None = None
+        self._losses = 0
+        self.failures = 0
+
+    def pause_after(self, error: Exception, *, was_sent: bool = False) -> float | None:
+        """Return the seconds to wait before the next try,
+        None when the commands are to be given up.
+
+        `was_sent`: whether a connection was there and took the commands,
+        and broke before it answered all of them.
+        """
+        now = self._clock()
+        if self._began is None:
+            self._began = now
+        self.failures += 1
+        if was_sent and not isinstance(error, NotWritable | BusyLoadingError):  # which are answers
+            self._losses += 1
+        if self._losses >= MAX_LOSSES or now - self._began >= PATIENT_SECONDS:
+            return None
+        return self._pause(self.failures)
+
+
+class PatientRetry(Retry):
+    """The same retries, as redis-py's clients for threads take them."""
+
+    def __init__(self) -> None:
+        super().__init__(NoBackoff(), -1)
+
+    def call_with_retry(
+        self,
+        do: Callable[[], Any],
+        fail: Callable[..., Any],
+        is_retryable: Callable[[Exception], bool] | None = None,
+        with_failure_count: bool = False,
+    ) -> Any:
+        """Return what `do` returns. After each error `fail` is called. Raises the last error."""
+        retries = Retries()
+        while True:
+            try:
+                return do()
+            except self._supported_errors as error:
+                if is_retryable and not is_retryable(error):
+                    raise
+                pause = retries.pause_after(error)
+                if with_failure_count:
+                    fail(error, retries.failures)
+                else:
+                    fail(error)
+                if pause is None:
+                    raise
+                time.sleep(pause)

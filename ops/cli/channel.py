@@ -1,0 +1,295 @@
+"""The `sayso channel` commands: connect, status, disconnect, recover, purge-media.
+
+Those of a Slack app are in `slack_app`: manifest, workspaces, invite.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections import Counter
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import click
+
+from sayso.ops.cli.command import (
+    FINDING,
+    Options,
+    SaysoGroup,
+    check_channel,
+    clear_errors,
+    exit_on_failure,
+    pass_options,
+    utc_time,
+)
+from sayso.ops.cli.slack_app import invite, manifest, workspaces
+
+if TYPE_CHECKING:
+    from sayso.channels.setup import CheckResult, MessageLog, PlatformSetup, SetupOptions
+    from sayso.channels.whatsapp.message_log import MediaDeletion, MessageState, MissedMessages
+    from sayso.config.settings.schema import Settings
+
+T = TypeVar("T")
+
+
+class TimeSpan(click.ParamType[float]):
+    """A time span such as `90m` or `2h`, converted to seconds."""
+
+    name = "time span"
+    _UNITS: ClassVar = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the seconds of a number and its unit. Raises click.BadParameter."""
+        match = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", str(value))
+        if not match:
+            self.fail(
+                f"{value!r} is no time span: write a number and s, m, h or d, such as 90m or 2h",
+                param,
+                ctx,
+            )
+        return float(match[1]) * self._UNITS[match[2]]
+
+
+TIME_SPAN = TimeSpan()
+#: How the states of missed messages are counted in the summary.
+_STATE_LABELS: Mapping[MessageState, str] = {
+    "before": "taken before", "missed": "missed", "taken": "taken now", "left": "left", "refused": "refused"
+}  # fmt: skip
+
+_channel = click.argument("channel")
+_drop_pending = click.option(
+    "--drop-pending", is_flag=True, help="Make Telegram delete the updates that wait."
+)
+
+
+@click.group(
+    cls=SaysoGroup, examples=["sayso channel connect shop-wa", "sayso channel status ops-tg"]
+)
+def channel() -> None:
+    """Connect a channel to its platform, and see what the platform knows about it."""
+
+
+@channel.command(
+    examples=["sayso channel connect ops-tg", "sayso channel connect ops-tg --drop-pending"]
+)
+@_channel
+@_drop_pending
+@click.option(
+    "--max-connections", type=click.IntRange(1, 100), default=40, show_default=True,
+    help="Number of updates that Telegram may send at the same time.",
+)  # fmt: skip
+@pass_options
+def connect(options: Options, channel: str, max_connections: int, *, drop_pending: bool) -> None:
+    """Make the platform of CHANNEL send its webhooks to public_url, and check the result.
+    For Slack, prints the steps to click.
+    """
+    setup = _platform_setup(
+        options, channel, drop_pending=drop_pending, max_connections=max_connections
+    )
+
+    async def connect_and_check() -> tuple[list[str], list[CheckResult]]:
+        return await setup.set_webhook(), await setup.check()
+
+    steps, results = _run(connect_and_check())
+    value = {"steps": steps, "checks": [asdict(result) for result in results]}
+    options.print(value, [*steps, *map(str, results)])
+    exit_on_failure(results)
+
+
+@channel.command(examples=["sayso channel status shop-wa", "sayso channel status shop-wa --json"])
+@_channel
+@pass_options
+def status(options: Options, channel: str) -> None:
+    """Print what the platform of CHANNEL knows about it.
+
+    Exits with 1 where a check fails; warnings do not count.
+    """
+    setup = _platform_setup(options, channel)
+    results = _run(setup.check())
+    options.print([asdict(result) for result in results], map(str, results))
+    exit_on_failure(results)
+
+
+@channel.command(examples=["sayso channel disconnect ops-tg"])
+@_channel
+@_drop_pending
+@pass_options
+def disconnect(options: Options, channel: str, *, drop_pending: bool) -> None:
+    """Make the platform of CHANNEL stop sending webhooks. For Slack, prints the steps to click."""
+    setup = _platform_setup(options, channel, drop_pending=drop_pending)
+    steps = _run(setup.delete_webhook())
+    options.print({"steps": steps}, steps)
+
+
+def _platform_setup(
+    options: Options, channel: str, *, drop_pending: bool = False, max_connections: int = 40
+) -> PlatformSetup:
+    from sayso.channels.setup import SetupOptions
+
+    settings = options.load(running=False)
+    with clear_errors():
+        from sayso.config.wiring.bot_state import find_state
+
+        state = find_state(settings, options.data)
+        setup_options = SetupOptions(max_connections, drop_pending, state)
+        return _open_setup(settings, channel, setup_options, "it needs no webhook")
+
+
+def _open_setup(
+    settings: Settings, name: str, options: SetupOptions | None, cure_of_page: str
+) -> PlatformSetup:
+    """Return what tells the platform about a channel.
+
+    Raises click.UsageError for an unknown channel, and SetupError for a platform that can be told
+    nothing, or that keeps no updates to drop.
+    """
+    from sayso.channels.registry import open_setup
+    from sayso.channels.setup import SetupError, hook_url
+    from sayso.config.settings.loader import find_public_url
+
+    check_channel(settings, name)
+    channel = settings.channels[name]
+    url = find_public_url(settings)
+    if options and options.drop_pending and not channel.can_drop_updates:
+        raise SetupError(
+            f"{channel.platform} keeps no updates that could be dropped", "leave out --drop-pending"
+        )
+    if setup := open_setup(name, channel, url, options):
+        return setup
+    if channel.has_page:
+        raise SetupError(f"{name} is a page in the browser", cure_of_page)
+    says = f"{channel.platform} cannot be told or asked anything"
+    raise SetupError(says, f"have it send to {hook_url(url, name)} yourself")
+
+
+def _run(call: Coroutine[Any, Any, T]) -> T:
+    """Return what a call to the platform returns. Exits where the platform refuses."""
+    with clear_errors():
+        return asyncio.run(call)
+
+
+@channel.command(
+    examples=["sayso channel recover shop-wa --since 3h", "sayso channel recover shop-wa --dry-run"]
+)
+@_channel
+@click.option(
+    "--since", type=TIME_SPAN, default="2h", show_default=True, help="How far back: 90m, 2h, 3d."
+)
+@click.option("--dry-run", is_flag=True, help="Print the missed messages, and take none.")
+@pass_options
+def recover(options: Options, channel: str, since: float, *, dry_run: bool) -> None:
+    """Take the messages to CHANNEL that no webhook delivered, from Twilio's message log,
+    oldest first.
+
+    A message that was taken before is not taken again. Exits with 1 where a message was refused:
+    run it again later.
+    """
+    with _message_log(options, channel) as (settings, message_log):
+        from sayso.config.wiring.ingress import open_missed_messages
+
+        missed = open_missed_messages(settings, options.data, channel, message_log)
+        states = asyncio.run(_recover(options, missed, since, dry_run=dry_run))
+    if states["refused"]:
+        sys.exit(FINDING)
+
+
+async def _recover(
+    options: Options, missed: MissedMessages, since: float, *, dry_run: bool
+) -> Counter[MessageState]:  # fmt: skip
+    """Print each message as it is handled, so that a later error does not hide it.
+    Return the number of messages in each state.
+    """
+    states: Counter[MessageState] = Counter()
+    messages = []
+    async for message in missed.run(since, take=not dry_run):
+        states[message.state] += 1
+        if options.as_json:
+            messages.append(asdict(message))
+        elif message.state != "before":
+            reason = f": {message.why}" if message.why else ""
+            click.echo(
+                f"{utc_time(message.sent_at)}  {message.sid}  {message.conversation}  {message.state}{reason}"
+            )
+    counts = ", ".join(
+        f"{states[state]} {label}" for state, label in _STATE_LABELS.items() if states[state]
+    )
+    summary = f"{states.total()} messages{f': {counts}' if counts else ''}"
+    options.print({"messages": messages, "counts": dict(states)}, [summary])
+    return states
+
+
+@channel.command("purge-media", examples=["sayso channel purge-media shop-wa --older 24h"])
+@_channel
+@click.option(
+    "--older",
+    type=TIME_SPAN,
+    default="24h",
+    show_default=True,
+    help="Delete only files older than this: 1h or more.",
+)
+@click.option(
+    "--back",
+    type=TIME_SPAN,
+    default="7d",
+    show_default=True,
+    help="How far back from there: 400d for all.",
+)
+@click.option("--dry-run", is_flag=True, help="Count the files, and delete none.")
+@pass_options
+def purge_media(
+    options: Options, channel: str, older: float, back: float, *, dry_run: bool
+) -> None:
+    """Delete the files that people sent to CHANNEL from Twilio, day by day.
+
+    Files that a turn still needs stay.
+
+    It may run again at any time, for example from cron. Our own copies are not deleted.
+    """
+    with _message_log(options, channel) as (settings, message_log):
+        from sayso.config.wiring.ingress import open_media_deletion
+
+        deletion = open_media_deletion(settings, options.data, channel, message_log)
+        asyncio.run(_purge(options, deletion, older, back, dry_run=dry_run))
+
+
+async def _purge(
+    options: Options, deletion: MediaDeletion, older: float, back: float, *, dry_run: bool
+) -> None:
+    days = []
+    async for day in deletion.run(older, back, delete=not dry_run):
+        days.append(day)
+        if day.waiting:
+            remaining = [f"{day.waiting} kept for turns that wait"]
+        else:
+            remaining = []
+        remaining += (
+            [f"{day.missed} kept that `sayso channel recover` may take"] if day.missed else []
+        )
+        if (day.deleted or remaining) and not options.as_json:
+            deleted = f"{day.deleted} {'to delete' if dry_run else 'deleted'}"
+            click.echo(f"from {day.day}: {', '.join([deleted, *remaining])}")
+    total = sum(day.deleted for day in days)
+    summary = f"{total} files {'would be deleted' if dry_run else 'deleted'} at Twilio"
+    per_day = [{**asdict(day), "day": str(day.day)} for day in days]
+    options.print({"deleted": total, "dry_run": dry_run, "days": per_day}, [summary])
+
+
+@contextmanager
+def _message_log(options: Options, channel: str) -> Iterator[tuple[Settings, MessageLog]]:
+    """Yield the settings and the platform's message log. Exits for errors with a cure."""
+    settings = options.load()
+    with clear_errors():
+        setup = _open_setup(
+            settings, channel, None, "what it could not send, it asks its person to send again"
+        )
+        yield settings, setup.message_log()
+
+
+for _command in (manifest, workspaces, invite):
+    channel.add_command(_command)

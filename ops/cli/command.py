@@ -1,0 +1,299 @@
+"""What all commands share: options, classes, how results are printed,
+and errors that name the cure.
+
+`-c/--config`, `--data`, `--json` and `--no-color` stand before or after the name of any command;
+the last one given counts. Exit codes: 0 done, 1 a finding or a denial, 2 wrong usage, 3 cannot run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from sayso.infra.redaction import redact
+
+if TYPE_CHECKING:
+    from sayso.channels.setup import CheckResult
+    from sayso.config.settings.schema import Settings
+    from sayso.workers.data_loss.resume import Resumed
+
+#: Exit codes. Wrong usage is click's 2.
+FINDING = 1
+CANNOT_RUN = 3
+#: The data folder where neither --data nor SAYSO_DATA names one.
+DEFAULT_DATA = Path(".sayso")
+
+
+@dataclass(slots=True)
+class Options:
+    """The options that every command takes. One per invocation."""
+
+    config: Path | None = None
+    #: What --data named, None where it was not given.
+    data_option: Path | None = None
+    as_json: bool = False
+    no_color: bool = False
+
+    @property
+    def data(self) -> Path:
+        """The data folder: of --data, of SAYSO_DATA, or `.sayso`."""
+        return self.data_option or Path(os.environ.get("SAYSO_DATA") or DEFAULT_DATA)
+
+    def file(self, *, running: bool = True) -> Path:
+        """Return the configuration that was given; without one, with `running` that of the bot that
+        runs on the data folder, else the default file. Raises ConfigError.
+        """
+        from sayso.config.settings.loader import default_config
+        from sayso.ops.server.processes import find_config
+
+        if running:
+            return find_config(self.config, self.data)
+        return self.config or default_config()
+
+    def load(self, *, running: bool = True, without_secrets: bool = False) -> Settings:
+        """Return the settings of `file`. Exits where they cannot be used."""
+        from sayso.config.settings.loader import ConfigError, load_settings
+
+        try:
+            return load_settings(self.file(running=running), without_secrets=without_secrets)
+        except ConfigError as exc:
+            fail(str(exc))
+
+    def say(self, line: str) -> None:
+        """Print a line of progress, to stderr with --json."""
+        click.echo(line, err=self.as_json)
+
+    def new_folder(self, prefix: str) -> Path:
+        """Create a folder of its own for this run, below that of --data,
+        without it below the temporary folder.
+
+        Exits where it cannot be created.
+        """
+        try:
+            if self.data_option is not None:
+                self.data_option.mkdir(parents=True, exist_ok=True)
+            return Path(tempfile.mkdtemp(prefix=prefix, dir=self.data_option))
+        except OSError as exc:
+            parent = str(self.data_option or tempfile.gettempdir())
+            fail(f"data folder {parent!r}: {exc.strerror}: give one you may write to with --data")
+
+    def print(self, value: Any, lines: Iterable[str]) -> None:
+        """Print a result: `value` with --json, else the lines.
+
+        A lone surrogate, which JSON arguments can spell and no encoding can hold,
+        is printed as its escape.
+        """
+        if self.as_json:
+            text = json.dumps(value, indent=2, ensure_ascii=False)
+        else:
+            text = "\n".join(lines)
+        if text:
+            try:
+                click.echo(text.encode(errors="backslashreplace").decode())
+            except BrokenPipeError:
+                raise
+            except OSError as exc:
+                fail(f"the result cannot be written ({exc.strerror}): make room for it")
+
+
+pass_options = click.make_pass_decorator(Options, ensure=True)
+
+
+def _store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Note an option that was given.
+
+    Click calls this for the group first and for the command after it.
+    """
+    if value and parameter.name is not None:
+        options = context.ensure_object(Options)
+        setattr(options, parameter.name, value)
+        if options.no_color:
+            context.find_root().color = False
+            os.environ["NO_COLOR"] = (
+                "1"  # the processes that a command starts, and the libraries it uses
+            )
+
+
+class SaysoCommand(click.Command):
+    """A command with the common options, and with examples below its help."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.examples = tuple(examples)
+        path = click.Path(path_type=Path)
+        shared: dict[str, Any] = {"expose_value": False, "callback": _store}
+        self.params = [  # new objects each time: click keeps state of a command in them
+            *self.params,
+            click.Option(
+                ["-c", "--config"], type=path, metavar="FILE", **shared,
+                help="The YAML file.  [default: SAYSO_CONFIG, the bot that runs on the data folder, or ./sayso.yaml]",
+            ),
+            click.Option(
+                ["--data", "data_option"], type=path, metavar="FOLDER", **shared,
+                help="The folder for everything Sayso stores.  [default: SAYSO_DATA, or .sayso]",
+            ),
+            click.Option(["--json", "as_json"], is_flag=True, **shared, help="Print the result as JSON."),
+            click.Option(["--no-color"], is_flag=True, **shared, help="Print without colors, like NO_COLOR=1."),
+        ]  # fmt: skip
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples below everything else."""
+        if self.examples:
+            with formatter.section("Examples" if len(self.examples) > 1 else "Example"):
+                for example in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+        super().format_epilog(ctx, formatter)
+
+
+class SaysoGroup(SaysoCommand, click.Group):
+    """A group of commands with the common options."""
+
+    command_class = SaysoCommand
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command that is named. The error for an unknown one names the nearest."""
+        from sayso.channels.spelling import did_you_mean
+
+        name = args[0]
+        is_unknown = not ctx.resilient_parsing and self.get_command(ctx, name) is None
+        if is_unknown:
+            hint = did_you_mean(name, self.list_commands(ctx))
+            if hint:
+                ctx.fail(f"No such command {name!r}: {hint}")
+        return super().resolve_command(ctx, args)
+
+
+#: The ends of events that a command prints itself, with their line and cure: `mcp.tool_left_out`
+#: and others.
+_OWN_FINDINGS = ("_left_out", "_incomplete")
+
+
+@contextmanager
+def logs_beside_findings() -> Iterator[None]:
+    """Log to stderr what a command that checks does not print itself.
+
+    Without any handler, Python prints the bare name of an event, and none of its facts.
+    """
+    from sayso.config.wiring.observability import EventFormatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(EventFormatter())
+    handler.setLevel(logging.WARNING)
+    handler.addFilter(lambda record: not str(record.msg).endswith(_OWN_FINDINGS))
+    logger = logging.getLogger("sayso")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Exit with one clear message for errors that an operator can cure;
+    all others keep their traceback.
+    """
+    from redis.exceptions import RedisError
+
+    from sayso.channels.setup import SetupError
+    from sayso.config.settings.loader import ConfigError, UnknownChannel
+    from sayso.infra.metrics_endpoint import MetricsUnusable
+    from sayso.infra.records import OtherVersion
+    from sayso.infra.redis.checks import explain
+    from sayso.infra.redis.client import RedisUnfit
+    from sayso.infra.redis.connections import Halted
+    from sayso.infra.redis.sentinel import NoPrimary, PrimarySilent
+    from sayso.ops.server.embedded_redis import EmbeddedRedisError
+    from sayso.ops.server.processes import AddressUnusable
+    from sayso.pending.audit.ledger import LedgerUnusable
+    from sayso.workers.deliveries import NotRepeatable
+    from sayso.workers.erasure import ErasureBusy
+
+    try:
+        yield
+    except UnknownChannel as exc:
+        raise click.UsageError(str(exc)) from None
+    except (
+        AddressUnusable, ConfigError, EmbeddedRedisError, ErasureBusy, Halted, LedgerUnusable, MetricsUnusable,
+        NotRepeatable, OtherVersion, RedisUnfit, SetupError,
+    ) as exc:  # fmt: skip
+        fail(str(exc))
+    except (NoPrimary, PrimarySilent) as exc:
+        fail(f"no Redis: {exc}")
+    except RedisError as exc:
+        fail(str(explain(exc)))
+
+
+def fail(message: str) -> NoReturn:
+    """Print why the command cannot run, and exit with 3."""
+    click.echo(redact(f"Error: {message}"), err=True)
+    sys.exit(CANNOT_RUN)
+
+
+def exit_on_failure(results: Iterable[CheckResult]) -> None:
+    """Exit with 1 where a check failed; warnings do not count."""
+    if any(result.state == "fail" for result in results):
+        sys.exit(FINDING)
+
+
+def check_channel(settings: Settings, channel: str) -> None:
+    """Raise click.UsageError unless the configuration has a channel of this name."""
+    from sayso.channels.spelling import did_you_mean
+
+    if channel not in settings.channels:
+        hint = did_you_mean(channel, settings.channels, "{} ")
+        raise click.UsageError(
+            f"no channel {channel!r}; {hint}known: {', '.join(settings.channels)}"
+        )
+
+
+def check_id(settings: Settings, channel: str, name: str) -> None:
+    """Raise click.UsageError for an id that no person of the channel can have.
+
+    The command would do nothing, or answer for a person who does not exist.
+    """
+    if problem := settings.channels[channel].problem_with_id(name):
+        raise click.UsageError(f"{name!r} {problem}")
+
+
+def one_line(text: str, width: int) -> str:
+    """Return a text as one line of at most `width` characters,
+    without secrets and without terminal control codes.
+    """
+    line = " ".join(
+        "".join(letter if letter.isprintable() else " " for letter in redact(text)).split()
+    )
+    if len(line) <= width:
+        return line
+    return f"{line[: width - 1]}…"
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """Return a number with its noun, such as `2 entries`."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def resumed_parts(done: Resumed) -> str:
+    """Return what was done before a Redis resumed, in words."""
+    conversations = counted(
+        done.conversations, "conversation has new numbers", "conversations have new numbers"
+    )
+    replies = counted(done.replies, "waiting reply goes out", "waiting replies go out")
+    actions = counted(done.actions, "open question is closed", "open questions are closed")
+    return f"{conversations}, {replies} marked as perhaps repeated, {actions}; what they asked may have run"
+
+
+def utc_time(unix: float) -> str:
+    """Return a time as commands print it."""
+    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M:%S")

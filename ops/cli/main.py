@@ -1,0 +1,137 @@
+"""The `sayso` command.
+
+Its commands are imported when they are used; `ops.cli.command` has what they share.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sayso.ops.cli.command import SaysoGroup, fail
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+#: Other distributions, and our own fault simulation, add commands by entry points of this group.
+ENTRY_POINTS = "sayso.commands"
+
+#: The module of each command, in `sayso.ops.cli`. It is imported when the command is used.
+_MODULES = {
+    "audit": "audit",
+    "backup": "backup",
+    "channel": "channel",
+    "chat": "run",
+    "check": "checks",
+    "deliveries": "operate",
+    "demo": "run",
+    "doctor": "checks",
+    "explain": "checks",
+    "init": "init",
+    "migrate": "operate",
+    "people": "people",
+    "poll": "run",
+    "redis": "operate",
+    "restore": "backup",
+    "schema": "init",
+    "trace": "trace",
+    "up": "run",
+    "web": "run",
+    "worker": "run",
+}
+#: The commands that run a part of a bot.
+_SERVERS = ("demo", "poll", "up", "web", "worker")
+
+
+class RootGroup(SaysoGroup):
+    """The command `sayso` itself.
+
+    A command is imported when it is used: ours from `modules`, others by entry point.
+    """
+
+    def __init__(self, *args: Any, modules: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted({*self.modules, *(point.name for point in _entry_points())})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, None for an unknown name.
+
+        Our own commands come before those of entry points.
+        """
+        if cmd_name in self.modules:
+            command: click.Command = getattr(
+                import_module(f"{__package__}.{self.modules[cmd_name]}"), cmd_name
+            )
+            return command
+        return next((_load(point) for point in _entry_points() if point.name == cmd_name), None)
+
+
+def _entry_points() -> Sequence[EntryPoint]:
+    from importlib.metadata import entry_points  # a quarter of the time of `sayso check --help`
+
+    return tuple(entry_points(group=ENTRY_POINTS))
+
+
+def _load(point: EntryPoint) -> click.Command:
+    """Return the command of an entry point; where it cannot be loaded, one that says so."""
+    try:
+        command = point.load()
+    except Exception as exc:  # noqa: BLE001  # any distribution's code; the other commands must still work
+        reason = f"{point.value} cannot be loaded: {type(exc).__name__}: {exc}"
+        return click.Command(point.name, callback=partial(fail, reason), help=f"({reason})")
+    if not isinstance(command, click.Command):
+        return click.Command(
+            point.name, callback=partial(fail, f"{point.value} is no click command")
+        )
+    return command
+
+
+@click.group(
+    cls=RootGroup,
+    modules=_MODULES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    examples=[
+        "sayso init mybot && cd mybot && sayso chat",
+        "sayso demo",
+        "sayso -c sayso.yaml check --json",
+    ],
+    epilog="""\b
+Completion of commands and options: add one of these lines to the file of your shell.
+  ~/.bashrc                    eval "$(_SAYSO_COMPLETE=bash_source sayso)"
+  ~/.zshrc                     eval "$(_SAYSO_COMPLETE=zsh_source sayso)"
+  ~/.config/fish/config.fish   _SAYSO_COMPLETE=fish_source sayso | source
+
+Exit codes: 0 done, 1 a finding or a denial, 2 wrong usage, 3 cannot run.
+""",
+)
+@click.version_option(package_name="sayso")
+@click.pass_context
+def main(context: click.Context) -> None:
+    """Chat bots that act only on the user's say-so."""
+    from sayso.config.wiring.observability import redact_uncaught
+    from sayso.infra.metrics_endpoint import FOLDER
+
+    redact_uncaught()
+    # An operator's command counts nothing that anybody reads.
+    if context.invoked_subcommand not in _SERVERS:
+        os.environ.pop(FOLDER, None)
+    try:
+        Path.home()
+    except RuntimeError:
+        # Neither HOME nor an entry in /etc/passwd, as under the random user id of a container.
+        # slack-bolt asks for a home when it is imported. Docker sets the same.
+        os.environ["HOME"] = "/"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""The `sayso people` commands: list, approve, block, forget, erase."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from sayso.ops.cli.command import (
+    Options,
+    SaysoGroup,
+    check_channel,
+    check_id,
+    clear_errors,
+    fail,
+    one_line,
+    pass_options,
+)
+
+if TYPE_CHECKING:
+    from sayso.config.settings.schema import Settings
+    from sayso.workers.access import AccessRules
+    from sayso.workers.people import ListedPerson, RedisPeople, Register, Waiting
+    from sayso.workers.sender import RedisOutbox
+
+#: Characters of a name, and of a person's ids, in one line.
+WIDTH = 60
+#: What an erasure leaves, and for how long.
+REMAINS = (
+    "that actions took place, when and how they ended, without who and what: in the audit ledger, for ever",
+    "ids of their messages: 72 hours; digests of their ids: counters of conversations for 30 days, of used tokens for "
+    "2 days; of threads that the bot opened: 90 days; that they want no messages: a year",
+    "what others in a group were answered or said about them: 30 days after the last message there",
+    "cached answers of models, where `agent.cache` is on: until their ttl",
+    "whether they may talk (`access`): until `sayso people forget {channel} {user}`; that they wait for it: 1 hour",
+    "files they sent that another person sent too: 7 days after those were sent",
+    "what the spool holds, where it is on: until Redis took it",
+    "what your own tools and code, logs, replicas, RDB files, backups and the platform store: see there",
+)
+
+_channel = click.argument("channel")
+_person = click.argument("person", metavar="CODE_OR_ID")
+
+
+@click.group(
+    cls=SaysoGroup, examples=["sayso people list desk", "sayso people approve desk BCDFGHJK"]
+)
+def people() -> None:
+    """Decide who may talk to the bot on a channel with `access`,
+    beside the people named in the YAML.
+    """
+
+
+@people.command("list", examples=["sayso people list desk"])
+@_channel
+@pass_options
+def list_(options: Options, channel: str) -> None:
+    """List the people approved or blocked on CHANNEL, and the unknown people who wait,
+    with their codes.
+    """
+    with _opened(options, channel) as commands:
+        waiting = commands.access_list.waiting(channel)
+        decided = commands.access_list.people(channel)
+    lines = [_row("waiting", each, each.code) for each in waiting] + [
+        _row(each.state, each) for each in decided
+    ]
+    value = {
+        "waiting": [asdict(each) for each in waiting],
+        "people": [asdict(each) for each in decided],
+    }
+    options.print(value, lines or ["nobody was approved or blocked, and nobody waits"])
+
+
+@people.command(
+    examples=["sayso people approve desk BCDFGHJK", "sayso people approve shop-wa +4915112345678"]
+)
+@_channel
+@_person
+@pass_options
+def approve(options: Options, channel: str, person: str) -> None:
+    """Let a person talk on CHANNEL, by the CODE the bot gave them or by their ID.
+
+    People who waited are told.
+    """
+    with _opened(options, channel) as commands:
+        waited = commands.register.approve(channel, commands.name_of(person))
+        is_told = bool(waited and commands.tell(waited))
+    remarks = list(commands.remarks(person, waited))
+    name = one_line(person, WIDTH)
+    if waited:
+        name = one_line(f"{waited.name} ({waited.ids[0]})" if waited.name else waited.ids[0], WIDTH)
+    lines = [
+        f"{name} may talk on {channel}{', and is told' if is_told else ''}",
+        *(f"({each})" for each in remarks),
+    ]
+    options.print({"person": name, "channel": channel, "told": is_told, "remarks": remarks}, lines)
+
+
+@people.command(examples=["sayso people block desk U0123ABCD"])
+@_channel
+@_person
+@pass_options
+def block(options: Options, channel: str, person: str) -> None:
+    """Ignore a person on CHANNEL, by CODE or ID. They are not told."""
+    with _opened(options, channel) as commands:
+        commands.register.block(channel, commands.name_of(person))
+    name = one_line(person, WIDTH)
+    options.print({"person": name, "channel": channel}, [f"{name} is blocked on {channel}"])
+
+
+@people.command(examples=["sayso people forget desk U0123ABCD"])
+@_channel
+@_person
+@pass_options
+def forget(options: Options, channel: str, person: str) -> None:
+    """Delete what was decided about a person on CHANNEL, by CODE or ID: approval, block and code."""
+    with _opened(options, channel) as commands:
+        commands.register.forget(channel, commands.name_of(person))
+    name = one_line(person, WIDTH)
+    options.print(
+        {"person": name, "channel": channel}, [f"nothing is stored about {name} on {channel}"]
+    )
+
+
+@people.command(examples=["sayso people erase desk U0123ABCD"])
+@_channel
+@click.argument("user")
+@pass_options
+def erase(options: Options, channel: str, user: str) -> None:
+    """Erase everything stored about USER on CHANNEL: history, actions, files, memories and timers.
+
+    USER is the id that /whoami prints.
+    """
+    from redis.exceptions import RedisError
+
+    from sayso.config.wiring.data_folder import open_data
+    from sayso.config.wiring.people import erase_person
+
+    settings = options.load()
+    check_channel(settings, channel)
+    check_id(settings, channel, user)
+    with clear_errors():
+        try:
+            erased = erase_person(settings, options.data, open_data(options.data), channel, user)
+        except RedisError as exc:
+            fail(
+                f"Redis does not answer ({type(exc).__name__}): nothing is certain to be erased: run it again"
+            )
+    name = one_line(user, WIDTH)
+    lines = [
+        f"{name} is erased on {channel}:",
+        f"  {erased.redis_entries:,} entries of Redis: history, turns, replies, actions, timers",
+        f"  {erased.audit_bodies:,} bodies of the audit ledger; the chain still verifies",
+        f"  {erased.texts:,} long texts, {erased.media:,} files, {erased.memories:,} notes and memories",
+    ]
+    remains = [line.format(channel=channel, user=name) for line in REMAINS]
+    if erased.is_rewritten:
+        lines.append("Redis has rewritten its append-only file. What remains, and until when:")
+        lines += [f"  {line}" for line in remains]
+    options.print({"user": name, "channel": channel, **asdict(erased), "remains": remains}, lines)
+    if not erased.is_rewritten:
+        cure = "run BGREWRITEAOF on it and on each replica"
+        fail(
+            f"Redis or a replica did not rewrite its append-only file, which still holds what was erased: {cure}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _PeopleCommands:
+    """What the commands need on one channel. Lives as long as one command."""
+
+    settings: Settings
+    channel: str
+    rules: AccessRules
+    access_list: RedisPeople
+    register: Register
+    outbox: RedisOutbox
+
+    def remarks(self, person: str, waited: Waiting | None) -> Iterator[str]:
+        """Yield why an approval has no effect."""
+        if waited:
+            ids = waited.ids
+        else:
+            ids = (self.name_of(person),)
+        if any(name in self.rules.block for name in ids):
+            yield "but they stay out while `block` in the configuration names them"
+        elif self.rules.allow is None and not self.rules.pairing:
+            yield "everybody may talk there: its `access` has neither allow nor pairing"
+
+    def name_of(self, person: str) -> str:
+        """Return a code as it is, and an id as the channel spells it.
+
+        Raises click.UsageError for neither.
+        """
+        from sayso.workers.people import looks_like_a_code
+
+        if looks_like_a_code(person):
+            return person
+        name = self.rules.spelled(person)
+        if not name:
+            raise click.UsageError("give a code or an id, as `sayso people list` prints them")
+        check_id(self.settings, self.channel, name)
+        return name
+
+    def tell(self, waited: Waiting) -> bool:
+        """Send an approved person the good news, once for their code.
+
+        Return whether it will be sent.
+        """
+        from sayso.channels.i18n.texts import texts_for
+        from sayso.channels.types import Delivery, Reply
+        from sayso.infra.concurrency import run_without_loop
+
+        reply = Reply(texts_for(waited.language).approved(), language=waited.language)
+        delivery = Delivery(f"people:{waited.code}", waited.conversation, reply)
+        return bool(run_without_loop(self.outbox.forward(delivery)))
+
+
+@contextmanager
+def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
+    from sayso.config.wiring.access import rules_of
+    from sayso.config.wiring.redis_parts import open_people
+    from sayso.workers.people import Register, TooManyPeople, UnknownPerson
+
+    settings = options.load()
+    check_channel(settings, channel)
+    if settings.channels[channel].access is None:
+        fail(
+            f"everybody may talk on {channel}, and nobody is asked: add `access: {{}}` below channels.{channel}"
+        )
+    try:
+        with clear_errors():
+            access_list, outbox = open_people(settings, options.data)
+            yield _PeopleCommands(
+                settings,
+                channel,
+                rules_of(settings.channels[channel]),
+                access_list,
+                Register(access_list),
+                outbox,
+            )
+    except (UnknownPerson, TooManyPeople) as exc:
+        fail(one_line(str(exc), 300))
+
+
+def _row(state: str, person: ListedPerson | Waiting, code: str = "") -> str:
+    ids = " ".join(person.ids)
+    name = one_line(f"{person.name}  {ids}" if person.name else ids, 2 * WIDTH)
+    return f"{state:8}  {code:8}  {_age(time.time() - person.at):>5}  {name}"
+
+
+def _age(seconds: float) -> str:
+    """Return an age in the largest unit of which it has at least two."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

@@ -1,0 +1,145 @@
+"""RedisActionRepository: pending actions in Redis.
+
+Each step is one script, one round trip, on the server's clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from sayso.infra.redis.scripts import LuaScripts
+from sayso.pending.action import ActionState
+from sayso.pending.repository import (
+    ActionDecision,
+    ActionResult,
+    Claim,
+    ClaimStatus,
+    DecisionVerdict,
+    EffectNotes,
+    StartVerdict,
+    StoredAction,
+)
+from sayso.pending.turns import NewAction, TurnChange
+
+
+class RedisActionRepository:
+    """Stores actions in Redis, for any number of processes.
+
+    Every method raises redis.RedisError.
+    """
+
+    def __init__(self, scripts: LuaScripts, effects: EffectNotes | None = None) -> None:
+        self._scripts = scripts
+        self._effects = effects
+
+    async def find_open(self, conversation: str, user: str) -> StoredAction | None:
+        """Return the action that occupies a scope."""
+        return StoredAction.from_row(await self._scripts.arun("look", conversation, {"user": user}))
+
+    async def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
+        """Return actions by id."""
+        return [
+            StoredAction.from_row(row)
+            for row in await self._scripts.arun("read", conversation, {"pids": pids})
+        ]
+
+    async def open_form(self, conversation: str, pid: str) -> StoredAction | None:
+        """Return an action whose person begins to change it.
+
+        An open question stays open for FORM_MS at least.
+        """
+        return StoredAction.from_row(
+            await self._scripts.arun("open_form", conversation, {"pid": pid})
+        )
+
+    async def recent(self, conversation: str, user: str) -> list[StoredAction]:
+        """Return the actions that were started lately, the last one first."""
+        rows = await self._scripts.arun("recent", conversation, {"user": user})
+        return [stored for row in rows if (stored := StoredAction.from_row(row))]
+
+    async def note_asked(self, chat: str, user: str, note: str) -> None:
+        """Note which thread of a chat asked a user something last."""
+        await self._scripts.arun("note_asked", chat, {"user": user, "note": note})
+
+    async def last_asked(self, chat: str, user: str) -> str:
+        """Return the last note, "" when there is none."""
+        return str(await self._scripts.arun("last_asked", chat, {"user": user}))
+
+    async def stash(self, conversation: str, new_action: NewAction) -> float | None:
+        """Store an action as shown, without a lease."""
+        answer = await self._scripts.arun("stash", conversation, {"action": new_action.to_dict()})
+        if answer == "exists":
+            return None
+        return int(answer) / 1000
+
+    async def change(
+        self, conversation: str, change: TurnChange
+    ) -> tuple[str, StoredAction | None]:
+        """Make a transition or store new actions, without a lease."""
+        answer, row = await self._scripts.arun("change", conversation, {"change": change.to_dict()})
+        return str(answer), StoredAction.from_row(row)
+
+    async def claim(
+        self, claim: Claim, stored: StoredAction
+    ) -> tuple[ClaimStatus, ActionState | Literal[""]]:
+        """Claim a shown action, once."""
+        args = {
+            **_lease_args(claim),
+            "pid": claim.pending_action_id,
+            "by": claim.by,
+            "kind": claim.kind,
+        }
+        args |= {"mac": stored.mac, "seq": claim.seq}
+        status, state = await self._scripts.arun("claim", claim.conversation, args, stored.record)
+        return status, state
+
+    async def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
+        """Check, then confirm, cancel or ignore, without a lease."""
+        scope = decision.scope
+        args = {
+            "user": scope.id,
+            "intent": decision.intent,
+            "by": decision.by,
+            "expected_kind": decision.expected_kind,
+            "expected_id": decision.expected_id,
+            "expected_digest": decision.expected_digest,
+            "ignore_ms": round(decision.ignore_seconds * 1000),
+            "code": decision.code,
+        }
+        verdict, row = await self._scripts.arun("decide", scope.conversation.id, args)
+        return verdict, StoredAction.from_row(row)
+
+    async def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
+        """Take the last step before the effect."""
+        args = {
+            **_lease_args(claim),
+            "pid": claim.pending_action_id,
+            "attempt": attempt,
+            "mac": stored.mac,
+        }
+        verdict: StartVerdict = await self._scripts.arun(
+            "start", claim.conversation, args, stored.record
+        )
+        if self._effects and verdict == "go":
+            self._effects.note_start(claim, stored.action)
+        return verdict
+
+    async def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
+        """Record how an effect ended."""
+        if self._effects:
+            self._effects.note_end(claim, result)
+        args = {
+            "pid": claim.pending_action_id,
+            "attempt": attempt,
+            "state": result.state,
+            "seq": claim.seq,
+        }
+        args |= {"told": result.outcome_text, "result": result.result, "output": result.output}
+        args |= {"correction": result.correction}
+        await self._scripts.arun("finish", claim.conversation, args)
+
+
+def _lease_args(claim: Claim) -> dict[str, Any]:
+    if claim.lease:
+        return claim.lease.args
+    return {}

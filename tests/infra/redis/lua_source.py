@@ -1,0 +1,91 @@
+"""What the comments of the Lua scripts declare, and what the scripts use."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from sayso.infra.redis.scripts import LuaScripts
+from sayso.pending.scripts import ACTION_SCRIPTS
+from sayso.workers.scripts import CONVERSATION_SCRIPTS, QUEUE_SCRIPTS
+
+FOLDERS = (ACTION_SCRIPTS, CONVERSATION_SCRIPTS, QUEUE_SCRIPTS)
+SHARED = {
+    path.stem: path
+    for folder in (*CONVERSATION_SCRIPTS.parts, CONVERSATION_SCRIPTS.part("header", "").parent)
+    for path in folder.glob("*.lua")
+}
+PARTS = sorted(SHARED.values())
+SCRIPTS = [*PARTS, *(script for folder in FOLDERS for script in sorted(folder.path.glob("*.lua")))]
+_LOCAL = re.compile(r"\blocal (?:function )?([\w, ]+?)\s*(?:[=(]|$)", re.MULTILINE)
+
+
+def without_comments(text: str) -> str:
+    """The code of a script."""
+    return re.sub(r"--.*", "", text)
+
+
+def defined(text: str) -> set[str]:
+    """The local variables and functions that a text defines."""
+    return {
+        name
+        for names in _LOCAL.findall(without_comments(text))
+        for name in names.replace(",", " ").split()
+    }
+
+
+def shared_names(path: Path) -> set[str]:
+    """What a part defines for others: its definitions that are not inside of a function."""
+    return defined(
+        "\n".join(line for line in path.read_text().splitlines() if line.startswith("local "))
+    )
+
+
+def used(path: Path) -> set[str]:
+    """The words of a script that are no fields, texts or variables of its own."""
+    code = re.sub(r"'[^']*'", "''", without_comments(path.read_text()))
+    return set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", code)) - defined(path.read_text())
+
+
+def needs(path: Path) -> list[str]:
+    """The parts that a script names in its first line."""
+    found = re.match(r"-- needs: (.*)\n", path.read_text())
+    return found[1].split(", ") if found else []
+
+
+def declared_args(path: Path) -> set[str]:
+    """The named arguments that the comment of a script or part lists after `-- args:`."""
+    found = re.search(r"^-- args: (.*?)\.$", path.read_text(), re.MULTILINE | re.DOTALL)
+    listed = found[1].replace("\n-- ", " ") if found else ""
+    for _ in range(3):  # explanations, innermost first
+        listed = re.sub(r"\([^()]*\)", "", listed)
+    return set(re.findall(r"\w+", listed)) - {"and"}
+
+
+def read_args(path: Path) -> set[str]:
+    """The named arguments that a script or part reads."""
+    return set(re.findall(r"\bargs\.(\w+)", without_comments(path.read_text()))) - {"conversation"}
+
+
+def args_of_parts(path: Path) -> set[str]:
+    """The named arguments of all parts that a script needs, and that those need."""
+    parts = [SHARED[name] for name in needs(path)]
+    return set().union(*(read_args(part) | args_of_parts(part) for part in parts))
+
+
+_ARGS = {
+    script.stem: read_args(script) | args_of_parts(script)
+    for script in SCRIPTS
+    if script not in PARTS
+}
+
+
+class CheckedScripts(LuaScripts):
+    """Scripts that refuse a named argument which neither the script nor one of its parts reads."""
+
+    def call(self, name: str, shard: int, conversation: str, args: Any, payloads: Any) -> Any:
+        """Check the names first."""
+        unknown = set(args) - _ARGS[name]
+        assert not unknown, f"{name}.lua does not read {sorted(unknown)}"
+        return super().call(name, shard, conversation, args, payloads)
