@@ -436,11 +436,9 @@ class AgentLoop:
         watch = run.loop_watch if end is None else None
         if watch:
             fingerprints = [outcome.fingerprint for outcome in outcomes]
-        else:
-            fingerprints = []
-        if watch:
             verdict = watch.add_round(answer.tool_calls, fingerprints)
         else:
+            fingerprints = []
             verdict = ""
         run.close_round(outcomes, note=NUDGE if verdict == "nudge" else "")
         if watch is None or not verdict:

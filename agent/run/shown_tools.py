@@ -98,11 +98,9 @@ class ShownTools:
         self._can_find = can_find
         if selector:
             self._restriction = restriction_of(selector)
-        else:
-            self._restriction = None
-        if selector:
             self._shortening = shortening_of(selector)
         else:
+            self._restriction = None
             self._shortening = None
         embedding = embedding_in(selector) if selector else None
         self._embedding = embedding or EmbeddingSelector()

@@ -64,11 +64,9 @@ def share_counts(address: MetricsAddress, *, forks: bool) -> None:
     except OSError as exc:
         if given:
             where = f"{FOLDER}: cannot count in {given!r}"
-        else:
-            where = "cannot count for --metrics in a temporary folder"
-        if given:
             cure = "name a folder that this user may write to"
         else:
+            where = "cannot count for --metrics in a temporary folder"
             cure = "set TMPDIR to a folder that has room"
         if given and exc.errno == errno.ENOSPC:
             cure = "make room there"
