@@ -58,7 +58,7 @@ WHERE id = :id
 """
 
 #: Number, customer, date of issue, amount in cents, status.
-_SEED: tuple[tuple[int, str, str, int, Status], ...] = (
+_SAMPLE_INVOICES: tuple[tuple[int, str, str, int, Status], ...] = (
     (1, "Hopper & Sons", "2026-01-08", 89_000, "paid"),
     (3, "Ada Lovelace Ltd", "2026-01-19", 64_050, "paid"),
     (4, "Turing Bakery", "2026-01-27", 23_780, "paid"),
@@ -222,7 +222,7 @@ def write_off_overdue() -> str:
 def reset_demo() -> str:
     """Undo everything that was deleted, refunded and written off."""
     reset_invoices(_data_file())
-    return f"All {len(_SEED)} invoices are as they were at the start."
+    return f"All {len(_SAMPLE_INVOICES)} invoices are as they were at the start."
 
 
 def reset_invoices(file: Path) -> None:
@@ -234,7 +234,7 @@ def reset_invoices(file: Path) -> None:
         database.execute("DROP TABLE IF EXISTS bin")
         database.execute("DELETE FROM invoices")
         database.executemany(
-            "INSERT INTO invoices VALUES (?, ?, ?, ?, ?, ?, ?)", map(_seed_row, _SEED)
+            "INSERT INTO invoices VALUES (?, ?, ?, ?, ?, ?, ?)", map(_sample_row, _SAMPLE_INVOICES)
         )
 
 
@@ -534,14 +534,15 @@ def _create(file: Path) -> None:
             database.execute("PRAGMA journal_mode = WAL")
             database.executescript(_SCHEMA)
             database.executemany(
-                "INSERT INTO invoices VALUES (?, ?, ?, ?, ?, ?, ?)", map(_seed_row, _SEED)
+                "INSERT INTO invoices VALUES (?, ?, ?, ?, ?, ?, ?)",
+                map(_sample_row, _SAMPLE_INVOICES),
             )
         with suppress(FileExistsError):  # the other process was first
             os.link(draft, file)
 
 
-def _seed_row(seed: tuple[int, str, str, int, Status]) -> tuple[Any, ...]:
-    number, customer, issued, cents, status = seed
+def _sample_row(sample: tuple[int, str, str, int, Status]) -> tuple[Any, ...]:
+    number, customer, issued, cents, status = sample
     return (
         f"INV-{number}",
         number,

@@ -87,15 +87,15 @@ def find_stories(
     tracer = partial(Tracer, ledger=ledger, prefix=settings.key_prefix, show_texts=show_texts)
     try:
         redis = RedisParts.find(settings, data)
-        idle = partial(_why_idle, redis.client, settings.key_prefix)
-        died = partial(
+        why_idle = partial(_why_idle, redis.client, settings.key_prefix)
+        has_died = partial(
             _has_died,
             redis.client,
             settings.key_prefix,
             WorkerLock(settings.state_folder(data) / ALIVE),
         )
         stories = tracer(
-            redis.client, redis.scripts(CONVERSATION_SCRIPTS), alive=idle, died=died
+            redis.client, redis.scripts(CONVERSATION_SCRIPTS), why_idle=why_idle, has_died=has_died
         ).stories(wanted)
     except (ConfigError, RedisError) as exc:  # its words may hold the address of a server
         if isinstance(exc, ConfigError):
@@ -107,6 +107,7 @@ def find_stories(
 
 
 def _why_idle(client: Redis, prefix: str) -> str:
+    """Return why no worker takes new work, with the cure; "" while one does."""
     if not Heartbeat(client, prefix=prefix).count():
         return "No worker is alive: start one with `sayso worker`."
     if is_suspended(client):
@@ -205,9 +206,10 @@ class _State:
 class Tracer:
     """Builds stories. Lives as long as a command.
 
-    Without `scripts` and `client` only the ledger is read, without `ledger` only Redis. `alive`
-    returns why no worker takes work, "" where one does, and `died` whether a worker was killed.
-    Without `show_texts` a story holds nothing that a person said or was told.
+    Without `scripts` and `client` only the ledger is read, without `ledger` only Redis.
+    `why_idle` returns the reason why no worker takes new work, "" while one does. `has_died`
+    returns whether the worker of this id ended without releasing its leases. Without `show_texts`
+    a story holds no text of a message or reply, and no name of a person.
     """
 
     def __init__(
@@ -217,17 +219,17 @@ class Tracer:
         ledger: AuditLedger | None,
         *,
         prefix: str,
-        alive: Callable[[], str] = lambda: "",
-        died: Callable[[str], bool] = lambda _: False,
+        why_idle: Callable[[], str] = lambda: "",
+        has_died: Callable[[str], bool] = lambda _: False,
         show_texts: bool = False,
     ) -> None:
         self._client = client
         self._scripts = scripts
         self._ledger = ledger
         self._prefix = prefix
-        self._alive = alive
+        self._why_idle = why_idle
         self._show_texts = show_texts
-        self._died = died
+        self._has_died = has_died
         self._read_entries: dict[str, list[AuditEntry]] = {}
 
     def stories(self, wanted: str) -> list[MessageStory]:
@@ -403,19 +405,20 @@ class Tracer:
             for reply in (*replies, *(each for turn in turns for each in turn.replies))
         )
         return MessageStory(
-            clue.conversation, turns, replies, actions, self._busy(state) if is_open else ""
+            clue.conversation, turns, replies, actions, self._why_waiting(state) if is_open else ""
         )
 
-    def _busy(self, state: _State) -> str:
+    def _why_waiting(self, state: _State) -> str:
+        """Return who works on the conversation, or why no worker does."""
         seconds_left = float(state.lane.get("until") or 0) / 1000 - state.now
         if seconds_left <= 0 or state.lane["token"] in ("", "parked"):
-            return self._alive()
+            return self._why_idle()
         worker = worker_of(state.lane["token"])
-        if not self._died(worker):
+        if not self._has_died(worker):
             return f"Worker {worker} works on this conversation now."
         ending = f"Worker {worker} ended in the middle of this conversation."
         next_one = f"Another worker takes it up within {seconds_left + INTERVAL:.0f} s."
-        return f"{ending} {self._alive() or next_one}"
+        return f"{ending} {self._why_idle() or next_one}"
 
     def _turn(self, state: _State, seq: int) -> TracedTurn | None:
         name = f"{state.conversation}@{seq}"
