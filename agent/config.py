@@ -312,7 +312,13 @@ class AgentConfig:
 
 #: The smallest valid value of each setting.
 _MINIMUM: Mapping[str, float] = {
-    "max_iterations": 1, "max_retries": 0, "max_tokens": 1, "retry_backoff_seconds": 0,
-    "rate_limit_cooldown_seconds": 0, "summarize_max_tokens": 1, "approval_timeout": 0, "context_tokens": 1000,
+    "max_iterations": 1,
+    "max_retries": 0,
+    "max_tokens": 1,
+    "retry_backoff_seconds": 0,
+    "rate_limit_cooldown_seconds": 0,
+    "summarize_max_tokens": 1,
+    "approval_timeout": 0,
+    "context_tokens": 1000,
     "result_tokens": 100,
-}  # fmt: skip
+}

@@ -28,9 +28,8 @@ def import_libraries(extra: str, *modules: str) -> None:
     for module in modules:
         try:
             import_module(module)
-        except (
-            Exception
-        ) as exc:  # a broken library raises anything: ImportError, OSError, AttributeError
+        except Exception as exc:
+            # A broken library raises anything: ImportError, OSError, AttributeError.
             raise LibraryError(_why_not_imported(exc, extra)) from exc
 
 
@@ -82,7 +81,8 @@ def is_installed(module: str) -> bool:
     except (
         ModuleNotFoundError,
         ValueError,
-    ):  # the parent package is missing; sys.modules holds None for the module
+    ):
+        # The parent package is missing; sys.modules holds None for the module.
         return False
 
 

@@ -50,9 +50,19 @@ def stop_text(cause: StopCause) -> str:
 #: run (`routing_only`). "provider_error": the model could not be reached. "invalid_answer": no
 #: answer had the required form. "error": a run of a batch raised.
 StopReason = Literal[
-    "answer", "pending", "terminal", "routing", "max_iterations", "guardrail", "budget", "cancelled", "loop",
-    "provider_error", "invalid_answer", "error",
-]  # fmt: skip
+    "answer",
+    "pending",
+    "terminal",
+    "routing",
+    "max_iterations",
+    "guardrail",
+    "budget",
+    "cancelled",
+    "loop",
+    "provider_error",
+    "invalid_answer",
+    "error",
+]
 
 
 @dataclass(frozen=True, slots=True)

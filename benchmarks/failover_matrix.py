@@ -302,9 +302,8 @@ def judge(load: Load, topology: Topology, fault_at: float, *, halted: bool) -> V
     answered = sorted(
         at for at, person in load.answered if topology.is_affected(_conversation(person))
     )
-    after = [
-        at for at in answered if at > fault_at + 0.5
-    ]  # an answer that was on its way does not count
+    # An answer that was on its way does not count.
+    after = [at for at in answered if at > fault_at + 0.5]
     around = [at for at in answered if at <= fault_at][-1:] + after
     return Verdict(
         turns=sum(bool(cycle.asked_at) + bool(cycle.confirmed_at) for cycle in load.cycles),
@@ -384,12 +383,21 @@ def running(folder: Path, topology: Any, lines: str = "") -> Iterator[System]:
 def report(verdict: Verdict, asked: argparse.Namespace, *, heading: bool) -> None:
     """Print the row of one run as Markdown."""
     columns = {
-        "topology": asked.topology, "fault": asked.fault, "link": asked.link, "durability": asked.durability,
-        "turns acknowledged": verdict.turns, "503 or no answer": verdict.refused, "confirmed": verdict.confirmed,
-        "effects": verdict.effects, "effects doubled": verdict.doubled, "acknowledged and lost": verdict.lost,
-        "untold": verdict.untold, "halted and resumed": "yes" if verdict.halted else "no",
-        "first answer after": f"{verdict.flowing_again:.1f} s", "longest silence": f"{verdict.longest_silence:.1f} s",
-    }  # fmt: skip
+        "topology": asked.topology,
+        "fault": asked.fault,
+        "link": asked.link,
+        "durability": asked.durability,
+        "turns acknowledged": verdict.turns,
+        "503 or no answer": verdict.refused,
+        "confirmed": verdict.confirmed,
+        "effects": verdict.effects,
+        "effects doubled": verdict.doubled,
+        "acknowledged and lost": verdict.lost,
+        "untold": verdict.untold,
+        "halted and resumed": "yes" if verdict.halted else "no",
+        "first answer after": f"{verdict.flowing_again:.1f} s",
+        "longest silence": f"{verdict.longest_silence:.1f} s",
+    }
     rows = [columns.keys(), ["---"] * len(columns), columns.values()]
     for row in rows if heading else rows[2:]:
         print(f"| {' | '.join(map(str, row))} |", flush=True)

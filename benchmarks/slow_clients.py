@@ -34,17 +34,70 @@ from sayso.testing.platforms.fake_platforms import ENVIRON
 #: The command of each server; PORT, CONFIG and DATA are filled in. "ours" is the server of `sayso web`.
 SERVERS: Mapping[str, Sequence[str]] = {
     "ours (waitress)": ("sayso", "web", "--config", "CONFIG", "--data", "DATA", "--port", "PORT"),
-    "gunicorn gthread": ("gunicorn", "--worker-class", "gthread", "--threads", "32", "--keep-alive", "30", "--bind",
-                         "127.0.0.1:PORT", "sayso.config.wiring.wsgi:app()"),
-    "gunicorn gevent": ("gunicorn", "--worker-class", "gevent", "--worker-connections", "5000", "--keep-alive", "30",
-                        "--bind", "127.0.0.1:PORT", "sayso.config.wiring.wsgi:app()"),
-    "uvicorn, body read first": ("uvicorn", "--interface", "asgi3", "--log-level", "warning", "--port", "PORT",
-                                 "--factory", "benchmarks.whole_bodies:app"),
-    "granian, body read first": ("granian", "--interface", "asgi", "--workers", "1", "--port", "PORT", "--host",
-                                 "127.0.0.1", "--factory", "benchmarks.whole_bodies:app"),
-    "granian": ("granian", "--interface", "wsgi", "--workers", "1", "--blocking-threads", "32", "--port", "PORT",
-                "--host", "127.0.0.1", "--factory", "sayso.config.wiring.wsgi:app"),
-}  # fmt: skip
+    "gunicorn gthread": (
+        "gunicorn",
+        "--worker-class",
+        "gthread",
+        "--threads",
+        "32",
+        "--keep-alive",
+        "30",
+        "--bind",
+        "127.0.0.1:PORT",
+        "sayso.config.wiring.wsgi:app()",
+    ),
+    "gunicorn gevent": (
+        "gunicorn",
+        "--worker-class",
+        "gevent",
+        "--worker-connections",
+        "5000",
+        "--keep-alive",
+        "30",
+        "--bind",
+        "127.0.0.1:PORT",
+        "sayso.config.wiring.wsgi:app()",
+    ),
+    "uvicorn, body read first": (
+        "uvicorn",
+        "--interface",
+        "asgi3",
+        "--log-level",
+        "warning",
+        "--port",
+        "PORT",
+        "--factory",
+        "benchmarks.whole_bodies:app",
+    ),
+    "granian, body read first": (
+        "granian",
+        "--interface",
+        "asgi",
+        "--workers",
+        "1",
+        "--port",
+        "PORT",
+        "--host",
+        "127.0.0.1",
+        "--factory",
+        "benchmarks.whole_bodies:app",
+    ),
+    "granian": (
+        "granian",
+        "--interface",
+        "wsgi",
+        "--workers",
+        "1",
+        "--blocking-threads",
+        "32",
+        "--port",
+        "PORT",
+        "--host",
+        "127.0.0.1",
+        "--factory",
+        "sayso.config.wiring.wsgi:app",
+    ),
+}
 CLIENTS = 4
 HALVES = (
     b"",
@@ -185,8 +238,11 @@ def talk(port: int, numbers: Iterator[int], seconds: float, *, pause: float) -> 
                 connection.request("POST", "/hooks/ops-tg", body=body, headers=dict(headers))
                 answer = connection.getresponse()
                 answer.read()
-                (figures.seconds.append(time.monotonic() - began) if answer.status == 200 else
-                 figures.failed.append(str(answer.status)))  # fmt: skip
+                (
+                    figures.seconds.append(time.monotonic() - began)
+                    if answer.status == 200
+                    else figures.failed.append(str(answer.status))
+                )
             except (OSError, http.client.HTTPException) as exc:
                 figures.failed.append(type(exc).__name__)
                 connection.close()

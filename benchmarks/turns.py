@@ -54,9 +54,10 @@ async def measure() -> None:
             show(await asyncio.to_thread(ingest, stack))
             stack.client.flushall()
             await live(stack, load)
-        with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(
-            Path(folder), load.url, concurrency=PARKED
-        ) as stack:  # fmt: skip
+        with (
+            tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder,
+            Stack(Path(folder), load.url, concurrency=PARKED) as stack,
+        ):
             await parked(stack, load)
 
 
@@ -85,11 +86,23 @@ def _latency_rows(costs: dict[str, list[float]]) -> list[Row]:
     ours = medians["ours"]
     words = "webhook to reply, p50, one at a time,"
     return [
-        Row(f"{words} RQ's fork Worker to it", f"{ours:.2f} ms", f"{medians['fork']:.2f} ms", medians["fork"] / ours,
-            5, at_least=True),
-        Row(f"{words} SimpleWorker to it (aim: 2)", f"{ours:.2f} ms", f"{medians['simple']:.2f} ms",
-            medians["simple"] / ours, 1, at_least=True),
-    ]  # fmt: skip
+        Row(
+            f"{words} RQ's fork Worker to it",
+            f"{ours:.2f} ms",
+            f"{medians['fork']:.2f} ms",
+            medians["fork"] / ours,
+            5,
+            at_least=True,
+        ),
+        Row(
+            f"{words} SimpleWorker to it (aim: 2)",
+            f"{ours:.2f} ms",
+            f"{medians['simple']:.2f} ms",
+            medians["simple"] / ours,
+            1,
+            at_least=True,
+        ),
+    ]
 
 
 def _crowd_rows(crowds: dict[str, tuple[float, list[float]]]) -> list[Row]:
@@ -97,10 +110,22 @@ def _crowd_rows(crowds: dict[str, tuple[float, list[float]]]) -> list[Row]:
     worst = sorted(latencies)[int(len(latencies) * 0.99)]
     words = f"{CROWD} people, a model of {MODEL_SECONDS * 1000:.0f} ms:"
     return [
-        Row(f"{words} turns/s, to one fork Worker", f"{ours:.1f}/s", f"{fork:.1f}/s", ours / fork, 25, at_least=True),
-        Row(f"{words} p99 of {len(latencies)} turns, to the model", f"{worst * 1000:.0f} ms",
-            f"{MODEL_SECONDS * 1000:.0f} ms", worst / MODEL_SECONDS, 1.2),
-    ]  # fmt: skip
+        Row(
+            f"{words} turns/s, to one fork Worker",
+            f"{ours:.1f}/s",
+            f"{fork:.1f}/s",
+            ours / fork,
+            25,
+            at_least=True,
+        ),
+        Row(
+            f"{words} p99 of {len(latencies)} turns, to the model",
+            f"{worst * 1000:.0f} ms",
+            f"{MODEL_SECONDS * 1000:.0f} ms",
+            worst / MODEL_SECONDS,
+            1.2,
+        ),
+    ]
 
 
 async def _one_by_one(load: SlackLoad, port: int) -> list[float]:
@@ -148,18 +173,31 @@ def _parked_rows(rounds: dict[str, list[tuple[float, float]]]) -> list[Row]:
         f"{PARKED_SECONDS:g} s",
     )
     return [
-        Row(f"{words} first lease to last reply, {FOLLOWED} chats with a second turn, all in order",
-            f"{seconds['model']:.2f} s", beside, seconds["model"] / PARKED_SECONDS, 1.3),
-        Row(f"{words} where a tool takes these seconds, whose begin and end are journalled",
-            f"{seconds['tool']:.2f} s", beside, seconds["tool"] / PARKED_SECONDS),
+        Row(
+            f"{words} first lease to last reply, {FOLLOWED} chats with a second turn, all in order",
+            f"{seconds['model']:.2f} s",
+            beside,
+            seconds["model"] / PARKED_SECONDS,
+            1.3,
+        ),
+        Row(
+            f"{words} where a tool takes these seconds, whose begin and end are journalled",
+            f"{seconds['tool']:.2f} s",
+            beside,
+            seconds["tool"] / PARKED_SECONDS,
+        ),
         Row(f"{words} memory for 10 of them", f"{most:.2f} MB", "1 MB", most, 1.0),
-    ]  # fmt: skip
+    ]
 
 
 async def _park(
-    stack: Stack, load: SlackLoad, worker: subprocess.Popen[bytes], mailbox: RedisMailbox, chats: list[str],
+    stack: Stack,
+    load: SlackLoad,
+    worker: subprocess.Popen[bytes],
+    mailbox: RedisMailbox,
+    chats: list[str],
     way: tuple[str, str],
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[float, float]:
     """Accept all turns while the worker is paused. Return the seconds after its resumption, and its growth in MB."""
     worker.send_signal(signal.SIGSTOP)
     accept(mailbox, [(chat, f"{way[0]} {PARKED_SECONDS}") for chat in chats])

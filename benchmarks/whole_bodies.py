@@ -62,12 +62,23 @@ def answer_of(
 def environ_of(scope: Scope, body: bytes) -> WSGIEnvironment:
     """Return the WSGI environment of a request."""
     environ: WSGIEnvironment = {
-        "REQUEST_METHOD": scope["method"], "SCRIPT_NAME": "", "PATH_INFO": scope["path"],
-        "QUERY_STRING": scope["query_string"].decode(), "SERVER_NAME": "localhost", "SERVER_PORT": "80",
-        "SERVER_PROTOCOL": "HTTP/1.1", "wsgi.version": (1, 0), "wsgi.url_scheme": "http", "wsgi.errors": io.StringIO(),
-        "wsgi.input": io.BytesIO(body), "wsgi.multithread": True, "wsgi.multiprocess": False, "wsgi.run_once": False,
-        "REQUEST_URI": scope["path"], "REMOTE_ADDR": "127.0.0.1",
-    }  # fmt: skip
+        "REQUEST_METHOD": scope["method"],
+        "SCRIPT_NAME": "",
+        "PATH_INFO": scope["path"],
+        "QUERY_STRING": scope["query_string"].decode(),
+        "SERVER_NAME": "localhost",
+        "SERVER_PORT": "80",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.errors": io.StringIO(),
+        "wsgi.input": io.BytesIO(body),
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+        "REQUEST_URI": scope["path"],
+        "REMOTE_ADDR": "127.0.0.1",
+    }
     for name, value in scope["headers"]:
         key = name.decode().upper().replace("-", "_")
         environ[key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"] = (

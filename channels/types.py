@@ -30,10 +30,19 @@ UNNAMED_ALBUM = "unnamed"
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,15}")
 #: File extensions that Python's own table lacks or spells unusually.
 _EXTENSIONS = {
-    "audio/amr": ".amr", "audio/flac": ".flac", "audio/mp4": ".m4a", "audio/ogg": ".ogg", "audio/opus": ".opus",
-    "audio/wav": ".wav", "audio/wave": ".wav", "audio/webm": ".webm", "image/webp": ".webp",
-    "application/yaml": ".yaml", "text/yaml": ".yaml", "text/markdown": ".md",
-}  # fmt: skip
+    "audio/amr": ".amr",
+    "audio/flac": ".flac",
+    "audio/mp4": ".m4a",
+    "audio/ogg": ".ogg",
+    "audio/opus": ".opus",
+    "audio/wav": ".wav",
+    "audio/wave": ".wav",
+    "audio/webm": ".webm",
+    "image/webp": ".webp",
+    "application/yaml": ".yaml",
+    "text/yaml": ".yaml",
+    "text/markdown": ".md",
+}
 
 
 def storable(text: str) -> str:

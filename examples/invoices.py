@@ -428,9 +428,8 @@ def _check_refundable(row: sqlite3.Row, cents: int) -> None:
 
 def _cents(amount: float) -> int:
     """Return the exact cents. Raises ValueError for anything but a positive amount of whole cents."""
-    cents = (
-        Decimal(str(amount)) * 100
-    )  # through str: 20.1 means 20.10, not the nearest binary fraction
+    # Through str: 20.1 means 20.10, not the nearest binary fraction.
+    cents = Decimal(str(amount)) * 100
     if not cents.is_finite() or cents <= 0 or cents != cents.to_integral_value():
         raise ValueError(
             f"Nothing was refunded: {amount!r} is not an amount in EUR, write it like 20.50."

@@ -112,7 +112,7 @@ def _next_clock_time(match: re.Match[str], now: float, zone: ZoneInfo | None) ->
     today = _local(now, zone)
     at = _day(match["day"], today).replace(
         hour=_hour(match), minute=int(match["minute"] or 0), second=0, microsecond=0
-    )  # fmt: skip
+    )
     if at <= today and match["day"] is None:
         at += timedelta(days=1)
     if at <= today and match["day"] in _WEEKDAYS:

@@ -49,13 +49,28 @@ _SPECIAL_IPV4 = tuple(
     map(
         ipaddress.IPv4Network,
         (
-            "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
-            "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16",
-            "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+            "192.0.0.0/24",
+            "192.0.2.0/24",
+            "192.31.196.0/24",
+            "192.52.193.0/24",
+            "192.88.99.0/24",
+            "192.168.0.0/16",
+            "192.175.48.0/24",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/4",
+            "240.0.0.0/4",
             "168.63.129.16/32",  # Azure's wire server, which IANA does not know
         ),
     )
-)  # fmt: skip
+)
 #: All of the public internet in IPv6. Outside are loopback, IPv4-mapped and IPv4-compatible
 #: addresses, NAT64, discard-only, segment routing, unique local, link-local, site-local and
 #: multicast.
@@ -165,7 +180,8 @@ class SafeDownload:
             httpx.InvalidURL,
             OSError,
             ValueError,
-        ) as exc:  # ValueError: malformed punycode
+        ) as exc:
+            # ValueError: malformed punycode.
             # The cause is left out: it may quote the URL, and with it a token.
             raise DownloadError(f"the file did not arrive: {type(exc).__name__}") from None
         if result is None:

@@ -106,9 +106,11 @@ WEBHOOK_SECONDS = Histogram(
     registry=REGISTRY,
 )
 TURNS_RECEIVED = Counter(
-    "sayso_turns_received", "Turns that came in, by what the inbox did with them.", ["channel", "outcome"],
+    "sayso_turns_received",
+    "Turns that came in, by what the inbox did with them.",
+    ["channel", "outcome"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 WORKSPACES = Counter(
     "sayso_workspaces",
     "Changes of the workspaces that installed an account, by what changed.",
@@ -116,9 +118,11 @@ WORKSPACES = Counter(
     registry=REGISTRY,
 )
 DELIVERY_REPORTS = Counter(
-    "sayso_delivery_reports", "Reports of a platform on what became of a reply.", ["channel", "status"],
+    "sayso_delivery_reports",
+    "Reports of a platform on what became of a reply.",
+    ["channel", "status"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 
 TURNS = Counter(
     "sayso_turns", "Turns that were finished, by how.", ["channel", "outcome"], registry=REGISTRY
@@ -148,9 +152,11 @@ LEASES_LOST = Counter(
 )
 
 MODEL_CALLS = Counter(
-    "sayso_model_calls", "Calls of models with their retries, by how they ended.", ["model", "outcome"],
+    "sayso_model_calls",
+    "Calls of models with their retries, by how they ended.",
+    ["model", "outcome"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 MODEL_SECONDS = Histogram(
     "sayso_model_seconds",
     "Time until a model had answered, with retries.",
@@ -159,9 +165,11 @@ MODEL_SECONDS = Histogram(
     registry=REGISTRY,
 )
 MODEL_TOKENS = Counter(
-    "sayso_model_tokens", "Tokens of model calls; of the prompt, by what the vendor's cache did with them.",
-    ["model", "type"], registry=REGISTRY,
-)  # fmt: skip
+    "sayso_model_tokens",
+    "Tokens of model calls; of the prompt, by what the vendor's cache did with them.",
+    ["model", "type"],
+    registry=REGISTRY,
+)
 MODEL_COST = Counter(
     "sayso_model_cost_dollars",
     "Cost of model calls, where a price is known.",
@@ -176,26 +184,38 @@ TOOL_SECONDS = Histogram(
 )
 
 PENDING = Counter(
-    "sayso_pending_actions", "Pending actions that entered a state, by the audit log.", ["channel", "state"],
+    "sayso_pending_actions",
+    "Pending actions that entered a state, by the audit log.",
+    ["channel", "state"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 PENDING_ANSWER_SECONDS = Histogram(
-    "sayso_pending_answer_seconds", "Time from the question to the person's yes or no.", ["channel"], buckets=_PERSON,
+    "sayso_pending_answer_seconds",
+    "Time from the question to the person's yes or no.",
+    ["channel"],
+    buckets=_PERSON,
     registry=REGISTRY,
-)  # fmt: skip
+)
 
 DELIVERIES = Counter(
-    "sayso_deliveries", "Attempts to send a reply, by how they ended.", ["channel", "result", "error"],
+    "sayso_deliveries",
+    "Attempts to send a reply, by how they ended.",
+    ["channel", "result", "error"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 MESSAGES = Counter(
-    "sayso_messages", "Messages that a platform took, by what it charges them by.", ["channel", "class"],
+    "sayso_messages",
+    "Messages that a platform took, by what it charges them by.",
+    ["channel", "class"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 SEND_SECONDS = Histogram(
-    "sayso_send_seconds", "Time until a platform took or refused a reply.", ["channel"], buckets=_SLOW,
+    "sayso_send_seconds",
+    "Time until a platform took or refused a reply.",
+    ["channel"],
+    buckets=_SLOW,
     registry=REGISTRY,
-)  # fmt: skip
+)
 
 REDIS_SECONDS = Histogram(
     "sayso_redis_seconds", "Time of a script in Redis.", buckets=_FAST, registry=REGISTRY

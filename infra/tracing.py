@@ -104,9 +104,14 @@ def _span(
     from opentelemetry.trace import StatusCode
 
     with tracer.start_as_current_span(
-        name, _context_of(parent), kind=Kind[kind.upper()], attributes=attributes, links=_links(links),
-        record_exception=False, set_status_on_exception=False,
-    ) as one:  # fmt: skip
+        name,
+        _context_of(parent),
+        kind=Kind[kind.upper()],
+        attributes=attributes,
+        links=_links(links),
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as one:
         try:
             yield one
         except BaseException as exc:

@@ -131,11 +131,26 @@ class StoredAction:
             *rest,
         ) = row
         return cls(
-            pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
-            rest[3] or "", round(_seconds(seen) * 1000), _seconds(begun), prompt or "", tuple((prompts or "").split()),
-            _seconds(rest[0]) / 1000, trace=rest[1] or "", followed_at=round(_seconds(rest[2]) * 1000),
-            unclear_answers=tuple((rest[4] or "").split()), looked_at=_seconds(looked),
-        )  # fmt: skip
+            pid,
+            record,
+            mac or "",
+            state,
+            _seconds(expires),
+            by or "",
+            attempt or "",
+            told or "",
+            result or "",
+            rest[3] or "",
+            round(_seconds(seen) * 1000),
+            _seconds(begun),
+            prompt or "",
+            tuple((prompts or "").split()),
+            _seconds(rest[0]) / 1000,
+            trace=rest[1] or "",
+            followed_at=round(_seconds(rest[2]) * 1000),
+            unclear_answers=tuple((rest[4] or "").split()),
+            looked_at=_seconds(looked),
+        )
 
     @property
     def action(self) -> PendingAction:
@@ -190,15 +205,22 @@ class StoredAction:
             pid = signed.pop("pid")
             _ = signed.pop("v", 1)
             action = PendingAction(
-                **signed, pending_action_id=self.pid, state=self.state, expires_at=self.expires_at,
+                **signed,
+                pending_action_id=self.pid,
+                state=self.state,
+                expires_at=self.expires_at,
                 outcome=self.outcome_text or None,
-            )  # fmt: skip
+            )
             _check_types(action)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return "", PendingAction(
-                user_id="", kind="", preview=CHANGED, state=self.state,
-                expires_at=self.expires_at, pending_action_id=self.pid,
-            )  # fmt: skip
+                user_id="",
+                kind="",
+                preview=CHANGED,
+                state=self.state,
+                expires_at=self.expires_at,
+                pending_action_id=self.pid,
+            )
         return pid, action
 
 

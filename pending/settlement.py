@@ -72,9 +72,17 @@ MAX_CORRECTION_CHARS = 3000
 
 #: The seed's statuses, and two that only occur in a worker's turn: `early` and `unknown`.
 OutcomeStatus = Literal[
-    "executed", "expired", "digest_mismatch", "no_executor", "failed", "cancelled", "kind_mismatch", "ignored",
-    "early", "unknown",
-]  # fmt: skip
+    "executed",
+    "expired",
+    "digest_mismatch",
+    "no_executor",
+    "failed",
+    "cancelled",
+    "kind_mismatch",
+    "ignored",
+    "early",
+    "unknown",
+]
 
 #: How much a report has of what tools returned: all, the beginning of each result, or nothing.
 ShownResults = Literal["whole", "brief", "none"]

@@ -23,8 +23,14 @@ from sayso.workers.deliveries import (
 
 #: The order of states, for reports that come in any order.
 _RANKS: Mapping[DeliveryState, int] = {
-    "dead": 0, "sent": 1, "ambiguous": 1, "delivered": 2, "read": 3, "failed": 4, "retried": 5,
-}  # fmt: skip
+    "dead": 0,
+    "sent": 1,
+    "ambiguous": 1,
+    "delivered": 2,
+    "read": 3,
+    "failed": 4,
+    "retried": 5,
+}
 
 
 @dataclass(slots=True)

@@ -25,9 +25,16 @@ LATE_SECONDS = 3600.0
 #: The platforms' words for delivery states. Other words, such as those about payments,
 #: are not about deliveries.
 REPORTS: Mapping[str, DeliveryState] = {
-    "queued": "sent", "accepted": "sent", "sending": "sent", "sent": "sent", "delivered": "delivered", "read": "read",
-    "failed": "failed", "undelivered": "failed", "canceled": "failed",
-}  # fmt: skip
+    "queued": "sent",
+    "accepted": "sent",
+    "sending": "sent",
+    "sent": "sent",
+    "delivered": "delivered",
+    "read": "read",
+    "failed": "failed",
+    "undelivered": "failed",
+    "canceled": "failed",
+}
 
 
 class NotRepeatable(Exception):

@@ -646,9 +646,22 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
                 closed=str(closed),
             )
         case [
-            "turn", entry, live, tapped, history, burst, waiting, stop, timers, journal, attempt, age, lost_at, told,
+            "turn",
+            entry,
+            live,
+            tapped,
+            history,
+            burst,
+            waiting,
+            stop,
+            timers,
+            journal,
+            attempt,
+            age,
+            lost_at,
+            told,
             settled,
-        ]:  # fmt: skip
+        ]:
             seq, at, user, _, turn = str(entry).split(" ", 4)
             return QueuedTurn(
                 seq=int(seq),

@@ -663,7 +663,7 @@ def _log_other_version(conversation: str, error: OtherVersion) -> None:
 
 def _reply_without_agent(
     queued: QueuedTurn, texts: Callable[[], Texts]
-) -> tuple[str, TurnEnd | Literal[""]] | None:  # fmt: skip
+) -> tuple[str, TurnEnd | Literal[""]] | None:
     """Return the reply to a turn that needs no agent, and why;
     None for a turn that the agent answers.
     """
@@ -739,7 +739,7 @@ def join_replies(change: TurnChange, channel: Channel) -> TurnChange:
 
 def _joined(
     above: tuple[Reply, str], below: tuple[Reply, str], channel: Channel
-) -> tuple[Reply, str] | None:  # fmt: skip
+) -> tuple[Reply, str] | None:
     """Return two replies as one, None if they must stay apart."""
     first, first_pid = above
     second, pid = below

@@ -258,9 +258,8 @@ class Spool:
                     return self._inbox.accept(turn, tapped=tapped)
             except CircuitOpen:
                 pass
-            except (
-                RedisError
-            ) as exc:  # it may have arrived all the same: then it will be a duplicate
+            except RedisError as exc:
+                # It may have arrived all the same: then it will be a duplicate.
                 log.error("redis.away", extra={"reason": type(exc).__name__})
         if reason := self._inbox.ignores(turn):  # not written to disk
             ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
@@ -354,7 +353,8 @@ class Spool:
         except (
             ResponseError,
             OtherVersion,
-        ) as exc:  # Redis is there: it may accept turns of other conversations
+        ) as exc:
+            # Redis is there: it may accept turns of other conversations.
             log.warning(
                 "spool.refused", extra={**ids, "n": spooled.n, "reason": type(exc).__name__}
             )

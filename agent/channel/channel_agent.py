@@ -705,9 +705,14 @@ class ChannelAgent:
         )
 
     def ask_channel(
-        self, user_id: str, message: str, *, channel_id: str | None = None, conversation_id: str | None = None,
+        self,
+        user_id: str,
+        message: str,
+        *,
+        channel_id: str | None = None,
+        conversation_id: str | None = None,
         args_digest: str | None = None,
-    ) -> AgentResult:  # fmt: skip
+    ) -> AgentResult:
         """Handle one message without mailbox or outbox (seed). Thread-safe; see `aask_channel`."""
         return run_sync(
             self.aask_channel(
@@ -720,9 +725,14 @@ class ChannelAgent:
         )
 
     async def aask_channel(
-        self, user_id: str, message: str, *, channel_id: str | None = None, conversation_id: str | None = None,
+        self,
+        user_id: str,
+        message: str,
+        *,
+        channel_id: str | None = None,
+        conversation_id: str | None = None,
         args_digest: str | None = None,
-    ) -> AgentResult:  # fmt: skip
+    ) -> AgentResult:
         """Handle one message: settle the pending action, or else run the agent.
 
         A yes is refused unless `args_digest`, if given, matches the pending action. The result's
@@ -792,7 +802,7 @@ class ChannelAgent:
 
     def _queued_context(
         self, queued: QueuedTurn, lease: Lease, memory: ConversationMemory, texts: Texts
-    ) -> TurnContext:  # fmt: skip
+    ) -> TurnContext:
         """Return a turn of a mailbox with everything that its worker was given."""
         context = self._context(
             queued.turn,

@@ -78,8 +78,11 @@ _BETWEEN_HOSTS = re.compile(r"[\s,;<>\"'(){}|]+")
 _SCHEMES = re.compile(r"^(?:[a-z][a-z0-9+.-]*:/*(?!\d+(?:/|$)))+")
 _COMPARED = re.compile(r"\s*(>=|<=|>|<)\s*(.*)", re.DOTALL)
 _COMPARISONS: dict[str, Callable[[Decimal, Decimal], bool]] = {
-    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
-}  # fmt: skip
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 _NUMBER = re.compile(r"[+-]?\d[\d.,'\u2019 _]*(?:e[+-]?\d{1,3})?", re.ASCII)
 
 #: Characters of a text that are searched for a number. A longer text is no amount;

@@ -176,9 +176,8 @@ class SQLiteTripleStore:
             for (scope,) in db.execute("SELECT DISTINCT scope FROM triples").fetchall():
                 if should_erase(scope.decode("utf-8", "surrogatepass")):
                     count += db.execute("DELETE FROM triples WHERE scope = ?", (scope,)).rowcount
-            db.execute(
-                "PRAGMA wal_checkpoint(TRUNCATE)"
-            ).fetchall()  # the write-ahead log still contains them
+            # The write-ahead log still contains them.
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return count
 
     @contextmanager

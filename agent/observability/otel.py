@@ -294,13 +294,17 @@ class _Metrics:
 
     def __init__(self, meter: Meter) -> None:
         self._tokens = meter.create_histogram(
-            gen_ai.TOKEN_USAGE, "{token}", "Tokens of the input and of the output of a model call",
+            gen_ai.TOKEN_USAGE,
+            "{token}",
+            "Tokens of the input and of the output of a model call",
             explicit_bucket_boundaries_advisory=gen_ai.TOKEN_BUCKETS,
-        )  # fmt: skip
+        )
         self._seconds = meter.create_histogram(
-            gen_ai.OPERATION_DURATION, "s", "Duration of a model call",
+            gen_ai.OPERATION_DURATION,
+            "s",
+            "Duration of a model call",
             explicit_bucket_boundaries_advisory=gen_ai.SECONDS_BUCKETS,
-        )  # fmt: skip
+        )
         self._cut_off = meter.create_counter(
             gen_ai.CUT_OFF, "{answer}", "Answers that reached their length limit"
         )

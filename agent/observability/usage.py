@@ -165,8 +165,10 @@ class AgentUsage:
             cached = ""
         tokens = f"{total.prompt_tokens:,} prompt{cached}, {total.completion_tokens:,} completion"
         lines = [
-            f"Tokens: {total.total_tokens:,} ({tokens})", f"Cost: ${total.cost_usd:.6f}", f"Model calls: {calls:,}",
-        ]  # fmt: skip
+            f"Tokens: {total.total_tokens:,} ({tokens})",
+            f"Cost: ${total.cost_usd:.6f}",
+            f"Model calls: {calls:,}",
+        ]
         if tools:
             lines += ["Tools:", *(f"  {name}: {count}" for name, count in tools)]
         return "\n".join(lines)

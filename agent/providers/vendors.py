@@ -746,9 +746,8 @@ class OpenAIResponsesProvider(OpenAIProvider):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         body = self._library_settings.get("extra_body", {})
-        if (
-            effort := body.pop("reasoning_effort", None)
-        ) is not None:  # a field of another name in this API
+        # A field of another name in this API.
+        if (effort := body.pop("reasoning_effort", None)) is not None:
             self._library_settings["openai_reasoning_effort"] = effort
         self._library_settings |= {"openai_store": False, "extra_body": body or None}
 

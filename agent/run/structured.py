@@ -360,9 +360,8 @@ def _read(make: Callable[[Any], Any], candidate: str) -> Any:
     """Return the value of a JSON text, checked by `make`. Raises ValueError."""
     try:
         value = json.loads(candidate, strict=False, parse_constant=refuse_constant)
-        json.dumps(
-            value, allow_nan=False, ensure_ascii=False
-        ).encode()  # a lone surrogate cannot be stored
+        # A lone surrogate cannot be stored.
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         try:
             return make(value)
         except _DoesNotFit as exc:

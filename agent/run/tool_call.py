@@ -135,9 +135,8 @@ class ToolCaller:
         if self._events.has_observer_of("policy_decision"):
             try:
                 args = request.checked.json
-            except (
-                ToolParameterError
-            ):  # no JSON: observers see the arguments as the model gave them
+            except ToolParameterError:
+                # No JSON: observers see the arguments as the model gave them.
                 args = request.call.parameters
             await self._events.tell(
                 "policy_decision", request.tool.name, decision.decision, decision.reason, args

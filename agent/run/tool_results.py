@@ -128,7 +128,7 @@ class Compressor:
 
 async def with_summary(
     tool: Tool, raw: str, summary: str, mark: str, result_tokens: int
-) -> tuple[str, str]:  # fmt: skip
+) -> tuple[str, str]:
     """Return a long result as the model reads it, and the whole text if it can read on in it,
     else "".
 

@@ -240,9 +240,8 @@ def _draw_bars(axes: Axes, labels: Sequence[str], series: Sequence[Series]) -> l
     _set_tick_labels(axes, labels)
     axes.margins(y=0.12)
     low, high = axes.get_ylim()
-    if (
-        min(min(one.values) for one in series) < 0
-    ):  # else the number of a small loss would cover the labels
+    # Else the number of a small loss would cover the labels.
+    if min(min(one.values) for one in series) < 0:
         axes.set_ylim(min(low, -_FREE_BELOW * (high - low)), max(high, _FREE_BELOW * (high - low)))
     axes.axhline(0, color=_GREY, linewidth=0.8, zorder=3)
     return bars
@@ -256,9 +255,8 @@ def _draw_horizontal_bars(axes: Axes, labels: Sequence[str], series: Sequence[Se
     axes.margins(x=0.12, y=0.02)
     axes.locator_params(axis="x", nbins=6, steps=[1, 2, 5, 10])
     low, high = axes.get_xlim()
-    if (
-        min(min(one.values) for one in series) < 0
-    ):  # else the number of the longest bar would cover the labels
+    # Else the number of the longest bar would cover the labels.
+    if min(min(one.values) for one in series) < 0:
         axes.set_xlim(low - _FREE_BELOW * (high - low), high)
     return bars
 

@@ -239,9 +239,8 @@ def _format_days(first: date, last: date) -> str:
         for count, unit in ((span.years, "year"), (span.months, "month"), (span.days, "day"))
         if count
     )
-    rest = range(
-        total - total % 7, total
-    )  # the days beside the whole weeks, which have five working days each
+    # The days beside the whole weeks, which have five working days each.
+    rest = range(total - total % 7, total)
     working = total // 7 * 5 + sum((early.weekday() + day) % 7 < 5 for day in rest)
     weeks = f"{plural(total // 7, 'week')} {plural(total % 7, 'day')}"
     answer = f"{plural(total, 'day')} ({parts or '0 days'}; {weeks}); {working} Monday to Friday"

@@ -135,9 +135,8 @@ def make_csv(
                 f"the table has more than {MAX_CSV_CHARS} characters: make several files"
             )
     name = filename(file_name or "table", "csv")
-    data = text.getvalue().encode(
-        "utf-8-sig", "replace"
-    )  # without the byte order mark, Excel garbles umlauts
+    # Without the byte order mark, Excel garbles umlauts.
+    data = text.getvalue().encode("utf-8-sig", "replace")
     emit_artifact(data, filename=name, mime_type="text/csv")
     return f"{name} is made ({plural(len(rows), 'row')}) and goes to the user with your reply."
 

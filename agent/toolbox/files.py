@@ -62,7 +62,8 @@ class Folder:
         except (
             OSError,
             RuntimeError,
-        ):  # nothing there, or links in a circle; its message holds the whole path
+        ):
+            # Nothing there, or links in a circle; its message holds the whole path.
             path = None
         if path is None or not self._is_shown(path):
             raise ValueError(f"there is no {name!r} here: list_files shows what there is")

@@ -32,9 +32,20 @@ _SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f](?=\s|$)")
 _WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS, description="The text")]
 TextChange = Literal[
-    "upper case", "lower case", "title case", "sort lines", "remove duplicate lines", "remove empty lines",
-    "number lines", "reverse lines", "reverse characters", "trim", "single spaces", "remove accents", "slug",
-]  # fmt: skip
+    "upper case",
+    "lower case",
+    "title case",
+    "sort lines",
+    "remove duplicate lines",
+    "remove empty lines",
+    "number lines",
+    "reverse lines",
+    "reverse characters",
+    "trim",
+    "single spaces",
+    "remove accents",
+    "slug",
+]
 Encoding = Literal["base64 encode", "base64 decode", "url encode", "url decode", "sha256", "md5"]
 
 

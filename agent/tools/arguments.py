@@ -137,9 +137,8 @@ class TypedArguments(ParameterModel):
             return validated.model_dump(
                 mode="json", by_alias=True, exclude=set(omitted), warnings=False
             )
-        except (
-            Exception
-        ) as exc:  # a value that JSON lacks, or a serializer written by the tool's author
+        except Exception as exc:
+            # A value that JSON lacks, or a serializer written by the tool's author.
             raise self._unusable(f"cannot be written down: {error_text(exc)}") from exc
 
     def _validated(self, params: Mapping[str, Any]) -> BaseModel:
@@ -150,9 +149,8 @@ class TypedArguments(ParameterModel):
                 return self._repaired(params, exc)
         except ToolError:
             raise
-        except (
-            Exception
-        ) as exc:  # a validator written by the tool's author, or nesting deeper than Python's limit
+        except Exception as exc:
+            # A validator written by the tool's author, or nesting deeper than Python's limit.
             raise self._unusable(
                 f"cannot be checked: {type(exc).__name__}: {error_text(exc)}"
             ) from exc
@@ -559,8 +557,9 @@ class HiddenArguments:
         except (Exception, *FATAL_ERRORS) as exc:
             raise ToolExecutionError(
                 f"the config_injector of {self._tool_name!r} failed: {type(exc).__name__}: {error_text(exc)}",
-                tool_name=self._tool_name, error=exc,
-            ) from exc  # fmt: skip
+                tool_name=self._tool_name,
+                error=exc,
+            ) from exc
         if injected is None or not all(isinstance(name, str) for name in injected):
             if inspect.iscoroutine(returned):
                 returned.close()  # avoids the warning that it was never awaited

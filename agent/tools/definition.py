@@ -405,7 +405,8 @@ class ToolDefinition:
         except (
             ValueError,
             TypeError,
-        ):  # some built-ins have none: only the declared parameters are known
+        ):
+            # Some built-ins have none: only the declared parameters are known.
             return
         takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in signature.values())
         positional = [
@@ -512,10 +513,15 @@ class ProposalDraft:
             return preview
         try:
             proposal = stash_pending(
-                kind=name, preview=self.text, args=self.args, idempotent=self.tool.idempotent, reason=reason,
-                typed_code=self.tool.typed_code, version=self.tool.version,
+                kind=name,
+                preview=self.text,
+                args=self.args,
+                idempotent=self.tool.idempotent,
+                reason=reason,
+                typed_code=self.tool.typed_code,
+                version=self.tool.version,
                 shown=ShownTool(self.tool_digest, self.values_digest, form),
-            )  # fmt: skip
+            )
         except PendingActionExistsError as exc:
             return AlreadyPending(message=str(exc))
         except ActionDeniedError as exc:

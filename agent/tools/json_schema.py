@@ -15,9 +15,17 @@ from urllib.parse import unquote
 
 #: Keywords that hold one schema.
 _SCHEMA_KEYWORDS = (
-    "items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else", "unevaluatedProperties",
+    "items",
+    "additionalProperties",
+    "not",
+    "contains",
+    "propertyNames",
+    "if",
+    "then",
+    "else",
+    "unevaluatedProperties",
     "unevaluatedItems",
-)  # fmt: skip
+)
 
 #: Keywords that hold a list of schemas.
 _LIST_KEYWORDS = ("anyOf", "oneOf", "allOf", "prefixItems")

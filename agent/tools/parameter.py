@@ -27,8 +27,14 @@ from sayso.pending.error_texts import error_text
 
 #: JSON's names of types, and Python's types.
 JSON_TYPES: Mapping[str, Any] = {
-    "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict, "null": None,
-}  # fmt: skip
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+    "null": None,
+}
 #: How a Decimal is written. One that was read is written the same way again.
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?$"
 

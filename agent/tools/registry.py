@@ -182,7 +182,7 @@ class ToolRegistry:
 
     def replace_source(
         self, source: str, tools: Iterable[Tool], *, gives_way: Collection[str] = ()
-    ) -> dict[str, str]:  # fmt: skip
+    ) -> dict[str, str]:
         """Replace the tools of a source, at its place, and return why
         other sources lost their tools to it.
 

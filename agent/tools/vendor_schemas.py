@@ -170,9 +170,14 @@ _NOTHING: Mapping[str, Any] = {"not": {}}
 _GEMINI_FORMATS = ("float", "double", "int32", "int64", "date-time")
 #: What Gemini has no keyword for stands in words in the description, so that the model knows.
 _IN_WORDS: Mapping[str, str] = {
-    "minimum": "at least {}", "maximum": "at most {}", "exclusiveMinimum": "more than {}",
-    "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}", "format": "as {}", "default": "by default {}",
-}  # fmt: skip
+    "minimum": "at least {}",
+    "maximum": "at most {}",
+    "exclusiveMinimum": "more than {}",
+    "exclusiveMaximum": "less than {}",
+    "multipleOf": "a multiple of {}",
+    "format": "as {}",
+    "default": "by default {}",
+}
 
 
 def _for_gemini(schema: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:

@@ -254,9 +254,8 @@ class McpToolProvider:
             )
         except (UnusableSchema, ToolValidationError) as exc:
             self.left_out[definition.name] = str(exc)
-        except (
-            Exception
-        ) as exc:  # a server may send anything, and one tool must not hide the others
+        except Exception as exc:
+            # A server may send anything, and one tool must not hide the others.
             self.left_out[definition.name] = f"{type(exc).__name__}: {exc}"
 
     def _version(self, definition: Definition) -> str:

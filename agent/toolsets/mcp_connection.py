@@ -63,8 +63,11 @@ MAX_STDERR_CHARS = 65_536
 #: Log levels that the SDK and its HTTP client get: they log what a server wrote, and every URL.
 #: Both may hold secrets.
 _SDK_LOG_LEVELS = {
-    "mcp": logging.CRITICAL, "client": logging.CRITICAL, "httpx2": logging.WARNING, "httpcore2": logging.WARNING,
-}  # fmt: skip
+    "mcp": logging.CRITICAL,
+    "client": logging.CRITICAL,
+    "httpx2": logging.WARNING,
+    "httpcore2": logging.WARNING,
+}
 #: Longest text quoted from a library or a server, in characters: the rest quotes what it read.
 MAX_QUOTE_CHARS = 200
 

@@ -276,9 +276,8 @@ class OpenApiToolProvider:
             )
         except (UnusableSchema, ToolValidationError) as exc:
             why = str(exc)
-        except (
-            Exception
-        ) as exc:  # a document may hold anything, and one operation must not hide the others
+        except Exception as exc:
+            # A document may hold anything, and one operation must not hide the others.
             why = f"{type(exc).__name__}: {exc}"
         else:
             return [tool]

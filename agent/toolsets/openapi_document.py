@@ -259,8 +259,15 @@ _YAML_TAGS = (None, "!", *(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq"
 #: Plain scalars that are no text in YAML 1.2, which OpenAPI uses: `no`, `on`,
 #: dates and 12:30 are text.
 _YAML_CONSTANTS = {
-    "": None, "~": None, "null": None, "Null": None, "true": True, "True": True, "false": False, "False": False,
-}  # fmt: skip
+    "": None,
+    "~": None,
+    "null": None,
+    "Null": None,
+    "true": True,
+    "True": True,
+    "false": False,
+    "False": False,
+}
 _YAML_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 
 

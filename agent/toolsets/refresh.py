@@ -173,7 +173,8 @@ class ToolsetRefresher:
         except (
             Exception,
             asyncio.CancelledError,
-        ) as exc:  # a source is third-party code: it must not stop the others
+        ) as exc:
+            # A source is third-party code: it must not stop the others.
             task = asyncio.current_task()
             # Else the CancelledError comes from inside the source.
             if task is not None and task.cancelling():

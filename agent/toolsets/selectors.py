@@ -56,7 +56,8 @@ async def narrow(
     except (
         Exception,
         SystemExit,
-    ):  # a selector may be third-party code, and the turn must be answered
+    ):
+        # A selector may be third-party code, and the turn must be answered.
         advice = "no tool is shown while it fails: mend it, or wrap it in FailOpen if it restricts no user"
         log.warning(
             "selector.failed",

@@ -11,10 +11,19 @@ from sayso.agent.providers.offline import words_of
 _MAX_STEMS = 20_000
 #: Snowball's names of the languages it has a stemmer for.
 _STEMMERS = {
-    "ar": "arabic", "de": "german", "en": "english", "es": "spanish", "fr": "french",
-    "hi": "hindi", "id": "indonesian", "it": "italian", "nl": "dutch", "pt": "portuguese",
-    "ru": "russian", "tr": "turkish",
-}  # fmt: skip
+    "ar": "arabic",
+    "de": "german",
+    "en": "english",
+    "es": "spanish",
+    "fr": "french",
+    "hi": "hindi",
+    "id": "indonesian",
+    "it": "italian",
+    "nl": "dutch",
+    "pt": "portuguese",
+    "ru": "russian",
+    "tr": "turkish",
+}
 _APOSTROPHE = re.compile("['\u2019]")
 
 

@@ -37,9 +37,20 @@ _SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _VARIED = ("Lo", "So", "Sk", "Sm", "Pd", "Po")
 #: Scripts whose letters change their shape beside a joiner.
 _JOINING = (
-    "ARABIC", "BENGALI", "DEVANAGARI", "GUJARATI", "GURMUKHI", "KANNADA", "KHMER", "MALAYALAM", "MYANMAR", "ORIYA",
-    "SINHALA", "TAMIL", "TELUGU",
-)  # fmt: skip
+    "ARABIC",
+    "BENGALI",
+    "DEVANAGARI",
+    "GUJARATI",
+    "GURMUKHI",
+    "KANNADA",
+    "KHMER",
+    "MALAYALAM",
+    "MYANMAR",
+    "ORIYA",
+    "SINHALA",
+    "TAMIL",
+    "TELUGU",
+)
 
 
 def shows_nothing(text: str) -> bool:

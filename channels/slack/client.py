@@ -59,19 +59,35 @@ _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
     # While a workspace moves into an organization, calls fail now and then.
     "wait": ("ratelimited", "rate_limited", "message_limit_exceeded", "team_added_to_org"),
     "down": (
-        "token_revoked", "token_expired", "account_inactive", "invalid_auth", "not_authed", "org_login_required",
+        "token_revoked",
+        "token_expired",
+        "account_inactive",
+        "invalid_auth",
+        "not_authed",
+        "org_login_required",
     ),
     "scope": ("missing_scope", "not_allowed_token_type"),
     "closed": (
-        "channel_not_found", "is_archived", "user_not_found", "user_not_in_channel", "cannot_reply_to_message",
+        "channel_not_found",
+        "is_archived",
+        "user_not_found",
+        "user_not_in_channel",
+        "cannot_reply_to_message",
         "team_access_not_granted",
     ),
     "barred": ("thread_locked",),
     "chat_barred": (
-        "messages_tab_disabled", "not_in_channel", "restricted_action", "restricted_action_read_only_channel",
+        "messages_tab_disabled",
+        "not_in_channel",
+        "restricted_action",
+        "restricted_action_read_only_channel",
     ),
     "plain": (
-        "no_text", "invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long",
+        "no_text",
+        "invalid_blocks",
+        "invalid_blocks_format",
+        "msg_blocks_too_long",
+        "msg_too_long",
         "markdown_text_conflict",
     ),
     "repost": (
@@ -84,8 +100,13 @@ _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
     "unclear": ("internal_error", "fatal_error", "service_unavailable", "request_timeout"),
     # No trigger is stored, so a trigger cannot expire;
     # `no_permission` concerns one channel and one method.
-    "refused": ("expired_trigger_id", "exchanged_trigger_id", "streaming_state_conflict", "no_permission"),
-}  # fmt: skip
+    "refused": (
+        "expired_trigger_id",
+        "exchanged_trigger_id",
+        "streaming_state_conflict",
+        "no_permission",
+    ),
+}
 #: The reaction to each known error code.
 REACTIONS: Mapping[str, SlackReaction] = {
     code: reaction for reaction, codes in _REACTIONS.items() for code in codes

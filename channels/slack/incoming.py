@@ -63,11 +63,17 @@ _SLACKBOT = "USLACKBOT"
 #: Events about a Slack channel: why nothing can be posted there any more,
 #: "" if something can again.
 _ADDRESS_EVENTS = {
-    "channel_archive": "is_archived", "group_archive": "is_archived",
-    "channel_deleted": "channel_not_found", "group_deleted": "channel_not_found",
-    "channel_left": "not_in_channel", "group_left": "not_in_channel", "member_left_channel": "not_in_channel",
-    "channel_unarchive": "", "group_unarchive": "", "member_joined_channel": "",
-}  # fmt: skip
+    "channel_archive": "is_archived",
+    "group_archive": "is_archived",
+    "channel_deleted": "channel_not_found",
+    "group_deleted": "channel_not_found",
+    "channel_left": "not_in_channel",
+    "group_left": "not_in_channel",
+    "member_left_channel": "not_in_channel",
+    "channel_unarchive": "",
+    "group_unarchive": "",
+    "member_joined_channel": "",
+}
 #: Elements that let people choose one of the app's own options.
 _MENUS = ("static_select", "overflow", "radio_buttons")
 _UNINSTALLED = (

@@ -30,9 +30,13 @@ _INPUT_FIELDS = ("value", "rich_text_value", "files")
 
 #: How people see elements of a rich text that have no text of their own.
 _MARKS = {
-    "link": "{url}", "user": "@{user_id}", "usergroup": "@{usergroup_id}", "channel": "#{channel_id}",
-    "broadcast": "@{range}", "emoji": ":{name}:",
-}  # fmt: skip
+    "link": "{url}",
+    "user": "@{user_id}",
+    "usergroup": "@{usergroup_id}",
+    "channel": "#{channel_id}",
+    "broadcast": "@{range}",
+    "emoji": ":{name}:",
+}
 
 
 def mentions(text: str, bot: str) -> bool:

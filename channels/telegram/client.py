@@ -46,9 +46,24 @@ TELEGRAM = "https://api.telegram.org"
 #: send without the buttons that do nothing. `barred`, `chat_barred`, `closed`, `down`, `refused`,
 #: `unsent` and `unknown` are errors of the channel.
 TelegramReaction = Literal[
-    "wait", "moved", "done", "plain", "caption", "anew", "document", "link", "chat", "buttons",
-    "barred", "chat_barred", "closed", "down", "refused", "unsent", "unknown",
-]  # fmt: skip
+    "wait",
+    "moved",
+    "done",
+    "plain",
+    "caption",
+    "anew",
+    "document",
+    "link",
+    "chat",
+    "buttons",
+    "barred",
+    "chat_barred",
+    "closed",
+    "down",
+    "refused",
+    "unsent",
+    "unknown",
+]
 #: Rows of: the name of PTB's error class, which stands for the HTTP status; a pattern in its text;
 #: the reaction. The first match counts. In PTB, BadRequest and TimedOut are subclasses of
 #: NetworkError, so they come before it.

@@ -194,9 +194,8 @@ class WhatsAppChannel:
             raise FetchError("the quoted message has no id of Twilio's")
         try:
             message = await self._client.here().messages(turn.replied_to).fetch_async()
-        except (
-            Exception
-        ) as exc:  # the SDK may raise anything, and a missing quote must not fail the turn
+        except Exception as exc:
+            # The SDK may raise anything, and a missing quote must not fail the turn.
             raise FetchError(
                 f"Twilio did not return the quoted message: {type(exc).__name__}"
             ) from exc

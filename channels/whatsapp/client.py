@@ -105,9 +105,13 @@ def _http_client_type() -> Any:
             else:
                 body = urlencode(data or {}, doseq=True)
             async with self._session.request(
-                method, rewritten, params=params, data=body.encode(), headers=sent,
+                method,
+                rewritten,
+                params=params,
+                data=body.encode(),
+                headers=sent,
                 allow_redirects=False,
-            ) as answer:  # fmt: skip
+            ) as answer:
                 text = await answer.text()
             # The SDK's error has no headers.
             if answer.status == 429 and _error_code(text) in (

@@ -417,9 +417,12 @@ def _turn(channel: str, message: ListedMessage, files: list[ListedFile]) -> Turn
     and cannot confirm.
     """
     fields = {
-        "MessageSid": message.sid, "From": message.sender, "To": message.to, "Body": message.body,
+        "MessageSid": message.sid,
+        "From": message.sender,
+        "To": message.to,
+        "Body": message.body,
         "NumMedia": str(message.files),
-    }  # fmt: skip
+    }
     for n, file in enumerate(files):
         fields |= {f"MediaUrl{n}": file.url, f"MediaContentType{n}": file.mime_type}
     turn = turn_of(channel, TwilioForm(urlencode(fields).encode()))

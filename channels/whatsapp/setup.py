@@ -133,17 +133,25 @@ class TwilioSetup(PlatformSetup):
         from twilio.rest.messaging.v2.channels_sender import ChannelsSenderList
 
         webhook = {
-            "callback_url": url, "callback_method": "POST", "fallback_url": fallback, "fallback_method": "POST",
-            "status_callback_url": status, "status_callback_method": "POST",
-        }  # fmt: skip
+            "callback_url": url,
+            "callback_method": "POST",
+            "fallback_url": fallback,
+            "fallback_method": "POST",
+            "status_callback_url": status,
+            "status_callback_method": "POST",
+        }
         changed = ChannelsSenderList.MessagingV2ChannelsSenderRequestsUpdate({"webhook": webhook})
         async with self._calls():
             messaging = self._client.here().messaging
             if self._service:
                 await messaging.v1.services(self._service).update_async(
-                    inbound_request_url=url, inbound_method="POST", fallback_url=fallback, fallback_method="POST",
-                    status_callback=status, use_inbound_webhook_on_number=False,
-                )  # fmt: skip
+                    inbound_request_url=url,
+                    inbound_method="POST",
+                    fallback_url=fallback,
+                    fallback_method="POST",
+                    status_callback=status,
+                    use_inbound_webhook_on_number=False,
+                )
             else:
                 sender = await self._sender()
                 await messaging.v2.channels_senders(sender.sid).update_async(changed)

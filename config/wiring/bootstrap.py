@@ -167,11 +167,20 @@ def bootstrap(
     )
     limits = settings.workers
     processor = ConversationProcessor(
-        mailbox, sender, channels, agents, texts_for_turn, redis.cache, media, worker=worker_lock.name,
-        turn_timeout=limits.turn_timeout, joins=limits.join_bursts, notice_after=limits.still_after,
+        mailbox,
+        sender,
+        channels,
+        agents,
+        texts_for_turn,
+        redis.cache,
+        media,
+        worker=worker_lock.name,
+        turn_timeout=limits.turn_timeout,
+        joins=limits.join_bursts,
+        notice_after=limits.still_after,
         streams=_channels_where(settings, lambda channel: channel.streaming),
         paid_channels=_channels_where(settings, lambda channel: channel.charges_per_message),
-    )  # fmt: skip
+    )
     if settings.spool:
         spool = Spool(SpoolFile(state / SPOOL), access_control)
     else:
@@ -186,17 +195,39 @@ def bootstrap(
         resumed=guard.resumed,
     )
     return Services(
-        settings=settings, public_url=public_url, redis_url=redis.url, redis=redis.client,
-        queue_url=redis.queue_url, queue=redis.queue,
-        access_control=access_control, channels=channels, media=media, clock=clock, texts=texts, bucket=files.bucket,
-        worker_lock=worker_lock, processor=processor, reaper=redis.reaper(worker_lock), spool=spool,
-        forms=WebForms(OpenForms(RedisActionRepository(redis.scripts(ACTION_SCRIPTS)), ActionSigner(keys))),
-        audit_collector=AuditCollector(redis.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix),
-        deliveries=RedisDeliveries(scripts, wake_up), alerts=redis.alerts,
-        data_loss_guard=guard, loss_notices=notices, sweeps=files.sweeps(),
-        tools=tools, agent_deps=deps, deployment=_deployment(settings, keys), bot_id=bot_ids(settings, keys)[0],
+        settings=settings,
+        public_url=public_url,
+        redis_url=redis.url,
+        redis=redis.client,
+        queue_url=redis.queue_url,
+        queue=redis.queue,
+        access_control=access_control,
+        channels=channels,
+        media=media,
+        clock=clock,
+        texts=texts,
+        bucket=files.bucket,
+        worker_lock=worker_lock,
+        processor=processor,
+        reaper=redis.reaper(worker_lock),
+        spool=spool,
+        forms=WebForms(
+            OpenForms(RedisActionRepository(redis.scripts(ACTION_SCRIPTS)), ActionSigner(keys))
+        ),
+        audit_collector=AuditCollector(
+            redis.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix
+        ),
+        deliveries=RedisDeliveries(scripts, wake_up),
+        alerts=redis.alerts,
+        data_loss_guard=guard,
+        loss_notices=notices,
+        sweeps=files.sweeps(),
+        tools=tools,
+        agent_deps=deps,
+        deployment=_deployment(settings, keys),
+        bot_id=bot_ids(settings, keys)[0],
         is_worker=is_worker,
-    )  # fmt: skip
+    )
 
 
 def _connect(settings: Settings, url: str, *, is_worker: bool) -> RedisParts:
@@ -214,7 +245,7 @@ def _channels_where(settings: Settings, is_one: Callable[[AnyChannel], bool]) ->
 
 def _open_channels(
     settings: Settings, redis: RedisParts, media: MediaFiles, keys: Sequence[str], public_url: str
-) -> dict[str, Channel]:  # fmt: skip
+) -> dict[str, Channel]:
     deps = AdapterDeps(
         cache=redis.cache,
         identities=redis.identities,
@@ -341,9 +372,13 @@ def _open_sender(
     """Return what sends replies, with the rates of the channels that have one of their own."""
     rates = {name: channel.messages_per_second for name, channel in settings.channels.items()}
     return ReplySender(
-        RedisOutbox(redis.scripts(CONVERSATION_SCRIPTS), redis.wake_up), channels, texts_for, receipts=receipts, alerts=redis.alerts,
+        RedisOutbox(redis.scripts(CONVERSATION_SCRIPTS), redis.wake_up),
+        channels,
+        texts_for,
+        receipts=receipts,
+        alerts=redis.alerts,
         rates={name: rate for name, rate in rates.items() if rate is not None},
-    )  # fmt: skip
+    )
 
 
 def _deployment(settings: Settings, keys: Sequence[str]) -> Deployment | None:
@@ -414,9 +449,8 @@ def check_redis(services: Services) -> None:
     servers = [*servers_of(services.redis), *_queue_servers(services)]
     for server in servers if not services.settings.allow_open_redis else ():
         check_guarded(server)
-    with connect(
-        services.redis_url, patient=services.is_worker
-    ) as client:  # asks a Sentinel, too, what it is
+    with connect(services.redis_url, patient=services.is_worker) as client:
+        # Asks a Sentinel, too, what it is.
         for warning in risks_of(client, services.settings):
             log.warning("redis.risk", extra={"advice": warning})
     refuse_old_halt(services.redis, prefix=services.settings.key_prefix)

@@ -179,10 +179,12 @@ def _check_queue(queue_url: str, url: str) -> str:
             ]
         )
     if is_cluster(url) and not queue_url:
-        raise ConfigError([
-            "REDIS_URL (or redis_url) names a Redis Cluster, and RQ, which wakes the workers, does not run there: "
-            "name another Redis, a small one, in queue_url (or QUEUE_URL)"
-        ])  # fmt: skip
+        raise ConfigError(
+            [
+                "REDIS_URL (or redis_url) names a Redis Cluster, and RQ, which wakes the workers, does not run there: "
+                "name another Redis, a small one, in queue_url (or QUEUE_URL)"
+            ]
+        )
     return queue_url
 
 

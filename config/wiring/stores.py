@@ -74,9 +74,14 @@ class FileStores:
         if bucket is None:
             return cls(local, local_texts(data), None)
         media = MediaFiles(
-            bucket.objects(MEDIA), bucket.objects(OWNERS), folder / ARRIVING,
-            keys=keys, public_url=public_url, link_clock=link_clock, limits=limits,
-        )  # fmt: skip
+            bucket.objects(MEDIA),
+            bucket.objects(OWNERS),
+            folder / ARRIVING,
+            keys=keys,
+            public_url=public_url,
+            link_clock=link_clock,
+            limits=limits,
+        )
         return cls(media, TextFiles(bucket.objects(TEXTS)), bucket, (local, local_texts(data)))
 
 

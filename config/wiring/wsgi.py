@@ -190,10 +190,12 @@ def health(services: Services) -> HealthReport:
     findings = web_report.get("findings", [])
     is_known = "redis-away" not in findings  # else nothing is known of workers and queue
     found = {
-        "workers-none": is_known and not workers, "queue-suspended": queue.startswith("suspended"),
-        "alert": bool(alerts), "disk": disk != "ok",
+        "workers-none": is_known and not workers,
+        "queue-suspended": queue.startswith("suspended"),
+        "alert": bool(alerts),
+        "disk": disk != "ok",
         "queue-away": is_known and queue != "ok" and not queue.startswith("suspended"),
-    }  # fmt: skip
+    }
     report |= _found(findings + [name for name, is_so in found.items() if is_so])
     well = (
         accepts

@@ -419,9 +419,12 @@ class AsyncCluster:
         if self._client is None:
             self._client = AsyncRedisCluster(
                 startup_nodes=[AsyncClusterNode(host, port) for host, port in self._url.addresses],
-                retry=AsyncRetry(NoBackoff(), 1), max_connections=MAX_CONNECTIONS,
-                socket_timeout=ANSWER_SECONDS, socket_connect_timeout=CONNECT_SECONDS, **self._url.client_options,
-            )  # fmt: skip
+                retry=AsyncRetry(NoBackoff(), 1),
+                max_connections=MAX_CONNECTIONS,
+                socket_timeout=ANSWER_SECONDS,
+                socket_connect_timeout=CONNECT_SECONDS,
+                **self._url.client_options,
+            )
         try:
             if replicas:
                 return await _ask_with_wait(self._client, command, replicas)

@@ -50,8 +50,10 @@ _SERVER = _Words(
 )
 _SENTINEL = _Words(
     "write ?sentinel_username=...&sentinel_password=... into REDIS_URL: a Sentinel has a login of its own",
-    "?sentinel_tls=yes", "no sentinel_tls", "sentinel_",
-)  # fmt: skip
+    "?sentinel_tls=yes",
+    "no sentinel_tls",
+    "sentinel_",
+)
 
 
 def failure_of(exc: BaseException, place: str, *, of_sentinel: bool = False) -> Failure:

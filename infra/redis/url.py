@@ -42,13 +42,29 @@ _POOL_PARAMETERS = {"max_connections"}
 #: The parameters of a URL, for all schemes and for TLS. redis-py takes others as texts,
 #: and fails when it uses them.
 _PARAMETERS = (
-    "client_name", "db", "health_check_interval", "max_connections", "password", "protocol", "retry_on_timeout",
-    "socket_connect_timeout", "socket_keepalive", "socket_timeout", "username",
-)  # fmt: skip
+    "client_name",
+    "db",
+    "health_check_interval",
+    "max_connections",
+    "password",
+    "protocol",
+    "retry_on_timeout",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "socket_timeout",
+    "username",
+)
 _TLS_PARAMETERS = (
-    "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile",
-    "ssl_min_version", "ssl_password",
-)  # fmt: skip
+    "ssl_ca_certs",
+    "ssl_ca_data",
+    "ssl_ca_path",
+    "ssl_cert_reqs",
+    "ssl_certfile",
+    "ssl_check_hostname",
+    "ssl_keyfile",
+    "ssl_min_version",
+    "ssl_password",
+)
 #: Parameters that name a file, and parameters that are numbers above 0.
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _POSITIVE = ("max_connections", "socket_connect_timeout", "socket_timeout")

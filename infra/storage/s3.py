@@ -217,7 +217,8 @@ class Bucket:
         except (
             StoreUnavailable,
             FileNotFoundError,
-        ):  # an answer: one such as SlowDown is not that of the next call
+        ):
+            # An answer: one such as SlowDown is not that of the next call.
             self._failure = ""
             raise
         self._failure = ""

@@ -157,9 +157,8 @@ def _describe_channel(
     outcomes = {}
     after = channel_after(settings, name)
     for tool in (*opened.select(channel.tools).all(), *own_tools(settings)):
-        decision = effective_decision(
-            tool, {}, config.tool_policy
-        ).decision  # before its arguments are known
+        # Before its arguments are known.
+        decision = effective_decision(tool, {}, config.tool_policy).decision
         outcomes[tool.name] = DECISIONS[decision]
         if tool.proposes and decision == "allow":
             outcomes[tool.name] = "asks by itself"

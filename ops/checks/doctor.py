@@ -74,10 +74,15 @@ SILENT_SECONDS = 7 * 86400.0
 #: The id of a risk (`risks_of`), or of what makes a server unfit, by words in it.
 #: The first match counts.
 _RISK_IDS = {
-    "maxmemory-policy is": "redis-eviction", "appendonly is": "redis-persistence", "appendfsync is": "redis-fsync",
-    "this Redis is": "redis-version", "has no replica": "redis-no-replica",
-    "redis_wait_replicas": "redis-replication", "this Redis forbids": "redis-forbidden", "Sentinels": "redis-failover",
-}  # fmt: skip
+    "maxmemory-policy is": "redis-eviction",
+    "appendonly is": "redis-persistence",
+    "appendfsync is": "redis-fsync",
+    "this Redis is": "redis-version",
+    "has no replica": "redis-no-replica",
+    "redis_wait_replicas": "redis-replication",
+    "this Redis forbids": "redis-forbidden",
+    "Sentinels": "redis-failover",
+}
 #: The results of the server's last writes to its disk.
 _WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
 #: How far back missed messages are looked for, in seconds.
@@ -436,7 +441,7 @@ def _counted(counts: Mapping[tuple[str, str], int], name: str) -> str:
 
 async def _probe(
     web: httpx.AsyncClient, name: str, url: str, forged: SignedWebhook, signed: SignedWebhook
-) -> CheckResult:  # fmt: skip
+) -> CheckResult:
     """Send a channel a harmless webhook with a wrong and with the right signature.
 
     The forged one goes first: where another server answers, it never gets a right signature.

@@ -181,9 +181,14 @@ class _Call:
             index, pattern = patterns[0]
             has_tool = ExplainedReason(f"tools: {pattern}", self.where("tools", index))
         return Explanation(
-            channel=self.name, user=self.run.user_id, tool=self.tool.name, verdict="never",
-            has_tool=has_tool, shown=shown, shown_because=because,
-        )  # fmt: skip
+            channel=self.name,
+            user=self.run.user_id,
+            tool=self.tool.name,
+            verdict="never",
+            has_tool=has_tool,
+            shown=shown,
+            shown_because=because,
+        )
 
     def decide(self, known: Explanation, raw_args: Mapping[str, Any] | None) -> Explanation:
         """Complete an explanation: the arguments, the policy's decision,

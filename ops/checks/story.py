@@ -128,16 +128,21 @@ _ENDS = {
     "unreadable": "The journal of an earlier attempt could not be read, so Sayso did not try again.",
 }
 _UNSENT = {
-    "dead": "was given up", "failed": "was taken by the platform, which did not deliver it",
-    "waits": "waits to be sent", "held": "waits until the user writes again",
-    "retried": "was given up, and then sent again by an operator", "forgotten": "is no longer stored",
-}  # fmt: skip
+    "dead": "was given up",
+    "failed": "was taken by the platform, which did not deliver it",
+    "waits": "waits to be sent",
+    "held": "waits until the user writes again",
+    "retried": "was given up, and then sent again by an operator",
+    "forgotten": "is no longer stored",
+}
 #: Why an action is not confirmed, by its state.
 _UNCONFIRMED = {
-    "armed": "the question was not delivered yet", "shown": "the question waits for an answer",
-    "expired": "no answer came in time", "cancelled": "it was cancelled",
+    "armed": "the question was not delivered yet",
+    "shown": "the question waits for an answer",
+    "expired": "no answer came in time",
+    "cancelled": "it was cancelled",
     "superseded": "it was withdrawn before it ran",
-}  # fmt: skip
+}
 _CHANGED = "its user changed it, and was asked anew"
 _ENDED = ("done", "failed", "unknown", "cancelled", "expired", "superseded")
 
@@ -171,9 +176,8 @@ def _twice(story: MessageStory) -> Iterator[str]:
         others = {
             reply.receipt for other in story.turns if other != turn for reply in other.replies
         }
-        messages = {
-            reply.receipt or reply.id for reply in turn.replies
-        } - others  # others are changes of a message
+        # Others are changes of a message.
+        messages = {reply.receipt or reply.id for reply in turn.replies} - others
         if len(messages) > 1:
             yield f"The answer to {turn.id} has {len(messages)} messages."
         if turn.upto:

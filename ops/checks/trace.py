@@ -70,7 +70,7 @@ class Clue:
 
 def find_stories(
     settings: Settings, data: Path, wanted: str, *, show_texts: bool = False
-) -> tuple[list[MessageStory], list[str]]:  # fmt: skip
+) -> tuple[list[MessageStory], list[str]]:
     """Return the stories of an id, and what was searched: a Redis that is away is left out.
 
     Raises LedgerUnusable.
@@ -428,11 +428,23 @@ class Tracer:
                 filter(None, (self._reply(state, int(number)) for number in record["replies"]))
             )
             return TracedTurn(
-                name, "done", record["event"], record["at"] / 1000, record["done"] / 1000, webhooks, record["attempt"],
-                record["worker"], record.get("upto", 0), tuple(record.get("tools", ())),
-                tuple(record.get("asked", ())), record.get("decided", ""), record.get("about", ""),
-                record.get("ended", ""), record.get("continues", ""), replies=replies,
-            )  # fmt: skip
+                name,
+                "done",
+                record["event"],
+                record["at"] / 1000,
+                record["done"] / 1000,
+                webhooks,
+                record["attempt"],
+                record["worker"],
+                record.get("upto", 0),
+                tuple(record.get("tools", ())),
+                tuple(record.get("asked", ())),
+                record.get("decided", ""),
+                record.get("about", ""),
+                record.get("ended", ""),
+                record.get("continues", ""),
+                replies=replies,
+            )
         for ahead, entry in enumerate(state.inbox):
             number, at, _, _, text = entry.split(" ", 4)
             if int(number) == seq:
@@ -440,12 +452,17 @@ class Tracer:
                 begun = state.lane["begun"].split(" ")
                 event = digest(str(turn.get("event_id", "")))
                 return TracedTurn(
-                    name, "waits", event, int(at) / 1000, webhooks=webhooks, ahead=ahead,
+                    name,
+                    "waits",
+                    event,
+                    int(at) / 1000,
+                    webhooks=webhooks,
+                    ahead=ahead,
                     continues=str(turn.get("continues", "")),
                     attempt=int(begun[2]) if begun[0] == number else 0,
                     steps=tuple(self._steps(state.journal)) if ahead == 0 else (),
                     text=str(turn.get("text", "")) if self._show_texts else "",
-                )  # fmt: skip
+                )
         is_known = seq <= int(state.lane.get("received") or 0)
         if is_known:
             return TracedTurn(name, "forgotten", webhooks=webhooks)
@@ -485,11 +502,14 @@ class Tracer:
             else:
                 held = []
             return TracedReply(
-                name, "held" if held[:1] == [str(number)] else "waits",
+                name,
+                "held" if held[:1] == [str(number)] else "waits",
                 tries=int(state.lane["attempts"] or 0) if is_first else 0,
                 reason=held[3] if len(held) == 4 else state.lane["closed"],
-                text=str(_fields(_fields(text).get("reply")).get("text", "")) if self._show_texts else "",
-            )  # fmt: skip
+                text=str(_fields(_fields(text).get("reply")).get("text", ""))
+                if self._show_texts
+                else "",
+            )
         if 0 < number <= state.newest_reply:
             return TracedReply(name, "forgotten")
         return None

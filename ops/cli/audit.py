@@ -142,7 +142,7 @@ def show(options: Options, action: str, user: str, last: int) -> None:
 
 def _chosen_entries(
     ledger: AuditLedger, bodies: Mapping[str, AuditBody], action: str, user: str
-) -> Iterator[AuditEntry]:  # fmt: skip
+) -> Iterator[AuditEntry]:
     """Yield the entries of an action and of a user; "" stands for all."""
     for recorded in ledger.entries():
         entry = recorded.entry

@@ -97,9 +97,11 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
 )
 @click.argument("file")
 @click.option(
-    "--replace", "over", is_flag=True,
+    "--replace",
+    "over",
+    is_flag=True,
     help="Delete what this bot has in Redis, set its ledger aside, and overwrite files of the data folder.",
-)  # fmt: skip
+)
 @_without_redis
 @pass_options
 def restore(options: Options, file: str, *, over: bool, without_redis: bool) -> None:

@@ -59,8 +59,12 @@ class TimeSpan(click.ParamType[float]):
 TIME_SPAN = TimeSpan()
 #: How the states of missed messages are counted in the summary.
 _STATE_LABELS: Mapping[MessageState, str] = {
-    "before": "taken before", "missed": "missed", "taken": "taken now", "left": "left", "refused": "refused"
-}  # fmt: skip
+    "before": "taken before",
+    "missed": "missed",
+    "taken": "taken now",
+    "left": "left",
+    "refused": "refused",
+}
 
 _channel = click.argument("channel")
 _drop_pending = click.option(
@@ -81,9 +85,12 @@ def channel() -> None:
 @_channel
 @_drop_pending
 @click.option(
-    "--max-connections", type=click.IntRange(1, 100), default=40, show_default=True,
+    "--max-connections",
+    type=click.IntRange(1, 100),
+    default=40,
+    show_default=True,
     help="Number of updates that Telegram may send at the same time.",
-)  # fmt: skip
+)
 @pass_options
 def connect(options: Options, channel: str, max_connections: int, *, drop_pending: bool) -> None:
     """Make the platform of CHANNEL send its webhooks to public_url, and check the result.
@@ -201,7 +208,7 @@ def recover(options: Options, channel: str, since: float, *, dry_run: bool) -> N
 
 async def _recover(
     options: Options, missed: MissedMessages, since: float, *, dry_run: bool
-) -> Counter[MessageState]:  # fmt: skip
+) -> Counter[MessageState]:
     """Print each message as it is handled, so that a later error does not hide it.
     Return the number of messages in each state.
     """

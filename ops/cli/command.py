@@ -136,16 +136,29 @@ class SaysoCommand(click.Command):
         self.params = [  # new objects each time: click keeps state of a command in them
             *self.params,
             click.Option(
-                ["-c", "--config"], type=path, metavar="FILE", **shared,
+                ["-c", "--config"],
+                type=path,
+                metavar="FILE",
+                **shared,
                 help="The YAML file.  [default: SAYSO_CONFIG, the bot that runs on the data folder, or ./sayso.yaml]",
             ),
             click.Option(
-                ["--data", "data_option"], type=path, metavar="FOLDER", **shared,
+                ["--data", "data_option"],
+                type=path,
+                metavar="FOLDER",
+                **shared,
                 help="The folder for everything Sayso stores.  [default: SAYSO_DATA, or .sayso]",
             ),
-            click.Option(["--json", "as_json"], is_flag=True, **shared, help="Print the result as JSON."),
-            click.Option(["--no-color"], is_flag=True, **shared, help="Print without colors, like NO_COLOR=1."),
-        ]  # fmt: skip
+            click.Option(
+                ["--json", "as_json"], is_flag=True, **shared, help="Print the result as JSON."
+            ),
+            click.Option(
+                ["--no-color"],
+                is_flag=True,
+                **shared,
+                help="Print without colors, like NO_COLOR=1.",
+            ),
+        ]
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples below everything else."""
@@ -225,9 +238,18 @@ def clear_errors() -> Iterator[None]:
     except UnknownChannel as exc:
         raise click.UsageError(str(exc)) from None
     except (
-        AddressUnusable, ConfigError, EmbeddedRedisError, ErasureBusy, Halted, LedgerUnusable, MetricsUnusable,
-        NotRepeatable, OtherVersion, RedisUnfit, SetupError,
-    ) as exc:  # fmt: skip
+        AddressUnusable,
+        ConfigError,
+        EmbeddedRedisError,
+        ErasureBusy,
+        Halted,
+        LedgerUnusable,
+        MetricsUnusable,
+        NotRepeatable,
+        OtherVersion,
+        RedisUnfit,
+        SetupError,
+    ) as exc:
         fail(str(exc))
     except (NoPrimary, PrimarySilent) as exc:
         fail(f"no Redis: {exc}")

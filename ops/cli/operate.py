@@ -52,9 +52,10 @@ def deliveries() -> None:
 )
 @click.argument("channel", required=False, default="")
 @click.option(
-    "--state", type=click.Choice(["dead", "failed", "ambiguous", "held"]),
+    "--state",
+    type=click.Choice(["dead", "failed", "ambiguous", "held"]),
     help="Only replies in this state.  [default: dead, failed]",
-)  # fmt: skip
+)
 @click.option(
     "--last", default=50, show_default=True, type=click.IntRange(1, 1000), help="At most this many."
 )

@@ -52,13 +52,17 @@ _reload = click.option(
     help="Load tools again when their files are saved.",
 )
 _metrics = click.option(
-    "--metrics", metavar="[HOST:]PORT", envvar="SAYSO_METRICS", callback=lambda _, __, text: _address(text),
+    "--metrics",
+    metavar="[HOST:]PORT",
+    envvar="SAYSO_METRICS",
+    callback=lambda _, __, text: _address(text),
     help="Serve /metrics for Prometheus on this port of this machine, or of HOST.  [default: do not]",
-)  # fmt: skip
+)
 _processes = click.option(
-    "--processes", type=click.IntRange(1, 64),
+    "--processes",
+    type=click.IntRange(1, 64),
     help="Fork this many processes, and replace each that dies.  [default: run as one process]",
-)  # fmt: skip
+)
 
 
 def _logs(command: Callable[..., None]) -> Callable[..., None]:
@@ -73,13 +77,19 @@ def _logs(command: Callable[..., None]) -> Callable[..., None]:
 
     shared: dict[str, Any] = {"expose_value": False, "callback": export, "show_envvar": True}
     level = click.option(
-        "--log-level", type=click.Choice(LEVELS, case_sensitive=False), envvar=LEVEL_VARIABLE, **shared,
+        "--log-level",
+        type=click.Choice(LEVELS, case_sensitive=False),
+        envvar=LEVEL_VARIABLE,
+        **shared,
         help="Print log lines from this level on.  [default: info; of chat: warning]",
-    )  # fmt: skip
+    )
     form = click.option(
-        "--log-format", type=click.Choice(FORMATS, case_sensitive=False), envvar=FORMAT_VARIABLE, **shared,
+        "--log-format",
+        type=click.Choice(FORMATS, case_sensitive=False),
+        envvar=FORMAT_VARIABLE,
+        **shared,
         help="Log lines for people, or one JSON object a line.  [default: pretty]",
-    )  # fmt: skip
+    )
     return form(level(command))
 
 
@@ -236,9 +246,11 @@ def chat(options: Options, channel: str | None) -> None:
             # A byte in a pipe that is no UTF-8 must not end the conversation.
             sys.stdin.reconfigure(errors="replace")
         terminal = Terminal(
-            folder=options.data / "chat", read_file=files.read, print_text=click.echo,
+            folder=options.data / "chat",
+            read_file=files.read,
+            print_text=click.echo,
             styled=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
-        )  # fmt: skip
+        )
         terminal.talk(sys.stdin, agent.take)
 
 
@@ -284,7 +296,7 @@ def web(
         local_url,
         prefork,
         take_note_back,
-    )  # fmt: skip
+    )
 
     set_up_logs()
     settings = options.load(running=False)

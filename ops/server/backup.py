@@ -218,9 +218,14 @@ def _data_files(data: Path) -> Iterator[Path]:
     for parent, folders, files in os.walk(data, followlinks=True):
         below = Path(parent).relative_to(data)
         folders[:] = sorted(
-            name for name in folders
-            if not (name.startswith(".") or (below / name).as_posix() in _LEFT_OUT or _leads_back(Path(parent, name)))
-        )  # fmt: skip
+            name
+            for name in folders
+            if not (
+                name.startswith(".")
+                or (below / name).as_posix() in _LEFT_OUT
+                or _leads_back(Path(parent, name))
+            )
+        )
         for name in sorted(files):
             is_state = below == Path() and name.startswith((KEYS, TIDE, LEDGER))
             path = Path(parent, name)

@@ -96,9 +96,8 @@ class _Parser(HTTPRequestParser):
         """Take bytes of the request. Return how many of them were its own."""
         try:
             consumed = int(super().received(data))
-        except (
-            ValueError
-        ):  # such as a length of 5,000 digits: waitress lets int() and urlsplit() raise
+        except ValueError:
+            # Such as a length of 5,000 digits: waitress lets int() and urlsplit() raise.
             return self._refuse(BadRequest("the request cannot be read"), len(data))
         except OSError as exc:  # a body of more than half a megabyte is a temporary file
             return self._refuse(_NotKept(f"the body cannot be kept now: {exc.strerror}"), len(data))
@@ -285,14 +284,21 @@ class WsgiServer(TcpWSGIServer):
         is_shared: bool = False,
     ) -> None:
         limits = Adjustments(
-            sockets=[listening], threads=threads, ident="", connection_limit=_connection_limit(),
-            asyncore_use_poll=True, backlog=BACKLOG,
+            sockets=[listening],
+            threads=threads,
+            ident="",
+            connection_limit=_connection_limit(),
+            asyncore_use_poll=True,
+            backlog=BACKLOG,
             # _Parser knows the limits.
-            max_request_header_size=MAX_HEADER_BYTES, max_request_body_size=2**62,
+            max_request_header_size=MAX_HEADER_BYTES,
+            max_request_body_size=2**62,
             # No thread waits for a client that does not read: the largest answer fits.
             outbuf_high_watermark=2 * MAX_BYTES,
-            clear_untrusted_proxy_headers=False, expose_tracebacks=False, log_socket_errors=False,
-        )  # fmt: skip
+            clear_untrusted_proxy_headers=False,
+            expose_tracebacks=False,
+            log_socket_errors=False,
+        )
         #: Bytes of all bodies that clients are sending.
         self.unfinished_bytes = 0
         #: Whether the server was told to stop: its next answers close their connections.

@@ -40,9 +40,14 @@ _RECORDS: Mapping[str, Callable[[Pipeline, str], object]] = {
 }
 #: Names of the kinds of records, for messages.
 _KINDS = {
-    "in": "waiting messages", "out": "waiting replies", "timer": "timers", "history": "histories",
-    "people": "people approved or blocked", "person": "ids of people", "pending": "actions",
-}  # fmt: skip
+    "in": "waiting messages",
+    "out": "waiting replies",
+    "timer": "timers",
+    "history": "histories",
+    "people": "people approved or blocked",
+    "person": "ids of people",
+    "pending": "actions",
+}
 
 
 class OtherProcesses(Exception):

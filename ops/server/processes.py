@@ -95,10 +95,14 @@ class Child:
         It dies with us, even after kill -9, and Ctrl-C reaches it only through us.
         """
         self.process = subprocess.Popen(  # noqa: S603  # our own command line
-            self.command, env=dict(self.environ), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+            self.command,
+            env=dict(self.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=self.log,
             start_new_session=True,
             preexec_fn=self.prepare,  # noqa: PLW1509  # see `prepare`
-        )  # fmt: skip
+        )
 
     def is_alive(self) -> bool:
         """Return whether the process runs."""

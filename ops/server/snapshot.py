@@ -226,9 +226,8 @@ def _read_unchanged(
     """
     for _ in range(TRIES):
         before = watermark_of(client, prefix)
-        with TemporaryFile(
-            "w+", encoding="ascii", dir=make_private(folder)
-        ) as lines:  # they may not fit into memory
+        with TemporaryFile("w+", encoding="ascii", dir=make_private(folder)) as lines:
+            # They may not fit into memory.
             lines.writelines(f"{key.to_json()}\n" for key in _read_keys(server, prefix))
             if watermark_of(client, prefix) == before:
                 lines.seek(0)

@@ -175,9 +175,17 @@ def _mac(key: bytes, parts: Sequence[str | int | bool | None]) -> str:
 #: What may be wrong with an entry. `forked`: two different entries have one number. `rolled back`:
 #: Redis has fewer entries than the log. The last two are about the body, which is stored apart.
 FaultReason = Literal[
-    "edited", "removed", "reordered", "repeated", "bad signature", "impossible", "forked", "rolled back",
-    "body edited", "body removed",
-]  # fmt: skip
+    "edited",
+    "removed",
+    "reordered",
+    "repeated",
+    "bad signature",
+    "impossible",
+    "forked",
+    "rolled back",
+    "body edited",
+    "body removed",
+]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -296,9 +304,16 @@ class AuditBody:
     @property
     def _parts(self) -> tuple[str | int | bool | None, ...]:
         return (
-            "body", self.pid, self.record, self.mac, self.outcome_text, self.user, self.at, self.repeatable,
+            "body",
+            self.pid,
+            self.record,
+            self.mac,
+            self.outcome_text,
+            self.user,
+            self.at,
+            self.repeatable,
             self.erased_at,
-        )  # fmt: skip
+        )
 
 
 def _fields(record: str | None) -> dict[str, Any]:

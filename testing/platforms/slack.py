@@ -571,7 +571,8 @@ def _valid(blocks: list[dict[str, Any]]) -> bool:
         SlackObjectFormationError,
         AttributeError,
         TypeError,
-    ):  # out of bounds; of no kind; no block at all
+    ):
+        # Out of bounds; of no kind; no block at all.
         return False
     if not are_known or len(blocks) > 50:
         return False

@@ -349,8 +349,12 @@ class FakeTwilioSetup:
             "type": "Full",
         }
         self.sender: dict[str, Any] = {
-            "sid": SENDER_SID, "sender_id": SENDER, "status": "ONLINE", "webhook": {}, "offline_reasons": None
-        }  # fmt: skip
+            "sid": SENDER_SID,
+            "sender_id": SENDER,
+            "status": "ONLINE",
+            "webhook": {},
+            "offline_reasons": None,
+        }
         self.service: dict[str, Any] = {"sid": SERVICE_SID, "use_inbound_webhook_on_number": True}
         #: Templates by their sid: a name, and what Meta said of it (""
         #: for one that was never submitted).
@@ -452,9 +456,16 @@ class TwilioMessages:
         return messages
 
     def arrive(
-        self, address: str, body: str = "", *, ago: float = 0.0, sid: str = "", to: str = SENDER, service: str = "",
+        self,
+        address: str,
+        body: str = "",
+        *,
+        ago: float = 0.0,
+        sid: str = "",
+        to: str = SENDER,
+        service: str = "",
         files: tuple[tuple[str, str], ...] = (),
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Add a message written this many seconds ago.
 
         `files` holds id and type of each. Return its sid.

@@ -40,8 +40,15 @@ WARM_SECONDS = 15.0
 PRINTED_FINDINGS = 20
 #: The columns of the table.
 COLUMNS = (
-    "faults", "turns", "confirmed", "kills, pauses", *PROMISES, "unknown", "repeated", "p50 / p99 / longest wait",
-)  # fmt: skip
+    "faults",
+    "turns",
+    "confirmed",
+    "kills, pauses",
+    *PROMISES,
+    "unknown",
+    "repeated",
+    "p50 / p99 / longest wait",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,9 +338,15 @@ class SimulationReport:
         waits = " / ".join(f"{result.wait(share):.1f}" for share in (0.5, 0.99, 1.0))
         counts = [f"{result.count(name)}" for name in PROMISES]
         return [
-            self.profile.description(), str(result.turns), str(result.confirmed), str(self.hits), *counts,
-            str(self.unknown), share, f"{waits} s",
-        ]  # fmt: skip
+            self.profile.description(),
+            str(result.turns),
+            str(result.confirmed),
+            str(self.hits),
+            *counts,
+            str(self.unknown),
+            share,
+            f"{waits} s",
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """Return the row of the table, the seed, and what was broken or cost too much."""

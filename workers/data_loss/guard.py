@@ -345,10 +345,20 @@ class DataLossGuard:
             shard: self._reason(shard, watermark, states[shard])
             for shard, watermark in lost.items()
         }
-        answers = await ask([
-            ("EVAL", _HALT, 3, *keys_of(shard, self._prefix), lost[shard].id, lost[shard].n, halt.to_json())
-            for shard, halt in halts.items()
-        ])  # fmt: skip
+        answers = await ask(
+            [
+                (
+                    "EVAL",
+                    _HALT,
+                    3,
+                    *keys_of(shard, self._prefix),
+                    lost[shard].id,
+                    lost[shard].n,
+                    halt.to_json(),
+                )
+                for shard, halt in halts.items()
+            ]
+        )
         try:
             raise_error(answers)
         except (ReadOnlyError, BusyLoadingError):  # a replica, or still loading: proves nothing
