@@ -83,10 +83,12 @@ PARTS = (
     ),
     Part("Length", agent.LengthSettings, "`length` of a guardrail"),
     Part("Coherence", agent.CoherenceSettings, "`agent.guards.coherence`", agent.SideSettings),
-    Part("agent.observe", agent.ObserveSettings, "`agent.observe`", see="how-to/operate.md"),
-    Part("workers", top.WorkerSettings, "`workers`", see="how-to/operate.md"),
-    Part("limits", top.LimitSettings, "`limits`", see="how-to/operate.md"),
-    Part("media", top.MediaSettings, "`media`"),
+    Part(
+        "agent.observe", agent.ObserveSettings, "`agent.observe`", see="how-to/logs-and-traces.md"
+    ),
+    Part("workers", top.WorkerSettings, "`workers`", see="how-to/size-a-bot.md"),
+    Part("limits", top.LimitSettings, "`limits`", see="how-to/size-a-bot.md"),
+    Part("media", top.MediaSettings, "`media`", see="how-to/store-files.md"),
     Part(
         "Sources of tools",
         tools.SourceSettings,
@@ -135,7 +137,7 @@ PARTS = (
         "Access",
         channels.AccessSettings,
         f"{IN_CHANNEL[:-1]}.access`",
-        see="how-to/guard-the-agent.md",
+        see="how-to/people-and-access.md",
     ),
     Part("Roles", tools.RolesSettings, "`access.roles` and `selector.roles`"),
     Part(

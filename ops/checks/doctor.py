@@ -198,7 +198,7 @@ class Doctor:
             yield CheckResult("halt", "fail", says, "run `sayso restore` again, then start the bot")
         elif halts_of(client, prefix=self._settings.key_prefix):
             says = f"{place} has lost acknowledged writes, and is halted"
-            cure = f"read {manual('how-to/operate.md', 'resume-a-redis-that-lost-data')}, then run `sayso redis resume`"
+            cure = f"read {manual('how-to/redis-in-production.md', 'resume-a-redis-that-lost-data')}, then run `sayso redis resume`"
             yield CheckResult("halt", "fail", says, cure)
         yield self._clock(client)
         yield from _workers(client, self._settings.key_prefix)

@@ -195,7 +195,7 @@ def status(options: Options) -> None:
         part = ""
     lines = [f"redis: {f'halted{part}: {halt}' if halt else 'whole'}"]
     if halt:
-        page = manual("how-to/operate.md", "what-resume-does")
+        page = manual("how-to/redis-in-production.md", "what-resume-does")
         lines.append(
             f"`sayso redis resume` continues without what is missing: {page} says what that means"
         )

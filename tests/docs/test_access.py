@@ -1,4 +1,4 @@
-"""docs/how-to/guard-the-agent.md: its configuration is valid and its rules hold, and every key has a line."""
+"""docs/how-to/people-and-access.md: its configuration is valid and its rules hold, and every key has a line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ from sayso.ops.cli.people import people
 from sayso.workers.access import Admitted, Ignored, UnknownSender
 from tests.docs.pages import part
 
-PAGE = part(
-    "guard-the-agent.md",
-    begin="Decide who may talk to the bot",
-    end="Guardrails, budgets and loops",
-)
+PAGE = part("people-and-access.md")
 SECRETS = dict.fromkeys(re.findall(r"\$\{(\w+)\}", PAGE), "s")
 
 

@@ -1,4 +1,4 @@
-"""docs/how-to/operate.md: what it shows is run. docs/reference/observability.md: every event and step has its line."""
+"""docs/how-to/observe-runs-in-code.md: what it shows is run. docs/reference/observability.md: every event and step has its line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sayso.agent.observability.trace import StepType, TraceStep
 from tests.agent.observability.test_observers import SEED
 from tests.docs.pages import ROOT, part
 
-PAGE = part("operate.md", begin="Watch runs: logs, traces, metrics, costs")
+PAGE = part("observe-runs-in-code.md")
 EVENTS_PAGE = (ROOT / "docs" / "reference" / "observability.md").read_text()
 #: Each block of code, and what the page says that it prints.
 SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
@@ -26,7 +26,7 @@ def test_the_examples_of_the_page_print_what_it_says(
     """Each by itself, to the letter."""
     code, printed = SHOWN[at]
     names: dict[str, Any] = {}
-    exec(compile(code, "docs/how-to/operate.md", "exec"), names)
+    exec(compile(code, "docs/how-to/observe-runs-in-code.md", "exec"), names)
     assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]
 
 

@@ -13,7 +13,7 @@ from sayso.ops.cli.main import main
 from tests.docs.pages import part
 
 PAGE = part(
-    "guard-the-agent.md", begin="Decide what runs: the policy", end="Decide who may talk to the bot"
+    "guard-the-agent.md", begin="Decide what runs: the policy", end="Guardrails, budgets and loops"
 )
 EXAMPLES = re.findall(r"^    \$ sayso (.*)\n((?:    .*\n)+?)(?=\n)", PAGE, re.MULTILINE)
 

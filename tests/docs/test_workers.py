@@ -1,4 +1,4 @@
-"""docs/how-to/operate.md: RQ's own worker, started as the page says, works on our conversations and on nothing else."""
+"""docs/how-to/size-a-bot.md: RQ's own worker, started as the page says, works on our conversations and on nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sayso.workers.rq.jobs import QUEUE
 from tests.docs.pages import part
 
 ROOT = Path(__file__).parents[2]
-PAGE = part("operate.md")
+PAGE = part("size-a-bot.md")
 YAML = "agent: {model: offline}\nchannels: {web: {platform: console}}\n"
 ROOM = Conversation("web", "u1")
 

@@ -17,7 +17,7 @@ KEYS = {"OPENAI_API_KEY": "a", "ANTHROPIC_API_KEY": "b"}
 PARTS = (
     ("use-a-real-model.md", ""),
     ("guard-the-agent.md", "Guardrails, budgets and loops"),
-    ("operate.md", "Watch runs: logs, traces, metrics, costs"),
+    ("logs-and-traces.md", ""),
     ("memory.md", "Memories in the YAML"),
 )
 
