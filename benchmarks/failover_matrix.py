@@ -360,12 +360,12 @@ def run(
                     primary.start()
                 else:
                     primary.send(signal.SIGCONT)
-            operator.look()
+            operator.check_server()
             time.sleep(0.5)
         load.end()
         settled = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < settled and judge(load, topology, fault_at, halted=False).faults:
-            operator.look()
+            operator.check_server()
             time.sleep(1.0)
         return judge(load, topology, fault_at, halted=bool(operator.resumes))
 

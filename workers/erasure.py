@@ -44,7 +44,17 @@ FATES: Mapping[str, Fate] = {
         ("lane", "due", "held", "forwarded", "seen", "pace", "budget", "alert", "paid"), "kept"
     ),
     **dict.fromkeys(
-        ("tide", "founded", "halted", "floor", "resumed", "closed", "loss", "restoring"), "kept"
+        (
+            "write_counter",
+            "identities",
+            "halted",
+            "floor",
+            "resumed",
+            "closed",
+            "loss",
+            "restoring",
+        ),
+        "kept",
     ),
     # Over within a minute, an hour or `ttl`; sessions belong to the code that stores them. Of
     # `console` the lists of conversations, `console:chats`, are the person's, and are deleted.

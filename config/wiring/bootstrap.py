@@ -64,7 +64,6 @@ from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.notices import FOLDER as ACKNOWLEDGED
 from sayso.workers.data_loss.notices import AcknowledgedWork, LossNotices, NoteFiles
-from sayso.workers.data_loss.resume import refuse_old_halt
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.deployment import Deployment
 from sayso.workers.identities import RedisIdentities
@@ -453,7 +452,6 @@ def check_redis(services: Services) -> None:
         # Asks a Sentinel, too, what it is.
         for warning in risks_of(client, services.settings):
             log.warning("redis.risk", extra={"advice": warning})
-    refuse_old_halt(services.redis, prefix=services.settings.key_prefix)
     cache = services.settings.agent.cache
     if cache and cache.redis_url and not services.settings.allow_open_redis:
         with connect(cache.redis_url) as client:

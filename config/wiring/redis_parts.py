@@ -143,7 +143,7 @@ class RedisParts:
         file = WatermarkFile(state / WATERMARKS)
         replicas = Connections.of(self.client).replicas
         guard = DataLossGuard(connect(self.url), file, prefix=self.key_prefix, replicas=replicas)
-        guard.guard(self.client)
+        guard.protect(self.client)
         return guard
 
 

@@ -224,7 +224,7 @@ def _redis_trouble(services: Services) -> tuple[str, str]:
     """Return why Redis takes no webhook and the id of that finding, "" when it does."""
     guard = services.data_loss_guard
     try:
-        guard.look()
+        guard.check_server()
         guard.check_replicas()
         check_writable(services.redis, prefix=services.settings.key_prefix)
     except ResponseError as exc:

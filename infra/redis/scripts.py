@@ -26,8 +26,8 @@ from sayso.infra.redis.connections import Connections, Halted
 #: Keys of conversations are spread over this many hash tags, `{0}` to `{63}`.
 #: The number is part of the key layout.
 SHARDS = 64
-#: The version of the key layout. Version 2 has a watermark for each shard
-#: in place of one for the server.
+#: The version of the key layout. Version 2 has a write counter for each
+#: shard in place of one for the server.
 LAYOUT = 2
 
 
@@ -84,13 +84,13 @@ _ONLY_HALTED = "if redis.call('EXISTS', shard .. ':halted') == 0 then return red
 #: A shard that knows less than the caller has lost writes, and does nothing: a replica may be
 #: promoted without a new connection. Scripts that only read compare, all others count.
 _COMPARE = """\
-if tonumber(redis.call('GET', shard .. ':tide') or '0') < (args.watermark or 0) then
+if tonumber(redis.call('GET', shard .. ':write_counter') or '0') < (args.watermark or 0) then
   return redis.error_reply('HALTED')
 end
 """
 _RISE = """\
-if redis.call('INCR', shard .. ':tide') <= (args.watermark or 0) then
-  redis.call('DECR', shard .. ':tide')
+if redis.call('INCR', shard .. ':write_counter') <= (args.watermark or 0) then
+  redis.call('DECR', shard .. ':write_counter')
   return redis.error_reply('HALTED')
 end
 """
@@ -289,7 +289,7 @@ class LuaScripts:
             }
         )
         key = f"{self._prefix}{{{shard}}}"
-        return self._scripts[name], (2, key, f"{key}:tide", named, *payloads)
+        return self._scripts[name], (2, key, f"{key}:write_counter", named, *payloads)
 
     async def _run(
         self, name: str, shard: Tag, conversation: str, args: Arguments, payloads: Sequence[Payload]

@@ -238,11 +238,9 @@ def _checked_client(settings: Settings, data: Path) -> Redis:
     Raises what `clear_errors` handles.
     """
     from sayso.config.wiring.redis_parts import RedisParts
-    from sayso.workers.data_loss.resume import refuse_old_halt
 
     parts = RedisParts.find(settings, data)
-    refuse_old_halt(parts.client, prefix=parts.key_prefix)
-    parts.guard_against_loss(settings.state_folder(data)).look()
+    parts.guard_against_loss(settings.state_folder(data)).check_server()
     return parts.client
 
 

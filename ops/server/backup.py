@@ -40,7 +40,7 @@ from sayso.ops.server.snapshot import (
 from sayso.pending.action import derived_keys
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.workers.data_loss.resume import halts_of
-from sayso.workers.data_loss.watermarks import FILE as TIDE
+from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.deployment import key_digests
 
 #: The version of the file's layout. Raise it with every change after which older files are refused,
@@ -227,7 +227,7 @@ def _data_files(data: Path) -> Iterator[Path]:
             )
         )
         for name in sorted(files):
-            is_state = below == Path() and name.startswith((KEYS, TIDE, LEDGER))
+            is_state = below == Path() and name.startswith((KEYS, WATERMARKS, LEDGER))
             path = Path(parent, name)
             if (
                 not (is_state or name.startswith(".") or name.endswith(BESIDE_SQLITE))

@@ -46,7 +46,7 @@ from sayso.pending.audit.chain import ChainReport
 from sayso.pending.audit.collector import UncollectedEntries, verify
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.workers.data_loss.resume import RESTORING, Resumed, halt, is_restoring, resume
-from sayso.workers.data_loss.watermarks import FILE as TIDE
+from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.data_loss.watermarks import HaltReason, WatermarkFile
 from sayso.workers.deployment import key_digests
 from sayso.workers.recovery import GONE_SECONDS, Heartbeat
@@ -222,7 +222,7 @@ def _has_keys(client: Redis, prefix: str) -> bool:
     names = (
         str(name).removeprefix(prefix) for name in client.scan_iter(match=f"{prefix}*", count=1000)
     )
-    return any(name != RESTORING and not name.endswith("}:founded") for name in names)
+    return any(name != RESTORING and not name.endswith("}:identities") for name in names)
 
 
 def _fill_redis(client: Redis, bot: Bot, folder: Path, manifest: Manifest) -> int:
@@ -230,11 +230,13 @@ def _fill_redis(client: Redis, bot: Bot, folder: Path, manifest: Manifest) -> in
 
     Return how many keys are not over yet.
     """
-    servers = WatermarkFile(bot.settings.state_folder(bot.data) / TIDE).read().values()
+    servers = WatermarkFile(bot.settings.state_folder(bot.data) / WATERMARKS).load().values()
     reasons = dict.fromkeys(range(SHARDS), HaltReason("", 0, 0))
     for shard, known in (pair for server in servers for pair in server.items()):
-        if known.n > reasons[shard].remembered:  # by processes of this machine, of the lost time
-            reasons[shard] = HaltReason(known.id, known.n, 0)
+        if (
+            known.writes > reasons[shard].remembered
+        ):  # by processes of this machine, of the lost time
+            reasons[shard] = HaltReason(known.identity, known.writes, 0)
     marker = f"{bot.prefix}{RESTORING}"
     client.set(marker, f"{manifest.taken_at}")
     delete_keys(client, prefix=bot.prefix, but=[marker, *halt(client, reasons, prefix=bot.prefix)])

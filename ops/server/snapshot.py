@@ -243,7 +243,7 @@ def watermark_of(client: Redis, prefix: str) -> int:
     """Return how many writing scripts a server, or all masters of a Cluster, have run for the bot."""
     pipe = client.pipeline(transaction=False)
     for shard in range(SHARDS):
-        pipe.get(keys_of(shard, prefix)[0])
+        pipe.get(keys_of(shard, prefix).write_counter)
     return sum(int(n or 0) for n in pipe.execute())
 
 

@@ -250,7 +250,7 @@ def test_master_that_lost_writes_is_halted_and_resumed(system: ClusterSystem) ->
     person = TelegramPerson(system, 601)
     person.say("hello")
     person.hears()
-    key = next(iter(system.client.scan_iter("sayso:sayso:{*}:tide")))
+    key = next(iter(system.client.scan_iter("sayso:sayso:{*}:write_counter")))
     system.client.set(key, 0)
     until(lambda: system.http.get(f"{system.url}/readyz", timeout=5).status_code == 503)
     code, output, _ = system.command("redis", "status")

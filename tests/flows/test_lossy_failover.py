@@ -19,7 +19,7 @@ from tests.config.processes import free_port
 from tests.flows.lossy_link import LossyLink
 from tests.flows.system import System, TelegramPerson, until
 
-HALTED = keys_of(0, "sayso:sayso:")[2]
+HALTED = keys_of(0, "sayso:sayso:").halted
 #: People of each kind.
 EACH = 3
 #: What only notices say.

@@ -326,7 +326,8 @@ def lose_a_turn(system: GuardedSystem) -> TelegramPerson:
     person.say("delete invoice INV-15")
     with guarded.login("sayso-tester") as client:
         writes = sum(
-            int(client.get(keys_of(shard, "sayso:sayso:")[0]) or 0) for shard in range(SHARDS)
+            int(client.get(keys_of(shard, "sayso:sayso:").write_counter) or 0)
+            for shard in range(SHARDS)
         )
     until(lambda: noted_writes(system) >= writes)
     guarded.stop()
@@ -341,9 +342,8 @@ def lose_a_turn(system: GuardedSystem) -> TelegramPerson:
 def noted_writes(system: GuardedSystem) -> int:
     """Return how many writing scripts the web has noted on its disk: the sum of its watermarks."""
     file = WatermarkFile(system.data / "bots" / "sayso" / WATERMARKS)
-    return max(
-        (sum(shard.n for shard in shards.values()) for shards in file.read().values()), default=0
-    )
+    servers = file.load().values()
+    return max((sum(mark.writes for mark in marks.values()) for marks in servers), default=0)
 
 
 def denials(guarded: GuardedRedis) -> set[tuple[str, str]]:

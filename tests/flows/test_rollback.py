@@ -21,7 +21,7 @@ from sayso.workers.data_loss.watermarks import keys_of
 from tests.config.processes import free_port
 from tests.flows.system import System, TelegramPerson, WhatsAppPerson, until
 
-HALTED = keys_of(0, "sayso:sayso:")[2]
+HALTED = keys_of(0, "sayso:sayso:").halted
 #: Seconds of writes that Redis loses.
 FORGOTTEN_SECONDS = 2.0
 #: What the person is told whose messages Redis forgot.

@@ -35,7 +35,7 @@ for _, key in ipairs(keys) do
   else
     value = redis.call('DUMP', key)
   end
-  if not string.find(key, ':tide$') then table.insert(all, key .. redis.sha1hex(value)) end
+  if not string.find(key, ':write_counter$') then table.insert(all, key .. redis.sha1hex(value)) end
 end
 return redis.sha1hex(table.concat(all))
 """

@@ -50,7 +50,7 @@ from tests.workers.fakes import Bot
 from tests.workers.sentinels import Node
 
 SHARD = shard_of(CHAT.id)
-TIDE, _, HALTED = keys_of(SHARD)
+WRITE_COUNTER, _, HALTED = keys_of(SHARD)
 
 
 def test_confirmed_action_runs_once(cluster_client: Redis):
@@ -103,7 +103,7 @@ def test_write_that_no_replica_has_is_not_acknowledged(cluster: Cluster, in_loop
     client = connect(cluster.url)
     loop_client = AsyncCluster(ClusterUrl.parse(cluster.url))
     guard = DataLossGuard(client, replicas=1)
-    guard.look()
+    guard.check_server()
     Connections.of(client).pipeline = loop_client
 
     async def write() -> None:
@@ -127,7 +127,7 @@ def test_write_that_no_replica_has_is_not_acknowledged(cluster: Cluster, in_loop
 def guard(cluster_client: Redis) -> DataLossGuard:
     """Return the guard of one process, after its first look."""
     guard = DataLossGuard(cluster_client)
-    guard.look()
+    guard.check_server()
     return guard
 
 
@@ -137,14 +137,14 @@ def test_shards_of_a_server_that_lost_writes_are_halted_and_resumed(
     """Numbers of its other shards are raised, too: they may have lost writes as well."""
     rig = RedisRig(cluster_client)
     first = rig.accept(turn()).seq
-    guard.look()
-    cluster_client.set(TIDE, 0)
-    guard.look()
+    guard.check_server()
+    cluster_client.set(WRITE_COUNTER, 0)
+    guard.check_server()
     assert (len(halts_of(cluster_client)), bool(guard.trouble)) == (SHARDS, True)
     with pytest.raises(Halted):
         rig.accept(turn())
     assert resume(cluster_client)
-    guard.look()
+    guard.check_server()
     assert (guard.trouble, rig.accept(turn()).seq > first + 1_000_000) == ("", True)
 
 
@@ -153,12 +153,12 @@ def test_script_on_a_master_that_lost_writes_changes_nothing(
 ):
     """An outdated replica was promoted, and no process has checked yet."""
     client = connect(cluster.url)
-    guard.guard(client)
+    guard.protect(client)
     mailbox = RedisMailbox(LuaScripts(client, CONVERSATION_SCRIPTS), voice)
     for _ in range(2):
         mailbox.accept(turn())
-    guard.look()
-    client.set(TIDE, 1)
+    guard.check_server()
+    client.set(WRITE_COUNTER, 1)
     before = client.llen(f"sayso:{{{SHARD}}}:in:{CHAT.id}")
     with pytest.raises(Halted):
         mailbox.accept(turn())
@@ -275,7 +275,7 @@ def test_users_of_the_acl_file_can_process_a_turn(cluster: Cluster, cluster_clie
         for name in ("web", "worker")
     )
     guard = DataLossGuard(web, prefix="sayso:shop:")
-    guard.look()
+    guard.check_server()
     assert RedisRig(web, prefix="sayso:shop:").accept(turn("delete it")).outcome == "new"
     bot = Bot(RedisRig(worker, prefix="sayso:shop:"), "A")
     bot.work()

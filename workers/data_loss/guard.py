@@ -1,16 +1,22 @@
 """DataLossGuard: halt a Redis that came back with fewer writes than it had acknowledged.
 
-Every script that writes increments a counter in its shard, the watermark (key `tide`), and every
-process remembers the highest value of each that it has seen. A shard that comes back with a lower
-value has lost acknowledged writes: its server was restarted on an old file, a replica that lagged
-was promoted, or the server was emptied. It would give out numbers of turns, replies and leases a
-second time. So the process that notices the loss writes a halt into all shards of that server, and
-all scripts refuse there until an operator runs `sayso redis resume`.
+Every script that writes increments a counter in its shard (key `write_counter`), and every process
+remembers the highest value of each shard that it has seen: its watermark. A shard that comes back
+with a lower value has lost acknowledged writes: its server was restarted on an old file, a replica
+that lagged was promoted, or the server was emptied. It would give out numbers of turns, replies and
+leases a second time. So the process that notices the loss writes a halt into all shards of that
+server, and all scripts refuse there until an operator runs `sayso redis resume`.
 
-The watermarks are compared four times a second, on each new connection, and in each script, which
-gets the watermark that its process knows. An answer is compared only with what was known before the
-question was sent. So these raise no alarm: concurrent connections, restarts that lose nothing,
-processes that start or end, and clocks.
+Three places compare:
+
+* Each script gets the watermark of its own shard, and raises and compares the counter in one step.
+* Each new connection is checked before its first command.
+* A thread checks the server four times a second. It also learns the watermarks for the scripts.
+
+A check reads the keys of all shards in one command, and looks only at shards whose answer is not
+the one that was learned last. An answer is compared with what was known before the question was
+sent. So these raise no alarm: concurrent connections, restarts that lose nothing, processes that
+start or end, and clocks.
 """
 
 from __future__ import annotations
@@ -21,7 +27,8 @@ import os
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -47,6 +54,7 @@ from sayso.workers.data_loss.watermarks import (
     Ask,
     Command,
     HaltReason,
+    ShardAnswer,
     ShardState,
     Watermark,
     WatermarkFile,
@@ -59,37 +67,57 @@ from sayso.workers.data_loss.watermarks import (
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two checks: a server that loses less than its
-#: writes of this time may go unnoticed.
-LOOK_SECONDS = 0.25
+#: Seconds between two checks of a server. One that loses less than its writes of this time may go
+#: unnoticed.
+CHECK_SECONDS = 0.25
 #: Seconds between two writes to the data folder.
-KEEP_SECONDS = 1.0
+SAVE_SECONDS = 1.0
 #: Changes of a shard's watermark that a process remembers with their times:
 #: the last minute of a busy shard.
 MOMENTS = 300
 _IDENTIFY = """
--- Give this shard an identity. KEYS: founded (the identities), tide (the watermark). ARGV: identity, the key of the
--- floor (the lowest new number after a resume), which the web may only read. The watermark is never below the numbers
--- that were given out.
+-- Give this shard an identity. KEYS: identities, write counter. ARGV: the identity, and the key of the
+-- floor (the lowest new number after a resume), which the web may only read. The counter is never
+-- below the numbers that were given out.
 redis.call('SET', KEYS[1], ARGV[1], 'NX')
 local floor = redis.call('GET', ARGV[2]) or '0'
-if tonumber(redis.call('GET', KEYS[2]) or '0') < tonumber(floor) then redis.call('SET', KEYS[2], floor) end
+if tonumber(redis.call('GET', KEYS[2]) or '0') < tonumber(floor) then
+  redis.call('SET', KEYS[2], floor)
+end
 return 1
 """
 _HALT = """
--- Halt this shard if it still has a lower watermark than was seen. KEYS: tide (the watermark), founded (the
--- identities), halted. ARGV: identity, watermark, halt as JSON. The first halt stays when this is sent again.
-local known = ' ' .. (redis.call('GET', KEYS[2]) or '') .. ' '
-local same = string.find(known, ' ' .. ARGV[1] .. ' ', 1, true)
-if same and tonumber(redis.call('GET', KEYS[1]) or '0') >= tonumber(ARGV[2]) then return 0 end
+-- Halt this shard if it still has fewer writes than were seen, and return 1; otherwise return 0.
+-- KEYS: write counter, identities, halted. ARGV: the identity and the watermark that were seen, and
+-- the halt as JSON. The first halt stays when this is sent again.
+local identities = ' ' .. (redis.call('GET', KEYS[2]) or '') .. ' '
+local is_same = string.find(identities, ' ' .. ARGV[1] .. ' ', 1, true)
+if is_same and tonumber(redis.call('GET', KEYS[1]) or '0') >= tonumber(ARGV[2]) then
+  return 0
+end
 redis.call('SET', KEYS[3], ARGV[3], 'NX')
 return 1
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _Learned:
+    """What a process has learned of a server. Replaced as a whole, never changed.
+
+    A check holds the value of its beginning. `answers` are those from which the watermarks were
+    learned: a shard that gives the same answer again has lost nothing.
+    """
+
+    watermarks: Watermarks = field(default_factory=dict)
+    answers: Mapping[int, ShardAnswer] = field(default_factory=dict)
+
+
 class DataLossGuard:
-    """The watermarks of one server as this process knows them; one per process and server,
-    for all connections.
+    """Remembers the watermarks of one server, checks the server, and halts it after a loss.
+
+    One per process and server, for all connections. With a `file`, watermarks survive the process.
+    `replicas` is how many replicas must have a write before it counts as acknowledged; what is on
+    fewer of them is not learned. `clock` gives seconds, for the file and for how much was lost.
     """
 
     def __init__(
@@ -102,65 +130,65 @@ class DataLossGuard:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
-        #: How many replicas must have a watermark before it is learned:
-        #: what is on none was never acknowledged.
-        self._replicas = Connections.of(client).replicas = replicas
+        self._replicas = replicas
+        Connections.of(client).replicas = replicas
         self._file = file
         self._address = _file_entry(client)
         self._in_cluster = isinstance(client, ClusterClient)
         self._prefix = prefix
         self._clock = clock
-        self._stored = dict(file.read()) if file else {}
-        #: Never changed but replaced, so that a check can hold what was known when it began.
-        self._known: Watermarks = self._stored.get(self._address, {})
-        #: The same numbers by shard, for the scripts. Changed in place.
-        self._numbers: dict[int | str, int] = {
-            shard: watermark.n for shard, watermark in self._known.items()
-        }
-        #: The last answers that were learned, and what was known then:
-        #: most checks find the same again.
-        self._learned: tuple[Mapping[int, Sequence[Any]], Watermarks] = {}, {}
+        self._stored = dict(file.load()) if file else {}
         self._stored_at = float("-inf")
+
+        #: Replaced under `_learning`, read without it.
+        self._learned = _Learned(self._stored.get(self._address, {}))
+        self._learning = threading.Lock()
+        #: The write counters of the watermarks by shard, for the scripts. Changed in place.
+        self._seen_writes: dict[int | str, int] = {
+            shard: watermark.writes for shard, watermark in self._learned.watermarks.items()
+        }
+        #: When a shard was seen to have how many writes.
         self._moments: defaultdict[int, deque[tuple[float, int]]] = defaultdict(
             partial(deque, maxlen=MOMENTS)
         )
+
+        #: The halts of shards as JSON, as far as this process knows.
         self._halts: dict[int, str] = {}
-        #: Shards that have lost writes while the halt could not be written;
-        #: `_refusing` is set while there are any.
+        #: Shards that have lost writes while the halt could not be written; `_refusing` is set
+        #: while there are any.
         self._refused: set[int] = set()
         self._refusing = threading.Event()
-        self._learning = threading.Lock()
+        #: The process whose thread checks the server; 0 for none.
         self._watching = 0
         #: Set when the server was resumed; the thread that waits for it clears it.
         self.resumed = threading.Event()
 
     @property
     def known(self) -> Watermarks:
-        """Return the highest watermark that this process has seen of each shard."""
-        return self._known
+        """Return the watermarks of this process."""
+        return self._learned.watermarks
 
     @property
     def trouble(self) -> str:
         """Return why this server is halted, in words for its operator; "" when it is not."""
         return CURE if self._halts or self._refusing.is_set() else ""
 
-    def guard(self, client: Redis) -> None:
-        """From now on check the watermarks on each new connection of this client and its pipeline,
-        and in each script.
+    def protect(self, client: Redis) -> None:
+        """From now on check each new connection of this client and its pipeline, and each script.
 
         A connection to a node of a cluster may be older than the shard's move there. So on a
         cluster only the scripts and the regular checks compare.
         """
         connections = Connections.of(client)
         connections.halted = self._refusing
-        connections.watermarks = self._numbers
+        connections.watermarks = self._seen_writes
         if not isinstance(client, ClusterClient):
-            client.connection_pool.connection_kwargs["redis_connect_func"] = self.greet
+            client.connection_pool.connection_kwargs["redis_connect_func"] = self.check_connection
         if isinstance(connections.pipeline, AutoPipeline):
-            connections.pipeline.on_connect(self._greet_async)
+            connections.pipeline.on_connect(self._check_loop_connection)
 
-    def greet(self, connection: Connection) -> None:
-        """Check the watermarks on a new connection.
+    def check_connection(self, connection: Connection) -> None:
+        """Check the server on a new connection.
 
         Raises redis.RedisError: the connection must not be used.
         """
@@ -178,10 +206,10 @@ class DataLossGuard:
 
         run_without_loop(self.check(ask))
 
-    async def _greet_async(self, connection: AbstractConnection) -> None:
-        """Check the watermarks on a new connection of an event loop.
+    async def _check_loop_connection(self, connection: AbstractConnection) -> None:
+        """Check the server on a new connection of an event loop.
 
-        Raises redis.RedisError: do not use it.
+        Raises redis.RedisError: the connection must not be used.
         """
         await connection.on_connect()
 
@@ -197,62 +225,125 @@ class DataLossGuard:
 
         await self.check(ask)
 
-    def look(self) -> None:
-        """Check the server's watermarks, and give its shards an identity if they have none.
+    def watch(self) -> None:
+        """Check the server again and again in the background for the life of this process.
+
+        A second call does nothing.
+        """
+        with self._learning:
+            if self._watching == os.getpid():  # a thread does not survive a fork
+                return
+            self._watching = os.getpid()
+        threading.Thread(target=self._watch, name="data-loss-guard", daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                self.check_server()
+            except RedisError:  # away: the callers of Redis notice it themselves
+                pass
+            except Exception:
+                # Nothing would restart this thread.
+                log.exception("watermark.check_failed")
+            time.sleep(CHECK_SECONDS)
+
+    def check_server(self) -> None:
+        """Check the server, give its shards an identity if they have none, and write the file.
 
         Raises redis.RedisError.
         """
         run_without_loop(self.check(ask_over(self._client), creates_identity=True))
-        known = self._known
+        known = self.known
         if not (self._file and known) or self._stored.get(self._address) == known:
             return
-        if self._clock() - self._stored_at >= KEEP_SECONDS:  # the file survives this process
+        if self._clock() - self._stored_at >= SAVE_SECONDS:
             self._stored_at = self._clock()
             self._stored[self._address] = known
-            self._file.keep(self._address, known)
+            self._file.save(self._address, known)
 
     async def check(self, ask: Ask, *, creates_identity: bool = False) -> None:
-        """Check the server behind a connection. Raises redis.RedisError: the connection must not be
-        used. Raises RedisUnfit for a node of a cluster under the URL of one server.
+        """Check the server behind a connection, and learn what it says.
 
-        With `creates_identity`, shards without an identity are given one:
-        the server was checked to be fit before.
+        With `creates_identity`, shards without an identity are given one: the server was checked to
+        be fit before. Raises redis.RedisError: the connection must not be used. Raises RedisUnfit
+        for a node of a cluster under the URL of one server.
         """
-        known = self._known  # what is learned from here on may be newer than the answer
-        try:
-            answers = await read_shards(ask, self._prefix, in_cluster=self._in_cluster)
-        except ClusterCrossSlotError as exc:
-            raise RedisUnfit(
-                "the server of REDIS_URL {}: {}".format(*cluster_node(address_of(self._client)))
-            ) from exc
-        if self._learned == (answers, known) and not (self._halts or self._refused):
+        before = self._learned  # what is learned from here on may be newer than the answers
+        answers = await self._read(ask)
+        changed = self._changed_shards(answers, before)
+        if not changed:
             return
-        states = {shard: ShardState.of(answer) for shard, answer in answers.items()}
-        self._note_halts(
-            {shard: state.halted for shard, state in states.items() if state.halted}, states
-        )
-        states = {shard: state for shard, state in states.items() if not state.halted}
-        seen = {
-            shard: known.get(shard) or self._seen_elsewhere(shard, state)
-            for shard, state in states.items()
-        }
-        lost = {shard: mark for shard, mark in seen.items() if mark and states[shard].forgot(mark)}
+
+        states = {shard: ShardState.of(answers[shard]) for shard in changed}
+        self._note_halts(states)
+        working = {shard: state for shard, state in states.items() if not state.halted}
+        lost = [
+            shard
+            for shard, state in working.items()
+            if state.has_lost(self._remembered(before, shard, state))
+        ]
         if lost:
-            await self._write_halts(ask, lost, states, seen)
+            await self._halt_server(ask, lost, answers, before)
             return
-        unidentified = [shard for shard, state in states.items() if not state.ids]
+
+        unidentified = [shard for shard, state in working.items() if not state.identities]
         if creates_identity and unidentified:
             await self._identify(ask, unidentified)
-            answers = await read_shards(ask, self._prefix, in_cluster=self._in_cluster)
-            states = {shard: ShardState.of(answers[shard]) for shard in states}
+            answers = await self._read(ask)
+
+        # A new connection does not wait for replicas; the next regular check learns.
         if self._replicas and not creates_identity:
             return
-        self._learn({shard: states[shard] for shard in self._replicated() if shard in states})
-        self._learned = answers, self._known
+        self._learn({shard: answers[shard] for shard in self._replicated() if shard in working})
+
+    async def _read(self, ask: Ask) -> dict[int, ShardAnswer]:
+        try:
+            return await read_shards(ask, self._prefix, in_cluster=self._in_cluster)
+        except ClusterCrossSlotError as exc:
+            what, cure = cluster_node(address_of(self._client))
+            raise RedisUnfit(f"the server of REDIS_URL {what}: {cure}") from exc
+
+    def _changed_shards(
+        self, answers: Mapping[int, ShardAnswer], before: _Learned
+    ) -> Collection[int]:
+        """Return the shards to look at: those that answer otherwise than what was learned.
+
+        While any shard is halted or refused, all are: an operator may have resumed them.
+        """
+        if self._halts or self._refused:
+            return answers.keys()
+        return [shard for shard, answer in answers.items() if before.answers.get(shard) != answer]
+
+    def _remembered(self, before: _Learned, shard: int, state: ShardState) -> Watermark | None:
+        """Return the watermark of a shard, of this process or from the file.
+
+        The file has watermarks of the shard from before this process began, at whatever address.
+        """
+        watermark = before.watermarks.get(shard)
+        if watermark:
+            return watermark
+        stored = (
+            watermarks[shard]
+            for watermarks in self._stored.values()
+            if shard in watermarks and watermarks[shard].identity in state.identities
+        )
+        return max(stored, key=lambda watermark: watermark.writes, default=None)
+
+    async def _identify(self, ask: Ask, shards: Iterable[int]) -> None:
+        identity = random_id(8)
+        commands: list[Command] = []
+        for shard in shards:
+            keys = keys_of(shard, self._prefix)
+            floor = f"{self._prefix}{{{shard}}}:floor"
+            commands.append(
+                ("EVAL", _IDENTIFY, 2, keys.identities, keys.write_counter, identity, floor)
+            )
+        raise_error(await ask(commands))
 
     def _replicated(self) -> list[int]:
-        """Return the shards whose replicas have all that was read so far:
-        they have what is written after it.
+        """Return the shards whose replicas have all that was read so far.
+
+        They have what is written after it.
         """
         replicated = []
         for shards in self._shards_by_server():
@@ -282,132 +373,118 @@ class DataLossGuard:
             )
         return [list(range(SHARDS))]
 
-    def _seen_elsewhere(self, shard: int, state: ShardState) -> Watermark | None:
-        """Return what was stored for this shard before this process began, at whatever address."""
-        stored = (
-            marks[shard]
-            for marks in self._stored.values()
-            if shard in marks and marks[shard].id in state.ids
-        )
-        return max(stored, key=lambda watermark: watermark.n, default=None)
-
-    async def _identify(self, ask: Ask, shards: Sequence[int]) -> None:
-        name = random_id(8)
-        commands = []
-        for shard in shards:
-            watermark, identities, _ = keys_of(shard, self._prefix)
-            commands.append(
-                (
-                    "EVAL",
-                    _IDENTIFY,
-                    2,
-                    identities,
-                    watermark,
-                    name,
-                    f"{self._prefix}{{{shard}}}:floor",
-                )
-            )
-        raise_error(await ask(commands))
-
-    def watch(self) -> None:
-        """Check again and again in the background for the life of this process.
-
-        A second call does nothing.
-        """
+    def _learn(self, answers: Mapping[int, ShardAnswer]) -> None:
+        """Remember the watermarks of shards that are in order."""
         with self._learning:
-            if self._watching == os.getpid():  # a thread does not survive a fork
-                return
-            self._watching = os.getpid()
-        threading.Thread(target=self._watch, name="data-loss-guard", daemon=True).start()
+            watermarks = dict(self._learned.watermarks)
+            learned_answers = dict(self._learned.answers)
+            for shard, answer in answers.items():
+                state = ShardState.of(answer)
+                before = watermarks.get(shard)
+                watermark = state.raised(before)
+                if watermark is None:
+                    continue
+                if watermark != before:
+                    watermarks[shard] = watermark
+                    self._seen_writes[shard] = watermark.writes
+                    self._moments[shard].append((self._clock(), state.writes))
+                # An answer that another check has overtaken is below the watermark: a server that
+                # gives it later has lost writes.
+                if state.writes == watermark.writes:
+                    learned_answers[shard] = answer
+            self._learned = _Learned(watermarks, learned_answers)
+            self._refuse(self._refused - answers.keys())
+            resumed = self._halts.keys() & answers.keys()
+            for shard in resumed:
+                del self._halts[shard]
+        if resumed:
+            self.resumed.set()
+        if resumed and not self._halts:
+            log.warning("redis.resumed")
 
-    def _watch(self) -> None:
-        while True:
-            try:
-                self.look()
-            except RedisError:  # away: the callers of Redis notice it themselves
-                pass
-            except Exception:
-                # Nothing would restart this thread.
-                log.exception("watermark.check_failed")
-            time.sleep(LOOK_SECONDS)
-
-    async def _write_halts(
+    async def _halt_server(
         self,
         ask: Ask,
-        lost: Watermarks,
-        states: Mapping[int, ShardState],
-        seen: Mapping[int, Watermark | None],
+        lost: Collection[int],
+        answers: Mapping[int, ShardAnswer],
+        before: _Learned,
     ) -> None:
-        """Halt the shards that lost writes, and with them all others of that server: they may have
-        lost writes that no process saw. Until that succeeds, this process refuses by itself.
+        """Halt the shards that lost writes, and with them all others of that server.
+
+        The others may have lost writes that no process saw. Until that succeeds, this process
+        refuses by itself. Raises Halted when the halt cannot be written, and redis.RedisError.
         """
-        halts = {
-            shard: self._reason(shard, watermark, states[shard])
-            for shard, watermark in lost.items()
-        }
-        answers = await ask(
+        states = {shard: ShardState.of(answer) for shard, answer in answers.items()}
+        working = {shard: state for shard, state in states.items() if not state.halted}
+        halts: dict[int, HaltReason] = {}
+        others: dict[int, HaltReason] = {}
+        for shard, state in working.items():
+            watermark = self._remembered(before, shard, state)
+            if shard in lost and watermark:
+                halts[shard] = self._reason(shard, watermark, state)
+            else:
+                identity = watermark.identity if watermark else ""
+                others[shard] = HaltReason(identity, state.writes, state.writes)
+
+        if not await self._write_halts(ask, halts):
+            return  # resumed meanwhile: the next check will show it
+        await ask(
             [
-                (
-                    "EVAL",
-                    _HALT,
-                    3,
-                    *keys_of(shard, self._prefix),
-                    lost[shard].id,
-                    lost[shard].n,
-                    halt.to_json(),
-                )
-                for shard, halt in halts.items()
+                ("SET", keys_of(shard, self._prefix).halted, halt.to_json(), "NX")
+                for shard, halt in others.items()
             ]
         )
+        log.error("redis.rolled_back", extra=_log_fields(halts.values()) | {"advice": CURE})
+        with self._learning:
+            self._halts |= {shard: halt.to_json() for shard, halt in (halts | others).items()}
+            self._refuse(self._refused - working.keys())
+
+    async def _write_halts(self, ask: Ask, halts: Mapping[int, HaltReason]) -> bool:
+        """Halt shards that still have fewer writes than were seen; return whether any was halted.
+
+        Raises Halted when the halt cannot be written, and redis.RedisError.
+        """
+        commands: list[Command] = []
+        for shard, halt in halts.items():
+            keys = keys_of(shard, self._prefix)
+            commands.append(
+                ("EVAL", _HALT, 3, *keys, halt.identity, halt.remembered, halt.to_json())
+            )
+        answers = await ask(commands)
         try:
             raise_error(answers)
         except (ReadOnlyError, BusyLoadingError):  # a replica, or still loading: proves nothing
             raise
         except ResponseError as exc:
             with self._learning:
-                self._refuse({*self._refused, *lost})
+                self._refuse({*self._refused, *halts})
             log.error("redis.not_halted", extra={"reason": str(exc)})
             raise Halted from exc
-        if not any(answers):  # resumed meanwhile: the next check will show it
-            return
-        others = {}
-        for shard in states.keys() - lost.keys():
-            watermark = seen[shard]
-            state = states[shard]
-            others[shard] = HaltReason(watermark.id if watermark else "", state.n, state.n)
-        await ask(
-            [
-                ("SET", keys_of(n, self._prefix)[2], halt.to_json(), "NX")
-                for n, halt in others.items()
-            ]
-        )
-        log.error("redis.rolled_back", extra=_extra(halts.values()) | {"advice": CURE})
-        with self._learning:
-            self._halts |= {shard: halt.to_json() for shard, halt in (halts | others).items()}
-            self._refuse(self._refused - states.keys())
+        return any(answers)
 
-    def _reason(self, shard: int, known: Watermark, state: ShardState) -> HaltReason:
-        same = known.id in state.ids
-        seconds = None
+    def _reason(self, shard: int, watermark: Watermark, state: ShardState) -> HaltReason:
+        if watermark.identity not in state.identities:
+            return HaltReason(watermark.identity, watermark.writes, found=0)
         with self._learning:
             moments = list(self._moments[shard])
-        # This process saw how long the shard went on after that.
-        if same and moments and moments[0][1] <= state.n:
+        lost_seconds = None
+        # Only where this process saw how long the shard went on after its last write that is left.
+        if moments and moments[0][1] <= state.writes:
             last, _ = moments[-1]
-            seconds = (
-                last - next((at for at, seen in moments if seen > state.n), last) + LOOK_SECONDS
-            )
-        return HaltReason(known.id, known.n, state.n if same else 0, seconds)
+            first_lost = next((at for at, writes in moments if writes > state.writes), last)
+            lost_seconds = last - first_lost + CHECK_SECONDS
+        return HaltReason(watermark.identity, watermark.writes, state.writes, lost_seconds)
 
-    def _note_halts(self, halted: Mapping[int, str], states: Mapping[int, ShardState]) -> None:
+    def _note_halts(self, states: Mapping[int, ShardState]) -> None:
         """Note which shards are halted, of those that answered."""
+        halted = {shard: state.halted for shard, state in states.items() if state.halted}
         with self._learning:
             new = halted.keys() - self._halts.keys()
             self._halts |= halted
             self._refuse(self._refused - halted.keys())
         if new:
             reasons = (HaltReason.read(halted[shard]) for shard in new)
-            log.error("redis.halted", extra=_extra(reasons) | {"advice": CURE})
+            log.error("redis.halted", extra=_log_fields(reasons) | {"advice": CURE})
 
     def _refuse(self, shards: set[int]) -> None:
         self._refused = shards
@@ -416,37 +493,13 @@ class DataLossGuard:
         else:
             self._refusing.clear()
 
-    def _learn(self, states: Mapping[int, ShardState]) -> None:
-        """Remember the watermarks of shards that are in order."""
-        with self._learning:
-            known = dict(self._known)
-            for shard, state in states.items():
-                watermark = known.get(shard)
-                if state.ids and (watermark is None or watermark.id not in state.ids):
-                    known[shard] = Watermark(state.ids[0], state.n)
-                elif watermark and state.n > watermark.n:
-                    known[shard] = Watermark(watermark.id, state.n)
-                if known.get(shard) != watermark:
-                    self._moments[shard].append((self._clock(), state.n))
-            if known != self._known:
-                self._known = known
-                self._numbers.update((shard, watermark.n) for shard, watermark in known.items())
-            self._refuse(self._refused - states.keys())
-            resumed = self._halts.keys() & states.keys()
-            for shard in resumed:
-                del self._halts[shard]
-        if resumed:
-            self.resumed.set()
-        if resumed and not self._halts:
-            log.warning("redis.resumed")
 
-
-def _extra(halts: Iterable[HaltReason]) -> dict[str, Any]:
+def _log_fields(halts: Iterable[HaltReason]) -> dict[str, Any]:
     halt = HaltReason.sum(halts)
-    if halt.seconds is None:
+    if halt.lost_seconds is None:
         seconds = "unknown"
     else:
-        seconds = f"{halt.seconds:.1f}"
+        seconds = f"{halt.lost_seconds:.1f}"
     return {"remembered": halt.remembered, "found": halt.found, "lost_seconds": seconds}
 
 

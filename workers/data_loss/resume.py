@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from sayso.infra.concurrency import run_without_loop
-from sayso.infra.redis.client import PREFIX, RedisUnfit
+from sayso.infra.redis.client import PREFIX
 from sayso.infra.redis.cluster import ClusterClient
 from sayso.infra.redis.scripts import RESUMED, Arguments, LuaScripts
 from sayso.workers.data_loss.watermarks import (
@@ -28,17 +28,24 @@ from sayso.workers.scripts import CONVERSATION_SCRIPTS
 #: more than any counter rises between two resumes.
 RESUME_STEP = 1_000_000_000
 #: Identities that a shard may have at most: those under which processes remember it.
-MAX_IDS = 8
+MAX_IDENTITIES = 8
 #: Keys that Redis looks at per SCAN.
 SCAN_COUNT = 1000
 #: A key that tells a server that is halted by a restore from one that lost data.
 RESTORING = "restoring"
 _KEY = re.compile(r"\{(\d{1,2})\}:(lane|pending):(.+)", re.DOTALL)
 _LIFT = """
--- Remove the halt. KEYS: tide (the watermark), founded (the identities), halted. ARGV: identities, watermark, reason.
-if redis.call('GET', KEYS[3]) ~= ARGV[3] then return 0 end
-if ARGV[1] ~= '' then redis.call('SET', KEYS[2], ARGV[1]) end
-if tonumber(redis.call('GET', KEYS[1]) or '0') < tonumber(ARGV[2]) then redis.call('SET', KEYS[1], ARGV[2]) end
+-- Remove the halt, unless it is another one by now. KEYS: write counter, identities, halted. ARGV: the
+-- identities, the lowest write counter to go on with, and the halt as JSON.
+if redis.call('GET', KEYS[3]) ~= ARGV[3] then
+  return 0
+end
+if ARGV[1] ~= '' then
+  redis.call('SET', KEYS[2], ARGV[1])
+end
+if tonumber(redis.call('GET', KEYS[1]) or '0') < tonumber(ARGV[2]) then
+  redis.call('SET', KEYS[1], ARGV[2])
+end
 redis.call('DEL', KEYS[3])
 return 1
 """
@@ -54,18 +61,6 @@ class Resumed:
     conversations: int
     replies: int
     actions: int
-
-
-def refuse_old_halt(client: Redis, *, prefix: str = PREFIX) -> None:
-    """Refuse a server that an earlier version of Sayso has halted.
-
-    Raises RedisUnfit, and redis.RedisError.
-    """
-    if not isinstance(client, ClusterClient) and client.exists(f"{prefix}halted"):
-        raise RedisUnfit(
-            "an earlier version of Sayso has halted this Redis, because it lost acknowledged writes: "
-            "run `sayso redis resume` with that version, then upgrade"
-        )
 
 
 def halts_of(client: Redis, *, prefix: str = PREFIX) -> Mapping[int, HaltReason]:
@@ -107,7 +102,7 @@ def halt(client: Redis, reasons: Mapping[int, HaltReason], *, prefix: str = PREF
 
     Raises redis.RedisError.
     """
-    keys = {keys_of(shard, prefix)[2]: reason.to_json() for shard, reason in reasons.items()}
+    keys = {keys_of(shard, prefix).halted: reason.to_json() for shard, reason in reasons.items()}
     pipe = client.pipeline(transaction=False)
     for key, reason in keys.items():
         pipe.set(key, reason)
@@ -128,7 +123,8 @@ def resume(client: Redis, *, prefix: str = PREFIX, restored: bool = False) -> Re
         return None
     halts = {shard: HaltReason.read(state.halted) for shard, state in states.items()}
     floors = {
-        shard: max(halt.remembered, states[shard].n) + RESUME_STEP for shard, halt in halts.items()
+        shard: max(halt.remembered, states[shard].writes) + RESUME_STEP
+        for shard, halt in halts.items()
     }
     try:
         done = _prepare(
@@ -143,10 +139,12 @@ def resume(client: Redis, *, prefix: str = PREFIX, restored: bool = False) -> Re
             return None
         raise
     for shard, halt in halts.items():
-        ids = list(dict.fromkeys([*([halt.id] if halt.id else []), *states[shard].ids]))[:MAX_IDS]
-        client.eval(
-            _LIFT, 3, *keys_of(shard, prefix), " ".join(ids), floors[shard], states[shard].halted
-        )
+        identities = dict.fromkeys(states[shard].identities)
+        if halt.identity:  # first, since processes remember it
+            identities = {halt.identity: None, **identities}
+        kept = " ".join(list(identities)[:MAX_IDENTITIES])
+        state = states[shard]
+        client.eval(_LIFT, 3, *keys_of(shard, prefix), kept, floors[shard], state.halted)
     return Resumed(HaltReason.sum(halts.values()), *done)
 
 

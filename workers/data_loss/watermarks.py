@@ -1,8 +1,8 @@
-"""The watermark of each shard: how many writing scripts it has run, what the server says of it,
-and its file.
+"""What a server says of its shards, and what processes remember of them.
 
-Three keys of a shard make it up: `tide` (the watermark), `founded` (the identities of the shard),
-and `halted`.
+Each shard has a *write counter*: how many writing scripts it has run. The *watermark* of a shard is
+the highest write counter that a process has seen of it. A server whose counter is below a watermark
+has lost acknowledged writes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
 from redis import Redis
@@ -28,68 +28,99 @@ from sayso.infra.redis.scripts import SHARDS
 log = logging.getLogger(__name__)
 
 #: The file's name in the data folder.
-FILE = "tide.json"
+FILE = "watermarks.json"
 #: Addresses of servers that are remembered at most; the oldest is dropped.
 MAX_ADDRESSES = 32
 
 
-def keys_of(shard: int, prefix: str = PREFIX) -> tuple[str, str, str]:
-    """Return the keys of a shard's watermark, of its identities, and of its halt."""
+class ShardKeys(NamedTuple):
+    """The keys of a shard that the guard reads.
+
+    `identities` are names that the shard was given, separated by spaces: one when it was first
+    used, and more after a resume. `halted` is a `HaltReason` as JSON; no key: the shard works.
+    """
+
+    write_counter: str
+    identities: str
+    halted: str
+
+
+def keys_of(shard: int, prefix: str = PREFIX) -> ShardKeys:
+    """Return the keys of a shard."""
     key = f"{prefix}{{{shard}}}"
-    return f"{key}:tide", f"{key}:founded", f"{key}:halted"
+    return ShardKeys(f"{key}:write_counter", f"{key}:identities", f"{key}:halted")
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """An identity of a shard, and its watermark."""
+    """The highest write counter that was seen of a shard, and the identity it had then."""
 
-    id: str
-    n: int
+    identity: str
+    writes: int
 
 
-#: The watermarks that are known, by shard.
+#: Watermarks by shard.
 Watermarks = Mapping[int, Watermark]
+
+#: What a server answers to the keys of one shard, in the order of `ShardKeys`.
+ShardAnswer = Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """What a server says of a shard: its identities, its watermark, and why it is halted,
-    "" if it is not.
+    """What a server says of a shard: its identities, its write counter, and why it is halted.
+
+    `halted` is "" where the shard works.
     """
 
-    ids: tuple[str, ...] = ()
-    n: int = 0
+    identities: tuple[str, ...] = ()
+    writes: int = 0
     halted: str = ""
 
     @classmethod
-    def of(cls, answers: Sequence[Any]) -> ShardState:
-        """Return the state from the answers to the keys of `keys_of`."""
-        watermark, identities, halted = (str(answer or "") for answer in answers)
-        return cls(tuple(identities.split()), int(watermark) if watermark.isdigit() else 0, halted)
+    def of(cls, answer: ShardAnswer) -> ShardState:
+        """Return the state that an answer describes. A missing or damaged counter is 0."""
+        writes, identities, halted = answer
+        if not (writes and writes.isdigit()):
+            writes = 0
+        return cls(tuple((identities or "").split()), int(writes), halted or "")
 
-    def forgot(self, known: Watermark | None) -> bool:
-        """Return whether the shard knows less than was seen before. A shard without any writes has
-        forgotten nothing.
+    def has_lost(self, watermark: Watermark | None) -> bool:
+        """Return whether the shard has fewer writes than were seen before.
+
+        A shard that had no writes has lost nothing.
         """
-        if known is None or known.n == 0:
+        if watermark is None or watermark.writes == 0:
             return False
-        return known.id not in self.ids or self.n < known.n
+        return watermark.identity not in self.identities or self.writes < watermark.writes
+
+    def raised(self, watermark: Watermark | None) -> Watermark | None:
+        """Return the watermark after this state was seen; None for a shard without an identity."""
+        if not self.identities:
+            return watermark
+        if watermark is None or watermark.identity not in self.identities:
+            return Watermark(self.identities[0], self.writes)
+        if self.writes > watermark.writes:
+            return Watermark(watermark.identity, self.writes)
+        return watermark
 
 
 @dataclass(frozen=True, slots=True)
 class HaltReason:
-    """Why a shard is halted: the identity and watermark that were seen, the watermark it has now,
-    and how many seconds of work it lost, if known.
+    """Why a shard is halted: it had `remembered` writes under this identity, and has `found` now.
+
+    `identity` is "" where no process remembers one. `lost_seconds` is about how long the shard
+    worked after its last write that is still there; None if that is not known.
     """
 
-    id: str
+    identity: str
     remembered: int
     found: int
-    seconds: float | None = None
+    lost_seconds: float | None = None
 
     @classmethod
     def read(cls, text: str) -> HaltReason:
-        """Parse the halt of a shard. Of a damaged halt nothing is known but that it is there."""
+        """Parse the halt of a shard. Of a damaged one nothing is known but that it is there."""
         try:
             return _HALT_REASON.validate_json(text)
         except ValueError:
@@ -102,13 +133,16 @@ class HaltReason:
         A server that comes back lost the same seconds in all of them.
         """
         halts = list(reasons)
-        seconds = [halt.seconds for halt in halts if halt.remembered > halt.found]
+        seconds = [halt.lost_seconds for halt in halts if halt.remembered > halt.found]
         known = [each for each in seconds if each is not None]
+        lost_seconds = None
+        if known and len(known) == len(seconds):
+            lost_seconds = max(known)
         return cls(
-            halts[0].id if len(halts) == 1 else "",
-            sum(halt.remembered for halt in halts),
-            sum(halt.found for halt in halts),
-            max(known) if known and len(known) == len(seconds) else None,
+            identity=halts[0].identity if len(halts) == 1 else "",
+            remembered=sum(halt.remembered for halt in halts),
+            found=sum(halt.found for halt in halts),
+            lost_seconds=lost_seconds,
         )
 
     def to_json(self) -> str:
@@ -119,17 +153,17 @@ class HaltReason:
         if not self.found:
             return f"everything it knew is gone ({self.remembered:,} steps)"
         missing = f"{self.remembered - self.found:,} of {self.remembered:,} steps are missing"
-        if self.seconds is None:
+        if self.lost_seconds is None:
             return missing
-        return f"{missing}, about the last {self.seconds:.1f} s of them"
+        return f"{missing}, about the last {self.lost_seconds:.1f} s of them"
 
 
 _HALT_REASON = TypeAdapter(HaltReason)
 
 
 Command = tuple[str | int, ...]
-#: Sends commands over the connection that is checked, and returns the answers;
-#: error replies are among them.
+#: Sends commands over the connection that is checked, and returns the answers. Error replies are
+#: among them.
 Ask = Callable[[Sequence[Command]], Awaitable[list[Any]]]
 
 
@@ -158,9 +192,11 @@ def raise_error(answers: Iterable[Any]) -> None:
             raise answer
 
 
-async def read_shards(ask: Ask, prefix: str, *, in_cluster: bool) -> dict[int, Sequence[Any]]:
-    """Return what a server answers to the keys of each shard: in one command, and on a cluster in
-    one for each shard. Raises redis.RedisError.
+async def read_shards(ask: Ask, prefix: str, *, in_cluster: bool) -> dict[int, ShardAnswer]:
+    """Return what a server answers to the keys of each shard.
+
+    It is asked in one command, and on a cluster in one command for each shard. Raises
+    redis.RedisError.
     """
     answers = await ask(_questions(prefix, whole=not in_cluster))
     raise_error(answers)
@@ -177,68 +213,59 @@ def _questions(prefix: str, *, whole: bool) -> Sequence[Command]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _StoredWatermarks:
     """The content of the file: the watermarks by address and shard."""
 
-    version: Literal[2]
+    version: Literal[1]
     servers: dict[str, dict[int, Watermark]]
 
 
-_STORED = TypeAdapter(_Stored)
-#: What earlier versions wrote: one watermark for each server. It says nothing about a shard.
-_WITHOUT_SHARDS = TypeAdapter(dict[str, Watermark])
+_STORED_WATERMARKS = TypeAdapter(_StoredWatermarks)
 
 
 class WatermarkFile:
     """A small JSON file with watermarks, shared by all processes on a folder.
-    It is replaced as a whole; numbers only rise.
+
+    It is replaced as a whole; counters only rise.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self) -> Mapping[str, Watermarks]:
-        """Return the last watermarks of each address. A missing or damaged file counts as empty,
-        and so does one that was written before each shard had a watermark of its own.
-        """
+    def load(self) -> Mapping[str, Watermarks]:
+        """Return the last watermarks by address. A missing or damaged file counts as empty."""
         try:
-            text = self._path.read_bytes()
+            return _STORED_WATERMARKS.validate_json(self._path.read_bytes()).servers
         except FileNotFoundError:
             return {}
-        except OSError as exc:
+        except (OSError, ValueError) as exc:
             log.warning("watermark.not_read", extra={"reason": type(exc).__name__})
             return {}
-        try:
-            return _STORED.validate_json(text).servers
-        except ValueError as exc:
-            if not _is_old(text):
-                log.warning("watermark.not_read", extra={"reason": type(exc).__name__})
-            return {}
 
-    def keep(self, address: str, watermarks: Watermarks) -> None:
+    def save(self, address: str, watermarks: Watermarks) -> None:
         """Store the watermarks of an address.
 
         Where another process stored a higher one, that one stays.
         """
-        servers = {each: dict(stored) for each, stored in self.read().items()}
-        before = servers.pop(address, {})
-        servers[address] = before | {
-            shard: watermark
-            for shard, watermark in watermarks.items()
-            if (old := before.get(shard)) is None or old.id != watermark.id or old.n <= watermark.n
-        }
-        stored = _Stored(2, dict(list(servers.items())[-MAX_ADDRESSES:]))
+        servers = {each: dict(stored) for each, stored in self.load().items()}
+        stored = servers.pop(address, {})
+        for shard, watermark in watermarks.items():
+            before = stored.get(shard)
+            is_higher = (
+                before is not None
+                and before.identity == watermark.identity
+                and before.writes > watermark.writes
+            )
+            if not is_higher:
+                stored[shard] = watermark
+
+        # The address that was used last stands last, so that the oldest one is dropped.
+        servers[address] = stored
+        content = _StoredWatermarks(1, dict(list(servers.items())[-MAX_ADDRESSES:]))
         new_file = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            new_file.write_bytes(_STORED.dump_json(stored))
+            new_file.write_bytes(_STORED_WATERMARKS.dump_json(content))
             new_file.replace(self._path)
         except OSError as exc:
             log.warning("watermark.not_stored", extra={"reason": type(exc).__name__})
-
-
-def _is_old(text: bytes) -> bool:
-    try:
-        return bool(_WITHOUT_SHARDS.validate_json(text))
-    except ValueError:
-        return False

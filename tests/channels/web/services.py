@@ -150,7 +150,7 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         "spool": None,
         "bot_id": "b0",
         "data_loss_guard": SimpleNamespace(
-            look=lambda: None, check_replicas=lambda: None, watch=lambda: None, trouble=""
+            check_server=lambda: None, check_replicas=lambda: None, watch=lambda: None, trouble=""
         ),
         "alerts": MemoryAlerts(),
         "deliveries": FakeDeliveries(),

@@ -176,16 +176,16 @@ def test_queue_server_that_does_not_answer_is_reported(redis_client: Redis):
 
 def test_halted_redis_is_not_ready(redis_client: Redis):
     """This holds whatever else is well. The cure is named, without internal details."""
-    tide = DataLossGuard(redis_client)
-    client = health_of(redis_client, data_loss_guard=tide)
+    guard = DataLossGuard(redis_client)
+    client = health_of(redis_client, data_loss_guard=guard)
     assert client.get("/readyz").status_code == 200
-    redis_client.set(keys_of(5)[2], "{}")
+    redis_client.set(keys_of(5).halted, "{}")
     ready = client.get("/readyz")
     assert (ready.status_code, ready.json) == (
         503,
         {"status": "not ready", "redis": CURE, "findings": ["halt"]},
     )
-    redis_client.delete(keys_of(5)[2])
+    redis_client.delete(keys_of(5).halted)
     assert client.get("/readyz").status_code == 200
 
 

@@ -436,7 +436,7 @@ def test_remote_redis_without_a_replica_is_a_warning(redis_client: Redis):
 
 def test_halted_redis_is_found(clinic: Clinic, redis_client: Redis):
     """The finding names the command that resumes it."""
-    redis_client.set(keys_of(5, PREFIX)[2], '{"was": 5, "is": 1, "at": 1}')
+    redis_client.set(keys_of(5, PREFIX).halted, '{"was": 5, "is": 1, "at": 1}')
     assert "`sayso redis resume`" in clinic.wrong()["halt"]
     redis_client.set(f"{PREFIX}restoring", "1795737600")
     assert "`sayso restore`" in clinic.wrong()["halt"]

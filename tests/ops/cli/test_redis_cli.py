@@ -17,7 +17,7 @@ from tests.config.processes import sayso, short_folder
 
 #: The key prefix of a bot whose file is bot.yaml.
 PREFIX = "sayso:bot:"
-TIDE, FOUNDED, HALTED = keys_of(7, PREFIX)
+WRITE_COUNTER, IDENTITIES, HALTED = keys_of(7, PREFIX)
 
 
 @pytest.fixture
@@ -44,10 +44,10 @@ def used(client: Redis, data: Path) -> None:
     """Use the server as a process does, with a watermark in the data folder."""
     state = data / "bots" / "bot"
     state.mkdir(parents=True, exist_ok=True)
-    tide = DataLossGuard(client, WatermarkFile(state / FILE), prefix=PREFIX)
-    tide.look()
-    client.incrby(TIDE, 7)
-    DataLossGuard(client, WatermarkFile(state / FILE), prefix=PREFIX).look()
+    guard = DataLossGuard(client, WatermarkFile(state / FILE), prefix=PREFIX)
+    guard.check_server()
+    client.incrby(WRITE_COUNTER, 7)
+    DataLossGuard(client, WatermarkFile(state / FILE), prefix=PREFIX).check_server()
 
 
 def test_redis_emptied_on_purpose_is_resumed_by_one_command(
@@ -81,7 +81,7 @@ def test_unfinished_restore_is_named(tmp_path: Path, clients: dict[str, Redis]):
 def test_deliveries_of_a_halted_redis_name_the_cure(tmp_path: Path, clients: dict[str, Redis]):
     """Every command that needs it names the cause, without a traceback."""
     for shard in range(SHARDS):
-        clients["a"].set(keys_of(shard, PREFIX)[2], "{}")
+        clients["a"].set(keys_of(shard, PREFIX).halted, "{}")
     code, _, errors = sayso(
         "deliveries", "list", "--config", _config(tmp_path), "--data", tmp_path, **environ(clients)
     )

@@ -188,7 +188,7 @@ def test_people_files_and_history_are_restored(source: Machine, target: Machine)
     used(source)
     DataLossGuard(
         target.client, prefix=PREFIX
-    ).look()  # as `sayso redis status` does on the empty server
+    ).check_server()  # as `sayso redis status` does on the empty server
     target.restore(source.backup())
     assert RedisPeople(target.client, prefix=PREFIX).decision("web", ["ana"]) == "approved"
     assert target.files()["texts/ab/long"] == b"a long text"

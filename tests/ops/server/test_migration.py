@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 import time
 from contextlib import closing
@@ -26,7 +25,7 @@ from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner, LedgerUnusable
 from sayso.pending.turns import TurnChange
 from sayso.workers.data_loss.guard import DataLossGuard
-from sayso.workers.data_loss.watermarks import FILE as TIDE
+from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.data_loss.watermarks import WatermarkFile
 from sayso.workers.deployment import Deployment
 from sayso.workers.identities import RedisIdentities
@@ -59,14 +58,13 @@ def state(redis_client: Redis, tmp_path: Path) -> Path:
         with closing(sqlite3.connect(tmp_path / place)) as database:
             database.executescript((RECORDED / file).read_text())
     (tmp_path / "spool" / "waiting").touch()
-    shutil.copy(RECORDED / "tide.json", tmp_path / TIDE)
     return tmp_path
 
 
 def test_action_of_the_version_before_is_confirmed(redis_client: Redis, state: Path):
     """Its waiting turn is answered, its reply and its reminder are sent, its action runs once, and its log verifies."""
-    guard = DataLossGuard(redis_client, WatermarkFile(state / TIDE), prefix=PREFIX)
-    guard.look()
+    guard = DataLossGuard(redis_client, WatermarkFile(state / WATERMARKS), prefix=PREFIX)
+    guard.check_server()
     rig = RedisRig(redis_client, prefix=PREFIX)
     bot = Bot(rig, lines=["Hello to you."])
     bot.work()

@@ -23,7 +23,7 @@ from sayso.workers.data_loss.notices import (
 )
 from sayso.workers.data_loss.resume import resume
 from tests.contracts.rigs import CHAT, RedisRig, voice
-from tests.workers.data_loss.test_resume import HALTED, TIDE, connect_like
+from tests.workers.data_loss.test_resume import HALTED, WRITE_COUNTER, connect_like
 from tests.workers.fakes import Bot
 from tests.workers.servers import put_back, saved
 
@@ -41,7 +41,7 @@ def rig(redis_client, tmp_path):
     rig = RedisRig(redis_client, work=AcknowledgedWork(NoteFiles(tmp_path)))
     rig.files = NoteFiles(tmp_path)
     rig.data_loss_guard = DataLossGuard(connect_like(redis_client))
-    rig.data_loss_guard.look()
+    rig.data_loss_guard.check_server()
     return rig
 
 
@@ -58,9 +58,9 @@ def lose(rig, *happens) -> None:
     before = saved(rig.client)
     for each in happens:
         each()
-    rig.data_loss_guard.look()
+    rig.data_loss_guard.check_server()
     put_back(rig.client, before)
-    rig.data_loss_guard.look()
+    rig.data_loss_guard.check_server()
     assert rig.client.exists(HALTED)
     resume(rig.client)
 
@@ -88,7 +88,7 @@ def test_known_turns_are_not_told(rig):
     """A turn that waits was not lost: it is answered."""
     bot = Bot(rig, lines=["one", "two"])
     bot.hear("hello")
-    lose(rig, lambda: rig.client.incr(TIDE))
+    lose(rig, lambda: rig.client.incr(WRITE_COUNTER))
     assert texts_after(bot, rig) == ["one"]
 
 
@@ -155,7 +155,7 @@ def test_open_question_is_told_to_be_closed(rig):
     """Its user had not answered. A later yes runs nothing."""
     bot = Bot(rig, "A")
     bot.say("delete it")
-    lose(rig, lambda: rig.client.incr(TIDE))
+    lose(rig, lambda: rig.client.incr(WRITE_COUNTER))
     (text,) = texts_after(bot, rig)
     assert CLOSED in text
     assert "Delete A" in text
@@ -169,7 +169,7 @@ def test_question_whose_answer_waits_is_told_once(rig):
     bot.say("delete it")
     assert "could not tell" in bot.say("ok")
     bot.hear("yes")
-    lose(rig, lambda: rig.client.incr(TIDE))
+    lose(rig, lambda: rig.client.incr(WRITE_COUNTER))
     assert "cannot tell" in bot.work()
     assert texts_after(bot, rig) == []
 
@@ -179,7 +179,7 @@ def test_closed_question_with_a_changed_record_is_not_repeated(rig):
     bot = Bot(rig, "A")
     bot.say("delete it")
     (key,) = rig.client.scan_iter("*:pending:*")
-    lose(rig, lambda: rig.client.incr(TIDE))
+    lose(rig, lambda: rig.client.incr(WRITE_COUNTER))
     rig.client.hset(key, "rec", rig.client.hget(key, "rec").replace("Delete A", "Delete B"))
     assert texts_after(bot, rig) == []
 
@@ -271,7 +271,7 @@ def test_notes_hold_no_text_of_a_turn(rig):
 
 def test_notice_without_an_earlier_answer_is_in_the_language_of_the_platform(rig):
     """The first message of a conversation is lost with the conversation."""
-    rig.client.incr(TIDE)
+    rig.client.incr(WRITE_COUNTER)
     lose(rig, lambda: rig.accept(Turn("e1", CHAT, "ana", "42", language="de")))
     german = notices(rig)
     german._texts_for_turn = lambda turn: texts_for(turn.language)

@@ -23,7 +23,7 @@ from tests.workers.killed_client import Fate, FatedRedis, Killed, killed
 from tests.workers.servers import put_back, saved
 
 SHARD = shard_of(CHAT.id)
-TIDE, FOUNDED, HALTED = keys_of(SHARD)
+WRITE_COUNTER, IDENTITIES, HALTED = keys_of(SHARD)
 #: The answer of a commit.
 ANSWER = TurnChange(replies=((Reply("answer"), ""),))
 
@@ -33,7 +33,7 @@ def rig(redis_client):
     """Return a conversation in Redis, watched by one process."""
     rig = RedisRig(redis_client)
     rig.data_loss_guard = DataLossGuard(connect_like(redis_client))
-    rig.data_loss_guard.look()
+    rig.data_loss_guard.check_server()
     return rig
 
 
@@ -46,9 +46,9 @@ def forget(rig, what) -> None:
     """Run `what`, let the guard see it, then restore the server's earlier state, which halts it."""
     before = saved(rig.client)
     what()
-    rig.data_loss_guard.look()
+    rig.data_loss_guard.check_server()
     put_back(rig.client, before)
-    rig.data_loss_guard.look()
+    rig.data_loss_guard.check_server()
     assert rig.client.exists(HALTED)
 
 
@@ -177,10 +177,10 @@ def test_all_processes_go_on_after_the_resume(rig, redis_url):
     answered(rig)
     new = DataLossGuard(connect(redis_url))
     forget(rig, lambda: answered(rig, "more"))
-    new.look()
+    new.check_server()
     resume(rig.client)
     for guard in (rig.data_loss_guard, new, rig.data_loss_guard):
-        guard.look()
+        guard.check_server()
         assert not guard.trouble
     assert rig.client.get(HALTED) is None
 
@@ -188,19 +188,19 @@ def test_all_processes_go_on_after_the_resume(rig, redis_url):
 def test_emptied_server_has_both_identities(rig, redis_url):
     """A new process gave it another identity before an old one looked."""
     answered(rig)
-    rig.data_loss_guard.look()
+    rig.data_loss_guard.check_server()
     rig.client.flushall()
     new = DataLossGuard(connect(redis_url))
-    new.look()
+    new.check_server()
     answered(rig)
-    new.look()
-    rig.data_loss_guard.look()
+    new.check_server()
+    rig.data_loss_guard.check_server()
     assert str(HaltReason.sum(halts_of(rig.client).values())).startswith(
         "everything it knew is gone"
     )
     resume(rig.client)
     for guard in (rig.data_loss_guard, new):
-        guard.look()
+        guard.check_server()
         assert not guard.trouble
     assert int(answered(rig).partition("#")[2]) > RESUME_STEP
 
@@ -224,22 +224,23 @@ def test_second_resume_goes_beyond_the_first(rig):
         forget(rig, lambda text=text: numbers.append(answered(rig, text)))
         resume(rig.client)
         numbers.append(answered(rig, f"{text} again"))
-        rig.data_loss_guard.look()
+        rig.data_loss_guard.check_server()
     rig.client.flushall()
-    rig.data_loss_guard.look()
+    rig.data_loss_guard.check_server()
     resume(rig.client)
     numbers.append(answered(rig))
     assert len(set(numbers)) == len(numbers)
 
 
 @pytest.mark.parametrize(
-    "note", ["x", "[]", "{}", '{"id": 1, "remembered": "x", "found": 0, "seconds": null}']
+    "note",
+    ["x", "[]", "{}", '{"identity": 1, "remembered": "x", "found": 0, "lost_seconds": null}'],
 )
 def test_damaged_halt_key_halts_and_can_be_lifted(rig, note):
     """Its existence is enough."""
     before = answered(rig)
     rig.client.set(HALTED, note)
-    rig.data_loss_guard.look()
+    rig.data_loss_guard.check_server()
     assert rig.data_loss_guard.trouble
     assert resume(rig.client)
     assert answered(rig, "more") != before
@@ -257,5 +258,5 @@ def test_audit_log_shows_what_is_missing_and_forks_nowhere(rig, tmp_path):
     assert bot.say("yes") == "deleted B"
     auditor.collect()
     faults = verify([tmp_path / FILE], [KEY], tail=UncollectedEntries(rig.client)).faults
-    last = rig.data_loss_guard.known[SHARD].n + RESUME_STEP
+    last = rig.data_loss_guard.known[SHARD].writes + RESUME_STEP
     assert [str(fault).partition(": ")[2] for fault in faults] == [f"removed (up to {last})"]
