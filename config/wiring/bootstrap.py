@@ -404,7 +404,7 @@ def preload(settings: Settings) -> None:
     for name, channel in settings.channels.items():
         deps.provider_of(name)
         deps.config_of(name)
-        phrasebook(channel.languages)
+        phrasebook(tuple(channel.languages))
     deps.models.preload()
     registry.load_sdks(channel.platform for channel in settings.channels.values())
 

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -118,7 +119,7 @@ def _people_tag(channel: str) -> Tag:
     return f"ids:{channel}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ScriptFolder:
     """The Lua scripts of one folder, and what they share.
 
@@ -212,13 +213,11 @@ class LuaScripts:
         self._prefix = prefix
         self._connections = Connections.of(client)
         self._wake = wake
-        kind = {"split": wake is not None, "in_cluster": in_cluster}
-        texts = {
-            path.stem: _script_text(folder, path, **kind) for path in folder.path.glob("*.lua")
-        }
         self._durable = folder.durable
-        self._scripts = {name: LuaScript.of(text) for name, text in texts.items()}
-        self._waking = {name for name, text in texts.items() if wake and _IN_TWO_STEPS in text}
+        self._scripts = _scripts_of(folder, split=wake is not None, in_cluster=in_cluster)
+        self._waking = {
+            name for name, script in self._scripts.items() if wake and _IN_TWO_STEPS in script.text
+        }
 
     def run(
         self, name: str, conversation: str, args: Arguments = NO_ARGUMENTS, *payloads: Payload
@@ -328,9 +327,16 @@ class LuaScripts:
         return answer
 
 
-def _script_text(
-    folder: ScriptFolder, path: Path, *, split: bool = False, in_cluster: bool = False
-) -> str:
+@cache
+def _scripts_of(folder: ScriptFolder, *, split: bool, in_cluster: bool) -> Mapping[str, LuaScript]:
+    """Return the scripts of a folder by their names. Each process reads and joins their files once."""
+    return {
+        path.stem: LuaScript.of(_script_text(folder, path, split=split, in_cluster=in_cluster))
+        for path in folder.path.glob("*.lua")
+    }
+
+
+def _script_text(folder: ScriptFolder, path: Path, *, split: bool, in_cluster: bool) -> str:
     """Return a script with all that it needs before it: the header, the halt check, the constants,
     the shared parts.
 

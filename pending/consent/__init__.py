@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -153,14 +153,14 @@ class RegexConfirmParser:
         self._emoji = emoji
         self.version = f"regex-v4:{'-'.join(languages)}{'+emoji' if emoji else ''}"
 
-    @cached_property
+    @property
     def _book(self) -> PhraseBook:
         return phrasebook(self.languages)
 
     def only(self, language: str) -> RegexConfirmParser:
         """Return the parser of one language alone, without the false friends of the others."""
         if language in self.languages:
-            return _parser(language, self._emoji)
+            return _parser((language,), self._emoji)
         return self
 
     def reading(self, languages: Iterable[str]) -> RegexConfirmParser:
@@ -170,7 +170,7 @@ class RegexConfirmParser:
         ]
         if not missing:
             return self
-        return RegexConfirmParser((*self.languages, *missing), self._emoji)
+        return _parser((*self.languages, *missing), self._emoji)
 
     def is_confirm(self, msg: str) -> bool:
         """Return whether the whole message is a yes, apart from politeness and punctuation."""
@@ -219,9 +219,13 @@ class RegexConfirmParser:
             return True
         words = bare_words(msg)
         parts = unstretch(words).split()
-        return 0 < len(parts) <= MAX_UNCLEAR_WORDS and (
-            self._is_in(self._answers, words)
-            or any(part in self._answers and part not in self._book.commands for part in parts)
+        if not 0 < len(parts) <= MAX_UNCLEAR_WORDS:
+            return False
+
+        answers = _answers(self._book)
+        return (
+            self._is_in(answers, words)
+            or any(part in answers and part not in self._book.commands for part in parts)
             or (len(parts) == 1 and self._is_misspelled(parts[0]))
         )
 
@@ -232,39 +236,22 @@ class RegexConfirmParser:
         Unlike `is_unclear` it does not search inside the message,
         so it is safe to use in all languages at once.
         """
-        return len(msg) <= MAX_UNCLEAR_CHARS and self._is_in(self._answers, bare_words(msg))
+        return len(msg) <= MAX_UNCLEAR_CHARS and self._is_in(_answers(self._book), bare_words(msg))
 
-    @cached_property
+    @property
     def asking_phrases(self) -> AskingPhrases:
         """Return what people write to ask about an open question, or for time."""
-        book = self._book
-        fillers = book.ok | book.unclear | book.polite
-        return AskingPhrases(
-            asks=_as_bare_words(book.asks),
-            which=_as_bare_words(book.which),
-            waits=_as_bare_words(book.waits),
-            fillers=_as_bare_words(fillers - book.commands),
-        )
+        return _asking_phrases(self._book)
 
-    @cached_property
+    @property
     def refusal_phrases(self) -> RefusalPhrases:
         """Return how a no with more words begins, and what takes it back."""
-        book = self._book
-        yeses = (
-            each for each in book.plain & book.confirm if len(each) > 1 and not is_syllabic(each)
-        )
-        return RefusalPhrases(
-            heads=book.refuses,
-            openings=_as_bare_words(book.refuses_and),
-            takes_back=_as_bare_words(book.takes_back),
-            yeses=frozenset(yeses),
-        )
+        return _refusal_phrases(self._book)
 
-    @cached_property
+    @property
     def change_phrases(self) -> ChangePhrases:
         """Return how a yes begins that asks for a change."""
-        book = self._book
-        return ChangePhrases(heads=(book.plain & book.confirm) | book.ok, but=book.but)
+        return _change_phrases(self._book)
 
     def is_refusal(self, words: str) -> bool:
         """Return whether plain words are a no that may have more words behind it."""
@@ -276,12 +263,6 @@ class RegexConfirmParser:
         return any(
             self._is_in(each, words)
             for each in (self._book.confirm, self._book.ok, self._book.unclear)
-        )
-
-    @cached_property
-    def _answers(self) -> frozenset[str]:
-        return _as_bare_words(
-            self._book.confirm | self._book.cancel | self._book.ok | self._book.unclear
         )
 
     def _is_misspelled(self, word: str) -> bool:
@@ -357,8 +338,8 @@ def one_letter_off(one: str, other: str) -> bool:
 
 
 @cache
-def _parser(language: str, emoji: bool) -> RegexConfirmParser:
-    return RegexConfirmParser((language,), emoji)
+def _parser(languages: tuple[str, ...], emoji: bool) -> RegexConfirmParser:
+    return RegexConfirmParser(languages, emoji)
 
 
 def quotes_another(turn: Turn, question: StoredAction) -> bool:
@@ -500,7 +481,7 @@ def is_unclear(parser: ConfirmParser, message: str, language: str) -> bool:
 
 def all_languages() -> Iterable[RegexConfirmParser]:
     """Return a parser of each shipped language alone."""
-    return (_parser(language, emoji=False) for language in SHIPPED_LANGUAGES)
+    return (_parser((language,), emoji=False) for language in SHIPPED_LANGUAGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -582,8 +563,12 @@ def check_languages(languages: Sequence[str]) -> None:
             )
 
 
-def phrasebook(languages: Sequence[str]) -> PhraseBook:
-    """Return the languages' phrases, except those that mean something else in one of them."""
+@cache
+def phrasebook(languages: tuple[str, ...]) -> PhraseBook:
+    """Return the languages' phrases, except those that mean something else in one of them.
+
+    One object for all parsers of these languages.
+    """
     books = [_load(language) for language in languages]
     parts = {
         part: frozenset().union(*(getattr(book, part) for book in books))
@@ -592,6 +577,39 @@ def phrasebook(languages: Sequence[str]) -> PhraseBook:
     for part in ("confirm", "cancel", "polite", "refuses"):
         parts[part] -= parts["false_friends"]
     return PhraseBook(**parts)
+
+
+@cache
+def _answers(book: PhraseBook) -> frozenset[str]:
+    """Return all that decides or half decides, as bare words."""
+    return _as_bare_words(book.confirm | book.cancel | book.ok | book.unclear)
+
+
+@cache
+def _asking_phrases(book: PhraseBook) -> AskingPhrases:
+    fillers = book.ok | book.unclear | book.polite
+    return AskingPhrases(
+        asks=_as_bare_words(book.asks),
+        which=_as_bare_words(book.which),
+        waits=_as_bare_words(book.waits),
+        fillers=_as_bare_words(fillers - book.commands),
+    )
+
+
+@cache
+def _refusal_phrases(book: PhraseBook) -> RefusalPhrases:
+    yeses = (each for each in book.plain & book.confirm if len(each) > 1 and not is_syllabic(each))
+    return RefusalPhrases(
+        heads=book.refuses,
+        openings=_as_bare_words(book.refuses_and),
+        takes_back=_as_bare_words(book.takes_back),
+        yeses=frozenset(yeses),
+    )
+
+
+@cache
+def _change_phrases(book: PhraseBook) -> ChangePhrases:
+    return ChangePhrases(heads=(book.plain & book.confirm) | book.ok, but=book.but)
 
 
 def expand(pattern: str) -> list[str]:

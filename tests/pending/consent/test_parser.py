@@ -31,7 +31,7 @@ from sayso.pending.consent.refusing import MAX_REASON_CHARS, is_no_with_more, is
 PARSER = RegexConfirmParser()
 EVERYTHING = RegexConfirmParser(SHIPPED_LANGUAGES)
 WITH_EMOJI = RegexConfirmParser(SHIPPED_LANGUAGES, emoji=True)
-BOOKS = {language: phrasebook([language]) for language in SHIPPED_LANGUAGES}
+BOOKS = {language: phrasebook((language,)) for language in SHIPPED_LANGUAGES}
 CONFIRMS = sorted(phrasebook(SHIPPED_LANGUAGES).confirm)
 
 ACTION = PendingAction(user_id="ana", kind="refund_order", preview="Refund order 5", language="en")
