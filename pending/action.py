@@ -303,7 +303,7 @@ class ButtonPress:
     or which choice (0 to 9) was tapped.
     """
 
-    pending_action_id: str
+    action_id: str
     intent: ButtonIntent | None = None
     choice: int | None = None
 

@@ -74,56 +74,58 @@ class MemoryActionRepository:
         self._attempts: dict[str, int] = {}
         #: Plans with a step whose outcome came in late, before their user was told anything.
         self._late: set[str] = set()
-        self._last_asked: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._question_places: OrderedDict[tuple[str, str], str] = OrderedDict()
         #: The action that occupies each scope (conversation and user),
         #: and the scope of each action.
         self._occupants: dict[tuple[str, str], str] = {}
         self._scopes: dict[str, tuple[str, str]] = {}
 
-    async def find_open(self, conversation: str, user: str) -> StoredAction | None:
+    async def load_open(self, conversation: str, user: str) -> StoredAction | None:
         """Return the action that occupies a scope."""
-        return self._find_open(conversation, user)
+        return self._load_open(conversation, user)
 
-    def _find_open(self, conversation: str, user: str) -> StoredAction | None:
+    def _load_open(self, conversation: str, user: str) -> StoredAction | None:
         with self.lock:
             stored = self._get(self._occupants.get((conversation, user), ""))
             if stored:
-                return replace(stored, looked_at=self._clock())
+                return replace(stored, loaded_at=self._clock())
             return None
 
-    async def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
+    async def load(
+        self, conversation: str, action_ids: tuple[str, ...]
+    ) -> list[StoredAction | None]:
         """Return actions by id."""
         with self.lock:
-            return [self._look_at(conversation, pid) for pid in pids]
+            return [self._look_at(conversation, action_id) for action_id in action_ids]
 
     def _look_at(self, conversation: str, pid: str) -> StoredAction | None:
         stored = self._get(pid)
         if stored is None or self._scopes.get(pid, ("",))[0] != conversation:
             return None
-        return replace(stored, looked_at=self._clock())
+        return replace(stored, loaded_at=self._clock())
 
-    async def open_form(self, conversation: str, pid: str) -> StoredAction | None:
+    async def open_form(self, conversation: str, action_id: str) -> StoredAction | None:
         """Return an action whose person begins to change it.
 
         An open question stays open for FORM_MS at least.
         """
         with self.lock:
-            now = self._look_at(conversation, pid)
+            now = self._look_at(conversation, action_id)
             if now is None:
                 return None
             later = round(self._clock() + FORM_MS / 1000, 3)
             if now.state == "shown" and self._clock() < now.expires_at < later:
                 # With a longer time to live, too, the time at which
                 # the window opened stays the same.
-                action = self._actions[pid][1]
+                action = self._actions[action_id][1]
                 more_ms = round((later - now.expires_at) * 1000)
-                self._actions[pid] = (now, replace(action, ttl_ms=action.ttl_ms + more_ms))
-                now = self._put(pid, replace(now, expires_at=later))
+                self._actions[action_id] = (now, replace(action, ttl_ms=action.ttl_ms + more_ms))
+                now = self._put(action_id, replace(now, expires_at=later))
                 if self.conversations:
-                    self.conversations.move_end(conversation, pid, later)
-            return replace(now, looked_at=self._clock())
+                    self.conversations.move_end(conversation, action_id, later)
+            return replace(now, loaded_at=self._clock())
 
-    async def recent(self, conversation: str, user: str) -> list[StoredAction]:
+    async def list_started(self, conversation: str, user: str) -> list[StoredAction]:
         """Return the actions of a scope that were started within the last hour, the last one first."""
         with self.lock:
             since = self._clock() - KEEP_RECENT_MS / 1000
@@ -132,26 +134,26 @@ class MemoryActionRepository:
                 for pid, scope in self._scopes.items()
                 if scope == (conversation, user)
             )
-            started = [stored for stored in own if stored.attempt and stored.begun_at > since]
-            newest_first = sorted(started, key=lambda stored: stored.begun_at)[::-1]
+            started = [stored for stored in own if stored.attempt_id and stored.started_at > since]
+            newest_first = sorted(started, key=lambda stored: stored.started_at)[::-1]
             return [
-                replace(stored, looked_at=self._clock()) for stored in newest_first[:MAX_RECENT]
+                replace(stored, loaded_at=self._clock()) for stored in newest_first[:MAX_RECENT]
             ]
 
-    async def note_asked(self, chat: str, user: str, note: str) -> None:
+    async def save_question_place(self, chat: str, user: str, place: str) -> None:
         """Note which thread of a chat asked a user something last."""
         with self.lock:
-            self._last_asked[chat, user] = note
-            self._last_asked.move_to_end((chat, user))
-            while len(self._last_asked) > self._max_entries:
-                self._last_asked.popitem(last=False)
+            self._question_places[chat, user] = place
+            self._question_places.move_to_end((chat, user))
+            while len(self._question_places) > self._max_entries:
+                self._question_places.popitem(last=False)
 
-    async def last_asked(self, chat: str, user: str) -> str:
+    async def load_question_place(self, chat: str, user: str) -> str:
         """Return the last note, "" when there is none."""
         with self.lock:
-            return self._last_asked.get((chat, user), "")
+            return self._question_places.get((chat, user), "")
 
-    async def stash(self, conversation: str, new_action: NewAction) -> float | None:
+    async def save(self, conversation: str, new_action: NewAction) -> float | None:
         """Store an action as shown, without a lease."""
         answer, stored = await self.change(conversation, TurnChange(new_actions=(new_action,)))
         return stored.expires_at if answer == "ok" and stored else None
@@ -166,11 +168,11 @@ class MemoryActionRepository:
                 return refusal, None
             self._apply(conversation, change)
             for new_action in change.new_actions:
-                self.mark_shown(new_action.pending_action_id)
-                if new_action.live and self.conversations:
-                    self.conversations.set_last_question(conversation, new_action.pending_action_id)
+                self.mark_shown(new_action.action_id)
+                if new_action.occupies_scope and self.conversations:
+                    self.conversations.set_last_question(conversation, new_action.action_id)
             changed = change.new_actions[-1] if change.new_actions else change.transition
-            return "ok", self._get(changed.pending_action_id) if changed else None
+            return "ok", self._get(changed.action_id) if changed else None
 
     async def claim(
         self, claim: Claim, stored: StoredAction
@@ -179,14 +181,17 @@ class MemoryActionRepository:
         with self.lock:
             if self._has_lost_lease(claim):
                 return "lost", ""
-            now = self._get(claim.pending_action_id)
+            now = self._get(claim.action_id)
             if now is None:
                 return "gone", ""
-            if now.state in ("claimed", "started") and now.by == claim.by:
+            if (
+                now.state in ("claimed", "started")
+                and now.decided_by_event == claim.decided_by_event
+            ):
                 return "mine", now.state
-            if now.state == "expired" and now.by == claim.by:
+            if now.state == "expired" and now.decided_by_event == claim.decided_by_event:
                 return "expired", now.state
-            if now.state != "shown" and now.by == claim.by:
+            if now.state != "shown" and now.decided_by_event == claim.decided_by_event:
                 return "moved", now.state
             if now.state != "shown":
                 return "other", now.state
@@ -198,38 +203,40 @@ class MemoryActionRepository:
         """Check, then confirm, cancel or ignore, without a lease."""
         scope = decision.scope
         with self.lock:
-            now = self._find_open(scope.conversation.id, scope.id)
+            now = self._load_open(scope.conversation.id, scope.id)
             if now is None or (now.state not in WAITING_STATES and not now.is_stale):
                 return "gone", None
-            action = self._actions[now.pid][1]
+            action = self._actions[now.action_id][1]
             is_another = (
                 decision.expected_kind not in ("", action.kind)
-                or decision.expected_id not in ("", now.pid)
+                or decision.expected_id not in ("", now.action_id)
                 or (decision.intent == "confirm" and decision.code != action.code)
             )
             is_changed = decision.expected_digest not in ("", action.digest)
             if now.is_stale:
                 return ("mismatch" if is_another or is_changed else "stale"), now
             if now.state == "shown" and now.is_over:
-                return "expired", self._set(now.pid, "expired", by=decision.by)
+                return "expired", self._set(now.action_id, "expired", by=decision.decided_by_event)
             if is_another:
                 return "mismatch", now
             if now.state == "armed" and decision.intent == "confirm":
                 return "early", now
             if is_changed:
-                return "changed", self._set(now.pid, "cancelled", by=decision.by)
+                return "changed", self._set(
+                    now.action_id, "cancelled", by=decision.decided_by_event
+                )
             return self._decide(decision, now)
 
     async def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
         """Take the last step before the effect."""
         with self.lock:
-            pid = claim.pending_action_id
+            pid = claim.action_id
             now = self._get(pid)
             if self._has_lost_lease(claim):
                 return "lost"
             if now is None or (now.record, now.mac) != (stored.record, stored.mac):
                 return "tampered"
-            if now.state == "started" and now.attempt == attempt:
+            if now.state == "started" and now.attempt_id == attempt:
                 return "go"
             action = self._actions[pid][1]
             if now.state != "claimed" and not (
@@ -241,9 +248,9 @@ class MemoryActionRepository:
     async def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
         """Record how an effect ended, also for a worker that lost its lease."""
         with self.lock:
-            pid = claim.pending_action_id
+            pid = claim.action_id
             now = self._get(pid)
-            if now is None or now.attempt != attempt or now.state == result.state:
+            if now is None or now.attempt_id != attempt or now.state == result.state:
                 return
             is_late = (now.state, result.state) in (
                 ("unknown", "failed"),
@@ -270,14 +277,16 @@ class MemoryActionRepository:
         An action that is over leaves its scope.
         """
         user = context.user
-        for stored in (self._find_open(conversation, user), self._get(context.tapped)):
-            if stored and stored.by == context.event:  # claimed by this turn, and not settled by it
-                self._abandon(self._get(stored.pid))
+        for stored in (self._load_open(conversation, user), self._get(context.tapped_action_id)):
+            if (
+                stored and stored.decided_by_event == context.event
+            ):  # claimed by this turn, and not settled by it
+                self._abandon(self._get(stored.action_id))
         refusal = self._refusal(conversation, change)
         if refusal:
             return refusal
         self._apply(conversation, change)
-        occupant = self._find_open(conversation, user)
+        occupant = self._load_open(conversation, user)
         if occupant and occupant.state not in OPEN_STATES:
             del self._occupants[conversation, user]
         return ""
@@ -291,8 +300,8 @@ class MemoryActionRepository:
         """
         occupant = self._get(self._occupants.get((conversation, user), ""))
         named = self._get(tapped)
-        return occupant and replace(occupant, looked_at=0.0), named and replace(
-            named, looked_at=0.0
+        return occupant and replace(occupant, loaded_at=0.0), named and replace(
+            named, loaded_at=0.0
         )
 
     def user_of(self, pid: str) -> str:
@@ -303,14 +312,14 @@ class MemoryActionRepository:
         """Note that this message of the platform shows the question, a piece or a copy of it."""
         now = self._get(pid)
         if now and message:
-            others = tuple(known for known in now.prompts if known != message)
-            self._put(pid, replace(now, prompts=(*others, message)[-MAX_PROMPTS:]))
+            others = tuple(known for known in now.question_messages if known != message)
+            self._put(pid, replace(now, question_messages=(*others, message)[-MAX_PROMPTS:]))
 
     def mark_followed(self, pid: str, turns: int) -> None:
         """Note that the bot says something else than this question, after so many turns came in."""
         now = self._get(pid)
         if now:
-            self._put(pid, replace(now, followed_at=turns))
+            self._put(pid, replace(now, followed_after_seq=turns))
 
     def mark_repeated(self, pid: str, turns: int, written_at: float) -> None:
         """Note that the question was shown again, after so many turns came in.
@@ -318,9 +327,11 @@ class MemoryActionRepository:
         See `set_last_question` in Lua.
         """
         now = self._get(pid)
-        if now and now.followed_at:
+        if now and now.followed_after_seq:
             written_at = round(written_at, 6) or now.written_at
-            self._put(pid, replace(now, followed_at=0, seen=turns, written_at=written_at))
+            self._put(
+                pid, replace(now, followed_after_seq=0, last_seen_seq=turns, written_at=written_at)
+            )
 
     def mark_shown(
         self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0
@@ -332,13 +343,16 @@ class MemoryActionRepository:
         """
         now = self._get(pid)
         if now and prompt:
-            now = self._put(pid, replace(now, prompt=prompt))
+            now = self._put(pid, replace(now, question_message=prompt))
         if now is None or now.state != "armed":
             return 0.0, None
         action = self._actions[pid][1]
         expires_at = round(self._clock() + action.ttl_ms / 1000, 3)
         self._put(
-            pid, replace(now, expires_at=expires_at, seen=seen, written_at=round(written_at, 6))
+            pid,
+            replace(
+                now, expires_at=expires_at, last_seen_seq=seen, written_at=round(written_at, 6)
+            ),
         )
         self._set(pid, "shown")
         for step in action.steps:
@@ -369,14 +383,17 @@ class MemoryActionRepository:
         The yes was to the plan, whose window was checked: a step is claimed only
         while its plan runs by the same yes.
         """
-        plan_id = self._actions[now.pid][1].plan
+        plan_id = self._actions[now.action_id][1].plan
         if not plan_id:
             return None
         plan = self._get(plan_id)
-        if plan is None or (plan.state, plan.by) != ("started", claim.by):
+        if plan is None or (plan.state, plan.decided_by_event) != (
+            "started",
+            claim.decided_by_event,
+        ):
             return "other", now.state
-        self._set(now.pid, "claimed", by=claim.by)
-        self._put(plan_id, replace(plan, begun_at=self._clock()))
+        self._set(now.action_id, "claimed", by=claim.decided_by_event)
+        self._put(plan_id, replace(plan, started_at=self._clock()))
         return "mine", "claimed"
 
     def _claim_shown(self, claim: Claim, now: StoredAction) -> tuple[ClaimStatus, ActionState]:
@@ -388,13 +405,17 @@ class MemoryActionRepository:
         if seq != claim.seq:
             return "moved", now.state
         if at >= now.expires_at:
-            self._set(now.pid, "expired", by=claim.by)
+            self._set(now.action_id, "expired", by=claim.decided_by_event)
             return "expired", "expired"
         # A turn that waited elsewhere has a later number than the question, but no later time.
-        shown_at = round(now.expires_at - self._actions[now.pid][1].ttl_ms / 1000, 3)
-        if conversations and claim.kind == "text" and (seq <= now.seen or round(at, 3) < shown_at):
+        shown_at = round(now.expires_at - self._actions[now.action_id][1].ttl_ms / 1000, 3)
+        if (
+            conversations
+            and claim.kind == "text"
+            and (seq <= now.last_seen_seq or round(at, 3) < shown_at)
+        ):
             return "early", now.state
-        self._set(now.pid, "claimed", by=claim.by)
+        self._set(now.action_id, "claimed", by=claim.decided_by_event)
         return "mine", "claimed"
 
     def _decide(
@@ -402,33 +423,38 @@ class MemoryActionRepository:
     ) -> tuple[DecisionVerdict, StoredAction]:
         match decision.intent:
             case "cancel":
-                return "cancelled", self._set(now.pid, "cancelled", by=decision.by)
+                return "cancelled", self._set(
+                    now.action_id, "cancelled", by=decision.decided_by_event
+                )
             case "ignore":
                 expires_at = round(self._clock() + decision.ignore_seconds, 3)
                 if now.state == "shown" and expires_at < now.expires_at:
                     # The time-to-live is cut as well, so that the time at which
                     # the window opened stays the same.
-                    action = self._actions[now.pid][1]
+                    action = self._actions[now.action_id][1]
                     cut_ms = round((now.expires_at - expires_at) * 1000)
-                    self._actions[now.pid] = (now, replace(action, ttl_ms=action.ttl_ms - cut_ms))
-                    now = self._put(now.pid, replace(now, expires_at=expires_at))
+                    self._actions[now.action_id] = (
+                        now,
+                        replace(action, ttl_ms=action.ttl_ms - cut_ms),
+                    )
+                    now = self._put(now.action_id, replace(now, expires_at=expires_at))
                 return "ignored", now
-        self._set(now.pid, "claimed", by=decision.by)
-        self._start(now.pid, decision.by)
-        return "mine", self._actions[now.pid][0]
+        self._set(now.action_id, "claimed", by=decision.decided_by_event)
+        self._start(now.action_id, decision.decided_by_event)
+        return "mine", self._actions[now.action_id][0]
 
     def _start(self, pid: str, attempt: str, *, limited: bool = True) -> StartVerdict:
         self._attempts[pid] = self._attempts.get(pid, 0) + 1
         if limited and self._attempts[pid] > MAX_STARTS:
             return "worn"
-        self._put(pid, replace(self._actions[pid][0], attempt=attempt))
+        self._put(pid, replace(self._actions[pid][0], attempt_id=attempt))
         self._set(pid, "started")
         return "go"
 
     def _refusal(self, conversation: str, change: TurnChange) -> str:
         """Return why the change cannot be made: "state" or "exists". "": it can."""
         if change.transition:
-            pid = change.transition.pending_action_id
+            pid = change.transition.action_id
             to = change.transition.to
             now = self._get(pid)
             # An expired action may still be reported as cancelled.
@@ -440,7 +466,7 @@ class MemoryActionRepository:
             ):
                 self._late.discard(pid)
                 return "state"
-        live = [new_action for new_action in change.new_actions if new_action.live]
+        live = [new_action for new_action in change.new_actions if new_action.occupies_scope]
         if any(self._is_occupied(conversation, each, change.transition) for each in live):
             return "exists"
         return ""
@@ -453,9 +479,9 @@ class MemoryActionRepository:
         Ends one that has expired or was abandoned.
         """
         occupant = self._occupants.get((conversation, new_action.user), "")
-        now = self._find_open(conversation, new_action.user)
-        is_leaving = transition is not None and transition.pending_action_id == occupant
-        if now is None or is_leaving or occupant == new_action.pending_action_id:
+        now = self._load_open(conversation, new_action.user)
+        is_leaving = transition is not None and transition.action_id == occupant
+        if now is None or is_leaving or occupant == new_action.action_id:
             return False
         if now.state == "shown" and now.is_over:
             self._set(occupant, "expired")
@@ -468,20 +494,20 @@ class MemoryActionRepository:
     def _apply(self, conversation: str, change: TurnChange) -> None:
         if change.transition:
             transition = change.transition
-            now = self._actions[transition.pending_action_id][0]
+            now = self._actions[transition.action_id][0]
             text = transition.outcome_text
             if now.state in (transition.to, "expired"):
-                self._put(now.pid, replace(now, outcome_text=text or now.outcome_text))
+                self._put(now.action_id, replace(now, outcome_text=text or now.outcome_text))
             else:
-                self._set(now.pid, transition.to, text, transition.by)
+                self._set(now.action_id, transition.to, text, transition.decided_by_event)
             if transition.unclear:
-                now = self._actions[now.pid][0]
+                now = self._actions[now.action_id][0]
                 self._put(
-                    now.pid,
+                    now.action_id,
                     replace(now, unclear_answers=(*now.unclear_answers, transition.unclear)),
                 )
         for new_action in change.new_actions:
-            pid = new_action.pending_action_id
+            pid = new_action.action_id
             if pid not in self._actions:
                 stored = StoredAction(
                     pid, new_action.record, new_action.mac, "armed", trace=new_action.trace
@@ -489,14 +515,14 @@ class MemoryActionRepository:
                 self._actions[pid] = (stored, new_action)
                 self._scopes[pid] = (conversation, new_action.user)
                 self._set(pid, "armed")
-                if new_action.live:
+                if new_action.occupies_scope:
                     self._occupants[conversation, new_action.user] = pid
         self._forget_oldest()
 
     def _abandon(self, stored: StoredAction | None) -> None:
         """End an action whose process died at it."""
         if stored and stored.state in ("claimed", "started"):
-            self._set(stored.pid, "superseded" if stored.state == "claimed" else "unknown")
+            self._set(stored.action_id, "superseded" if stored.state == "claimed" else "unknown")
 
     def _has_lost_lease(self, claim: Claim) -> bool:
         return bool(
@@ -519,23 +545,25 @@ class MemoryActionRepository:
         if state in ("claimed", "started"):
             begun_at = self._clock()
         else:
-            begun_at = now.begun_at
+            begun_at = now.started_at
         changed = replace(
             now,
             state=state,
             outcome_text=outcome_text or now.outcome_text,
-            by=by or now.by,
-            begun_at=begun_at,
+            decided_by_event=by or now.decided_by_event,
+            started_at=begun_at,
         )
         stored = self._put(pid, changed)
-        self.log.append({"pid": pid, "event": state, "by": stored.by, "body": action.mac})
+        self.log.append(
+            {"pid": pid, "event": state, "by": stored.decided_by_event, "body": action.mac}
+        )
         if state not in OPEN_STATES:
             for step in (self._get(step) for step in action.steps):
                 if step and step.state in OPEN_STATES:
                     step_end = (
                         "unknown" if step.state == "started" else _STEP_END.get(state, "cancelled")
                     )
-                    self._set(step.pid, step_end, by=stored.by)
+                    self._set(step.action_id, step_end, by=stored.decided_by_event)
         return stored
 
     def _forget_oldest(self) -> None:

@@ -34,7 +34,7 @@ class OpenForms:
         if press is None:
             return None
         conversation = turn.conversation.id
-        stored = await self._repository.open_form(conversation, press.pending_action_id)
+        stored = await self._repository.open_form(conversation, press.action_id)
         return self._form_of(stored, turn)
 
     async def find(self, turn: Turn) -> EditForm | None:
@@ -45,8 +45,8 @@ class OpenForms:
         press = self._press_of(turn)
         if press is None:
             return None
-        pids = (press.pending_action_id,)
-        (stored,) = await self._repository.read(turn.conversation.id, pids)
+        pids = (press.action_id,)
+        (stored,) = await self._repository.load(turn.conversation.id, pids)
         return self._form_of(stored, turn)
 
     def _form_of(self, stored: StoredAction | None, turn: Turn) -> EditForm | None:
@@ -58,7 +58,7 @@ class OpenForms:
         form = stored.action.edit_form
         if not form.fields:
             return None
-        return replace(form, seconds_left=max(0.0, stored.expires_at - stored.looked_at))
+        return replace(form, seconds_left=max(0.0, stored.expires_at - stored.loaded_at))
 
     def _press_of(self, turn: Turn) -> ButtonPress | None:
         if turn.tap is None:

@@ -483,15 +483,20 @@ class Proposal:
     steps: tuple[PendingAction, ...] = ()
 
     def new_actions(
-        self, signer: ActionSigner, user: str, *, live: bool = True
+        self, signer: ActionSigner, user: str, *, occupies_scope: bool = True
     ) -> tuple[NewAction, ...]:
         """Return the signed records to store, the head last.
 
-        With `live=False` only its button reaches it.
+        With `occupies_scope=False` only its button reaches it.
         """
-        steps = tuple(sign_action(step, signer, user=user, live=False) for step in self.steps)
+        steps = tuple(
+            sign_action(step, signer, user=user, occupies_scope=False) for step in self.steps
+        )
         ids = tuple(step.pending_action_id for step in self.steps)
-        return (*steps, sign_action(self.head, signer, user=user, live=live, steps=ids))
+        return (
+            *steps,
+            sign_action(self.head, signer, user=user, occupies_scope=occupies_scope, steps=ids),
+        )
 
     def prompt_in(self, closing: str) -> str:
         """Return the text that a tool put below its preview in a run's closing text, "" for none."""

@@ -32,40 +32,42 @@ class RedisActionRepository:
         self._scripts = scripts
         self._effects = effects
 
-    async def find_open(self, conversation: str, user: str) -> StoredAction | None:
+    async def load_open(self, conversation: str, user: str) -> StoredAction | None:
         """Return the action that occupies a scope."""
         return StoredAction.from_row(await self._scripts.arun("look", conversation, {"user": user}))
 
-    async def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
+    async def load(
+        self, conversation: str, action_ids: tuple[str, ...]
+    ) -> list[StoredAction | None]:
         """Return actions by id."""
         return [
             StoredAction.from_row(row)
-            for row in await self._scripts.arun("read", conversation, {"pids": pids})
+            for row in await self._scripts.arun("read", conversation, {"pids": action_ids})
         ]
 
-    async def open_form(self, conversation: str, pid: str) -> StoredAction | None:
+    async def open_form(self, conversation: str, action_id: str) -> StoredAction | None:
         """Return an action whose person begins to change it.
 
         An open question stays open for FORM_MS at least.
         """
         return StoredAction.from_row(
-            await self._scripts.arun("open_form", conversation, {"pid": pid})
+            await self._scripts.arun("open_form", conversation, {"pid": action_id})
         )
 
-    async def recent(self, conversation: str, user: str) -> list[StoredAction]:
+    async def list_started(self, conversation: str, user: str) -> list[StoredAction]:
         """Return the actions that were started lately, the last one first."""
         rows = await self._scripts.arun("recent", conversation, {"user": user})
         return [stored for row in rows if (stored := StoredAction.from_row(row))]
 
-    async def note_asked(self, chat: str, user: str, note: str) -> None:
-        """Note which thread of a chat asked a user something last."""
-        await self._scripts.arun("note_asked", chat, {"user": user, "note": note})
+    async def save_question_place(self, chat: str, user: str, place: str) -> None:
+        """Save which thread of a chat asked a user something last."""
+        await self._scripts.arun("note_asked", chat, {"user": user, "note": place})
 
-    async def last_asked(self, chat: str, user: str) -> str:
-        """Return the last note, "" when there is none."""
+    async def load_question_place(self, chat: str, user: str) -> str:
+        """Return what was saved last, "" when there is none."""
         return str(await self._scripts.arun("last_asked", chat, {"user": user}))
 
-    async def stash(self, conversation: str, new_action: NewAction) -> float | None:
+    async def save(self, conversation: str, new_action: NewAction) -> float | None:
         """Store an action as shown, without a lease."""
         answer = await self._scripts.arun("stash", conversation, {"action": new_action.to_dict()})
         if answer == "exists":
@@ -85,8 +87,8 @@ class RedisActionRepository:
         """Claim a shown action, once."""
         args = {
             **_lease_args(claim),
-            "pid": claim.pending_action_id,
-            "by": claim.by,
+            "pid": claim.action_id,
+            "by": claim.decided_by_event,
             "kind": claim.kind,
         }
         args |= {"mac": stored.mac, "seq": claim.seq}
@@ -99,7 +101,7 @@ class RedisActionRepository:
         args = {
             "user": scope.id,
             "intent": decision.intent,
-            "by": decision.by,
+            "by": decision.decided_by_event,
             "expected_kind": decision.expected_kind,
             "expected_id": decision.expected_id,
             "expected_digest": decision.expected_digest,
@@ -113,7 +115,7 @@ class RedisActionRepository:
         """Take the last step before the effect."""
         args = {
             **_lease_args(claim),
-            "pid": claim.pending_action_id,
+            "pid": claim.action_id,
             "attempt": attempt,
             "mac": stored.mac,
         }
@@ -129,7 +131,7 @@ class RedisActionRepository:
         if self._effects:
             self._effects.note_end(claim, result)
         args = {
-            "pid": claim.pending_action_id,
+            "pid": claim.action_id,
             "attempt": attempt,
             "state": result.state,
             "seq": claim.seq,

@@ -47,44 +47,45 @@ _TEXTS = tuple(
 class StoredAction:
     """A pending action as stored: the signed record exactly as it was signed, and its state.
 
-    `pid`: the id it was found under. `by`: the event or the random word of the decision; `attempt`:
-    the id of its last start. `outcome_text`: what the user is told about its end.
-    `unclear_answers`: short names of the messages for which its question was repeated. `result`:
-    what its tool returned, for the user. `output`: what a model reads of the result or of the
-    error, "" if that is `result`. `seen`: the number of the last turn that came in before it was
-    shown. `begun_at`: when it was claimed or started. `looked_at`: the store's own time at the
-    lookup. Both in Unix seconds. `prompt`: the platform's id of the message that shows it, "" where
-    the platform gave none; `prompts`: the ids of all messages that show or repeat it. `written_at`:
-    when the platform says it was shown, in Unix seconds; 0.0 where it did not say. `trace`: the
-    traceparent of the turn that proposed it, "" for none. `followed_at`: the number of the last
-    turn that came in before the bot said something else than the question; 0 while the question is
-    the last thing that it said.
+    `action_id`: the id it was found under. `decided_by_event`: the event id of the turn that decided,
+    or the random word of a decision without a worker; "" while it is undecided. `attempt_id`: the
+    id of its last start. `outcome_text`: what the user is told about its end. `unclear_answers`:
+    short names of the messages for which its question was repeated. `result`: what its tool
+    returned, for the user. `output`: what a model reads of the result or of the error, "" if that
+    is `result`. `last_seen_seq`: the number of the last turn that came in before the question was
+    shown. `started_at`: when it was claimed or started. `loaded_at`: the store's own time at the
+    lookup. Both in Unix seconds. `question_message`: the platform's id of the message that shows
+    the question, "" where the platform gave none; `question_messages`: the ids of all messages that
+    show or repeat it. `written_at`: when the platform says it was shown, in Unix seconds; 0.0 where
+    it did not say. `trace`: the traceparent of the turn that proposed it, "" for none.
+    `followed_after_seq`: the number of the last turn that came in before the bot said something
+    else than the question; 0 while the question is the last thing that it said.
     """
 
-    pid: str
+    action_id: str
     record: str
     mac: str
     state: ActionState
     expires_at: float = 0.0
-    by: str = ""
-    attempt: str = ""
+    decided_by_event: str = ""
+    attempt_id: str = ""
     outcome_text: str = ""
     result: str = ""
     output: str = ""
-    seen: int = 0
-    begun_at: float = 0.0
-    prompt: str = ""
-    prompts: tuple[str, ...] = ()
+    last_seen_seq: int = 0
+    started_at: float = 0.0
+    question_message: str = ""
+    question_messages: tuple[str, ...] = ()
     written_at: float = 0.0
     trace: str = field(default="", compare=False)
-    followed_at: int = field(default=0, compare=False)
+    followed_after_seq: int = field(default=0, compare=False)
     unclear_answers: tuple[str, ...] = ()
-    looked_at: float = field(default=0.0, compare=False)
+    loaded_at: float = field(default=0.0, compare=False)
 
     @property
     def is_over(self) -> bool:
         """Return whether the window had closed at the lookup, by the store's own clock."""
-        return bool(self.expires_at) and self.looked_at >= self.expires_at
+        return bool(self.expires_at) and self.loaded_at >= self.expires_at
 
     def was_last_message(self, seq: int) -> bool:
         """Return whether the question was the last thing that the
@@ -92,7 +93,7 @@ class StoredAction:
 
         A turn without a worker has the number 0: it comes in after everything that was said.
         """
-        return self.followed_at == 0 or 0 < seq <= self.followed_at
+        return self.followed_after_seq == 0 or 0 < seq <= self.followed_after_seq
 
     @property
     def is_stale(self) -> bool:
@@ -102,7 +103,7 @@ class StoredAction:
         """
         return (
             self.state in ("claimed", "started")
-            and self.looked_at - self.begun_at > STALE_MS / 1000
+            and self.loaded_at - self.started_at > STALE_MS / 1000
         )
 
     @classmethod
@@ -114,42 +115,42 @@ class StoredAction:
         if not row:
             return None
         (
-            pid,
-            looked,
+            action_id,
+            loaded_at,
             record,
             mac,
             state,
-            expires,
-            by,
-            attempt,
-            told,
+            expires_at,
+            decided_by_event,
+            attempt_id,
+            outcome_text,
             result,
-            seen,
-            begun,
-            prompt,
-            prompts,
+            last_seen_seq,
+            started_at,
+            question_message,
+            question_messages,
             *rest,
         ) = row
         return cls(
-            pid,
+            action_id,
             record,
             mac or "",
             state,
-            _seconds(expires),
-            by or "",
-            attempt or "",
-            told or "",
-            result or "",
-            rest[3] or "",
-            round(_seconds(seen) * 1000),
-            _seconds(begun),
-            prompt or "",
-            tuple((prompts or "").split()),
-            _seconds(rest[0]) / 1000,
+            expires_at=_seconds(expires_at),
+            decided_by_event=decided_by_event or "",
+            attempt_id=attempt_id or "",
+            outcome_text=outcome_text or "",
+            result=result or "",
+            output=rest[3] or "",
+            last_seen_seq=round(_seconds(last_seen_seq) * 1000),
+            started_at=_seconds(started_at),
+            question_message=question_message or "",
+            question_messages=tuple((question_messages or "").split()),
+            written_at=_seconds(rest[0]) / 1000,
             trace=rest[1] or "",
-            followed_at=round(_seconds(rest[2]) * 1000),
+            followed_after_seq=round(_seconds(rest[2]) * 1000),
             unclear_answers=tuple((rest[4] or "").split()),
-            looked_at=_seconds(looked),
+            loaded_at=_seconds(loaded_at),
         )
 
     @property
@@ -172,14 +173,18 @@ class StoredAction:
         """Return whether the record is exactly what was signed, under this id and for this scope."""
         if not signer.verify(self.record, self.mac):
             return False
-        signed_pid, action = self._parsed_record
+        signed_id, action = self._parsed_record
         owner = (
             action.user_id,
             action.channel_id or "direct",
             action.conversation_id or action.user_id,
         )
         place = scope.conversation
-        return signed_pid == self.pid and owner == (scope.user_id, place.channel, place.address)
+        return signed_id == self.action_id and owner == (
+            scope.user_id,
+            place.channel,
+            place.address,
+        )
 
     def verified(self, signer: ActionSigner, scope: Scope) -> StoredAction:
         """Return the action if it is genuine, or else one that holds nothing of its record.
@@ -206,7 +211,7 @@ class StoredAction:
             _ = signed.pop("v", 1)
             action = PendingAction(
                 **signed,
-                pending_action_id=self.pid,
+                pending_action_id=self.action_id,
                 state=self.state,
                 expires_at=self.expires_at,
                 outcome=self.outcome_text or None,
@@ -219,7 +224,7 @@ class StoredAction:
                 preview=CHANGED,
                 state=self.state,
                 expires_at=self.expires_at,
-                pending_action_id=self.pid,
+                pending_action_id=self.action_id,
             )
         return pid, action
 
@@ -249,7 +254,7 @@ def sign_action(
     signer: ActionSigner,
     *,
     user: str,
-    live: bool = True,
+    occupies_scope: bool = True,
     steps: tuple[str, ...] = (),
 ) -> NewAction:
     """Return the action as it will be stored: all that is shown and all that will run,
@@ -263,7 +268,7 @@ def sign_action(
     # Its arguments are known to be exact JSON.
     record = encode_canonical({**signed, "pid": action.pending_action_id})
     return NewAction(
-        pending_action_id=action.pending_action_id,
+        action_id=action.pending_action_id,
         user=user,
         record=record,
         mac=signer.sign(record),
@@ -271,7 +276,7 @@ def sign_action(
         kind=action.kind,
         digest=action.args_digest,
         idempotent=action.idempotent,
-        live=live,
+        occupies_scope=occupies_scope,
         code=action.code,
         plan=action.plan,
         steps=steps,
@@ -283,14 +288,15 @@ def sign_action(
 class Claim:
     """A user's decision on one stored action.
 
-    `by` is the event id of the turn that decides, so that a redelivery makes the same claim. A
+    `decided_by_event` is the event id of the turn that decides, so that a redelivery makes the same
+    claim. A
     worker adds its `lease` and the number `seq` of its turn as proof. `received_at` is when the
     decision came in, in Unix seconds; 0 when it was not noted.
     """
 
     scope: Scope
-    pending_action_id: str
-    by: str
+    action_id: str
+    decided_by_event: str
     kind: Literal["text", "tap"] = "text"
     lease: Lease | None = None
     seq: int = 0
@@ -306,14 +312,14 @@ class Claim:
 class ActionDecision:
     """A decision, made without a lease, on the open action of a scope.
 
-    The expected values must match the action; "" matches anything. `by` is a random word of the
-    caller: sending the decision again with the same word repeats nothing. It serves as the id of
+    The expected values must match the action; "" matches anything. `decided_by_event` is a random
+    word of the caller: sending the decision again with the same word repeats nothing. It serves as the id of
     the attempt too.
     """
 
     scope: Scope
     intent: Intent
-    by: str
+    decided_by_event: str
     expected_kind: str = ""
     expected_id: str = ""
     expected_digest: str = ""
@@ -349,31 +355,33 @@ class EffectNotes(Protocol):
 class ActionRepository(Protocol):
     """Stores pending actions. Each call is one atomic step and safe to repeat."""
 
-    async def find_open(self, conversation: str, user: str) -> StoredAction | None:
+    async def load_open(self, conversation: str, user: str) -> StoredAction | None:
         """Return the action that occupies a scope."""
 
-    async def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
+    async def load(
+        self, conversation: str, action_ids: tuple[str, ...]
+    ) -> list[StoredAction | None]:
         """Return actions by id, such as the steps of a plan."""
 
-    async def open_form(self, conversation: str, pid: str) -> StoredAction | None:
+    async def open_form(self, conversation: str, action_id: str) -> StoredAction | None:
         """Return an action whose person begins to change it.
 
         An open question stays open for FORM_MS at least.
         """
 
-    async def recent(self, conversation: str, user: str) -> list[StoredAction]:
+    async def list_started(self, conversation: str, user: str) -> list[StoredAction]:
         """Return the actions of a scope that were started within the last hour, the last one first."""
 
-    async def note_asked(self, chat: str, user: str, note: str) -> None:
-        """Note which thread of a chat asked a user something last.
+    async def save_question_place(self, chat: str, user: str, place: str) -> None:
+        """Save which thread of a chat asked a user something last.
 
         `chat` is the conversation without a thread.
         """
 
-    async def last_asked(self, chat: str, user: str) -> str:
-        """Return the last note of `note_asked`, "" when there is none."""
+    async def load_question_place(self, chat: str, user: str) -> str:
+        """Return what `save_question_place` saved last, "" when there is none."""
 
-    async def stash(self, conversation: str, new_action: NewAction) -> float | None:
+    async def save(self, conversation: str, new_action: NewAction) -> float | None:
         """Store an action as shown, without a lease.
 
         Return when its window closes, None if the scope is occupied.

@@ -158,7 +158,7 @@ class Settlement:
         if not _may_decide(claim, stored.action, plan):
             return None
         attributes = {
-            tracing.PENDING: stored.pid,
+            tracing.PENDING: stored.action_id,
             tracing.CHANNEL: claim.scope.conversation.channel,
         }
         with tracing.span("confirm action", links=[stored.trace], attributes=attributes) as span:
@@ -197,7 +197,7 @@ class Settlement:
         verdict, stored = await self._repository.decide(decision)
         if stored is None:
             return None
-        claim = Claim(decision.scope, stored.pid, decision.by)
+        claim = Claim(decision.scope, stored.action_id, decision.decided_by_event)
         stored = stored.verified(self._signer, claim.scope)
         action = stored.action
         is_genuine = not stored.is_changed and _may_decide(claim, action)
@@ -220,11 +220,13 @@ class Settlement:
                 refusal = await self._refusal(claim, action, render=True)
                 if refusal:  # it has a start, but no effect
                     await self._repository.finish(
-                        claim, decision.by, ActionResult("failed", refusal.outcome_text)
+                        claim,
+                        decision.decided_by_event,
+                        ActionResult("failed", refusal.outcome_text),
                     )
                     return refusal
                 return await self._run_started(
-                    claim, action, self._executors.take(action), decision.by, None
+                    claim, action, self._executors.take(action), decision.decided_by_event, None
                 )
             case "stale":
                 return await self.recover(claim, stored)
@@ -268,7 +270,7 @@ class Settlement:
             return _plan_report(stored.action, parts, undos, results=results)
         texts = texts_for(stored.action.language)
         preview = stored.action.preview
-        match undos.get(stored.pid):
+        match undos.get(stored.action_id):
             case "undone":
                 return texts.undone(preview)
             case "unknown":
@@ -286,11 +288,11 @@ class Settlement:
 
         An undo whose record was changed may have taken effect, too.
         """
-        pids = [part.pid for part in parts if part.state == "done"]
+        pids = [part.action_id for part in parts if part.state == "done"]
         if not pids:
             return {}
         states: dict[str, Literal["undone", "unknown"]] = {}
-        undos = await self._repository.read(scope.conversation.id, tuple(map(undo_id, pids)))
+        undos = await self._repository.load(scope.conversation.id, tuple(map(undo_id, pids)))
         for pid, undo in zip(pids, undos, strict=True):
             if undo is None or undo.state not in ("claimed", "started", "done", "unknown"):
                 continue
@@ -374,7 +376,9 @@ class Settlement:
                 raise LeaseLost(claim.conversation)
             if verdict != "go":
                 raise StaleTurn(f"{claim.conversation}: the action changed before its effect began")
-            log.info("pending.started", extra={"kind": stored.action.kind, "pending": stored.pid})
+            log.info(
+                "pending.started", extra={"kind": stored.action.kind, "pending": stored.action_id}
+            )
 
         effect = EffectStart(start)
         end = await self._run(
@@ -539,13 +543,15 @@ class Settlement:
             if time.monotonic() >= deadline:
                 break
             outcome = await self._run_step(
-                replace(claim, pending_action_id=step.pid), step, plan, deadline
+                replace(claim, action_id=step.action_id), step, plan, deadline
             )
             effects += outcome.effects if outcome else ()
             if outcome is None or not outcome.executed:
                 break
         # The records were genuine when the plan began; only the state is read again.
-        current = await self._repository.read(claim.conversation, tuple(step.pid for step in steps))
+        current = await self._repository.load(
+            claim.conversation, tuple(step.action_id for step in steps)
+        )
         ended_steps = [
             replace(step, state=now.state, outcome_text=now.outcome_text)
             if now
@@ -559,7 +565,7 @@ class Settlement:
 
     async def _genuine_steps(self, scope: Scope, plan: PendingAction) -> list[StoredAction] | None:
         """Return the steps of a plan, None when one of them is not what was shown."""
-        stored_steps = await self._repository.read(scope.conversation.id, step_ids(plan))
+        stored_steps = await self._repository.load(scope.conversation.id, step_ids(plan))
         steps = [
             step
             for number, step in enumerate(stored_steps)
@@ -581,8 +587,8 @@ class Settlement:
         self, claim: Claim, plan: PendingAction, attempt: str
     ) -> ConfirmOutcome:
         """End a plan with a step that is not the one that was shown. Runs nothing more."""
-        log.error("pending.tampered", extra={"pending": claim.pending_action_id})
-        steps = await self._repository.read(claim.conversation, step_ids(plan))
+        log.error("pending.tampered", extra={"pending": claim.action_id})
+        steps = await self._repository.load(claim.conversation, step_ids(plan))
         has_begun = any(step and step.state not in ("shown", "claimed") for step in steps)
         texts = texts_for(plan.language)
         state: EndState = "unknown" if has_begun else "failed"
@@ -600,7 +606,7 @@ class Settlement:
         steps = await self._genuine_steps(claim.scope, plan) or []
         for step in steps:
             if step.state == "started":
-                await self._end_interrupted(replace(claim, pending_action_id=step.pid), step.action)
+                await self._end_interrupted(replace(claim, action_id=step.action_id), step.action)
         ended_steps = await self._genuine_steps(claim.scope, plan) or []
         if not ended_steps:
             return await self._end_started(
@@ -652,7 +658,7 @@ class Settlement:
         before = ("started", "unknown") if state == "unknown" else ("started",)
         if await self._move(claim, before, state, text):
             return _effect_outcome(action, state, text, text)
-        (now,) = await self._repository.read(claim.conversation, (claim.pending_action_id,))
+        (now,) = await self._repository.load(claim.conversation, (claim.action_id,))
         if claim.lease:
             raise StaleTurn(f"{claim.conversation}: the outcome came in just now")
         if now is None or now.state not in ("done", "failed", "unknown"):
@@ -666,7 +672,7 @@ class Settlement:
         """
         if stored.state != "started":
             return await self._cancel_tampered(claim, stored)
-        log.error("pending.tampered", extra={"pending": claim.pending_action_id})
+        log.error("pending.tampered", extra={"pending": claim.action_id})
         return await self._end_started(
             claim, stored.action, "unknown", texts_for().unknown(CHANGED)
         )
@@ -674,7 +680,7 @@ class Settlement:
     async def _cancel_tampered(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """Any open state -> cancelled: the record is not what the user saw, and must never run."""
         text = texts_for().tampered()
-        log.error("pending.tampered", extra={"pending": claim.pending_action_id})
+        log.error("pending.tampered", extra={"pending": claim.action_id})
         # By this very decision, which stops here.
         started = ("started",) if stored.state == "started" else ()
         await self._move(
@@ -688,7 +694,7 @@ class Settlement:
         self, claim: Claim, before: tuple[str, ...], to: ActionState, text: str
     ) -> bool:
         """Make one transition. Return False if the action was in none of the states `before`."""
-        transition = Transition(claim.pending_action_id, before, to, text, claim.by)
+        transition = Transition(claim.action_id, before, to, text, claim.decided_by_event)
         answer, _ = await self._repository.change(
             claim.conversation, TurnChange(transition=transition)
         )
@@ -810,14 +816,14 @@ def _plan_report(
     undos = undos or {}
     lines = []
     for step in steps:
-        state = undos.get(step.pid, states.get(step.state, "cancelled"))
+        state = undos.get(step.action_id, states.get(step.state, "cancelled"))
         preview = step.action.preview
         outcome = step.outcome_text
         if results == "none":
             outcome = ""
         elif results == "brief":
             outcome = brief_outcome(step)
-        if undos.get(step.pid) == "unknown":  # what was interrupted is the undo
+        if undos.get(step.action_id) == "unknown":  # what was interrupted is the undo
             preview = texts.undo(preview)
         lines.append((state, preview, outcome))
     return texts.plan_report(lines)

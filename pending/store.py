@@ -113,7 +113,7 @@ class PendingActionStore:
         """
         check_proposal(action)
         scope = scope_of(action.user_id, action.channel_id, action.conversation_id)
-        stash = self.repository.stash(
+        stash = self.repository.save(
             scope.conversation.id, sign_action(action, self.signer, user=scope.id)
         )
         expires_at = run_without_loop(stash)
@@ -134,7 +134,7 @@ class PendingActionStore:
         Of an action whose record was changed it has no kind, and another preview.
         """
         scope = scope_of(user_id, channel_id, conversation_id)
-        stored = run_without_loop(self.repository.find_open(scope.conversation.id, scope.id))
+        stored = run_without_loop(self.repository.load_open(scope.conversation.id, scope.id))
         if stored is None or stored.state != "shown" or stored.is_over:
             return None
         return _to_print(stored.verified(self.signer, scope).action)

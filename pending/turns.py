@@ -111,12 +111,12 @@ class Lease:
 @dataclass(frozen=True, slots=True)
 class DecisionContext:
     """The turn being committed: its user, its event id,
-    and the id of the action that its button names or "".
+    and the id of the action that its button names, or "".
     """
 
     user: str
     event: str
-    tapped: str
+    tapped_action_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +127,22 @@ class Transition:
     `unclear`: a short name of the message for which the question was repeated, "" for none.
     """
 
-    pending_action_id: str
+    action_id: str
     from_states: tuple[str, ...]
     to: ActionState
     outcome_text: str = ""
-    by: str = ""
+    decided_by_event: str = ""
     unclear: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the transition as the scripts read it."""
         data = {
-            "pid": self.pending_action_id,
+            "pid": self.action_id,
             "from": self.from_states,
             "to": self.to,
             "told": self.outcome_text,
         }
-        more = {"by": self.by, "unclear": self.unclear}
+        more = {"by": self.decided_by_event, "unclear": self.unclear}
         return data | {name: value for name, value in more.items() if value}
 
 
@@ -150,13 +150,13 @@ class Transition:
 class SettledAnswer:
     """A yes or no of a person that settled a question, and whose outcome the bot told.
 
-    `pending_action_id`: the action that was asked about. `language`: that of the question.
+    `action_id`: the action that was asked about. `language`: that of the question.
     `words_follow`: a model went on below the outcome, so that a yes in words may answer the model.
     A tap on the question is still a repetition.
     """
 
     intent: SettledIntent
-    pending_action_id: str
+    action_id: str
     language: str
     words_follow: bool = False
 
@@ -164,7 +164,7 @@ class SettledAnswer:
         """Return the answer as the scripts store it."""
         answer: dict[str, Any] = {
             "intent": self.intent,
-            "pid": self.pending_action_id,
+            "pid": self.action_id,
             "language": self.language,
         }
         if self.words_follow:
@@ -185,7 +185,7 @@ class NewAction:
     """A pending action to store: its record exactly as it was signed,
     and how long it may be answered once shown.
 
-    `live`: whether it occupies its scope. Any other is reached by its button, or as one of the
+    `occupies_scope`: whether its user's plain yes answers it. Any other is reached by its button, or as one of the
     `steps` of a plan. `notice`: the outbox entry to send when its window closes without an answer.
     `ending`: the entry that then replaces the message with the question. Its id is known once that
     is delivered. `alarm`: the entry to send when no answer came within `alarm_after_ms`, at the
@@ -193,7 +193,7 @@ class NewAction:
     thread. `trace`: the traceparent of the turn that proposed it, while tracing is on. "" is none.
     """
 
-    pending_action_id: str
+    action_id: str
     user: str
     record: str
     mac: str
@@ -201,7 +201,7 @@ class NewAction:
     kind: str
     digest: str
     idempotent: bool = False
-    live: bool = True
+    occupies_scope: bool = True
     code: str = ""
     plan: str = ""
     steps: tuple[str, ...] = ()
@@ -230,14 +230,14 @@ class NewAction:
     def to_dict(self) -> dict[str, Any]:
         """Return the action as the scripts read it."""
         return {
-            "pid": self.pending_action_id,
+            "pid": self.action_id,
             "user": self.user,
             "rec": self.record,
             "mac": self.mac,
             "ttl": self.ttl_ms,
             "kind": self.kind,
             "digest": self.digest,
-            "live": self.live,
+            "live": self.occupies_scope,
             "more": self.optional_fields,
         }
 
@@ -498,8 +498,8 @@ class QueuedTurn:
     """The next turn to work on, with all that its worker needs to know.
 
     `seq`: its number. `received_at` in Unix seconds; `age` in seconds since then, by the server's
-    clock. `live` and `tapped`: the stored actions that occupy the scope and that the turn's button
-    names. `timers`: those of the whole conversation. `following`: the turns of the same person
+    clock. `open_action` and `tapped_action`: the stored actions that occupy the scope and that
+    the turn's button names. `timers`: those of the whole conversation. `following`: the turns of the same person
     right behind it, MAX_BURST with this one at most. `waiting`: how many turns of all people wait
     in the conversation, with this one. `upto`: the number of the last turn that is merged into this
     one, 0 for none; `parts`: all merged turns as received. `stop`: the number of the person's last
@@ -514,8 +514,8 @@ class QueuedTurn:
     received_at: float
     user: str
     turn: Turn
-    live: StoredAction | None
-    tapped: StoredAction | None
+    open_action: StoredAction | None
+    tapped_action: StoredAction | None
     history: str
     following: tuple[FollowingTurn, ...] = ()
     waiting: int = 1
@@ -542,8 +542,8 @@ class QueuedTurn:
         A turn that has confirmed something before a crash goes on.
         """
         confirmed = (
-            action.by == self.turn.event_id and action.action.kind != CHOICE_KIND
-            for action in (self.live, self.tapped)
+            action.decided_by_event == self.turn.event_id and action.action.kind != CHOICE_KIND
+            for action in (self.open_action, self.tapped_action)
             if action
         )
         return self.seq < self.stop and not any(confirmed)
@@ -569,7 +569,7 @@ class QueuedTurn:
                 return False
             return not (text.startswith("/") or is_answer(text))
 
-        if self.live or not is_plain(self.turn):
+        if self.open_action or not is_plain(self.turn):
             return self
         return self._merged_with(list(takewhile(lambda each: is_plain(each.turn), self.following)))
 
@@ -666,7 +666,7 @@ class QueuedReply:
     conversation. `ahead`: seconds by which its chat is ahead of its own rate limit. `silence`:
     seconds since a person wrote here, as in `Delivery`. `held`: seconds it has waited for a person
     to write, None where it does not wait. `closed`: why the address accepts nothing, "" if it does.
-    `pending`: the action that it is about, "" for none.
+    `action_id`: the action that it is about, "" for none.
     """
 
     number: int
@@ -680,7 +680,7 @@ class QueuedReply:
     silence: float = field(default=-1.0, compare=False)
     held: float | None = field(default=None, compare=False)
     closed: str = ""
-    pending: str = field(default="", compare=False)
+    action_id: str = field(default="", compare=False)
 
     @property
     def is_forwarded(self) -> bool:

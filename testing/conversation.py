@@ -260,8 +260,8 @@ class ConversationState:
             received_at=waiting.received_at,
             user=user,
             turn=waiting.turn,
-            live=live,
-            tapped=tapped,
+            open_action=live,
+            tapped_action=tapped,
             history=self.histories.get(user, ""),
             following=self.burst(),
             waiting=len(self.inbox),
@@ -399,8 +399,8 @@ class ConversationState:
         alarm = Timer(f"alarm:{arm.user}", round(at - sooner, 3), _text(arm.alarm))
         notice = Timer(f"end:{arm.user}", at, _text(arm.notice))
         for timer_entry in (
-            TimerEntry(alarm, arm.alarm, asks=arm.pending_action_id),
-            TimerEntry(notice, arm.notice, ends=arm.pending_action_id, ending=arm.ending),
+            TimerEntry(alarm, arm.alarm, asks=arm.action_id),
+            TimerEntry(notice, arm.notice, ends=arm.action_id, ending=arm.ending),
         ):
             if (timer_entry.entry or timer_entry.ending) and len(self.timer_entries) < MAX_TIMERS:
                 self.timer_entries[timer_entry.timer.id] = timer_entry

@@ -639,7 +639,7 @@ class MemoryConversations(MemoryDeliveries):
             del state.timer_entries[timer_entry.timer.id]
             if self._has_notice(conversation, timer_entry):
                 _, asked = self._actions.actions_of_turn(conversation, "", timer_entry.ends)
-                prompt = asked.prompt if asked else ""
+                prompt = asked.question_message if asked else ""
                 if timer_entry.ending and prompt:
                     closed = as_edit_of(timer_entry.ending, prompt)
                 else:
@@ -681,7 +681,9 @@ class MemoryConversations(MemoryDeliveries):
     def _view(self, conversation: str, state: ConversationState) -> NextItem:
         if state.outbox:
             number, pid, text = state.outbox[0]
-            reply = QueuedReply(number, text, state.attempts + 1, pending=pid.lstrip(PART + ABOUT))
+            reply = QueuedReply(
+                number, text, state.attempts + 1, action_id=pid.lstrip(PART + ABOUT)
+            )
             now = self._clock()
             if reply.is_forwarded:
                 return reply

@@ -429,10 +429,10 @@ def turn_record(lease: Lease, queued: QueuedTurn, change: TurnChange) -> str:
         "worker": worker_of(lease.token),
     }
     if change.transition:
-        decided = change.transition.pending_action_id
+        decided = change.transition.action_id
     else:
         decided = ""
-    asked = [action.pending_action_id for action in change.new_actions]
+    asked = [action.action_id for action in change.new_actions]
     more = {
         "upto": queued.upto,
         "tools": change.tools[:MAX_TOOLS],
@@ -634,7 +634,7 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
             return QueuedReply(
                 number=int(number),
                 text=text,
-                pending=pid.lstrip(PART + ABOUT).removeprefix("-"),
+                action_id=pid.lstrip(PART + ABOUT).removeprefix("-"),
                 attempt=int(attempt),
                 suspect=bool(suspect),
                 wait=None if wait < 0 else wait / 1000,
@@ -668,8 +668,8 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
                 received_at=int(at) / 1000,
                 user=user,
                 turn=Turn.from_json(turn),
-                live=_readable_action(live),
-                tapped=_readable_action(tapped),
+                open_action=_readable_action(live),
+                tapped_action=_readable_action(tapped),
                 history=check_version(str(history)),
                 following=tuple(map(_following_turn, burst)),
                 waiting=int(waiting),

@@ -303,8 +303,8 @@ class ConversationProcessor:
 
     async def _send(self, held: HeldLease, reply: QueuedReply) -> NextItem:
         """Send a reply. Return what is next."""
-        if reply.pending:
-            about = {"pending": reply.pending}
+        if reply.action_id:
+            about = {"pending": reply.action_id}
         else:
             about = {}
         if tracing.is_tracing() and reply.trace[0]:
@@ -373,8 +373,8 @@ class ConversationProcessor:
         held.begin(queued)
         links = [turn.trace for turn in queued.parts[1:]]
         # The turn that proposed the action; its parent is the yes.
-        if queued.turn.continues and queued.tapped:
-            links.append(queued.tapped.trace)
+        if queued.turn.continues and queued.tapped_action:
+            links.append(queued.tapped_action.trace)
         name = f"turn {channel_name}"
         with tracing.span(
             name, parent=parent, links=links, kind="consumer", attributes=attributes
@@ -468,7 +468,7 @@ class ConversationProcessor:
         following = await self.mailbox.commit(lease, queued, change, let_go=True)
         extra: dict[str, Any] = {"attempt": queued.attempt, "replies": len(change.replies)}
         if change.new_actions:
-            extra["pending"] = ",".join(action.pending_action_id for action in change.new_actions)
+            extra["pending"] = ",".join(action.action_id for action in change.new_actions)
         if queued.turn.continues:
             extra["continues"] = queued.turn.continues
             is_unfinished = any(reply.cause for reply, _ in change.replies)
@@ -672,7 +672,7 @@ def _reply_without_agent(
     if queued.turn.is_stop:
         if queued.stop == queued.seq:
             return texts().stopped(), ""
-        if queued.live is not None and queued.live.state in WAITING_STATES:
+        if queued.open_action is not None and queued.open_action.state in WAITING_STATES:
             return "", ""  # the reply says that the open question is dropped
         if queued.turn.in_group:
             return texts().nothing_of_yours(), ""

@@ -460,7 +460,7 @@ class ProgressIndicator:
     def _is_foreign_tap(self) -> bool:
         """Return whether another member of a group tapped on a person's button."""
         turn = self._queued.turn
-        tapped = self._queued.tapped
+        tapped = self._queued.tapped_action
         if not (turn.in_group and turn.tap) or tapped is None:
             return False
         return tapped.action.user_id not in ("", turn.user_id)
@@ -474,7 +474,7 @@ class ProgressIndicator:
             await self._sleep(again)
 
     def _begin_notice(self) -> None:
-        decides = self._queued.live or self._queued.tapped
+        decides = self._queued.open_action or self._queued.tapped_action
         if self._draft and self._draft.takes_notice and not decides:
             self._draft.say(self._texts().still_working())
         else:

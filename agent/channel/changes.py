@@ -157,7 +157,7 @@ class ChangeHandler:
         try:
             answer = form.read(values)
         except KeyError:  # only a forged form has other fields
-            ids = {"kind": stored.action.kind, "pending": stored.pid}
+            ids = {"kind": stored.action.kind, "pending": stored.action_id}
             log.warning("pending.not_editable", extra=ids)
             return self.repeat_unchanged(context, stored, texts.change_denied())
         if answer.problems:
@@ -184,7 +184,7 @@ class ChangeHandler:
         left = max(1.0, action.expires_at - context.received_at)  # 0 would stand for no limit
         buttons = self._prompts.buttons(action, context)
         reply = Reply(text, buttons, answer_seconds=left, preview=brief(action.preview))
-        return TurnAnswer(TurnChange(replies=((reply, f"{ABOUT}{stored.pid}"),)))
+        return TurnAnswer(TurnChange(replies=((reply, f"{ABOUT}{stored.action_id}"),)))
 
     async def _changed_proposal(
         self,
@@ -206,7 +206,7 @@ class ChangeHandler:
         proposal = plan_of(changed)
         head = replace(
             proposal.head,
-            changes_of=stored.pid,
+            changes_of=stored.action_id,
             code=_other_code(before.code),
             ran_beside=before.ran_beside,
         )
@@ -224,7 +224,7 @@ class ChangeHandler:
         if stored.action.kind != PLAN_KIND:
             return [stored.action]
         scope = context.turn.scope
-        steps = await self._store.repository.read(scope.conversation.id, step_ids(stored.action))
+        steps = await self._store.repository.load(scope.conversation.id, step_ids(stored.action))
         known = [step for step in steps if step]
         genuine = [step.action for step in known if step.is_genuine(self._store.signer, scope)]
         if len(genuine) < len(steps):
@@ -299,7 +299,7 @@ class ChangeHandler:
         await self._prompts.note_question(context.turn, question[1])
         outcome = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
         transition = Transition(
-            stored.pid,
+            stored.action_id,
             WAITING_STATES,
             "superseded",
             outcome,
@@ -320,10 +320,12 @@ class ChangeHandler:
         The question stays open to its buttons and to a yes that quotes it. Its time limit gets
         longer, because values take longer to type than a yes.
         """
-        opened = await self._store.repository.open_form(context.turn.conversation.id, stored.pid)
+        opened = await self._store.repository.open_form(
+            context.turn.conversation.id, stored.action_id
+        )
         if opened is not None:
             stored = replace(stored, expires_at=opened.expires_at)
-        return self._ask_field(context, stored, _Progress(stored.pid, 0, {}))
+        return self._ask_field(context, stored, _Progress(stored.action_id, 0, {}))
 
     async def take_message(self, context: TurnContext, live: StoredAction) -> TurnAnswer | None:
         """Take a message as the value of the field that is asked for, or as the wish to change.
@@ -332,7 +334,7 @@ class ChangeHandler:
         no value: it answers the question. Return None if the message is about something else.
         """
         turn = context.turn
-        quotes_question = bool(turn.replied_to) and turn.replied_to in live.prompts
+        quotes_question = bool(turn.replied_to) and turn.replied_to in live.question_messages
         if live.state != "shown" or quotes_question:
             return None
         progress = self._progress(context, live)
@@ -379,7 +381,7 @@ class ChangeHandler:
         if live.action.is_expired(context.received_at):
             return None
         progress = self._progress(context, live)
-        if progress is None or progress.field_id != press.pending_action_id:
+        if progress is None or progress.field_id != press.action_id:
             return None
         options = _options(live.action.edit_form.fields[progress.place])
         if choice > len(options):
@@ -456,7 +458,7 @@ class ChangeHandler:
             progress = _Progress(note["pid"], int(note["place"]), dict(note["values"]))
         except (TypeError, KeyError, ValueError):
             return None
-        if progress.pid != live.pid or not 0 <= progress.place < len(live.action.form):
+        if progress.pid != live.action_id or not 0 <= progress.place < len(live.action.form):
             del context.memory.notes[NOTE]
             return None
         return progress
@@ -483,7 +485,7 @@ class ChangeHandler:
         differences = _differences(before, actions, live.action.editable)
         if not differences:
             return proposal, ""
-        head = replace(proposal.head, changes_of=live.pid)
+        head = replace(proposal.head, changes_of=live.action_id)
         text = _what_changed(texts_for(proposal.head.language), differences)
         return replace(proposal, head=head), text
 

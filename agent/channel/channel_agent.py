@@ -269,7 +269,7 @@ class ChannelAgent:
         so it is answered before the continuation.
         """
         conversation = context.turn.conversation.id
-        (stored,) = await self.store.repository.read(conversation, (pending_action_id,))
+        (stored,) = await self.store.repository.load(conversation, (pending_action_id,))
         decided = None
         if stored:
             decided = stored.verified(self.store.signer, context.turn.scope)
@@ -314,7 +314,9 @@ class ChannelAgent:
             if self._commands and starts_with_slash and (name := self._commands.find(context.turn)):
                 return await self._commands.answer(name, context)
             live = context.live
-            if live and (live.state in WAITING_STATES or live.by == context.turn.event_id):
+            if live and (
+                live.state in WAITING_STATES or live.decided_by_event == context.turn.event_id
+            ):
                 return (await self._confirmation.decide(context, live)).about(live)
             if live and self._confirmation.is_late_answer(context, live):
                 answer = read_answer(self.parser, context.turn.text, live.action.language)
@@ -342,7 +344,7 @@ class ChannelAgent:
         live = context.live
         if self._confirmation.repeats_answer(turn, context.last_answer):
             if context.last_answer:
-                about = context.last_answer.pending_action_id
+                about = context.last_answer.action_id
             else:
                 about = ""
             return NO_ANSWER.changed(about=about)
@@ -368,7 +370,7 @@ class ChannelAgent:
             return await self._run_agent(context)
         # The process died while it ran the action.
         recovered = await self.store.settlement.recover(
-            Claim(turn.scope, live.pid, turn.event_id), live
+            Claim(turn.scope, live.action_id, turn.event_id), live
         )
         outcome = self._confirmation.as_line(live, recovered.record.state, recovered.outcome_text)
         return await self._run_agent(context, outcome)
@@ -673,7 +675,7 @@ class ChannelAgent:
         A tap always needs one: platforms wait for it.
         """
         turn = queued.turn
-        live = queued.live
+        live = queued.open_action
         if turn.tap or not turn.decides:
             return True
         if live is None:
@@ -684,10 +686,10 @@ class ChannelAgent:
     def may_settle(self, queued: QueuedTurn) -> bool:
         """Return whether this turn may settle the pending action, or did so before its worker died."""
         if queued.turn.tap:
-            return queued.tapped is None or queued.tapped.action.kind != CHOICE_KIND
-        live = queued.live
+            return queued.tapped_action is None or queued.tapped_action.action.kind != CHOICE_KIND
+        live = queued.open_action
         if live is None or live.state not in WAITING_STATES or not queued.turn.decides:
-            return live is not None and live.by == queued.turn.event_id
+            return live is not None and live.decided_by_event == queued.turn.event_id
         return self._confirmation.read_answer(queued.turn, live, queued.seq).intent != ""
 
     def texts_for_turn(self, turn: Turn, memory: ConversationMemory | None = None) -> Texts:
@@ -747,7 +749,7 @@ class ChannelAgent:
         is_other = live is not None and args_digest not in (None, live.action.args_digest)
         # A yes to a changed record is refused as such, further down.
         if live and is_other and not live.is_changed and self.parser.is_confirm(message):
-            transition = Transition(live.pid, WAITING_STATES, "cancelled")
+            transition = Transition(live.action_id, WAITING_STATES, "cancelled")
             self._outcomes.write_outcome(context, live, "replaced")
             await self.store.repository.change(
                 scope.conversation.id, TurnChange(transition=transition)
@@ -771,10 +773,10 @@ class ChannelAgent:
         """Return a turn with everything that this process knows about it."""
         user = turn.scope.id
         conversation = turn.conversation.id
-        live = await self.store.repository.find_open(conversation, user)
+        live = await self.store.repository.load_open(conversation, user)
         last_question = self._last_questions.get(conversation)
-        if live and last_question not in (None, live.pid):
-            live = replace(live, followed_at=1)
+        if live and last_question not in (None, live.action_id):
+            live = replace(live, followed_after_seq=1)
         if turn.tap:
             parts = split_button_token(turn.tap.data)
         else:
@@ -782,14 +784,14 @@ class ChannelAgent:
         named_id = turn.continues or (parts[0] if parts else "")
         tapped = None
         if named_id:
-            (tapped,) = await self.store.repository.read(conversation, (named_id,))
+            (tapped,) = await self.store.repository.load(conversation, (named_id,))
         key = f"{conversation}:{user}"
         with self._memories_lock:
             memory = self._memories.pop(key, None) or memory_from_json("", self.agent.memory)
             self._memories[key] = memory
             while len(self._memories) > MAX_MEMORIES:
                 self._memories.popitem(last=False)
-        received_at = live.looked_at if live else time.time()
+        received_at = live.loaded_at if live else time.time()
         context = self._context(
             turn,
             live=live,
@@ -806,8 +808,8 @@ class ChannelAgent:
         """Return a turn of a mailbox with everything that its worker was given."""
         context = self._context(
             queued.turn,
-            live=queued.live,
-            tapped=queued.tapped,
+            live=queued.open_action,
+            tapped=queued.tapped_action,
             memory=memory,
             received_at=queued.received_at,
             texts=texts,
@@ -876,7 +878,7 @@ class ChannelAgent:
             self._outcomes.link_to_change(context, answer.predecessors)
             if live:
                 self._outcomes.forget_outcome(context, live)
-            new_ids = [action.pending_action_id for action in answer.change.new_actions]
+            new_ids = [action.action_id for action in answer.change.new_actions]
             self._outcomes.write_outcomes(context, new_ids, "replaced", context.received_at)
             return TurnAnswer(TurnChange(replies=((Reply(context.texts.overtaken()), ""),)))
 

@@ -220,7 +220,7 @@ class ConfirmationHandler:
         elif len(outcome) > MAX_OUTCOME_CHARS:
             text = brief(outcome)
         last = context.last_answer
-        is_told = last is not None and last.pending_action_id == stored.pid
+        is_told = last is not None and last.action_id == stored.action_id
         if last and is_told and last.intent in (press.intent, "undo"):
             told = Reply(self.as_line(stored, stored.state, text), optional=True)
             answer = TurnAnswer(TurnChange(replies=((told, ""),)))
@@ -242,7 +242,7 @@ class ConfirmationHandler:
             return field_answer
         if press and target is None and context.lost_at:
             return self.answer_lost_question(context)
-        if press is None or target is None or target.pid != press.pending_action_id:
+        if press is None or target is None or target.action_id != press.action_id:
             return self._answer_foreign_button(context)
         if press.choice is not None or target.action.kind == CHOICE_KIND:
             return await self._choose(context, target, press)
@@ -290,7 +290,7 @@ class ConfirmationHandler:
                 context.turn.scope,
                 "ignore",
                 context.turn.event_id,
-                expected_id=target.pid,
+                expected_id=target.action_id,
                 ignore_seconds=seconds,
             )
             decided, _ = await self._store.repository.decide(decision)
@@ -374,7 +374,7 @@ class ConfirmationHandler:
         message = context.turn.text
         language = live.action.language
         repeats_request = _repeats_request(context, live)
-        if repeats_request and 0 < context.seq <= live.seen:
+        if repeats_request and 0 < context.seq <= live.last_seen_seq:
             return NO_ANSWER
         if self.asks_for_time_again(context.turn, live, context.seq) and not context.returns_text:
             return NO_ANSWER
@@ -422,9 +422,9 @@ class ConfirmationHandler:
         if answer.intent or not self._confirm_ok or live.action.code:
             return answer
         is_last = live.state == "shown" and live.was_last_message(seq)
-        is_next = is_last and not live.unclear_answers and seq in (0, live.seen + 1)
+        is_next = is_last and not live.unclear_answers and seq in (0, live.last_seen_seq + 1)
         # Its worker died, and this one repeats the turn.
-        was_settled_by_this = live.by == turn.event_id
+        was_settled_by_this = live.decided_by_event == turn.event_id
         may_be_short = is_next or was_settled_by_this
         if may_be_short and is_ok(self._parser, turn.text, live.action.language):
             return ParsedAnswer("confirm")
@@ -489,7 +489,7 @@ class ConfirmationHandler:
         """
         context.run.waiting += await self.actions_of(context.turn.scope, live)
         answer = await self._run(context, "")
-        if any(action.live for action in answer.change.new_actions):
+        if any(action.occupies_scope for action in answer.change.new_actions):
             transition = ended_transition(context, live, _dropped_text(live))
             self._outcomes.write_outcome(context, live, "replaced")
             told = (Reply(self.as_line(live, transition.to, transition.outcome_text)), "")
@@ -501,7 +501,9 @@ class ConfirmationHandler:
             return answer
         preview = _explained_preview(live)
         question = self._question_again(context, live, _explained(context, live, preview), preview)
-        return answer.changed(replies=(*answer.change.replies, (question, f"{ABOUT}{live.pid}")))
+        return answer.changed(
+            replies=(*answer.change.replies, (question, f"{ABOUT}{live.action_id}"))
+        )
 
     async def drop_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Drop the pending action because of an unrelated message (seed), say so,
@@ -548,7 +550,7 @@ class ConfirmationHandler:
         """Return an action, or the steps of a plan."""
         if stored.action.kind != PLAN_KIND:
             return [stored.action]
-        steps = await self._store.repository.read(scope.conversation.id, step_ids(stored.action))
+        steps = await self._store.repository.load(scope.conversation.id, step_ids(stored.action))
         return [step.verified(self._store.signer, scope).action for step in steps if step]
 
     async def refused_by_no(self, scope: Scope, stored: StoredAction) -> list[PendingAction]:
@@ -560,7 +562,7 @@ class ConfirmationHandler:
         changed = await self.actions_of(scope, stored)
         refused = [*changed]
         while ids := tuple(action.changes_of for action in changed if action.changes_of):
-            before = await self._store.repository.read(scope.conversation.id, ids)
+            before = await self._store.repository.load(scope.conversation.id, ids)
             changed = [each.verified(self._store.signer, scope).action for each in before if each]
             refused += changed
         return refused
@@ -653,24 +655,27 @@ class ConfirmationHandler:
         turn = context.turn
         conversation = turn.conversation.id
         signer = self._store.signer
-        live = await self._store.repository.find_open(conversation, context.user)
+        live = await self._store.repository.load_open(conversation, context.user)
         if live is not None:
             live = live.verified(signer, turn.scope)
-        pids = tuple(stored.pid for stored in (context.tapped, live) if stored)
+        pids = tuple(stored.action_id for stored in (context.tapped, live) if stored)
         press = None
         if turn.tap:
             press = signer.read_button(turn.tap.data, turn.scope)
         is_choice = press is not None and press.choice is not None
         if is_choice:  # a chosen answer settles no action
             pids = ()
-        for record in await self._store.repository.read(conversation, pids):
+        for record in await self._store.repository.load(conversation, pids):
             if record is None:
                 continue
             stored = record.verified(signer, turn.scope)
-            is_decided = stored.by == turn.event_id and stored.state in ("claimed", "started")
-            is_tapped = press is not None and stored.pid == press.pending_action_id
+            is_decided = stored.decided_by_event == turn.event_id and stored.state in (
+                "claimed",
+                "started",
+            )
+            is_tapped = press is not None and stored.action_id == press.action_id
             has_ended = stored.state in EXECUTED_STATES and (
-                is_tapped or stored.by == turn.event_id
+                is_tapped or stored.decided_by_event == turn.event_id
             )
             if is_decided or has_ended:
                 return await self._outcome_of_failed_turn(context, stored)
@@ -724,7 +729,7 @@ class ConfirmationHandler:
             state = "unknown"
             outcome = texts.unknown(preview)
             transition = Transition(
-                stored.pid, ("started", "unknown"), "unknown", outcome, turn.event_id
+                stored.action_id, ("started", "unknown"), "unknown", outcome, turn.event_id
             )
             self._outcomes.write_outcome(context, stored, "unknown")
         else:
@@ -772,10 +777,10 @@ class ConfirmationHandler:
         """
         answer = self._repeat_question(context, live, text, preview)
         transition = Transition(
-            live.pid,
+            live.action_id,
             ("shown",),
             "shown",
-            by=context.turn.event_id,
+            decided_by_event=context.turn.event_id,
             unclear=_words_id(context.turn.text),
         )
         return answer.changed(transition=transition)
@@ -817,7 +822,7 @@ class ConfirmationHandler:
             answer = fixed_answer(context, context.texts.stale())
             return await self.with_closed_prompt(context, answer, offer, "expired", "")
         label = offer.outcome_text
-        if offer.by != turn.event_id:
+        if offer.decided_by_event != turn.event_id:
             answer = fixed_answer(context, _texts_of(offer).already_chosen(label))
             return await self.with_closed_prompt(context, answer, offer, "done", literal(label))
         context = replace(context, turn=replace(turn, text=label))
@@ -852,8 +857,8 @@ class ConfirmationHandler:
             )
         claim = Claim(
             scope=context.turn.scope,
-            pending_action_id=stored.pid,
-            by=context.turn.event_id,
+            action_id=stored.action_id,
+            decided_by_event=context.turn.event_id,
             kind="tap" if context.turn.tap else "text",
             lease=context.lease,
             seq=context.seq,
@@ -873,7 +878,7 @@ class ConfirmationHandler:
             steps.end(0, step_name, _STEP_STATES.get(outcome.status) if outcome else None)
         if outcome is None:
             return fixed_answer(context, context.texts.stale())
-        files = await self._files.store_after_effect(artifacts, context.turn, stored.pid)
+        files = await self._files.store_after_effect(artifacts, context.turn, stored.action_id)
         if outcome.status == "early":
             return about_question(stored, fixed_answer(context, outcome.outcome_text, files))
 
@@ -882,7 +887,7 @@ class ConfirmationHandler:
         ended = replace(
             stored,
             state=state,
-            by=context.turn.event_id,
+            decided_by_event=context.turn.event_id,
             outcome_text=text,
             result=outcome.result or "",
         )
@@ -948,7 +953,7 @@ class ConfirmationHandler:
             and context.is_last_turn
             and not files
         )
-        continuation = continuation_turn(context.turn, stored.pid, tells_outcome=tells_later)
+        continuation = continuation_turn(context.turn, stored.action_id, tells_outcome=tells_later)
         state = stored.state
         if state in WAITING_STATES:  # the record before the no
             state = "cancelled"
@@ -956,7 +961,7 @@ class ConfirmationHandler:
         replies = [(Reply(line), ""), *((Reply(media=media), "") for media in files)]
         if tells_later:
             replies = []
-            context.memory.notes[UNTOLD_OUTCOME] = stored.pid
+            context.memory.notes[UNTOLD_OUTCOME] = stored.action_id
         return TurnAnswer(TurnChange(replies=tuple(replies), continuation=continuation))
 
     async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:
@@ -982,7 +987,7 @@ class ConfirmationHandler:
         """
         outcome = refusal or _cancelled_text(stored)
         transition = Transition(
-            stored.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id
+            stored.action_id, WAITING_STATES, "cancelled", outcome, context.turn.event_id
         )
         self._outcomes.write_outcome(context, stored, "replaced" if refusal else "denied")
         if not refusal and self._goes_on(context, stored):
@@ -1021,7 +1026,7 @@ def _with_settled_answer(
         return answer
     if is_undo(stored.action):
         intent = "undo"
-    return answer.changed(settles=SettledAnswer(intent, stored.pid, language))
+    return answer.changed(settles=SettledAnswer(intent, stored.action_id, language))
 
 
 def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> TurnAnswer:
@@ -1039,7 +1044,7 @@ def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> Tur
         return answer
     if any(action.kind == CHOICE_KIND for action in answer.change.new_actions):
         return answer
-    followed = SettledAnswer(intent, stored.pid, stored.action.language, words_follow=True)
+    followed = SettledAnswer(intent, stored.action_id, stored.action.language, words_follow=True)
     return answer.changed(settles=followed)
 
 
@@ -1093,7 +1098,7 @@ def _follows_question(context: TurnContext, live: StoredAction) -> bool:
     """Return whether a message was written after the question, with nothing in between,
     or as a reply to it.
     """
-    if 0 < context.seq <= live.seen or written_before(context.turn, live):
+    if 0 < context.seq <= live.last_seen_seq or written_before(context.turn, live):
         return False
     return live.was_last_message(context.seq) or quotes(context.turn, live)
 
@@ -1182,7 +1187,7 @@ def about_question(question: StoredAction, answer: TurnAnswer) -> TurnAnswer:
     quoting the answer quotes the question.
     """
     return answer.changed(
-        replies=tuple((reply, f"{ABOUT}{question.pid}") for reply, _ in answer.change.replies)
+        replies=tuple((reply, f"{ABOUT}{question.action_id}") for reply, _ in answer.change.replies)
     )
 
 
@@ -1209,17 +1214,21 @@ def ended_transition(context: TurnContext, live: StoredAction, outcome: str) -> 
     or says that its time was over before.
     """
     if not live.action.is_expired(context.received_at):
-        return Transition(live.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
+        return Transition(
+            live.action_id, WAITING_STATES, "cancelled", outcome, context.turn.event_id
+        )
     expired = f"{_texts_of(live).expired(live.action.preview)}{_ran_beside(live)}"
-    return Transition(live.pid, WAITING_STATES, "expired", expired, context.turn.event_id)
+    return Transition(live.action_id, WAITING_STATES, "expired", expired, context.turn.event_id)
 
 
 def denied_transition(live: StoredAction, turn: Turn) -> Transition:
     """Return the transition of an action to which its person says no."""
-    return Transition(live.pid, WAITING_STATES, "cancelled", _cancelled_text(live), turn.event_id)
+    return Transition(
+        live.action_id, WAITING_STATES, "cancelled", _cancelled_text(live), turn.event_id
+    )
 
 
 def dropped_transition(live: StoredAction, turn: Turn) -> Transition:
     """Return the transition of an action that another message drops."""
     outcome = _dropped_text(live)
-    return Transition(live.pid, WAITING_STATES, "cancelled", outcome, turn.event_id)
+    return Transition(live.action_id, WAITING_STATES, "cancelled", outcome, turn.event_id)

@@ -105,7 +105,11 @@ class TurnContext:
     def settled(self) -> StoredAction | None:
         """Return the action that this turn settled before its worker died; None if it settled none."""
         for stored in (self.live, self.tapped):
-            if stored and stored.by == self.turn.event_id and stored.state not in OPEN_STATES:
+            if (
+                stored
+                and stored.decided_by_event == self.turn.event_id
+                and stored.state not in OPEN_STATES
+            ):
                 return stored
         return None
 
@@ -143,7 +147,7 @@ class TurnAnswer:
         whatever came of it.
         """
         if action and action.action.kind != CHOICE_KIND:
-            return self.changed(about=action.pid)
+            return self.changed(about=action.action_id)
         return self
 
 

@@ -163,7 +163,7 @@ class OutcomeHistory:
             return outcome_text
         action = stored.action
         is_plan = action.kind == PLAN_KIND
-        is_settled_now = stored.by == context.turn.event_id
+        is_settled_now = stored.decided_by_event == context.turn.event_id
         report = ""
         if is_plan or not is_settled_now:  # what ended before may have been undone since
             report = await self._store.settlement.report(context.turn.scope, stored, results="none")
@@ -187,7 +187,7 @@ class OutcomeHistory:
         if undo.action.kind == PLAN_KIND:
             steps = await self._read_by_id(context.turn.scope, step_ids(undo.action))
             parts = list(steps.values())
-        undo_ids = {str(part.action.args.get("of", "")): part.pid for part in parts if part}
+        undo_ids = {str(part.action.args.get("of", "")): part.action_id for part in parts if part}
 
         results = {}
         for message in context.memory.get_history():
@@ -216,7 +216,7 @@ class OutcomeHistory:
         Nothing of a record that was changed is told to the model.
         """
         signer = self._store.signer
-        stored = await self._store.repository.read(scope.conversation.id, tuple(ids))
+        stored = await self._store.repository.load(scope.conversation.id, tuple(ids))
         records: dict[str, StoredAction | None] = dict(zip(ids, stored, strict=True))
         for id_, record in records.items():
             if record is not None:
@@ -232,7 +232,7 @@ class OutcomeHistory:
             undo = records.get(link.undo)
             if undo is None:
                 return replace(link, is_final=True)
-            at = round(undo.begun_at, 3)
+            at = round(undo.started_at, 3)
             match undo.state:
                 case "done":
                     return replace(link, outcome="undone", at=at, is_final=True)
@@ -251,7 +251,7 @@ class OutcomeHistory:
             case "" | "denied" | "replaced":  # when that was is not stored
                 at = 0.0
             case _:
-                at = stored.begun_at
+                at = stored.started_at
         is_final = outcome in FINAL_OUTCOMES
         return replace(link, outcome=outcome, at=round(at, 3), is_final=is_final)
 
@@ -373,7 +373,7 @@ def _own_words(
 
 def action_ids(stored: StoredAction) -> frozenset[str]:
     """Return the id of an action and, of a plan, those of its steps."""
-    ids = {stored.pid}
+    ids = {stored.action_id}
     if stored.action.kind == PLAN_KIND:
         ids.update(step_ids(stored.action))
     return frozenset(ids)

@@ -131,14 +131,14 @@ class ConfirmPrompts:
         not asked. What was undone since counts as not done.
         """
         scope = context.turn.scope
-        stored = await self._store.repository.recent(scope.conversation.id, scope.id)
+        stored = await self._store.repository.list_started(scope.conversation.id, scope.id)
         genuine = [each for each in stored if each.is_genuine(self._store.signer, scope)]
         undone = {
             each.action.args["of"]
             for each in genuine
             if each.state == "done" and each.action.kind.startswith(UNDO_PREFIX)
         }
-        not_undone = [each for each in genuine if each.pid not in undone]
+        not_undone = [each for each in genuine if each.action_id not in undone]
 
         texts = texts_for(proposal.head.language)
         lines = []
@@ -253,7 +253,7 @@ class ConfirmPrompts:
         above = ((outcome, ""),) if is_long else ()
         text = f"{told}\n\n{texts.undo_offer(seconds)}".strip()
         offer = Reply(text, (button,), answer_seconds=seconds)
-        new_actions = undo.new_actions(self._store.signer, scope.id, live=False)
+        new_actions = undo.new_actions(self._store.signer, scope.id, occupies_scope=False)
         return answer.changed(replies=(*above, (offer, pid), *files), new_actions=new_actions)
 
     def with_outcome(
@@ -292,7 +292,7 @@ class ConfirmPrompts:
         here = turn.conversation
         if here.thread:
             note = json.dumps({"thread": here.thread, "pid": pid})
-            await self._store.repository.note_asked(
+            await self._store.repository.save_question_place(
                 replace(here, thread="").id, turn.scope.id, note
             )
 
@@ -302,17 +302,17 @@ class ConfirmPrompts:
         here = turn.conversation
         chat = replace(turn.conversation, thread="")
         if here.thread:
-            stored = await repository.find_open(chat.id, turn.scope.id)
+            stored = await repository.load_open(chat.id, turn.scope.id)
         else:
             stored = None
         if self._is_open(stored, turn, chat, now):
             return stored
-        note = await repository.last_asked(chat.id, turn.scope.id)
+        note = await repository.load_question_place(chat.id, turn.scope.id)
         asked = json.loads(note) if note else {}
         there = replace(chat, thread=asked.get("thread", here.thread))
         if there == here:
             return None
-        (stored,) = await repository.read(there.id, (asked["pid"],))
+        (stored,) = await repository.load(there.id, (asked["pid"],))
         return stored if self._is_open(stored, turn, there, now) else None
 
     def _is_open(
@@ -357,7 +357,7 @@ class ConfirmPrompts:
             language=context.texts.language,
         )
         # The offer waits beside the scope's pending action, and only its buttons reach it.
-        action = sign_action(offer, self._store.signer, user=context.user, live=False)
+        action = sign_action(offer, self._store.signer, user=context.user, occupies_scope=False)
         signer = self._store.signer
         pid = offer.pending_action_id
         buttons = (
@@ -382,7 +382,9 @@ class ConfirmPrompts:
             return stored
         repository = self._store.repository
         event = context.turn.event_id
-        claim = Claim(context.turn.scope, stored.pid, event, "tap", context.lease, context.seq)
+        claim = Claim(
+            context.turn.scope, stored.action_id, event, "tap", context.lease, context.seq
+        )
         verdict, _ = await repository.claim(claim, stored)
         match verdict:
             case "mine":
@@ -390,7 +392,7 @@ class ConfirmPrompts:
                 if await repository.start(claim, stored, event) != "go":
                     raise StaleTurn(f"{claim.conversation}: the offer changed before it was taken")
                 await repository.finish(claim, event, ActionResult("done", label))
-                return replace(stored, state="done", by=event, outcome_text=label)
+                return replace(stored, state="done", decided_by_event=event, outcome_text=label)
             case "lost":
                 raise LeaseLost(claim.conversation)
             case "moved":
@@ -423,9 +425,9 @@ def prompt_id(turn: Turn, stored: StoredAction) -> str:
         parts = split_button_token(turn.tap.data)
     else:
         parts = None
-    if parts and parts[0] == stored.pid and turn.message_id:
+    if parts and parts[0] == stored.action_id and turn.message_id:
         return turn.message_id
-    return stored.prompt
+    return stored.question_message
 
 
 def _question_buttons(head: PendingAction) -> dict[ButtonIntent, Button]:
@@ -506,13 +508,13 @@ def _earlier_run(
     time: `now` is when the turn came in.
     """
     for stored in recent:
-        age = stored.looked_at - stored.begun_at
+        age = stored.loaded_at - stored.started_at
         if not _is_same_effect(stored.action, action) or age > KEEP_RECENT_MS / 1000:
             continue
         if stored.state == "done":
-            return texts.done_before(stored.begun_at)
+            return texts.done_before(stored.started_at)
         if stored.state in ("unknown", "started"):
-            return texts.maybe_done_before(stored.begun_at)
+            return texts.maybe_done_before(stored.started_at)
     ran_at = may_have_run_at(action.reason)
     if ran_at is None:
         return ""

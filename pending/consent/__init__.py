@@ -350,9 +350,10 @@ def quotes_another(turn: Turn, question: StoredAction) -> bool:
 def quotes(turn: Turn, question: StoredAction) -> bool:
     """Return whether the turn quotes a message that shows this question."""
     button = split_button_token(turn.replied_to_button)
-    if button and button[0] == question.pid:
+    if button and button[0] == question.action_id:
         return True
-    return turn.replied_to in filter(None, (question.prompt, *question.prompts))
+    shown_in = (question.question_message, *question.question_messages)
+    return turn.replied_to in filter(None, shown_in)
 
 
 def written_before(turn: Turn, question: StoredAction) -> bool:
@@ -366,7 +367,8 @@ def written_before(turn: Turn, question: StoredAction) -> bool:
     if question.written_at and turn.written_at != question.written_at:
         return turn.written_at < question.written_at
     chat, _, own = turn.message_id.rpartition(":")
-    question_chat, _, asked = (question.prompt, *question.prompts)[-1].rpartition(":")
+    newest_message = (question.question_message, *question.question_messages)[-1]
+    question_chat, _, asked = newest_message.rpartition(":")
     are_numbers = all(map(_NUMERIC_ID.fullmatch, (own, asked)))
     return are_numbers and chat == question_chat and Decimal(own) < Decimal(asked)
 

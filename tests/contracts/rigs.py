@@ -293,7 +293,7 @@ def time_passes(
     if isinstance(store, InMemoryPendingStore):
         for pid, (stored, arm) in list(store.repository._actions.items()):
             store.repository._actions[pid] = (
-                replace(stored, begun_at=stored.begun_at - seconds),
+                replace(stored, started_at=stored.started_at - seconds),
                 arm,
             )
         return

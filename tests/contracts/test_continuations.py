@@ -32,7 +32,7 @@ def test_continuation_is_the_next_turn_and_knows_its_action(rig):
         "",
         True,
     )
-    assert queued.tapped.pid == queued.turn.continues == change.continuation.continues
+    assert queued.tapped_action.action_id == queued.turn.continues == change.continuation.continues
     assert queued.seq == work.seq + 1
 
 

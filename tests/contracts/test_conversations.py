@@ -62,7 +62,7 @@ def shown(rig):
 
 def look(rig, user="ana") -> StoredAction | None:
     """Return the action that waits for this user."""
-    return rig.repository.find_open(CHAT.id, turn(user=user).scope.id)
+    return rig.repository.load_open(CHAT.id, turn(user=user).scope.id)
 
 
 def claim_of(given: Turn, action: PendingAction, held, seq: int, kind="text") -> Claim:
@@ -521,8 +521,12 @@ def test_receipt_of_a_question_stays_with_its_action(rig, pieces):
     for number in range(pieces):
         work = rig.outbox.mark_delivered(held, work, Sent(f"m{number + 1}"))
     rig.accept(turn("yes"))
-    assert rig.mailbox.release(held).live.prompt == look(rig).prompt == f"m{pieces}"
-    assert rig.repository.read(CHAT.id, (pid,))[0].prompt == f"m{pieces}"
+    assert (
+        rig.mailbox.release(held).open_action.question_message
+        == look(rig).question_message
+        == f"m{pieces}"
+    )
+    assert rig.repository.load(CHAT.id, (pid,))[0].question_message == f"m{pieces}"
 
 
 def test_question_without_a_receipt_has_no_prompt(rig):
@@ -530,7 +534,7 @@ def test_question_without_a_receipt_has_no_prompt(rig):
     rig.accept(turn("delete"))
     held, work = lease(rig)
     rig.outbox.mark_delivered(held, rig.mailbox.commit(held, work, propose(rig)[0]), Sent(""))
-    assert (look(rig).state, look(rig).prompt) == ("shown", "")
+    assert (look(rig).state, look(rig).question_message) == ("shown", "")
 
 
 def in_two_pieces(rig):
@@ -567,8 +571,8 @@ def test_turn_brings_the_live_action_and_the_tapped_one(rig):
     tap = rig.store.signer.button_token(action.pending_action_id, "confirm", turn().scope)
     rig.accept(turn("", tap=tap))
     work = rig.mailbox.release(held)
-    assert work.live == work.tapped == look(rig)
-    assert look(rig).pid == action.pending_action_id
+    assert work.open_action == work.tapped_action == look(rig)
+    assert look(rig).action_id == action.pending_action_id
 
 
 def test_second_proposal_is_refused_while_one_waits(rig):
@@ -578,7 +582,7 @@ def test_second_proposal_is_refused_while_one_waits(rig):
     work = rig.mailbox.release(held)
     with pytest.raises(StaleTurn):
         rig.mailbox.commit(held, work, propose(rig)[0])
-    assert (look(rig).pid, rig.mailbox.release(held)) == (action.pending_action_id, work)
+    assert (look(rig).action_id, rig.mailbox.release(held)) == (action.pending_action_id, work)
 
 
 def test_proposal_may_replace_the_one_that_its_turn_ends(rig):
@@ -589,7 +593,7 @@ def test_proposal_may_replace_the_one_that_its_turn_ends(rig):
     change, new = propose(rig)
     move = Transition(old.pending_action_id, ("armed", "shown"), "cancelled", "dropped")
     rig.mailbox.commit(held, work, replace(change, transition=move))
-    assert look(rig).pid == new.pending_action_id
+    assert look(rig).action_id == new.pending_action_id
 
 
 def test_changed_action_can_not_be_claimed(rig):
@@ -600,7 +604,7 @@ def test_changed_action_can_not_be_claimed(rig):
         turn("", tap=rig.store.signer.button_token(old.pending_action_id, "change", turn().scope))
     )
     work = rig.mailbox.release(held)
-    assert work.tapped == stored
+    assert work.tapped_action == stored
     change, new = propose(rig)
     move = Transition(
         old.pending_action_id, ("armed", "shown"), "superseded", "changed", work.turn.event_id
@@ -612,7 +616,7 @@ def test_changed_action_can_not_be_claimed(rig):
     rig.accept(yes)
     work = rig.outbox.mark_delivered(held, question, Sent("m2"))
     assert rig.repository.claim(claim_of(yes, old, held, work.seq), stored)[0] != "mine"
-    assert (work.tapped.state, work.tapped.outcome_text) == ("superseded", "changed")
+    assert (work.tapped_action.state, work.tapped_action.outcome_text) == ("superseded", "changed")
     events = [(entry["pid"], entry["event"]) for entry in rig.audit()]
     ids = (old.pending_action_id, new.pending_action_id)
     assert events[-3:] == [(ids[0], "superseded"), (ids[1], "armed"), (ids[1], "shown")]
@@ -632,7 +636,7 @@ def test_action_that_was_decided_meanwhile_is_not_changed(rig):
     )
     with pytest.raises(StaleTurn):
         rig.mailbox.commit(held, work, replace(change, transition=move))
-    assert rig.repository.read(CHAT.id, (new.pending_action_id,)) == [None]
+    assert rig.repository.load(CHAT.id, (new.pending_action_id,)) == [None]
     assert look(rig).state == "started"
 
 
@@ -788,7 +792,7 @@ def test_late_outcome_is_sent_as_a_correction(rig):
     reply = rig.mailbox.commit(held, work, replace(SAID, transition=unknown))
     rig.outbox.mark_delivered(held, reply, Sent("m2"))
     finish_late(rig, claim)
-    (stored,) = rig.repository.read(CHAT.id, (claim.pending_action_id,))
+    (stored,) = rig.repository.load(CHAT.id, (claim.action_id,))
     assert (stored.state, stored.outcome_text, stored.result) == ("done", "deleted", "deleted")
     assert isinstance(rig.mailbox.release(held), QueuedReply)
 
@@ -802,7 +806,7 @@ def test_late_outcome_replaces_an_unsent_unknown(rig):
         rig.mailbox.commit(
             held, work, replace(SAID, transition=replace(unknown, from_states=("unknown",)))
         )
-    done = Transition(claim.pending_action_id, ("done",), "done", "deleted", claim.by)
+    done = Transition(claim.action_id, ("done",), "done", "deleted", claim.decided_by_event)
     assert isinstance(rig.mailbox.commit(held, work, replace(SAID, transition=done)), QueuedReply)
 
 
@@ -884,7 +888,7 @@ def test_every_message_that_shows_a_question_is_known(rig):
     held, work = in_two_pieces(rig)
     work = rig.outbox.mark_delivered(held, work, Sent("m1"))
     rig.outbox.mark_delivered(held, work, Sent("m2", written_at=1795204700.000123))
-    pid = look(rig).pid
+    pid = look(rig).action_id
     rig.accept(turn("what?"))
     again = TurnChange(
         replies=((Reply("Still open: Delete it"), f"{ABOUT}{pid}"), (Reply("Delete it?"), pid))
@@ -893,11 +897,14 @@ def test_every_message_that_shows_a_question_is_known(rig):
     work = rig.outbox.mark_delivered(held, work, Sent("m3"))
     rig.outbox.mark_delivered(held, work, Sent("m4", written_at=1795204799.0))
     rig.accept(turn("yes"))
-    view = rig.mailbox.release(held).live
-    read = rig.repository.read(CHAT.id, (pid,))[0]
+    view = rig.mailbox.release(held).open_action
+    read = rig.repository.load(CHAT.id, (pid,))[0]
     for known in (view, look(rig), read):
-        assert (known.prompts, known.written_at) == (("m1", "m2", "m3", "m4"), 1795204700.000123)
-    assert (read.state, read.prompt) == ("shown", "m4")
+        assert (known.question_messages, known.written_at) == (
+            ("m1", "m2", "m3", "m4"),
+            1795204700.000123,
+        )
+    assert (read.state, read.question_message) == ("shown", "m4")
 
 
 def test_copy_of_a_question_that_the_platform_reports_is_known(rig):
@@ -909,7 +916,7 @@ def test_copy_of_a_question_that_the_platform_reports_is_known(rig):
     rig.deliveries.report(delivery, "m1", "sent")
     rig.outbox.mark_delivered(held, reply, Sent("m2"))
     rig.deliveries.report(delivery, "m3", "delivered")
-    assert look(rig).prompts == ("m1", "m2", "m3")
+    assert look(rig).question_messages == ("m1", "m2", "m3")
 
 
 def test_repetition_that_never_arrives_ends_nothing(rig):
@@ -930,4 +937,4 @@ def test_messages_that_show_one_question_are_bounded(rig):
     work = rig.mailbox.commit(held, rig.mailbox.release(held), TurnChange(replies=replies))
     for number in range(60):
         work = rig.outbox.mark_delivered(held, work, Sent(f"r{number}"))
-    assert look(rig).prompts == tuple(f"r{number}" for number in range(10, 60))
+    assert look(rig).question_messages == tuple(f"r{number}" for number in range(10, 60))

@@ -92,7 +92,9 @@ def test_decided_question_brings_no_alarm(rig, to: str):
     asked(rig)
     rig.accept(turn("no"))
     held, work = lease(rig, "w2")
-    rig.mailbox.commit(held, work, TurnChange(transition=Transition(look(rig).pid, ("shown",), to)))
+    rig.mailbox.commit(
+        held, work, TurnChange(transition=Transition(look(rig).action_id, ("shown",), to))
+    )
     rig.mailbox.release(held)
     assert later(rig, HOUR) == []
 
@@ -105,7 +107,7 @@ def test_answer_that_waits_for_its_worker_prevents_the_alarm(rig):
     rig.pass_time(AFTER + 1)
     assert rig.overdue() == [CHAT.id]
     held, work = lease(rig, "w2")
-    claim = Claim(yes.scope, look(rig).pid, yes.event_id, "text", held, work.seq)
+    claim = Claim(yes.scope, look(rig).action_id, yes.event_id, "text", held, work.seq)
     assert rig.repository.claim(claim, look(rig))[0] == "mine"
     rig.repository.start(claim, look(rig), "try")
     assert rig.mailbox.commit(held, work, TurnChange()) is None
@@ -139,7 +141,7 @@ def test_only_the_newest_question_has_an_alarm(rig):
     rig.accept(turn("another"))
     held, work = lease(rig, "w2")
     rig.pass_time(20)
-    drop = Transition(look(rig).pid, ("shown",), "cancelled")
+    drop = Transition(look(rig).action_id, ("shown",), "cancelled")
     reply = rig.mailbox.commit(
         held, work, replace(alarmed(rig, alarm="Look at the second"), transition=drop)
     )
@@ -293,7 +295,7 @@ def test_conversation_waits_from_the_moment_a_question_is_shown_to_its_answer(ri
     rig.accept(turn("no"))
     held, work = lease(rig, "w3")
     rig.mailbox.commit(
-        held, work, TurnChange(transition=Transition(look(rig).pid, ("shown",), "cancelled"))
+        held, work, TurnChange(transition=Transition(look(rig).action_id, ("shown",), "cancelled"))
     )
     assert not waits(rig)
 

@@ -42,7 +42,7 @@ def is_last(rig) -> bool:
     held, work = lease(rig, "reader")
     while work.turn.user_id != "ana" or work.seq != seq:
         work = rig.mailbox.commit(held, work, TurnChange())
-    last = work.live.was_last_message(work.seq)
+    last = work.open_action.was_last_message(work.seq)
     rig.mailbox.commit(held, work, TurnChange())
     rig.mailbox.release(held)
     return last
@@ -77,7 +77,7 @@ def test_draft_for_another_member_follows_the_question(rig):
     rig.mailbox.follow_question(held)
     rig.accept(turn("yes"))
     work = rig.mailbox.commit(held, work, TurnChange())
-    assert not work.live.was_last_message(work.seq)
+    assert not work.open_action.was_last_message(work.seq)
 
 
 def test_worker_without_the_lease_follows_nothing(rig):
@@ -133,14 +133,14 @@ def test_yes_from_before_the_repetition_is_early(rig):
     say(rig, (Reply("Shall I?"), ""))
     say(rig, (Reply("Which? Delete it?"), f"{ABOUT}{pid}"), user="ana")
     after = look(rig)
-    assert (before.seen, after.seen, after.written_at) == (1, 3, 100.0)
+    assert (before.last_seen_seq, after.last_seen_seq, after.written_at) == (1, 3, 100.0)
 
 
 def test_repetition_directly_after_the_question_changes_nothing(rig):
     """A yes that came in between answers the question."""
     pid = ask(rig)
     say(rig, (Reply("Yes or no? Delete it?"), f"{ABOUT}{pid}"), user="ana")
-    assert (look(rig).seen, look(rig).followed_at) == (1, 0)
+    assert (look(rig).last_seen_seq, look(rig).followed_after_seq) == (1, 0)
 
 
 def test_turn_that_came_in_before_the_other_reply_was_sent_follows_the_question(rig):
@@ -151,8 +151,8 @@ def test_turn_that_came_in_before_the_other_reply_was_sent_follows_the_question(
     held, work = lease(rig, "w2")
     reply = rig.mailbox.commit(held, work, TurnChange(replies=((Reply("Shall I?"), ""),)))
     work = rig.outbox.mark_delivered(held, reply, Sent("m"))
-    assert work.live.was_last_message(work.seq)
-    assert not work.live.was_last_message(work.seq + 1)
+    assert work.open_action.was_last_message(work.seq)
+    assert not work.open_action.was_last_message(work.seq + 1)
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_action_that_was_shown_without_the_outbox_is_the_last_message(rig):
     say(rig, (Reply("Shall I?"), ""))
     change, _ = propose(rig, user="bob")
     rig.repository.change(CHAT.id, replace(change, replies=()))
-    (stored,) = rig.repository.read(CHAT.id, (first,))
-    bob = rig.repository.find_open(CHAT.id, turn(user="bob").scope.id)
-    assert (stored.followed_at, bob.followed_at) == (2, 0)
+    (stored,) = rig.repository.load(CHAT.id, (first,))
+    bob = rig.repository.load_open(CHAT.id, turn(user="bob").scope.id)
+    assert (stored.followed_after_seq, bob.followed_after_seq) == (2, 0)
     say(rig, (Reply("Shall I?"), ""), user="ana")
-    assert rig.repository.find_open(CHAT.id, turn(user="bob").scope.id).followed_at == 3
+    assert rig.repository.load_open(CHAT.id, turn(user="bob").scope.id).followed_after_seq == 3

@@ -24,7 +24,7 @@ def arm(pid: str = A, *, live: bool = True, steps: tuple[str, ...] = (), **field
     action = PendingAction(
         "ana", channel_id="chat", conversation_id="room", pending_action_id=pid, **given
     )
-    return sign_action(action, SEAL, user=ANA.id, live=live, steps=steps)
+    return sign_action(action, SEAL, user=ANA.id, occupies_scope=live, steps=steps)
 
 
 def plan() -> tuple:
@@ -49,7 +49,7 @@ def move(pid: str, before: str, after: str, told: str = "", by: str = "") -> Tur
 def timeless(answer):
     """Return the answer with each time replaced by whether it is set."""
     if isinstance(answer, StoredAction):
-        times = {"expires_at": bool(answer.expires_at), "begun_at": bool(answer.begun_at)}
+        times = {"expires_at": bool(answer.expires_at), "started_at": bool(answer.started_at)}
         return replace(answer, **times)
     if isinstance(answer, (tuple, list)):
         return [timeless(one) for one in answer]
@@ -89,7 +89,7 @@ class Twins:
 
     def at(self, pid: str = A) -> StoredAction | None:
         """Return the record in memory."""
-        return self.rigs[0].repository.read(CHAT.id, (pid,))[0]
+        return self.rigs[0].repository.load(CHAT.id, (pid,))[0]
 
     def state(self, pid: str = A) -> str:
         """Return the state of the action."""
@@ -108,8 +108,8 @@ class Twins:
         views = [
             timeless(
                 [
-                    rig.repository.find_open(CHAT.id, ANA.id),
-                    *rig.repository.read(CHAT.id, (A, B, PLAN)),
+                    rig.repository.load_open(CHAT.id, ANA.id),
+                    *rig.repository.load(CHAT.id, (A, B, PLAN)),
                 ]
             )
             for rig in self.rigs
@@ -134,7 +134,7 @@ def twins(redis_client):
 
 def lead_to(twins: Twins, state: str, **fields) -> None:
     """Bring an action into this state."""
-    twins.do("stash", CHAT.id, arm(**fields))
+    twins.do("save", CHAT.id, arm(**fields))
     if state in ("cancelled", "expired", "superseded"):
         twins.do("change", CHAT.id, move(A, "shown", state, "over", "somebody"))
     if state in ("claimed", "started", "done", "failed", "unknown"):
@@ -249,7 +249,7 @@ def test_decision_without_a_lease(twins, intent, verdict):
     lead_to(twins, "shown")
     assert twins.decide(intent, ignore_seconds=5) == verdict
     assert twins.state() == {"confirm": "started", "cancel": "cancelled", "ignore": "shown"}[intent]
-    assert twins.at().by == ("" if intent == "ignore" else "yes-1")
+    assert twins.at().decided_by_event == ("" if intent == "ignore" else "yes-1")
     if intent == "confirm":
         twins.finish("done", attempt="yes-1")
         assert twins.state() == "done"
@@ -285,7 +285,7 @@ def test_decision_after_the_window(twins, intent):
     lead_to(twins, "shown")
     twins.pass_time(61)
     assert twins.decide(intent) == "expired"
-    assert (twins.state(), twins.at().by) == ("expired", "yes-1")
+    assert (twins.state(), twins.at().decided_by_event) == ("expired", "yes-1")
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_decision_on_an_action_of_a_dead_process(twins, state, expected, verdict
     lead_to(twins, state)
     twins.pass_time(130)
     assert twins.decide("confirm", **expected) == verdict
-    assert (twins.state(), twins.at().by) == (state, "yes-1")
+    assert (twins.state(), twins.at().decided_by_event) == (state, "yes-1")
 
 
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
@@ -391,7 +391,7 @@ def test_action_of_another_person_or_with_its_own_button_takes_no_room(twins):
         twins.do("change", CHAT.id, TurnChange(new_actions=(replace(arm(PLAN), user="bob"),)))[0]
         == "ok"
     )
-    assert twins.rigs[0].repository.find_open(CHAT.id, ANA.id).pid == A
+    assert twins.rigs[0].repository.load_open(CHAT.id, ANA.id).action_id == A
 
 
 @pytest.mark.parametrize("to", ["cancelled", "expired"])
@@ -399,7 +399,7 @@ def test_expired_action_may_be_dropped(twins, to):
     """It stays expired, with the text that its person gets."""
     lead_to(twins, "expired")
     assert twins.do("change", CHAT.id, move(A, "shown", to, "let go", "later"))[0] == "ok"
-    assert (twins.state(), twins.at().outcome_text, twins.at().by) == (
+    assert (twins.state(), twins.at().outcome_text, twins.at().decided_by_event) == (
         "expired",
         "let go",
         "somebody",
@@ -414,7 +414,7 @@ def test_transition_starts_from_its_states_only(twins, after):
     assert twins.do("change", CHAT.id, move("C" * 22, "started", after))[0] == "state"
     assert twins.do("change", CHAT.id, move(A, "started", after, "told"))[0] == "ok"
     assert twins.do("change", CHAT.id, move(A, after, after))[0] == "ok"
-    assert (twins.at().outcome_text, twins.at().by) == ("told", "yes-1")
+    assert (twins.at().outcome_text, twins.at().decided_by_event) == ("told", "yes-1")
     assert twins.do("change", CHAT.id, move(A, after, after, "told again", "yes-2"))[0] == "ok"
     assert twins.at().outcome_text == "told again"
 
@@ -469,18 +469,18 @@ def test_decision_ends_a_whole_plan(twins):
 def test_action_is_not_read_under_another_conversation(twins):
     """A missing action is not found either."""
     lead_to(twins, "shown")
-    assert twins.do("read", "elsewhere", (A,)) == [None]
-    assert twins.do("read", CHAT.id, (B,)) == [None]
-    assert twins.do("find_open", CHAT.id, "somebody") is None
+    assert twins.do("load", "elsewhere", (A,)) == [None]
+    assert twins.do("load", CHAT.id, (B,)) == [None]
+    assert twins.do("load_open", CHAT.id, "somebody") is None
 
 
 def test_started_actions_are_listed_last_first(redis_client):
     """Only what was started counts, steps of a plan too, and each person has a list of their own."""
     twins = Twins(redis_client)
     twins.do("change", CHAT.id, TurnChange(new_actions=(arm(A), arm(B, live=False))))
-    assert twins.do("recent", CHAT.id, ANA.id) == []
+    assert twins.do("list_started", CHAT.id, ANA.id) == []
     for pid in (A, B):
         twins.claim(pid)
         twins.start(pid, f"try-{pid[0]}")
-    assert [stored.pid for stored in twins.do("recent", CHAT.id, ANA.id)] == [B, A]
-    assert twins.do("recent", CHAT.id, turn(user="bob").scope.id) == []
+    assert [stored.action_id for stored in twins.do("list_started", CHAT.id, ANA.id)] == [B, A]
+    assert twins.do("list_started", CHAT.id, turn(user="bob").scope.id) == []

@@ -262,7 +262,7 @@ def test_commit_that_is_refused_sets_no_timer(rig):
     with pytest.raises(StaleTurn):
         rig.mailbox.commit(held, work, replace(propose(rig)[0], timers=(timer(-1),)))
     rig.mailbox.commit(held, work, TurnChange())
-    assert (rig.mailbox.release(held), look(rig).pid) == (None, action.pending_action_id)
+    assert (rig.mailbox.release(held), look(rig).action_id) == (None, action.pending_action_id)
 
 
 def test_timer_over_the_limit_is_refused_with_its_turn(rig):
@@ -322,7 +322,7 @@ def test_question_whose_form_is_open_gets_more_time(rig):
     assert rig.mailbox.release(held) is None
     rig.pass_time(50)
     opened = rig.repository.open_form(CHAT.id, action.pending_action_id)
-    assert round(opened.expires_at - opened.looked_at) == 600
+    assert round(opened.expires_at - opened.loaded_at) == 600
     rig.pass_time(120)
     rig.overdue()
     assert said(rig) == []

@@ -252,9 +252,7 @@ class Judge:
                 event, [reply.text for reply, _ in change.replies if not reply.edits]
             )
             for arm in change.new_actions:
-                proposal = world.proposals[arm.pending_action_id] = Proposal.of(
-                    arm, lease.conversation
-                )
+                proposal = world.proposals[arm.action_id] = Proposal.of(arm, lease.conversation)
                 if (
                     proposal.undoes
                     and proposal.args["args"] != world.proposals[proposal.undoes].args
@@ -290,7 +288,7 @@ class Judge:
 
     def _claim(self, claim: Claim, stored: StoredAction, *, answer: Any) -> None:
         if answer[0] == "mine":
-            self._verdicts.claimed(claim.pending_action_id, claim.conversation, claim.by)
+            self._verdicts.claimed(claim.action_id, claim.conversation, claim.decided_by_event)
 
     def _mark_delivered(
         self,
@@ -326,13 +324,13 @@ class Judge:
         if (
             answer[0] == "ok"
             and change.transition
-            and change.transition.pending_action_id in self._world.proposals
+            and change.transition.action_id in self._world.proposals
         ):
-            self._world.proposals[change.transition.pending_action_id].ended = change.transition.to
+            self._world.proposals[change.transition.action_id].ended = change.transition.to
 
     def _finish(self, claim: Claim, attempt: str, ending: ActionResult, *, answer: Any) -> None:
         """Check that the true outcome is recorded, even if late; the user then gets a correction."""
-        world, proposal = self._world, self._world.proposals[claim.pending_action_id]
+        world, proposal = self._world, self._world.proposals[claim.action_id]
         (state,) = self._peek.states(claim.conversation, [proposal.pid])
         if state != ending.state and not proposal.steps and not proposal.idempotent:
             world.broke(

@@ -110,8 +110,8 @@ class Proposal:
         """Return the proposal in a commit."""
         rec = json.loads(arm.record)
         return cls(
-            arm.pending_action_id, rec["user_id"], conversation, arm.kind, rec["args"], rec["preview"], arm.ttl_ms,
-            arm.idempotent, arm.code, rec.get("language", ""), arm.plan, arm.steps, arm.live,
+            arm.action_id, rec["user_id"], conversation, arm.kind, rec["args"], rec["preview"], arm.ttl_ms,
+            arm.idempotent, arm.code, rec.get("language", ""), arm.plan, arm.steps, arm.occupies_scope,
         )  # fmt: skip
 
     @property

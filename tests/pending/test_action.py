@@ -161,12 +161,12 @@ def test_stored_action_is_read_from_the_row_of_a_script():
         "m1 m2",
     ]
     stored = StoredAction(
-        "A" * 22, "{}", "mac", "started", expires_at=7.125, by="yes-1", attempt="try-1", outcome_text="Done.",
-        result="ok", output="{}", seen=3, begun_at=6.5, prompt="m1", prompts=("m1", "m2"), written_at=5.25,
+        "A" * 22, "{}", "mac", "started", expires_at=7.125, decided_by_event="yes-1", attempt_id="try-1", outcome_text="Done.",
+        result="ok", output="{}", last_seen_seq=3, started_at=6.5, question_message="m1", question_messages=("m1", "m2"), written_at=5.25,
         unclear_answers=("a1", "b2"),
     )  # fmt: skip
     read = StoredAction.from_row([*row, "5250000", "", "4", "{}", "a1 b2"])
-    assert (read, read.looked_at, read.followed_at) == (stored, 9.0, 4)
+    assert (read, read.loaded_at, read.followed_after_seq) == (stored, 9.0, 4)
 
 
 def test_unknown_field_is_refused():

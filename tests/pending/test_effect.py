@@ -179,9 +179,9 @@ def test_worker_that_is_stopped_leaves_a_preparation_to_the_next_one(is_begun, s
             return execute
 
         store.register_executor_factory("pay", rebuild)
-        (stored,) = await store.repository.read(here, pids)
+        (stored,) = await store.repository.load(here, pids)
         confirming = asyncio.create_task(
-            store.settlement.confirm(Claim(scope, stored.pid, "yes-1"), stored)
+            store.settlement.confirm(Claim(scope, stored.action_id, "yes-1"), stored)
         )
         await goes_on.wait()
         confirming.cancel()
@@ -189,7 +189,7 @@ def test_worker_that_is_stopped_leaves_a_preparation_to_the_next_one(is_begun, s
             await confirming
 
     asyncio.run(stopped_in_the_middle())
-    (stored,) = run_without_loop(store.repository.read(here, pids))
+    (stored,) = run_without_loop(store.repository.load(here, pids))
     assert stored.state == state
 
 

@@ -55,16 +55,16 @@ def test_running_action_counts_as_stale_from_its_last_step():
     names = (proposal.head.pending_action_id, proposal.steps[0].pending_action_id)
 
     def begun() -> list[float]:
-        return [stored.begun_at for stored in Blocking(records).read(ANA.conversation.id, names)]
+        return [stored.started_at for stored in Blocking(records).load(ANA.conversation.id, names)]
 
     for pid in names:
         claim = Claim(ANA, pid, "yes-1")
         now[0] += 100
-        Blocking(records).claim(claim, Blocking(records).read(ANA.conversation.id, (pid,))[0])
+        Blocking(records).claim(claim, Blocking(records).load(ANA.conversation.id, (pid,))[0])
         claimed = begun()
         now[0] += 100
         Blocking(records).start(
-            claim, Blocking(records).read(ANA.conversation.id, (pid,))[0], "try-1"
+            claim, Blocking(records).load(ANA.conversation.id, (pid,))[0], "try-1"
         )
     assert claimed == [1300.0, 1300.0]
     assert begun() == [1300.0, 1400.0]

@@ -33,7 +33,7 @@ def proposed(name: str, **fields) -> PendingAction:
 def stored(proposal) -> list[StoredAction]:
     """Return the proposal's records as they are stored, the head last."""
     return [
-        StoredAction(arm.pending_action_id, arm.record, arm.mac, "shown")
+        StoredAction(arm.action_id, arm.record, arm.mac, "shown")
         for arm in proposal.new_actions(SEAL, "-")
     ]
 
@@ -95,14 +95,16 @@ def test_only_the_head_of_a_plan_waits_for_a_typed_answer():
     proposal = plan_of([proposed("A"), proposed("B")])
     arms = proposal.new_actions(SEAL, "-")
     names = tuple(step.pending_action_id for step in proposal.steps)
-    assert [arm.pending_action_id for arm in arms] == [*names, proposal.head.pending_action_id]
-    assert [(arm.live, arm.steps, arm.user) for arm in arms] == [
+    assert [arm.action_id for arm in arms] == [*names, proposal.head.pending_action_id]
+    assert [(arm.occupies_scope, arm.steps, arm.user) for arm in arms] == [
         (False, (), "-"),
         (False, (), "-"),
         (True, names, "-"),
     ]
     assert [arm.plan for arm in arms] == [proposal.head.pending_action_id] * 2 + [""]
-    assert [arm.live for arm in proposal.new_actions(SEAL, "-", live=False)] == [
+    assert [
+        arm.occupies_scope for arm in proposal.new_actions(SEAL, "-", occupies_scope=False)
+    ] == [
         False,
         False,
         False,
@@ -130,7 +132,7 @@ def test_changed_step_is_invalid(changes):
     proposal = plan_of([proposed("A"), proposed("B")])
     (arm,) = plan_of([replace(proposal.steps[0], **changes)]).new_actions(SEAL, "-")
     assert not is_step_of(
-        proposal.head, 0, StoredAction(arm.pending_action_id, arm.record, arm.mac, "shown")
+        proposal.head, 0, StoredAction(arm.action_id, arm.record, arm.mac, "shown")
     )
 
 

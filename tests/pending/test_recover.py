@@ -45,7 +45,7 @@ class Dead:
 
     def at(self, pid: str):
         """Return the record of this id."""
-        return Blocking(self.store.repository).read(HERE.conversation.id, (pid,))[0]
+        return Blocking(self.store.repository).load(HERE.conversation.id, (pid,))[0]
 
     def begin(self, pid: str, *, started: bool = True, ended: str = "") -> None:
         """Bring an action to where the dead process left it."""
@@ -87,7 +87,7 @@ def test_claimed_action_was_certainly_not_done(intent):
     )
     stored = dead.at(dead.head)
     assert (stored.state, stored.outcome_text) == ("superseded", WORDS.unsafe("Apagar A"))
-    assert stored.by not in ("", "the dead")
+    assert stored.decided_by_event not in ("", "the dead")
     assert (outcome.record.pending_action_id, dead.store.get("ana")) == (dead.head, None)
     dead.store.stash("ana", kind="k", preview="p")
 
@@ -109,7 +109,7 @@ def test_started_action_is_reconciled(answer, status, state, told):
     dead.wait()
     outcome = dead.store.pop_if_confirmed("ana", "sim")
     assert (outcome.status, outcome.outcome_text, dead.at(dead.head).state) == (status, told, state)
-    assert dead.at(dead.head).by not in ("", "the dead")
+    assert dead.at(dead.head).decided_by_event not in ("", "the dead")
 
 
 def test_action_is_left_alone_while_its_process_may_live():

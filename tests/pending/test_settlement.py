@@ -39,7 +39,7 @@ class Desk:
     @property
     def stored(self):
         """Return the stored record."""
-        return Blocking(self.store.repository).read(
+        return Blocking(self.store.repository).load(
             HERE.conversation.id, (self.action.pending_action_id,)
         )[0]
 
@@ -201,7 +201,11 @@ def test_changed_record_is_cancelled_without_its_texts(door):
     outcome = desk.store.pop_if_confirmed("ana", "sim") if door == "store" else desk.confirm()
     desk.heard(outcome, "digest_mismatch", "cancelled", texts_for().tampered())
     assert desk.stored.outcome_text == texts_for().tampered()
-    assert desk.stored.by == ("yes-1" if door != "store" else desk.stored.by) != ""
+    assert (
+        desk.stored.decided_by_event
+        == ("yes-1" if door != "store" else desk.stored.decided_by_event)
+        != ""
+    )
 
 
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
@@ -227,7 +231,7 @@ def test_record_changed_after_its_check_is_cancelled():
     desk = Desk()
     seen = desk.stored
     desk.store.repository._put(
-        seen.pid, replace(seen, record=seen.record.replace("Apagar", "Pagar"))
+        seen.action_id, replace(seen, record=seen.record.replace("Apagar", "Pagar"))
     )
     outcome = run_without_loop(desk.store.settlement.confirm(desk.claim(), seen))
     desk.heard(outcome, "digest_mismatch", "cancelled", texts_for().tampered())
@@ -241,7 +245,11 @@ def test_action_started_meanwhile_is_not_reported_cancelled():
     desk.begin()
     outcome = run_without_loop(desk.store.settlement.confirm(desk.claim("yes-2"), seen))
     assert (outcome.executed, outcome.outcome_text) == (False, texts_for().tampered())
-    assert (desk.stored.state, desk.stored.outcome_text, desk.stored.by) == ("started", "", "yes-1")
+    assert (desk.stored.state, desk.stored.outcome_text, desk.stored.decided_by_event) == (
+        "started",
+        "",
+        "yes-1",
+    )
 
 
 @pytest.mark.parametrize(
@@ -392,18 +400,18 @@ def test_abandoned_action_ends_in_redis_although_each_answer_is_lost_once(
     )
     claim, pids = Claim(HERE, action.pending_action_id, "yes-1"), (action.pending_action_id,)
     Blocking(store.repository).claim(
-        claim, Blocking(store.repository).read(HERE.conversation.id, pids)[0]
+        claim, Blocking(store.repository).load(HERE.conversation.id, pids)[0]
     )
     if started:
         Blocking(store.repository).start(
-            claim, Blocking(store.repository).read(HERE.conversation.id, pids)[0], "try-1"
+            claim, Blocking(store.repository).load(HERE.conversation.id, pids)[0], "try-1"
         )
     outcome = run_without_loop(
         getattr(store.settlement, way)(
-            claim, Blocking(store.repository).read(HERE.conversation.id, pids)[0]
+            claim, Blocking(store.repository).load(HERE.conversation.id, pids)[0]
         )
     )
-    (stored,) = Blocking(store.repository).read(HERE.conversation.id, pids)
+    (stored,) = Blocking(store.repository).load(HERE.conversation.id, pids)
     assert (stored.state, stored.outcome_text, outcome.outcome_text) == (state, told, told)
 
 
@@ -568,7 +576,13 @@ def test_signed_record_leaves_out_default_values():
         action.args_digest,
         True,
     )
-    assert (arm.code, arm.plan, arm.user, arm.live, arm.steps) == ("4821", "P", "-", True, ())
+    assert (arm.code, arm.plan, arm.user, arm.occupies_scope, arm.steps) == (
+        "4821",
+        "P",
+        "-",
+        True,
+        (),
+    )
     assert "outcome" not in arm.record
     assert (
         sign_action(

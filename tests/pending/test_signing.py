@@ -80,7 +80,7 @@ def test_ids_of_actions_fit_in_a_button():
     """A button of any action id can be read."""
     for _ in range(200):
         pid = PendingAction("ana", "k", "p").pending_action_id
-        assert SEAL.read_button(SEAL.button_token(pid, "cancel", ANA), ANA).pending_action_id == pid
+        assert SEAL.read_button(SEAL.button_token(pid, "cancel", ANA), ANA).action_id == pid
 
 
 def test_rotated_keys_accept_the_old_and_sign_with_the_new():

@@ -202,8 +202,8 @@ class AcknowledgedWork:
         """Note that an action begins, right before its effect. Steps are told with their plan."""
         if not action.plan and action.kind != CHOICE_KIND:
             note = {
-                "pid": claim.pending_action_id,
-                "by": claim.by,
+                "pid": claim.action_id,
+                "by": claim.decided_by_event,
                 "preview": brief(action.preview),
             }
             self._files.add({**_about(claim.scope), **note, "language": action.language})
@@ -211,7 +211,7 @@ class AcknowledgedWork:
     def note_end(self, claim: Claim, result: ActionResult) -> None:
         """Note how an action ended, before Redis is told."""
         note = {
-            "pid": claim.pending_action_id,
+            "pid": claim.action_id,
             "state": result.state,
             "outcome": result.outcome_text,
         }
@@ -368,7 +368,11 @@ class LossNotices:
         if not stored.is_genuine(self._signer, scope):  # nothing of a modified record is repeated
             return False
         texts = texts_for(stored.action.language)
-        args = {"marks": [stored.pid], "question": stored.pid, "until_ms": loss.resumed_at}
+        args = {
+            "marks": [stored.action_id],
+            "question": stored.action_id,
+            "until_ms": loss.resumed_at,
+        }
         return self._send(
             {**_about(scope), "at": 0.0}, texts.forgot_question(stored.action.preview), texts, args
         )

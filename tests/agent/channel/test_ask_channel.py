@@ -136,8 +136,8 @@ def test_ask_channel_offers_no_undo():
 def start_and_die(agent) -> StoredAction:
     """Start ana's open action as a process that is then killed, and return the action."""
     scope = scope_of("ana", "chat", "room")
-    live = Blocking(agent.store.repository).find_open(scope.conversation.id, scope.id)
-    claim = Claim(scope, live.pid, "killed")
+    live = Blocking(agent.store.repository).load_open(scope.conversation.id, scope.id)
+    claim = Claim(scope, live.action_id, "killed")
     Blocking(agent.store.repository).claim(claim, live)
     Blocking(agent.store.repository).start(claim, live, "killed")
     return live
@@ -147,10 +147,12 @@ def change(store, live: StoredAction) -> None:
     """Change the signed text of the stored action."""
     edited = live.record.replace("Delete", "Forget")
     if isinstance(store, InMemoryPendingStore):
-        store.repository._put(live.pid, replace(store.repository._get(live.pid), record=edited))
+        store.repository._put(
+            live.action_id, replace(store.repository._get(live.action_id), record=edited)
+        )
     else:
         client = client_of(store)
-        (key,) = client.scan_iter(f"*:pending:{live.pid}")
+        (key,) = client.scan_iter(f"*:pending:{live.action_id}")
         client.hset(key, "rec", edited)
 
 

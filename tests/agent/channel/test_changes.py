@@ -90,11 +90,11 @@ class Shop(Bot):
 
     def open_action(self) -> StoredAction:
         """Return the action that waits for the person."""
-        return self.rig.repository.find_open(CHAT.id, self.scope)
+        return self.rig.repository.load_open(CHAT.id, self.scope)
 
     def stored(self, token: str) -> StoredAction:
         """Return the action that a button belongs to."""
-        return self.rig.repository.read(CHAT.id, (token[1:23],))[0]
+        return self.rig.repository.load(CHAT.id, (token[1:23],))[0]
 
     @property
     def state(self) -> tuple:
@@ -448,7 +448,7 @@ def test_yes_that_quotes_the_question_confirms_it(shop):
     """The bot asks for a field meanwhile."""
     bot = shop([FIRST])
     bot.say("order apples")
-    prompt = bot.open_action().prompt
+    prompt = bot.open_action().question_message
     bot.say("change")
     bot.rig.accept(replace(turn("yes"), replied_to=prompt))
     bot.work()

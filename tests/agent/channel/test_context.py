@@ -134,7 +134,7 @@ def test_record_of_an_action_has_the_name_of_its_person(make):
     """People who read the audit log see it beside the id."""
     bot = make([seeing({})], ["ship"])
     bot.say("ship it")
-    stored = run_sync(bot.rig.store.repository.find_open(CHAT.id, Scope("ana", CHAT).id))
+    stored = run_sync(bot.rig.store.repository.load_open(CHAT.id, Scope("ana", CHAT).id))
     assert stored.action.user_name == "Ana"
 
 

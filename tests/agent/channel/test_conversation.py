@@ -253,4 +253,4 @@ def test_proposal_of_a_turn_that_lost_its_lease_is_not_armed(make_bot):
     bot.provider.acomplete = slow
     bot.work()
     assert bot.channel.texts == []
-    assert bot.rig.repository.find_open(CHAT.id, turn().scope.id) is None
+    assert bot.rig.repository.load_open(CHAT.id, turn().scope.id) is None

@@ -53,7 +53,7 @@ def note_prompt(rig, pid: str, message: str) -> None:
     """Store `message` as the id of the message that asked for this action."""
     if isinstance(rig, MemoryRig):
         records = rig.store.repository
-        records._put(pid, replace(records._get(pid), prompt=message))
+        records._put(pid, replace(records._get(pid), question_message=message))
     else:
         rig.client.hset(f"{rig.shard}:pending:{pid}", "prompt", message)
 
@@ -105,7 +105,7 @@ def test_typed_code_is_shown_as_the_choice(make_bot):
     bot.say("delete it")
     pid = bot.buttons[0].data[1:23]
     note_prompt(bot.rig, pid, "m1")
-    bot.say(f"yes {bot.rig.repository.find_open(CHAT.id, bot.scope).action.code}")
+    bot.say(f"yes {bot.rig.repository.load_open(CHAT.id, bot.scope).action.code}")
     (edit,) = [delivery.reply for delivery in bot.channel.sent if delivery.reply.edits]
     assert [button.label for button in edit.decided_buttons] == ["✓ Yes", "No"]
 
@@ -236,7 +236,7 @@ def test_no_to_a_running_action_is_told_that_it_runs(asking):
     """Host code confirmed the action elsewhere: the reply claims neither that it waits nor that it was cancelled."""
     claim = Claim(turn("").scope, asking.confirm[1:23], "elsewhere")
     asking.bot.rig.repository.claim(
-        claim, asking.bot.rig.repository.find_open(CHAT.id, asking.bot.scope)
+        claim, asking.bot.rig.repository.load_open(CHAT.id, asking.bot.scope)
     )
     assert asking.tap(asking.cancel) == texts_for("en").status_running("Delete A")
     asking.bot.rig.pass_time(61)
@@ -369,7 +369,7 @@ def test_ignored_question_keeps_its_buttons(asking):
     asking.tap(ignore)
     assert asking.edits == []
     assert asking.tap(asking.confirm) == "deleted A"
-    assert asking.bot.rig.repository.find_open(CHAT.id, asking.bot.scope) is None
+    assert asking.bot.rig.repository.load_open(CHAT.id, asking.bot.scope) is None
 
 
 def test_unknown_tap_does_not_edit_another_message(asking):

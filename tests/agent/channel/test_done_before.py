@@ -86,7 +86,7 @@ def test_hour_is_that_of_the_store(make_bot):
 
     async def two_hours_later(*args):
         return [
-            replace(stored, looked_at=stored.looked_at + 7200) for stored in await recent(*args)
+            replace(stored, loaded_at=stored.loaded_at + 7200) for stored in await recent(*args)
         ]
 
     bot.rig.store.repository.recent = two_hours_later
@@ -120,9 +120,9 @@ def test_outcome_that_came_out_meanwhile_counts(make_bot, state, words):
     bot.die_after("start")
     bot.work()
     tap = bot.buttons[0].data
-    (stored,) = bot.rig.repository.read(CHAT.id, (tap[1:23],))
-    claim = Claim(bot.turn().scope, stored.pid, stored.by)
-    bot.rig.repository.finish(claim, stored.attempt, ActionResult(state, "the truth"))
+    (stored,) = bot.rig.repository.load(CHAT.id, (tap[1:23],))
+    claim = Claim(bot.turn().scope, stored.action_id, stored.decided_by_event)
+    bot.rig.repository.finish(claim, stored.attempt_id, ActionResult(state, "the truth"))
     assert bot.say("do it again").startswith(f"Delete A\n\n{words}")
 
 

@@ -398,4 +398,4 @@ def test_call_that_takes_too_long_before_its_effect_is_no_unclear_one(make_story
     assert story.work_on() == "all done"
     (result,) = story.model.seen[-1]
     assert result.startswith("Error: ")
-    assert run_without_loop(story.rig.store.repository.recent(CHAT.id, "ana")) == []
+    assert run_without_loop(story.rig.store.repository.list_started(CHAT.id, "ana")) == []

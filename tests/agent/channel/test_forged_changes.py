@@ -74,11 +74,11 @@ def test_form_that_comes_twice_changes_once(shop):
     bot = shop([FIRST])
     tokens = asked(bot)
     bot.fill_in(tokens["Change"], kg="2")
-    changed = bot.open_action().pid
+    changed = bot.open_action().action_id
     assert bot.fill_in(tokens["Change"], event="f2", kg="2") == WORDS.changed_meanwhile(
         "Order 5 kg of apples"
     )
-    assert bot.open_action().pid == changed
+    assert bot.open_action().action_id == changed
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_proposal_of_a_stopped_turn_was_never_asked(make_bot):
     hanging.stopped_during_the_call("delete A and post B")
     results = [text for role, text in hanging.read_later() if role == "tool"]
     assert json.loads(results[0])["outcome"] == "replaced"
-    assert hanging.bot.rig.repository.find_open(CHAT.id, hanging.bot.scope) is None
+    assert hanging.bot.rig.repository.load_open(CHAT.id, hanging.bot.scope) is None
 
 
 def test_timer_of_a_stopped_turn_was_not_set(make_bot):

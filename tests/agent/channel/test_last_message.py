@@ -95,7 +95,7 @@ def test_no_counts_after_a_later_message(make_bot):
     bot.say("delete A")
     speak(bot)
     bot.say("no")
-    assert bot.rig.repository.find_open(CHAT.id, bot.scope) is None
+    assert bot.rig.repository.load_open(CHAT.id, bot.scope) is None
 
 
 def test_yes_that_quotes_the_question_counts_after_a_later_message(make_bot):

@@ -39,7 +39,7 @@ def test_no_with_a_reason_denies_and_the_model_reads_the_reason(make_bot):
     assert (result["outcome"], result["words"]) == ("denied", "no, wrong order")
     assert "result" not in result
     assert bot.provider.requests[-1].messages[-1].content == "no, wrong order"
-    assert bot.rig.repository.find_open(CHAT.id, bot.scope) is None
+    assert bot.rig.repository.load_open(CHAT.id, bot.scope) is None
     bot.say("yes")
     assert bot.deleted == []
 
@@ -70,7 +70,7 @@ def test_stubborn_model_cannot_ask_again_for_what_was_just_denied(make_bot):
     assert bot.say("no, I still need it") == f"{NOTHING_DONE}\n\nAs you wish."
     refusal = bot.provider.requests[-1].messages[-1].content
     assert json.loads(refusal)["kind"] == "already_denied"
-    assert bot.rig.repository.find_open(CHAT.id, bot.scope) is None
+    assert bot.rig.repository.load_open(CHAT.id, bot.scope) is None
 
 
 def test_stubborn_model_cannot_ask_again_for_a_step_of_a_denied_plan(make_bot):
@@ -79,7 +79,7 @@ def test_stubborn_model_cannot_ask_again_for_a_step_of_a_denied_plan(make_bot):
     bot = make_bot("A B", lines=[again, "As you wish."])
     bot.say("delete A and B")
     assert bot.say("no, wrong ones").endswith("As you wish.")
-    assert bot.rig.repository.find_open(CHAT.id, bot.scope) is None
+    assert bot.rig.repository.load_open(CHAT.id, bot.scope) is None
 
 
 def test_person_may_ask_again_for_what_they_denied(make_bot):
@@ -175,7 +175,7 @@ def test_another_member_cannot_deny_with_words(make_bot):
     bot = make_bot("A", lines=["Hello Bob."])
     bot.say("delete A")
     assert bot.say("no, wrong order", user="bob") == "Hello Bob."
-    assert bot.rig.repository.find_open(CHAT.id, bot.scope).state == "shown"
+    assert bot.rig.repository.load_open(CHAT.id, bot.scope).state == "shown"
 
 
 def test_stubborn_model_that_goes_on_after_a_no_cannot_ask_again(make_bot):
@@ -186,7 +186,7 @@ def test_stubborn_model_that_goes_on_after_a_no_cannot_ask_again(make_bot):
     bot.say("delete A")
     assert bot.say("no") == "As you wish."
     assert json.loads(bot.provider.requests[-1].messages[-1].content)["kind"] == "already_denied"
-    assert bot.rig.repository.find_open(CHAT.id, bot.scope) is None
+    assert bot.rig.repository.load_open(CHAT.id, bot.scope) is None
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_killed_worker_denies_once(make_bot):
     bot.die_at_commit()
     assert bot.work() == f"{NOTHING_DONE}\n\nWhich one then?"
     assert read_result(bot)["words"] == "no, wrong order"
-    assert bot.rig.repository.find_open(CHAT.id, bot.scope) is None
+    assert bot.rig.repository.load_open(CHAT.id, bot.scope) is None
 
 
 def test_model_reads_the_reason_as_the_guardrails_pass_it(make_bot):

@@ -20,7 +20,7 @@ ASKED_BEFORE = ENGLISH.asked_before("Delete A")
 
 def find_question(bot):
     """Return the open action of ana, None if there is none."""
-    return bot.rig.repository.find_open(CHAT.id, bot.scope)
+    return bot.rig.repository.load_open(CHAT.id, bot.scope)
 
 
 @pytest.fixture
@@ -36,7 +36,11 @@ def test_message_after_the_question_is_answered_and_the_question_stays(make_keep
     before = find_question(bot)
     assert bot.say("what is the weather in Rome?") == "Sunny."
     after = find_question(bot)
-    assert (after.pid, after.state, after.expires_at) == (before.pid, "shown", before.expires_at)
+    assert (after.action_id, after.state, after.expires_at) == (
+        before.action_id,
+        "shown",
+        before.expires_at,
+    )
 
 
 def test_yes_after_another_answer_repeats_the_question_and_the_next_one_runs_it(make_keeper):

@@ -148,9 +148,11 @@ def test_outcome_that_is_unknown_becomes_known(make_believer):
 
 def late(bot: Bot, pid: str, result: str) -> None:
     """Record the end of an action as the worker that was taken for dead."""
-    (stored,) = bot.rig.repository.read(CHAT.id, (pid,))
+    (stored,) = bot.rig.repository.load(CHAT.id, (pid,))
     bot.rig.repository.finish(
-        Claim(bot.turn().scope, pid, "late"), stored.attempt, ActionResult("done", result, result)
+        Claim(bot.turn().scope, pid, "late"),
+        stored.attempt_id,
+        ActionResult("done", result, result),
     )
 
 

@@ -28,13 +28,13 @@ def without_reference(report: str) -> str:
 
 def pids(bot) -> list[str]:
     """Return the ids of the open steps in order."""
-    plan = bot.rig.repository.find_open(CHAT.id, bot.scope)
+    plan = bot.rig.repository.load_open(CHAT.id, bot.scope)
     return [step["id"] for step in plan.action.args["steps"]]
 
 
 def states(bot, steps: list[str]) -> list[str]:
     """Return the states of these actions."""
-    return [stored.state for stored in bot.rig.repository.read(CHAT.id, tuple(steps))]
+    return [stored.state for stored in bot.rig.repository.load(CHAT.id, tuple(steps))]
 
 
 def test_no_to_a_plan_does_nothing(make_bot):

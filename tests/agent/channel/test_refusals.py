@@ -66,7 +66,7 @@ def test_cancel_to_a_cancellation_asks_again(words):
     assert bot.say(words).startswith(
         "I could not tell whether you meant yes or no: Cancel appointment 9"
     )
-    assert bot.rig.repository.find_open(CHAT.id, bot.scope).state == "shown"
+    assert bot.rig.repository.load_open(CHAT.id, bot.scope).state == "shown"
     assert bot.say(words) == UNDONE
     assert bot.cancelled == []
 

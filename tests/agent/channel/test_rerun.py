@@ -45,13 +45,13 @@ def test_second_tap_overtaken_by_the_outcome_reports_the_outcome(make_bot):
     assert "cannot tell" in bot.work()
     tap = bot.buttons[0].data
     records, commit = bot.rig.store.repository, bot.rig.mailbox.commit
-    (stored,) = Blocking(records).read(CHAT.id, (tap[1:23],))
+    (stored,) = Blocking(records).load(CHAT.id, (tap[1:23],))
 
     def overtaken(*args, **options):
         bot.rig.mailbox.commit = commit
-        claim = Claim(bot.turn().scope, stored.pid, stored.by)
+        claim = Claim(bot.turn().scope, stored.action_id, stored.decided_by_event)
         run_without_loop(
-            records.finish(claim, stored.attempt, ActionResult("done", "deleted A", "deleted A"))
+            records.finish(claim, stored.attempt_id, ActionResult("done", "deleted A", "deleted A"))
         )
         return commit(*args, **options)
 

@@ -22,13 +22,13 @@ CHANGED = "an action that was changed"
 def steps(bot) -> list[str]:
     """Return the ids of the steps of the open plan."""
     return [
-        step["id"] for step in bot.rig.repository.find_open(CHAT.id, bot.scope).action.args["steps"]
+        step["id"] for step in bot.rig.repository.load_open(CHAT.id, bot.scope).action.args["steps"]
     ]
 
 
 def found(bot, pid: str) -> StoredAction:
     """Return the stored action with this id."""
-    return bot.rig.repository.read(CHAT.id, (pid,))[0]
+    return bot.rig.repository.load(CHAT.id, (pid,))[0]
 
 
 def key(bot, pid: str) -> str:

@@ -19,10 +19,10 @@ def test_unclear_reply_asks_again_within_the_same_window(make_bot, words):
     """It neither confirms nor drops the action: the question comes again with its buttons, and the next yes runs it."""
     bot = make_bot("A")
     bot.say("delete A")
-    before = bot.rig.repository.find_open(CHAT.id, bot.scope)
+    before = bot.rig.repository.load_open(CHAT.id, bot.scope)
     assert bot.say(words).startswith("I could not tell whether you meant yes or no: Delete A")
     assert [button.label for button in bot.channel.sent[-1].reply.buttons] == ["Yes", "No"]
-    after = bot.rig.repository.find_open(CHAT.id, bot.scope)
+    after = bot.rig.repository.load_open(CHAT.id, bot.scope)
     assert (after.state, after.expires_at) == ("shown", before.expires_at)
     assert bot.deleted == []
     assert bot.say("yes").startswith("deleted A")
@@ -93,11 +93,11 @@ def test_question_about_the_question_is_answered_without_a_model(make_bot, words
     bot = make_bot("A")
     bot.say("delete A")
     asked = len(bot.provider.requests)
-    before = bot.rig.repository.find_open(CHAT.id, bot.scope)
+    before = bot.rig.repository.load_open(CHAT.id, bot.scope)
     assert bot.say(words).startswith(
         "Nothing has been done yet. After a yes I do this: Delete A\nReply **yes**"
     )
-    after = bot.rig.repository.find_open(CHAT.id, bot.scope)
+    after = bot.rig.repository.load_open(CHAT.id, bot.scope)
     assert (after.state, after.expires_at, len(bot.provider.requests)) == (
         "shown",
         before.expires_at,
@@ -132,7 +132,7 @@ def test_different_unclear_replies_ask_again_and_the_same_words_drop_the_proposa
     bot.say("delete A")
     for words in ("wait", "which one?", "maybe", "which one?", "ja"):
         bot.say(words)
-        assert bot.rig.repository.find_open(CHAT.id, bot.scope).state == "shown"
+        assert bot.rig.repository.load_open(CHAT.id, bot.scope).state == "shown"
     assert "nothing was done: “Delete A”" in bot.say("Maybe!")
     assert bot.deleted == []
 
@@ -192,7 +192,7 @@ def test_question_of_another_member_is_a_message_of_its_own(make_bot):
     bot = make_bot("A", lines=["Hello Bob."])
     bot.say("delete A")
     assert bot.say("what is it?", user="bob") == "Hello Bob."
-    assert bot.rig.repository.find_open(CHAT.id, bot.scope).state == "shown"
+    assert bot.rig.repository.load_open(CHAT.id, bot.scope).state == "shown"
 
 
 def test_redelivered_unclear_reply_asks_again_once(make_bot):
@@ -204,7 +204,7 @@ def test_redelivered_unclear_reply_asks_again_once(make_bot):
     bot.work()
     bot.rig.accept(unclear)
     bot.work()
-    assert bot.rig.repository.find_open(CHAT.id, bot.scope).state == "shown"
+    assert bot.rig.repository.load_open(CHAT.id, bot.scope).state == "shown"
     assert [
         text.startswith("I could not tell whether you meant") for text in bot.channel.texts
     ].count(True) == 1

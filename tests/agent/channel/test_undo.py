@@ -205,7 +205,7 @@ def test_undo_is_on_the_audit_log(bot):
     pid = tap[1:23]
     events = [entry["event"] for entry in bot.rig.audit() if entry["pid"] == pid]
     assert events == ["armed", "shown", "claimed", "started", "done"]
-    assert bot.rig.repository.find_open(CHAT.id, bot.scope) is None
+    assert bot.rig.repository.load_open(CHAT.id, bot.scope) is None
 
 
 def refuse(name: str) -> str:

@@ -126,10 +126,10 @@ def test_action_whose_start_no_replica_confirmed_never_runs_and_ends_as_unknown(
     with pytest.raises(NotReplicated):
         store.pop_if_confirmed("ana", "yes")
     pair.mend()
-    (open_action,) = [asyncio.run(store.repository.find_open(scope.conversation.id, scope.id))]
+    (open_action,) = [asyncio.run(store.repository.load_open(scope.conversation.id, scope.id))]
     assert open_action
     assert open_action.state == "started"
-    claim = Claim(scope, open_action.pid, "a yes")
+    claim = Claim(scope, open_action.action_id, "a yes")
     assert asyncio.run(store.settlement.recover(claim, open_action)).status == "unknown"
     assert store.pop_if_confirmed("ana", "yes") is None
     assert not ran

@@ -93,7 +93,7 @@ def test_halted_server_refuses_every_script_of_every_process(rig, guard):
         lambda: rig.mailbox.lease("chat:x", "token"),
         lambda: rig.deliveries.statuses("chat:x"),
         lambda: rig.reaper._scripts.on_every_shard("overdue", {"most": 10}),
-        lambda: rig.repository.find_open("chat:x", "ana"),
+        lambda: rig.repository.load_open("chat:x", "ana"),
     )
     for call in calls:
         with pytest.raises(Halted, match="sayso redis resume"):
