@@ -22,6 +22,6 @@ class FieldLists(griffe.Extension):
             obj.docstring.value = obj.docstring.value.replace(" (seed)", "")
 
     def on_class_instance(self, *, cls: griffe.Class, **_: Any) -> None:
-        """Put each explained field on a line of its own."""
+        """Put each explained field on a separate line."""
         if cls.docstring:
             cls.docstring.value = _BEFORE_FIELD.sub("\n\n* ", cls.docstring.value)

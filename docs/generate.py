@@ -114,8 +114,8 @@ PARTS = (
         tools.SourceSettings,
         "how-to/tools-from-elsewhere.md",
     ),
-    Part("Authentication", tools.AuthSettings, "`auth` and `more_auth` beside `openapi`"),
-    Part("Basic authentication", tools.BasicSettings, "`auth.basic` beside `openapi`"),
+    Part("Authentication", tools.AuthSettings, "`auth` and `more_auth` next to `openapi`"),
+    Part("Basic authentication", tools.BasicSettings, "`auth.basic` next to `openapi`"),
     Part("Every channel", channels.ChannelSettings, IN_CHANNEL),
     *(
         Part(

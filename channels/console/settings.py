@@ -15,7 +15,7 @@ def _a_network(text: str) -> str:
         ipaddress.ip_network(text)
     except ValueError as exc:
         raise ValueError(
-            f"{text!r} is no network ({exc}): write it as in 172.18.0.0/16, or 10.0.0.5"
+            f"{text!r} is not a network ({exc}): write it as in 172.18.0.0/16, or 10.0.0.5"
         ) from None
     return text
 

@@ -13,7 +13,7 @@ from sayso.channels.slack.address import split_place
 
 def _organization(text: str) -> str:
     if not re.fullmatch(r"[TE][A-Z0-9]{1,40}", text):
-        problem = f"{text!r} is no id of a workspace or organization"
+        problem = f"{text!r} is not an id of a workspace or organization"
         raise ValueError(f"{problem}: write it as T0123ABCD or E0123ABCD")
     return text
 
@@ -69,7 +69,7 @@ class SlackSettings(VendorSettings):
     """The secret that signs the app's requests. Example: `${SLACK_SIGNING_SECRET}`."""
     view: View = "agent"
     """The view that the app has at Slack. `agent`: each message that a person does not write in a
-    thread begins a thread, with a conversation of its own. `assistant`: Slack makes the threads.
+    thread begins a thread, with a separate conversation. `assistant`: Slack makes the threads.
     `none`: an app without either view, whose direct messages are one conversation.
     Example: `agent`.
     """
@@ -124,7 +124,7 @@ class SlackSettings(VendorSettings):
         """
         place = split_place(name)
         if not re.fullmatch(r"[A-Z][A-Z0-9]{1,40}", place.id):
-            return "is no id of Slack: write it as U0123ABCD or C0456EFGH"
+            return "is not an id of Slack: write it as U0123ABCD or C0456EFGH"
         if self.client_id and not place.team:
             return f"names no workspace, and the app is in many: write it as T0123ABCD/{name}"
         if place.team and not self.client_id:

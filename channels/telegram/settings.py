@@ -20,7 +20,7 @@ class TelegramSettings(VendorSettings):
     token: Secret
     """The bot's token, from @BotFather. Example: `${TELEGRAM_TOKEN}`."""
     secret_token: OptionalSecret = None
-    """The secret in the header of webhooks, of your own choice: 1 to 256 letters, digits, `_` and
+    """The secret in the header of webhooks, which you choose: 1 to 256 letters, digits, `_` and
     `-`. Example: `${TELEGRAM_SECRET}`.
     """
     polling: bool = False
@@ -36,7 +36,7 @@ class TelegramSettings(VendorSettings):
     draft: Literal["native", "edit"] = "edit"
     """How an answer is shown in a private chat while it is written, with `streaming: true`. `edit`:
     a message that grows. `native`: Telegram's own draft, with a button to stop it; Telegram's apps
-    for macOS and Android may leave the draft beside the answer. A group always has a message that
+    for macOS and Android may show the draft next to the answer. A group always has a message that
     grows. Example: `native`.
     """
 
@@ -72,7 +72,7 @@ class TelegramSettings(VendorSettings):
         """Return why an id never matches: a person or chat is known by a number, not by a name."""
         if re.fullmatch(r"-?[0-9]{1,20}", name):
             return ""
-        return "is no id of Telegram: write the number that /whoami prints, or that of a group, with - before it"
+        return "is not an id of Telegram: write the number that /whoami prints, or that of a group, with - before it"
 
     @property
     def account_id(self) -> str:

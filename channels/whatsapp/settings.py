@@ -86,7 +86,7 @@ class WhatsAppSettings(VendorSettings):
             r"(?i)(whatsapp:)?(\+[0-9]{1,15}|[a-z]{2}\.(ent\.)?[a-z0-9]{1,128})", name.strip()
         ):
             return ""
-        return "is no number and no id of WhatsApp: write it as +4915112345678 or DE.1A2B3C"
+        return "is neither a phone number nor an id of WhatsApp: write it as +4915112345678 or DE.1A2B3C"
 
     @property
     def account_id(self) -> str:

@@ -58,7 +58,7 @@ def redis_address(url: str) -> str:
     return url
 
 
-#: The URL of a server whose secrets, if any, stand in keys of their own.
+#: The URL of a server whose secrets, if any, stand in separate keys.
 ServerUrl = Annotated[str, AfterValidator(server_address)]
 OptionalServerUrl = Annotated[ServerUrl | None, BeforeValidator(nothing_if_empty)]
 OptionalRedisUrl = Annotated[
@@ -116,7 +116,7 @@ class ModelSettings(ModelAccess):
 
 
 class SideSettings(ModelAccess):
-    """The model for a task beside the conversation.
+    """The model for a task outside of the conversation, such as a summary.
 
     Without `model` it is the conversation's own.
     """
@@ -293,7 +293,7 @@ class GuardrailSettings(Section):
     injection: Literal[True] | None = None
     """Whether texts with phrases of known prompt injections are stopped. Example: `true`."""
     plugin: str | None = None
-    """A guardrail of your own, as `module:Class`. It says itself what it does, so it has no
+    """Your own guardrail, as `module:Class`. It says itself what it does, so it has no
     `action`. Example: `my_guards:NoPrices`.
     """
     action: Literal["block", "rewrite", "warn"] | None = None
@@ -371,7 +371,7 @@ class ObserveSettings(Section):
     plugin: Annotated[
         list[str], BeforeValidator(_list_of_one, json_schema_input_type=str | list[str])
     ] = []
-    """Observers of your own, each as `module:Class`: one, or a list.
+    """Your own observers, each as `module:Class`: one, or a list.
 
     Example: `[my_observers:Costs]`.
     """
@@ -382,8 +382,8 @@ class AgentSettings(ModelAccess):
 
     model: AnyModel = OFFLINE
     """The vendor and its name of the model. Vendors: `openai`, `openai-responses`, `anthropic`,
-    `gemini`, `ollama`. `offline` matches messages to tools by their words; it is no language model
-    and needs no account. Example: `openai:gpt-5-mini`.
+    `gemini`, `ollama`. `offline` matches messages to tools by their words; it is not a language
+    model and needs no account. Example: `openai:gpt-5-mini`.
     """
     fallback: list[ModelSettings] = []
     """Models that are asked, in this order, when the first one fails.
@@ -405,7 +405,7 @@ class AgentSettings(ModelAccess):
     """The most tokens of one answer. Thinking counts. Example: `4000`."""
     context_tokens: Count | None = Field(default=None, ge=1000)
     """How many tokens the model can read at once. Longer conversations are shortened. Without it:
-    what the vendor says, else 200,000. Set it for a server of your own. Example: `32000`.
+    what the vendor says, else 200,000. Set it for your own server. Example: `32000`.
     """
     max_iterations: Count = Field(default=6, ge=1, le=100)
     """The most model calls in one turn. Example: `10`."""

@@ -170,7 +170,7 @@ class ChannelSettings(PlatformSettings):
     """
     messages_per_second: Number | None = Field(default=None, ge=0, le=10_000)
     """How fast this account may send, all workers together. Without it: the platform's own rate. 0:
-    without any limit, for a server of your own in the vendor's place. Example: `20`.
+    without any limit, for your own server in the vendor's place. Example: `20`.
     """
     expiry_notice: bool = False
     """Whether people are told when a question of theirs ends unanswered. Example: `true`."""

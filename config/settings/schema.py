@@ -98,7 +98,7 @@ class LimitSettings(Section):
     """
     per_minute: Count = Field(default=60, ge=1, le=60_000)
     """The most turns of one person in one conversation in a minute. /stop and answers to a question
-    are not counted. Taps on the person's own buttons and /status have a count of their own; a tap
+    are not counted. Taps on the person's own buttons and /status are counted separately; a tap
     on another person's button counts as a turn. Example: `30`.
     """
     in_one_go: Count = Field(default=40, ge=1, le=60_000)
@@ -148,7 +148,9 @@ class MediaSettings(Section):
     @classmethod
     def _a_region(cls, region: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9-]*", region):
-            raise ValueError("is no region: write letters, digits and hyphens, as in eu-central-1")
+            raise ValueError(
+                "is not a region: write letters, digits and hyphens, as in eu-central-1"
+            )
         return region
 
     @field_validator("store")
@@ -159,7 +161,7 @@ class MediaSettings(Section):
                 "holds credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"
             )
         if store and not _BUCKET.fullmatch(store):
-            raise ValueError("is no bucket: write it as s3://bucket or s3://bucket/prefix")
+            raise ValueError("is not a bucket: write it as s3://bucket or s3://bucket/prefix")
         return store
 
     @model_validator(mode="after")
@@ -181,7 +183,7 @@ class MediaSettings(Section):
 def _a_host(host: str) -> str:
     if not re.fullmatch(r"[\w-]+(\.[\w-]+)*", host):
         raise ValueError(
-            f"{host!r} is no host: write it as in example.com, without https:// and without a path"
+            f"{host!r} is not a host: write it as in example.com, without https:// and without a path"
         )
     return host
 
@@ -215,7 +217,7 @@ class Settings(Section):
     web answers 503. Example: `1`.
     """
     queue_url: str = Field(default="", repr=False)
-    """A Redis of its own for the queue that wakes workers (RQ's keys), no Cluster. Required with a
+    """A separate Redis for the queue that wakes workers (RQ's keys), not a Cluster. Required with a
     Redis Cluster, which RQ does not run on. If its data is lost, no message is. Without it:
     QUEUE_URL, else the Redis of `redis_url`. Example: `redis://127.0.0.1:6380/0`.
     """

@@ -322,10 +322,10 @@ class AuthSettings(Section):
 
 
 class OpenApiSource(SourceSettings):
-    """The operations of an OpenAPI document: a file beside the configuration, or a URL."""
+    """The operations of an OpenAPI document: a file next to the configuration, or a URL."""
 
     openapi: str = Field(min_length=1)
-    """The document: a file beside the YAML, or a URL. Example: `./petstore.yaml`."""
+    """The document: a file next to the YAML, or a URL. Example: `./petstore.yaml`."""
     base_url: OptionalServerUrl = None
     """The address of the API, where it is not the one in the document.
 

@@ -203,7 +203,7 @@ def test_only_trusted_proxies_name_the_client(
 @pytest.mark.parametrize("proxies", ["172.18.0.1/16", "proxy.example.com", ""])
 def test_trusted_proxy_that_is_no_address_is_refused(proxies: str, media: LocalMediaStore):
     """The error shows the value and how to write one."""
-    with pytest.raises(ValueError, match=re.escape(f"{proxies!r} is no network")):
+    with pytest.raises(ValueError, match=re.escape(f"{proxies!r} is not a network")):
         console_channel("web", feed=MemoryFeed(), media=media, keys=KEYS, trusted_proxies=[proxies])
 
 

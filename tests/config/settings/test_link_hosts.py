@@ -29,5 +29,5 @@ def test_invalid_host_is_refused(tmp_path: Path, host: str):
     """It would match no link, unnoticed."""
     file = tmp_path / "sayso.yaml"
     file.write_text(f"link_hosts: [{host}]\n{FILE}")
-    with pytest.raises(ConfigError, match=r"is no host: write it as in example\.com"):
+    with pytest.raises(ConfigError, match=r"is not a host: write it as in example\.com"):
         load_settings(file)

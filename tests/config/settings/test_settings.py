@@ -83,11 +83,11 @@ MISTAKES = {
     ),
     "no bucket": (
         "media: {store: 's3://Files'}\nchannels:\n  a: {platform: console}\n",
-        ":1:9: media.store: is no bucket: write it as s3://bucket or s3://bucket/prefix (it is 's3://Files')",
+        ":1:9: media.store: is not a bucket: write it as s3://bucket or s3://bucket/prefix (it is 's3://Files')",
     ),
     "no region": (
         "media: {store: 's3://files', region: \"eu west\"}\nchannels:\n  a: {platform: console}\n",
-        ":1:30: media.region: is no region: write letters, digits and hyphens, as in eu-central-1 (it is 'eu west')",
+        ":1:30: media.region: is not a region: write letters, digits and hyphens, as in eu-central-1 (it is 'eu west')",
     ),
     "endpoint without a bucket": (
         "media: {region: eu-central-1}\nchannels:\n  a: {platform: console}\n",
@@ -313,7 +313,7 @@ NO_WORKSPACE = "names no workspace, and the app is in many: write it as T0123ABC
         (
             "bot_token: '${T}', access: {block: ['@ada']}",
             "access.block.0",
-            "is no id of Slack: write it as U0123ABCD",
+            "is not an id of Slack: write it as U0123ABCD",
         ),
     ],
 )
@@ -340,8 +340,12 @@ TELEGRAM = "platform: telegram, token: '${T}', polling: true"
             "4915100000042",
             "write it as +4915112345678 or DE.1A2B3C",
         ),
-        (f"{WHATSAPP}, auth_token: '${{T}}'", "0151 1234567", "is no number and no id of WhatsApp"),
-        (TELEGRAM, "@ada", "is no id of Telegram: write the number that /whoami prints"),
+        (
+            f"{WHATSAPP}, auth_token: '${{T}}'",
+            "0151 1234567",
+            "is neither a phone number nor an id of WhatsApp",
+        ),
+        (TELEGRAM, "@ada", "is not an id of Telegram: write the number that /whoami prints"),
     ],
 )
 def test_person_that_is_named_by_no_id_is_refused(file: Path, keys: str, person: str, problem: str):

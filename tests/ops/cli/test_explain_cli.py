@@ -275,7 +275,7 @@ def test_id_that_no_person_can_have_is_refused(ask, folder, monkeypatch):
     channel = "  tg: {platform: telegram, token: '${TOKEN}', polling: true}\n"
     (folder / "sayso.yaml").write_text(YAML + channel)
     result = ask("find_letter", channel="tg", user="@ana")
-    assert "'@ana' is no id of Telegram: write the number that /whoami prints" in result.output
+    assert "'@ana' is not an id of Telegram: write the number that /whoami prints" in result.output
     assert result.exit_code == 2
 
 
