@@ -183,29 +183,22 @@ class AgentConfig:
     """The settings of one agent, immutable (seed: AgentConfig Dataclass).
 
     Times are in seconds, costs in US dollars.
-
-    `prices` adds models that no price list has: the price of a million prompt tokens and a million
-    completion tokens, and, if they differ, of a million tokens read from and written to the
-    vendor's prompt cache. A `temperature` of None is not sent to the vendor. `context_tokens` is
-    the context window of the model (None: as the vendor states it). `result_tokens` is how much of
-    one tool's result the model reads in the turn of the call, at most a quarter of the window. The
-    rest it can read with the tool `read_result`; later turns have the beginning and the end.
-    `max_total_tokens` and `max_cost_usd` limit one run; a `budget` limits a conversation and a day.
-    `system_prompt` may be a function. It is called for each model call with the ToolContext of the
-    current user. A text that differs from call to call keeps all that follows it out of the
-    vendor's cache. With `pause_for_approval` a run ends with `stop_reason` "pending" at a call that
-    needs an approval, and goes on with `run(paused=..., decisions=...)`. `decision_log` notes each
-    decision before it takes effect (None: in this process). `conversation_secret` makes the keys
-    that tell vendors which requests belong to one conversation; processes that share conversations
-    need the same (default: made of SAYSO_SECRET_KEYS of the environment).
     """
 
     name: str = "agent"
     model: str = DEFAULT_MODEL
+    #: `system_prompt` may be a function. It is called for each model call with the ToolContext of
+    #: the current user. A text that differs from call to call keeps all that follows it out of the
+    #: vendor's cache. With `pause_for_approval` a run ends with `stop_reason` "pending" at a call
+    #: that needs an approval, and goes on with `run(paused=..., decisions=...)`.
     system_prompt: str | Callable[[ToolContext], str] = DEFAULT_SYSTEM_PROMPT
     temperature: float | None = DEFAULT_TEMPERATURE
     max_tokens: int = 1000
+    #: The context window of the model (None: as the vendor states it).
     context_tokens: int | None = None
+    #: How much of one tool's result the model reads in the turn of the call, at most a quarter of
+    #: the window. The rest it can read with the tool `read_result`; later turns have the beginning
+    #: and the end.
     result_tokens: int = DEFAULT_RESULT_TOKENS
     model_selector: ModelSelector | None = None
 
@@ -230,7 +223,12 @@ class AgentConfig:
     tool: ToolConfig = field(default_factory=ToolConfig)
 
     cost_warning_threshold: float | None = None
+    #: `prices` adds models that no price list has: the price of a million prompt tokens and a
+    #: million completion tokens, and, if they differ, of a million tokens read from and written to
+    #: the vendor's prompt cache. A `temperature` of None is not sent to the vendor.
     prices: Mapping[str, Price] = field(default_factory=dict)
+    #: `max_total_tokens` and `max_cost_usd` limit one run; a `budget` limits a conversation and a
+    #: day.
     max_total_tokens: int | None = None
     max_cost_usd: float | None = None
     budget: Budget | None = None
@@ -248,6 +246,7 @@ class AgentConfig:
     confirm_action: ConfirmAction | None = None
     approval_timeout: float = 60.0
     pause_for_approval: bool = False
+    #: `decision_log` notes each decision before it takes effect (None: in this process).
     decision_log: DecisionLog | None = None
     guardrails: GuardrailsPipeline | None = None
     coherence_check: bool = False
@@ -264,6 +263,9 @@ class AgentConfig:
     entity_memory: EntityMemory | None = None
     knowledge_graph: KnowledgeGraphMemory | None = None
     knowledge_memory: KnowledgeMemory | None = None
+    #: `conversation_secret` makes the keys that tell vendors which requests belong to one
+    #: conversation; processes that share conversations need the same (default: made of
+    #: SAYSO_SECRET_KEYS of the environment).
     conversation_secret: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:

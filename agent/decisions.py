@@ -47,27 +47,26 @@ class DecisionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
-    """A call that waits for a decision: what the person is asked, and exactly what a yes runs.
+    """A call that waits for a decision: what the person is asked, and exactly what a yes runs."""
 
-    `id` is the key of its decision. `arguments` are JSON values, checked and with their defaults.
-    `preview` is the text that the person agrees to, `reason` why they are asked. `args_digest` is
-    the SHA-256 of the arguments, by which an approval names them. `editable` are the names of the
-    arguments that an Edit may change. `changes_of` is the id of the call that an Edit changed to
-    this one, "" if the model wrote this one.
-
-    `call_id` is the id of the model's call in the history. `tool_digest` and `values_digest` are of
-    the tool's definition and of the values in the preview, as they were shown.
-    """
-
+    #: The key of its decision.
     id: str
     tool_name: str
+    #: JSON values, checked and with their defaults.
     arguments: Mapping[str, Any]
+    #: The text that the person agrees to, `reason` why they are asked.
     preview: str
     reason: str = ""
+    #: The SHA-256 of the arguments, by which an approval names them.
     args_digest: str = ""
+    #: The names of the arguments that an Edit may change.
     editable: tuple[str, ...] = ()
+    #: The id of the call that an Edit changed to this one, "" if the model wrote this one.
     changes_of: str = ""
+    #: The id of the model's call in the history.
     call_id: str = ""
+    #: `tool_digest` and `values_digest` are of the tool's definition and of the values in the
+    #: preview, as they were shown.
     tool_digest: str = ""
     values_digest: str = ""
 
@@ -114,13 +113,12 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True)
 class Approve:
-    """A yes: the call runs once, with exactly its arguments.
+    """A yes: the call runs once, with exactly its arguments."""
 
-    `args_digest` is that of the OpenCall which the person saw. If it is given, a call with other
-    arguments is refused. `decided_by` names who decided; the model reads it.
-    """
-
+    #: That of the OpenCall which the person saw. If it is given, a call with other arguments is
+    #: refused.
     args_digest: str = ""
+    #: `decided_by` names who decided; the model reads it.
     decided_by: str = ""
 
 
@@ -162,19 +160,18 @@ class DecidedCall:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """A whole run that waits, as a program keeps it. It goes on in any process with the same agent.
-
-    `messages` are those of the run so far: a call that waits has a result without text. `calls` are
-    the calls of this run that wait. `inner` has the runs of the agents that calls of this run have
-    asked, by the id of the call. A snapshot holds what people, models and tools have written, but
-    no keys, no injected arguments and no code.
-    """
+    """A whole run that waits, as a program keeps it. It goes on in any process with the same agent."""
 
     run_id: str
     iterations: int
     usage: UsageStats = NO_USAGE
+    #: Those of the run so far: a call that waits has a result without text.
     messages: tuple[Message, ...] = ()
+    #: The calls of this run that wait.
     calls: tuple[OpenCall, ...] = ()
+    #: `inner` has the runs of the agents that calls of this run have asked, by the id of the call.
+    #: A snapshot holds what people, models and tools have written, but no keys, no injected
+    #: arguments and no code.
     inner: Mapping[str, RunSnapshot] = field(default_factory=dict)
 
     @property

@@ -78,21 +78,21 @@ FINAL_OUTCOMES: tuple[ActionOutcome, ...] = ("done", "denied", "expired", "repla
 
 @dataclass(frozen=True, slots=True)
 class ActionLink:
-    """The link from the result of a call to a pending action of the call,
-    and what the result says of it.
-
-    `id` is that of the action, in a plan that of the call's own step. `outcome` is "" while the
-    action waits. `at` is when the outcome came about, in Unix seconds, 0.0 if that is not known.
-    `undo` is the id of the action that undid it, or tried to. `is_final`: the outcome cannot change
-    any more, except by an undo. `arguments`: those of the action if its person has changed those of
-    the call.
+    """The link from the result of a call to a pending action of the call, and what the result says
+    of it.
     """
 
+    #: That of the action, in a plan that of the call's own step.
     id: str
+    #: "" while the action waits.
     outcome: ActionOutcome | Literal[""] = ""
+    #: When the outcome came about, in Unix seconds, 0.0 if that is not known.
     at: float = 0.0
+    #: The id of the action that undid it, or tried to.
     undo: str = ""
+    #: The outcome cannot change any more, except by an undo.
     is_final: bool = False
+    #: Those of the action if its person has changed those of the call.
     arguments: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -170,14 +170,7 @@ class Message:
     """One entry of a transcript. The message of a tool has the id and name of the call it answers.
 
     Where `kept` refers to a stored text, `content` is only the beginning of that text, of a result
-    also the end. `full_text` is a result in full where `content` has only a part of it.
-    `tool_result` is JSON that a program wants to keep with a tool's result (seed: History
-    Management); models read `content`. A model's answer has `details`. `pictures` of a result are
-    shown to the model until the run ends; transcripts do not store them. `actions` are the pending
-    actions that the call proposed: once they have ended, `content` says how. `has_result` tells the
-    result of a tool that ran to its end from an error and the like, within a run: texts could look
-    like both. `at`: when a call was made whose outcome is unknown, in Unix seconds; 0 for all
-    others.
+    also the end.
     """
 
     role: Role
@@ -187,12 +180,21 @@ class Message:
     tool_name: str = ""
     media: tuple[Media, ...] = ()
     kept: KeptText | None = None
+    #: JSON that a program wants to keep with a tool's result (seed: History Management); models
+    #: read `content`. A model's answer has `details`.
     tool_result: Any = None
     details: AnswerDetails | None = field(default=None, compare=False)
+    #: `pictures` of a result are shown to the model until the run ends; transcripts do not store
+    #: them.
     pictures: tuple[Picture, ...] = field(default=(), compare=False)
+    #: The pending actions that the call proposed: once they have ended, `content` says how.
     actions: tuple[ActionLink, ...] = field(default=(), compare=False)
+    #: `has_result` tells the result of a tool that ran to its end from an error and the like,
+    #: within a run: texts could look like both.
     has_result: bool = field(default=False, compare=False)
+    #: A result in full where `content` has only a part of it.
     full_text: str = field(default="", compare=False, repr=False)
+    #: When a call was made whose outcome is unknown, in Unix seconds; 0 for all others.
     at: float = field(default=0.0, compare=False)
 
     def to_dict(self) -> dict[str, Any]:

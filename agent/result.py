@@ -78,48 +78,51 @@ class StreamChunk:
 
 @dataclass(slots=True)
 class AgentResult:
-    """The reply of a run, and what was produced and spent for it.
-
-    `parsed` is the reply in the form of `response_format`; None without a format, and where the
-    model never kept to it, which `structured_error` then explains. `reasoning_history` has one text
-    per iteration: what the model wrote beside its tool calls, "" where it wrote or called nothing.
-    `reasoning` is the last one that is not empty. `provider_used` is the name of the provider that
-    answered last. `messages` is the transcript of this run alone, including the user's messages:
-    the addition to the history. `unclear` are the calls with an unknown outcome: a killed or
-    stopped attempt had started them, the called service never answered, or they took longer than
-    their time limit. `beside` are the replies of terminal tools in the same answer as a proposal.
-    `choices` are the answers that tools offered as buttons; the last offer counts. `open_calls`
-    wait for a decision, and `paused` is the run that goes on with it (`pause_for_approval`).
-    `decided` is what became of the calls that this run was given decisions about. A run that goes
-    on has `paused` also where it ended before the model could answer: then it goes on without
-    decisions, and no call runs again. `failure` tells why there was no answer when `stop_reason` is
-    "provider_error". `failure_cause` tells operators the status, code and model of a failure or of
-    an empty answer. `refusal` is the model's own text when it refused. `finish_reason` is why the
-    model stopped, as far as the vendor reports it; "length" for an incomplete answer.
-    """
+    """The reply of a run, and what was produced and spent for it."""
 
     content: str
     stop_reason: StopReason = "answer"
+    #: The reply in the form of `response_format`; None without a format, and where the model never
+    #: kept to it, which `structured_error` then explains.
     parsed: Any = None
     structured_error: str = ""
+    #: `failure` tells why there was no answer when `stop_reason` is "provider_error".
     failure: FailureKind = "away"
+    #: `failure_cause` tells operators the status, code and model of a failure or of an empty
+    #: answer.
     failure_cause: str = ""
+    #: The model's own text when it refused.
     refusal: str = ""
+    #: Why the model stopped, as far as the vendor reports it; "length" for an incomplete answer.
     finish_reason: FinishReason = ""
     artifacts: tuple[Artifact, ...] = ()
+    #: The last text of `reasoning_history` that is not empty.
     reasoning: str = ""
+    #: One text per iteration: what the model wrote beside its tool calls,
+    #: "" where it wrote or called nothing.
     reasoning_history: list[str] = field(default_factory=list)
     iterations: int = 0
     trace: AgentTrace = field(default_factory=AgentTrace)
     usage: UsageStats = NO_USAGE
+    #: The name of the provider that answered last.
     provider_used: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    #: The transcript of this run alone, including the user's messages: the addition to the history.
     messages: tuple[Message, ...] = ()
+    #: The calls with an unknown outcome: a killed or stopped attempt had started them, the called
+    #: service never answered, or they took longer than their time limit.
     unclear: tuple[ToolCall, ...] = ()
+    #: The replies of terminal tools in the same answer as a proposal.
     beside: tuple[str, ...] = ()
+    #: The answers that tools offered as buttons; the last offer counts.
     choices: tuple[str, ...] = ()
+    #: `open_calls` wait for a decision, and `paused` is the run that goes on with it
+    #: (`pause_for_approval`).
     open_calls: tuple[OpenCall, ...] = ()
     paused: RunSnapshot | None = None
+    #: What became of the calls that this run was given decisions about. A run that goes on has
+    #: `paused` also where it ended before the model could answer: then it goes on without
+    #: decisions, and no call runs again.
     decided: tuple[DecidedCall, ...] = ()
 
     @property

@@ -224,21 +224,20 @@ def network_error(platform: str, exc: BaseException) -> SendError:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """How fast a platform accepts messages, as far as it says so.
+    """How fast a platform accepts messages, as far as it says so."""
 
-    `per_second`: messages of the whole channel, 0 for no limit. `chat_gap`: seconds between two
-    messages into one conversation, after the first `burst` messages. `draft_gap`: seconds between
-    two drafts of one answer, 0 if the platform shows no drafts. `draft_delay`: seconds that a turn
-    takes before its first draft, where drafts count as messages and few are allowed; 0 to show the
-    first words at once. `notice_in_draft`: whether the draft also shows the notice that a turn
-    takes longer. If not, the notice is a message of its own, so that the answer makes a sound.
-    """
-
+    #: Messages of the whole channel, 0 for no limit.
     per_second: float = 0.0
+    #: Seconds between two messages into one conversation, after the first `burst` messages.
     chat_gap: float = 0.0
     burst: int = 1
+    #: Seconds between two drafts of one answer, 0 if the platform shows no drafts.
     draft_gap: float = 0.0
+    #: Seconds that a turn takes before its first draft, where drafts count as messages and few are
+    #: allowed; 0 to show the first words at once.
     draft_delay: float = 0.0
+    #: Whether the draft also shows the notice that a turn takes longer. If not, the notice is a
+    #: message of its own, so that the answer makes a sound.
     notice_in_draft: bool = True
 
 
@@ -562,18 +561,17 @@ class SharedCache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdapterDeps:
-    """What an adapter may use besides its own settings.
-
-    `keys` sign cookies and links. Redis keys of the bot begin with `key_prefix`. `connect` opens a
-    Redis client whose answers may take that many seconds, for reads that block.
-    """
+    """What an adapter may use besides its own settings."""
 
     cache: SharedCache
     identities: Identities
     media: MediaStore
+    #: `keys` sign cookies and links. Redis keys of the bot begin with `key_prefix`.
     keys: Sequence[str]
     public_url: str
     redis: Redis
+    #: `connect` opens a Redis client whose answers may take that many seconds, for reads that
+    #: block.
     connect: Callable[[float], Redis]
     key_prefix: str
 

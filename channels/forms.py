@@ -76,25 +76,26 @@ class UnreadableValue(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One value that a person may change.
+    """One value that a person may change."""
 
-    `name`: the argument; in a plan after the number of its step, as in "2.quantity". `label` is for
-    people, as is `description`, which may be "". `value`: the present value, as JSON holds it.
-    `choices`: the values to choose from, for the type `choice`. `required`: it must not be empty.
-    `minimum` and `maximum` of a number are inclusive. `max_chars`: of a text, and of each line.
-    `as_text`: a number that the tool takes as text, such as a Decimal.
-    """
-
+    #: The argument; in a plan after the number of its step, as in "2.quantity".
     name: str
+    #: For people, as is `description`, which may be "".
     label: str
     type: FieldType
+    #: The present value, as JSON holds it.
     value: Any = None
     description: str = ""
+    #: The values to choose from, for the type `choice`.
     choices: tuple[Any, ...] = ()
+    #: It must not be empty.
     required: bool = True
+    #: `minimum` and `maximum` of a number are inclusive.
     minimum: float | None = None
     maximum: float | None = None
+    #: Of a text, and of each line.
     max_chars: int = MAX_VALUE_CHARS
+    #: A number that the tool takes as text, such as a Decimal.
     as_text: bool = False
 
     def __post_init__(self) -> None:
@@ -221,16 +222,15 @@ class FormAnswer:
 
 @dataclass(frozen=True, slots=True)
 class EditForm:
-    """The form by which a person changes one open action.
-
-    `preview`: what the person was asked, as Markdown. `language`: that of the question.
-    `seconds_left`: how long the question is still open, 0.0 if that is unknown.
-    """
+    """The form by which a person changes one open action."""
 
     pending_action_id: str
+    #: What the person was asked, as Markdown.
     preview: str
+    #: That of the question.
     language: str
     fields: tuple[FormField, ...]
+    #: How long the question is still open, 0.0 if that is unknown.
     seconds_left: float = 0.0
 
     def read(self, values: Mapping[str, str]) -> FormAnswer:

@@ -140,10 +140,11 @@ class MediaFiles:
 
     One instance serves a whole process, from any thread.
 
-    `marks` holds empty objects whose names say who sent which file. Files that are still being
-    received lie in a folder of this machine, `arriving`. `keys[0]` signs links and all keys verify
-    them, so that a key can be retired while its links are still in use. `clock` is that of the
-    store, which dates files. `link_clock` is one that all machines share; links are dated by it.
+    * `marks`: `marks` holds empty objects whose names say who sent which file. Files that are still
+      being received lie in a folder of this machine, `arriving`. `keys[0]` signs links and all keys
+      verify them, so that a key can be retired while its links are still in use.
+    * `clock`: that of the store, which dates files.
+    * `link_clock`: one that all machines share; links are dated by it.
     """
 
     def __init__(

@@ -116,13 +116,13 @@ class SetupOptions:
     """What an operator may ask for when a webhook is set or deleted.
 
     Platforms ignore options that they do not have.
-
-    `max_connections`: how many updates the platform may send at once. `drop_pending`: the platform
-    drops the updates that wait there. `state`: that of the bot, None where it is not known.
     """
 
+    #: How many updates the platform may send at once.
     max_connections: int = MAX_CONNECTIONS
+    #: The platform drops the updates that wait there.
     drop_pending: bool = False
+    #: That of the bot, None where it is not known.
     state: BotState | None = None
 
 

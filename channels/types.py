@@ -138,15 +138,13 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class SenderIds:
-    """The ids that one message names of its sender, each "" if it does not.
+    """The ids that one message names of its sender, each "" if it does not."""
 
-    `user_id`: an id of the platform's, which never passes to another person. `number`: a phone
-    number, which may.
-    `parent`: an id like `user_id` that several accounts of the bot's owner share.
-    """
-
+    #: An id of the platform's, which never passes to another person.
     user_id: str = ""
+    #: A phone number, which may.
     number: str = ""
+    #: An id like `user_id` that several accounts of the bot's owner share.
     parent: str = ""
 
     def as_identity(self) -> Identity:
@@ -164,17 +162,16 @@ class SenderIds:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A person with several ids.
+    """A person with several ids."""
 
-    `key`: the first id that came, under which everything of the person is stored. `number`: the
-    phone number that they last wrote from, "" if it is unknown or another person has written from
-    it since. `user_id`: the last id of the platform's, "" if unknown. `ids`: all ids, also numbers
-    of earlier times.
-    """
-
+    #: The first id that came, under which everything of the person is stored.
     key: str
+    #: The phone number that they last wrote from, "" if it is unknown or another person has written
+    #: from it since.
     number: str = ""
+    #: The last id of the platform's, "" if unknown.
     user_id: str = ""
+    #: All ids, also numbers of earlier times.
     ids: tuple[str, ...] = ()
 
 
@@ -189,15 +186,13 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A file in or out.
+    """A file in or out."""
 
-    `ref` is the media store's id if the file is `stored`, else the platform's own URL or file id.
-    `size` is in bytes, 0 if the platform does not say.
-    """
-
+    #: The media store's id if the file is `stored`, else the platform's own URL or file id.
     ref: str
     mime_type: str
     filename: str = ""
+    #: In bytes, 0 if the platform does not say.
     size: int = 0
     stored: bool = False
 
@@ -222,37 +217,9 @@ class Tap:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One act of a person, the same for all platforms.
+    """One act of a person, the same for all platforms."""
 
-    `event_id`: the platform's id of the act, the same in each redelivery; turns are de-duplicated
-    by it. `addressed`: False for a group message that does not mention the bot. `language`: the
-    platform's hint (BCP 47), "" for none or a malformed one. `kind`: a new message, an edit of an
-    earlier message, a `choice` (the label of a button that is not ours), a message that a group's
-    admin sent as `anonymous`, or a filled-in `form`. `form`: what was filled in, by the name of the
-    field. The data of the `tap` is then the token of the button that opens the form. `ephemeral`:
-    the message and its answer are shown to one person only. `quoted`: the text of the message that
-    this one replies to. `notes`: descriptions of content that is neither text nor a file: a
-    location, a contact, a sticker. `group`: the same for all turns that a platform sends as parts
-    of one act, such as an album; UNNAMED_ALBUM where it names none. `in_group`: other people read
-    the conversation. `aliases`: other ids of the same person, such as a phone number beside an
-    account. `replied_to`: the platform's id of the quoted message, "" for none.
-    `replied_to_button`: the data of a button under the quoted message, "" for none. `written_at`:
-    when it was written, in Unix seconds; 0.0 if the platform does not say. `content`: a digest of
-    what people see of the message, "" on platforms without edits. A turn with the message id and
-    the content of an earlier turn is an edit that changed nothing, such as a reaction or a link
-    preview. `chat_now`: the chat's id at the platform if it has changed since the conversation
-    began; `conversation` keeps the first one. `background`: what the platform says of the person's
-    surroundings, such as what they look at. The model reads it below the notes; unlike these it is
-    no part of the message, so a text beside it may be a yes. `thread_author`: the id of the person
-    whose message the thread begins with, "" for the bot's, and if unknown. `maybe_other_person`:
-    the address may be another person's by now. The text decides nothing, and the answer does not
-    repeat what its person was asked. `trace`: the W3C traceparent of its acceptance, "" while
-    tracing is off. A `continuation` is no act of the person. It follows the turn that decided the
-    action `continues`, and lets the agent go on. `tells_outcome`: the person has not been told the
-    outcome yet. `asks_model`: False if the person said /stop meanwhile, so that only the outcome is
-    left to tell.
-    """
-
+    #: The platform's id of the act, the same in each redelivery; turns are de-duplicated by it.
     event_id: str
     conversation: Conversation
     user_id: str
@@ -261,27 +228,60 @@ class Turn:
     tap: Tap | None = None
     media: tuple[Media, ...] = ()
     message_id: str = ""
+    #: False for a group message that does not mention the bot.
     addressed: bool = True
+    #: The platform's hint (BCP 47), "" for none or a malformed one.
     language: str = ""
+    #: A new message, an edit of an earlier message, a `choice` (the label of a button that is not
+    #: ours), a message that a group's admin sent as `anonymous`, or a filled-in `form`. A
+    #: `continuation` is no act of a person: it follows the turn that decided an action, and lets
+    #: the agent go on.
     kind: Literal["message", "edit", "choice", "anonymous", "form", "continuation"] = "message"
+    #: The text of the message that this one replies to.
     quoted: str = ""
+    #: Descriptions of content that is neither text nor a file: a location, a contact, a sticker.
     notes: tuple[str, ...] = ()
+    #: The same for all turns that a platform sends as parts of one act, such as an album;
+    #: UNNAMED_ALBUM where it names none.
     group: str = ""
+    #: Other people read the conversation.
     in_group: bool = False
+    #: Other ids of the same person, such as a phone number beside an account.
     aliases: tuple[str, ...] = ()
+    #: The platform's id of the quoted message, "" for none.
     replied_to: str = ""
+    #: The data of a button under the quoted message, "" for none.
     replied_to_button: str = ""
+    #: The message and its answer are shown to one person only.
     ephemeral: bool = False
+    #: A digest of what people see of the message, "" on platforms without edits. A turn with the
+    #: message id and the content of an earlier turn is an edit that changed nothing, such as a
+    #: reaction or a link preview.
     content: str = field(default="", compare=False)
+    #: When it was written, in Unix seconds; 0.0 if the platform does not say.
     written_at: float = field(default=0.0, compare=False)
+    #: The chat's id at the platform if it has changed since the conversation began; `conversation`
+    #: keeps the first one.
     chat_now: str = ""
+    #: What the platform says of the person's surroundings, such as what they look at. The model
+    #: reads it below the notes; unlike these it is no part of the message, so a text beside it may
+    #: be a yes.
     background: tuple[str, ...] = ()
+    #: The id of the person whose message the thread begins with, "" for the bot's, and if unknown.
     thread_author: str = field(default="", compare=False)
+    #: The address may be another person's by now. The text decides nothing, and the answer does not
+    #: repeat what its person was asked.
     maybe_other_person: bool = False
+    #: The id of the action after whose decision the agent goes on, in a `continuation`.
     continues: str = ""
+    #: The person has not been told the outcome yet.
     tells_outcome: bool = False
+    #: False if the person said /stop meanwhile, so that only the outcome is left to tell.
     asks_model: bool = True
+    #: The W3C traceparent of its acceptance, "" while tracing is off.
     trace: str = field(default="", compare=False)
+    #: What was filled in, by the name of the field. The data of the `tap` is then the token of the
+    #: button that opens the form.
     form: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -389,44 +389,45 @@ class Button:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the bot says, as one platform message: Markdown text,
-    or one file with the text as its caption.
-
-    `language`: the language of the text (BCP 47), "" if unknown. Text that a platform adds is in
-    this language. `collapse`: the reply replaces a waiting one with the same value, such as an
-    earlier notice. `edits`: the platform's id of the message to replace. Where that is impossible,
-    the reply is sent as a new message, or left out if it is `optional`. An `optional` reply that
-    edits nothing says nothing new, and is left out where the platform charges for each message.
-    `removes`: the message that it `edits` has no more use. A platform that can delete a message
-    deletes it; elsewhere the text replaces it. `only_for`: the id of the one person in a group who
-    sees it, where the platform can do that. `only_for_act`: the id of that person's act which it
-    answers, the `callback_id` of a tap or the id of a message that only they saw, "" for none: some
-    platforms show such a reply only in answer to an act. `answers_tap`: the `callback_id` of a tap
-    that is answered with this text alone. Platforms show it to the one who tapped; it is no message
-    of the chat, and takes nothing of the chat's rate limit. `cause`: tells operators why this is
-    not an answer, such as a model's error. People do not see it. `answer_seconds`: how long its
-    buttons work after it is shown; 0.0 for no known limit. `preview`: the part of the text that a
-    yes agrees to, "" if the reply asks for no yes. `asks_value`: the reply asks for a value, which
-    is typed: a number is the value, and names no button. `decided_buttons`: the buttons of a
-    question that is decided, without data; the chosen one has a mark. A platform that has buttons
-    without an effect shows them so, others show none.
+    """What the bot says, as one platform message: Markdown text, or one file with the text as its
+    caption.
     """
 
     text: str = ""
     buttons: tuple[Button, ...] = ()
     media: Media | None = None
+    #: The language of the text (BCP 47), "" if unknown. Text that a platform adds is in this
+    #: language.
     language: str = ""
+    #: The reply replaces a waiting one with the same value, such as an earlier notice.
     collapse: str = ""
+    #: The platform's id of the message to replace. Where that is impossible, the reply is sent as a
+    #: new message, or left out if it is `optional`. An `optional` reply that edits nothing says
+    #: nothing new, and is left out where the platform charges for each message.
     edits: str = ""
     optional: bool = False
+    #: The message that it `edits` has no more use. A platform that can delete a message deletes it;
+    #: elsewhere the text replaces it.
     removes: bool = False
+    #: The id of the one person in a group who sees it, where the platform can do that.
     only_for: str = ""
+    #: The id of that person's act which it answers, the `callback_id` of a tap or the id of a
+    #: message that only they saw, "" for none: some platforms show such a reply only in answer to
+    #: an act.
     only_for_act: str = ""
+    #: The `callback_id` of a tap that is answered with this text alone. Platforms show it to the
+    #: one who tapped; it is no message of the chat, and takes nothing of the chat's rate limit.
     answers_tap: str = ""
+    #: Tells operators why this is not an answer, such as a model's error. People do not see it.
     cause: str = ""
+    #: How long its buttons work after it is shown; 0.0 for no known limit.
     answer_seconds: float = 0.0
+    #: The part of the text that a yes agrees to, "" if the reply asks for no yes.
     preview: str = ""
+    #: The reply asks for a value, which is typed: a number is the value, and names no button.
     asks_value: bool = False
+    #: The buttons of a question that is decided, without data; the chosen one has a mark. A
+    #: platform that has buttons without an effect shows them so, others show none.
     decided_buttons: tuple[Button, ...] = ()
 
     def __post_init__(self) -> None:
@@ -511,45 +512,41 @@ def shown_to_sender(turn: Turn, reply: Reply) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One reply on its way to one conversation.
+    """One reply on its way to one conversation."""
 
-    `id` is the same in each attempt, so that an adapter can use it as an idempotency key. `attempt`
-    counts from 1. `silence`: seconds since a person last wrote in this conversation; infinite if
-    none ever did, -1 if unknown.
-    """
-
+    #: The same in each attempt, so that an adapter can use it as an idempotency key.
     id: str
     conversation: Conversation
     reply: Reply
+    #: The number of the attempt, from 1.
     attempt: int = 1
+    #: Seconds since a person last wrote in this conversation; infinite if none ever did, -1 if
+    #: unknown.
     silence: float = -1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The platform's proof of sending: its id of the message, and when it was sent or edited.
+    """The platform's proof of sending: its id of the message, and when it was sent or edited."""
 
-    `message_id` is "" if the platform gives none. `written_at` is in Unix seconds by the platform's
-    clock, 0.0 if it does not say. `price_class`: what the platform charges the message by.
-    """
-
+    #: The platform's id of the message, "" if it gives none.
     message_id: str
+    #: When it was sent or edited, in Unix seconds by the platform's clock; 0.0 if it does not say.
     written_at: float = field(default=0.0, compare=False)
+    #: What the platform charges the message by.
     price_class: PriceClass = field(default="free", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class StatusUpdate:
-    """What a platform reports later about a message that it accepted, in the platform's terms.
-
-    `delivery` is the id of the delivery, "" if the platform does not say. `template` is the id of
-    the approved template that the message was made of, "" for none.
-    """
+    """What a platform reports later about a message that it accepted, in the platform's terms."""
 
     message_id: str
     status: str
     error_code: str = ""
+    #: The id of the delivery, "" if the platform does not say.
     delivery: str = ""
+    #: The id of the approved template that the message was made of, "" for none.
     template: str = ""
 
 
@@ -574,34 +571,32 @@ class AddressChange:
     """A platform's report that an address takes no messages any more, or again.
 
     `closed` is the reason, "" for open.
-
-    `late`: the report is about an earlier message. A message from the person since then proves it
-    outdated.
-    `delivery`: the id of that message's delivery, whose conversation is meant; "" if the platform
-    does not say.
-    `opted_out`: the person wants no messages.
     """
 
     conversation: Conversation
     closed: str = ""
+    #: The report is about an earlier message. A message from the person since then proves it
+    #: outdated.
     late: bool = False
+    #: The id of that message's delivery, whose conversation is meant; "" if the platform does not
+    #: say.
     delivery: str = ""
+    #: The person wants no messages.
     opted_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookRequest:
-    """One webhook request.
+    """One webhook request."""
 
-    `url` is the address that the platform was given (public base, path, raw query). `headers` has
-    lower-case names. `path` is what follows `/hooks/<channel>/`, such as "status". `now` is in Unix
-    seconds.
-    """
-
+    #: The address that the platform was given (public base, path, raw query).
     url: str
+    #: By their names in lower case.
     headers: dict[str, str]
     body: bytes
+    #: What follows `/hooks/<channel>/`, such as "status".
     path: str = ""
+    #: In Unix seconds.
     now: float = 0.0
 
     def header(self, name: str) -> str:
@@ -624,39 +619,36 @@ class WebhookResponse:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceNote:
-    """What a webhook says of its workspace, where many of them have installed the bot's account.
-
-    `organization`: the id of the organization whose installation the workspace uses, "" for its
-    own. `removed`: why the installation is over, "" while it is not. `at` is in Unix seconds, 0.0
-    if the platform does not say.
-    """
+    """What a webhook says of its workspace, where many of them have installed the bot's account."""
 
     id: str
+    #: The id of the organization whose installation the workspace uses, "" for its own.
     organization: str = ""
+    #: Why the installation is over, "" while it is not.
     removed: str = ""
+    #: In Unix seconds, 0.0 if the platform does not say.
     at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """The content of a verified webhook.
-
-    `alerts` are messages for the operator, as are `refused_templates`. `answer` is the HTTP answer.
-    `ignored` is why nothing was taken, "" else.
-    `is_contact`: its platform answered a poll, so an alert that nothing comes in is over.
-    `moved`: the old and the new id of a chat that got another one. `workspace`: what is new about
-    its workspace, None for nothing.
-    """
+    """The content of a verified webhook."""
 
     turns: tuple[Turn, ...] = ()
     statuses: tuple[StatusUpdate, ...] = ()
     addresses: tuple[AddressChange, ...] = ()
+    #: Messages for the operator, as are `refused_templates`.
     alerts: tuple[str, ...] = ()
     refused_templates: tuple[RefusedTemplate, ...] = ()
+    #: The HTTP answer.
     answer: WebhookResponse = field(default_factory=WebhookResponse)
+    #: Why nothing was taken, "" else.
     ignored: str = ""
+    #: Its platform answered a poll, so an alert that nothing comes in is over.
     is_contact: bool = False
+    #: The old and the new id of a chat that got another one.
     moved: tuple[str, str] | None = None
+    #: What is new about its workspace, None for nothing.
     workspace: WorkspaceNote | None = None
 
 

@@ -59,19 +59,18 @@ AccessDecision = Admitted | Ignored | UnknownSender
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """Who may talk on one channel, in which chats, and how often.
+    """Who may talk on one channel, in which chats, and how often."""
 
-    `allow`: only these people, None for all, unless `pairing` asks unknown senders for a code.
-    `block`: never these. `chats`: only there, None for everywhere. `per_minute`: turns of one
-    person, None for no limit. With `phones` the ids are phone numbers, as on WhatsApp. Ids may be
-    given in any spelling.
-    """
-
+    #: Only these people, None for all, unless `pairing` asks unknown senders for a code.
     allow: Collection[str] | None = None
+    #: Never these.
     block: Collection[str] = ()
     pairing: bool = False
     groups: Groups = "mention"
+    #: Only there, None for everywhere.
     chats: Collection[str] | None = None
+    #: Turns of one person, None for no limit. With `phones` the ids are phone numbers, as on
+    #: WhatsApp. Ids may be given in any spelling.
     per_minute: int | None = None
     phones: bool = False
 

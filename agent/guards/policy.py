@@ -113,8 +113,8 @@ class PolicyDecision:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """Rules over tool names (shell patterns), read in the order deny, deny_when, review,
-    allow (seed: Tool Policy).
+    """Rules over tool names (shell patterns), read in the order deny, deny_when, review, allow
+    (seed: Tool Policy).
 
     A `deny_when` rule is `{"tool": pattern, "arg": name, "pattern": pattern}`. It denies a call
     when the argument, or anything inside it, matches. With `"matches": "email"` (or "domain",
@@ -127,20 +127,18 @@ class ToolPolicy:
     key and value inside it, in every spelling. Case, compatibility forms, invisible characters and
     white space make no difference; a number is compared by value, also inside text, so "5" finds
     5.0; a boolean is true, yes, on, ...; an empty list is `[]`. None counts as not given.
-
-    `after` has patterns too, such as `{"refund_*": "say"}`: what follows the outcome of a confirmed
-    call. The first pattern that names the tool counts, before the tool's own `after`.
-
-    `editable` has the arguments that a person may change before the yes, by patterns of tool names.
-    The first pattern that names a tool, exactly as written, counts in place of the tool's own
-    `editable`.
     """
 
     allow: Sequence[str] = ()
     review: Sequence[str] = ()
     deny: Sequence[str] = ()
     deny_when: Sequence[Mapping[str, str]] = ()
+    #: `after` has patterns too, such as `{"refund_*": "say"}`: what follows the outcome of a
+    #: confirmed call. The first pattern that names the tool counts, before the tool's own `after`.
     after: Mapping[str, After] = field(default_factory=dict)
+    #: `editable` has the arguments that a person may change before the yes, by patterns of tool
+    #: names. The first pattern that names a tool, exactly as written, counts in place of the tool's
+    #: own `editable`.
     editable: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -82,14 +82,13 @@ class ConversationMemory:
 
     Where removed messages are to be summarized, they are removed only with their summary: until
     then they stay beyond the limits (`add_many` with `trims=False`, `surplus`, `remove`).
-
-    `summary` summarizes the removed messages. `notes` is JSON-ready data that other memories keep
-    with this conversation, each under its own key.
     """
 
     max_messages: int = 20
     max_tokens: int | None = None
+    #: `summary` summarizes the removed messages.
     summary: str = ""
+    #: JSON-ready data that other memories keep with this conversation, each under its own key.
     notes: dict[str, Any] = field(default_factory=dict)
     _messages: list[Message] = field(default_factory=list, init=False)
     #: The tokens of the oldest messages. Each message is counted once,

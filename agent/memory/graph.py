@@ -199,9 +199,10 @@ def _bytes(scope: str) -> bytes:
 class KnowledgeGraphMemory(ExtractingMemory[Triple]):
     """Relationships that were stated in conversations. Thread-safe.
 
-    `model` of `provider` extracts them from the latest `relevance_window` messages. Each scope
-    keeps at most `max_triples`; the oldest are removed first. `storage` is "memory", "sqlite" (a
-    file at `path`) or a TripleStore. `clock` returns Unix seconds.
+    * `provider` and its `model` extract them from the latest `relevance_window` messages. Each
+      scope keeps at most `max_triples`; the oldest are removed first.
+    * `storage`: "memory", "sqlite" (a file at `path`) or a TripleStore.
+    * `clock`: returns Unix seconds.
     """
 
     kind = "triples"

@@ -205,24 +205,23 @@ DEFAULT_TEMPERATURE = UnchosenTemperature(0.0)
 
 @dataclass
 class ProviderRequest:
-    """The keyword arguments that a provider is called with.
-
-    `tools` are tool schemas as plain data, or None for a provider that has no such parameter.
-    `temperature` is None where none is sent. `timeout` is in seconds. `response_format` is a JSON
-    Schema, and is passed only to a provider whose `supports_response_format` is true.
-    `conversation_key` is the same for all requests of one conversation, and opaque; None for a
-    request of no conversation, such as a summary. It is passed only to a provider whose
-    `supports_conversation_key` is true.
-    """
+    """The keyword arguments that a provider is called with."""
 
     model: str
     system_prompt: str
     messages: Sequence[Message]
+    #: Tool schemas as plain data, or None for a provider that has no such parameter.
     tools: Sequence[Mapping[str, Any]] | None = ()
+    #: None where none is sent.
     temperature: float | None = DEFAULT_TEMPERATURE
     max_tokens: int = 1000
+    #: In seconds.
     timeout: float | None = None
+    #: A JSON Schema, and is passed only to a provider whose `supports_response_format` is true.
     response_format: Mapping[str, Any] | None = None
+    #: The same for all requests of one conversation, and opaque; None for a request of no
+    #: conversation, such as a summary. It is passed only to a provider whose
+    #: `supports_conversation_key` is true.
     conversation_key: str | None = None
 
     def as_kwargs(self) -> dict[str, Any]:

@@ -107,19 +107,17 @@ def transcript(
 
 @dataclass(slots=True)
 class _TranscriptWriter:
-    """Writes one transcript for a `source`, a vendor and its model.
-
-    `open_calls` are the calls of the last answer and `results` their results, by the ids that the
-    vendor gets. `notes` are the system messages since the last user message. `stable_messages` is
-    the number of messages before the last system message that follows others, 0 without one.
-    """
+    """Writes one transcript for a `source`, a vendor and its model."""
 
     source: str = ""
+    #: The number of messages before the last system message that follows others, 0 without one.
     stable_messages: int = 0
     messages: list[ModelMessage] = field(default_factory=list)
+    #: The calls of the last answer and `results` their results, by the ids that the vendor gets.
     open_calls: dict[str, ToolCall] = field(default_factory=dict)
     results: dict[str, ToolReturnContent] = field(default_factory=dict)
     used_ids: set[str] = field(default_factory=set)
+    #: The system messages since the last user message.
     notes: list[str] = field(default_factory=list)
 
     def add(self, each: MessageWithFiles) -> None:

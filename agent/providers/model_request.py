@@ -103,18 +103,17 @@ _MAX_CHARS_TO_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request to a model of a vendor.
-
-    `settings` are pydantic-ai's. `api_key` is kept out of errors. `mark` says where the request
-    marks the end of the messages that the next turn repeats.
-    """
+    """One request to a model of a vendor."""
 
     vendor: VendorProvider
     model: Model[Any]
     request: ProviderRequest
     messages: Sequence[MessageWithFiles]
+    #: Pydantic-ai's.
     settings: Mapping[str, Any]
+    #: Kept out of errors.
     api_key: str = field(repr=False)
+    #: `mark` says where the request marks the end of the messages that the next turn repeats.
     mark: StableMark | None = None
 
     async def completion(self) -> Completion:

@@ -90,18 +90,16 @@ _NOT_FIELDS = ("temperature", "extra_headers", "extra_body", "thinking_budget")
 
 
 class VendorOptions(TypedDict, total=False):
-    """The options of every vendor's provider.
+    """The options of every vendor's provider."""
 
-    `load_media` returns the bytes of an inbound file, such as `lambda media:
-    store.read(media.ref)`; without it models see only the names of files. `accepts` are the MIME
-    types that are sent as files; by default, what the vendor is known to accept. `model_settings`
-    are fields of the vendor's request, such as `top_p`, and `extra_headers` and `extra_body`.
-    `cache_prompt` (default True): whether requests ask the vendor to cache the prompt. "explicit"
-    also rents caches from Gemini while they pay.
-    """
-
+    #: `load_media` returns the bytes of an inbound file, such as `lambda media:
+    #: store.read(media.ref)`; without it models see only the names of files.
     load_media: LoadMedia | None
+    #: The MIME types that are sent as files; by default, what the vendor is known to accept.
     accepts: Collection[str] | None
+    #: Fields of the vendor's request, such as `top_p`, and `extra_headers` and `extra_body`.
+    #: `cache_prompt` (default True): whether requests ask the vendor to cache the prompt.
+    #: "explicit" also rents caches from Gemini while they pay.
     model_settings: Mapping[str, Any] | None
     cache_prompt: bool | Literal["explicit"]
 

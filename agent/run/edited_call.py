@@ -23,10 +23,11 @@ PREVIEW_SECONDS = 10.0
 class EditRefused(Exception):
     """Raised when a change of a call is not possible. The text tells a program or a model why.
 
-    `kind`: "not_editable" for an argument that must not be changed, "invalid" for a value that the
-    tool does not take, "denied" by the policy, "refused" if the preview found nothing to ask, and
-    "no_preview" if the preview failed. `names`: the arguments at fault, as far as they are known.
-    `result`: what the preview returned instead of a question.
+    * `kind`: "not_editable" for an argument that must not be changed, "invalid" for a value that
+      the tool does not take, "denied" by the policy, "refused" if the preview found nothing to ask,
+      and "no_preview" if the preview failed.
+    * `names`: the arguments at fault, as far as they are known.
+    * `result`: what the preview returned instead of a question.
     """
 
     def __init__(

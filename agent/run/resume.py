@@ -73,14 +73,13 @@ _NOTHING_DONE = ("not_found", "ambiguous")
 
 @dataclass(slots=True)
 class Ending:
-    """How a call ended by a decision. A DecisionLog keeps it as JSON.
-
-    `text` is what the tool gave, or why it gave nothing. `at`: when it ended, in Unix seconds. If
-    there is a `final_text`, the run ends with it, as the tool is a terminal one.
-    """
+    """How a call ended by a decision. A DecisionLog keeps it as JSON."""
 
     outcome: ActionOutcome
+    #: What the tool gave, or why it gave nothing.
     text: str = ""
+    #: When it ended, in Unix seconds. If there is a `final_text`, the run ends with it, as the tool
+    #: is a terminal one.
     at: float = 0.0
     final_text: str | None = None
     #: The digest of the arguments that the decision was about; "" if that is not known.

@@ -302,26 +302,25 @@ class NoJournal:
 
 @dataclass(slots=True)
 class RunRequest:
-    """What one run is asked to do, and with what.
-
-    `scope` names whose memories the run may read and write. "" means the scope of the run whose
-    tool started this one, or else the agent's own. With `asynchronous`, async observers are told of
-    the run. `counts`: those of the run that goes on, None for a new run. A run that goes on may
-    have no messages. Its calls have their results in the memory, unless there is a `snapshot` of
-    the run: then `decisions` about its open calls are carried out first, by their ids.
-    """
+    """What one run is asked to do, and with what."""
 
     messages: tuple[Message, ...]
     response_format: ResponseFormat | None = None
     parent_run_id: str | None = None
     memory: ConversationMemory | None = None
     journal: Journal = field(default_factory=NoJournal)
+    #: `scope` names whose memories the run may read and write. "" means the scope of the run whose
+    #: tool started this one, or else the agent's own. With `asynchronous`, async observers are told
+    #: of the run.
     scope: str = ""
     cancellation_token: CancellationToken | None = None
     on_text: RunTextListener | None = None
     asynchronous: bool = True
     #: Whether the run is one of a batch: it has a memory of its own, but the agent's knowledge.
     is_of_batch: bool = False
+    #: Those of the run that goes on, None for a new run. A run that goes on may have no messages.
+    #: Its calls have their results in the memory, unless there is a `snapshot` of the run: then
+    #: `decisions` about its open calls are carried out first, by their ids.
     counts: RunCounts | None = None
     snapshot: RunSnapshot | None = None
     decisions: Mapping[str, Decision] = field(default_factory=dict)

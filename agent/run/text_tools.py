@@ -100,15 +100,14 @@ _BEGINNING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ParseResult:
-    """The calls in a model's text, in order. `tool_call` is the first of them.
+    """The calls in a model's text, in order."""
 
-    `text` is the text before the first call, without space at its end, or all of it. What follows a
-    call is the model's guess at its result.
-    """
-
+    #: The first of them.
     tool_call: ToolCall | None
     raw_text: str
     tool_calls: tuple[ToolCall, ...] = ()
+    #: The text before the first call, without space at its end, or all of it. What follows a call
+    #: is the model's guess at its result.
     text: str = ""
 
 

@@ -50,22 +50,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file made by a tool: at a URL, or as its `content`,
-    which the caller of the run puts in the media store.
-
-    `sha256` and `size` (bytes) still identify the file when the URL is gone. `content` stays out of
-    repr and `to_dict`; so does `kept`, the file in the media store, once it is stored. An image
-    that is `shown` is also sent to the model.
+    """A file made by a tool: at a URL, or as its `content`, which the caller of the run puts in the
+    media store.
     """
 
     url: str = ""
     mime_type: str = UNKNOWN_MIME_TYPE
     filename: str = ""
+    #: `sha256` and `size` (bytes) still identify the file when the URL is gone.
     sha256: str = ""
     size: int = 0
     role: str = "primary"
     retention: str = ""
     shown: bool = False
+    #: `content` stays out of repr and `to_dict`; so does `kept`, the file in the media store, once
+    #: it is stored. An image that is `shown` is also sent to the model.
     content: SpooledBytes | None = field(default=None, repr=False, compare=False)
     kept: Media | None = field(default=None, repr=False, compare=False)
 

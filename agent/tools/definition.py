@@ -67,19 +67,22 @@ class ToolMetadata:
     """Hints for the code that runs a tool, and the tool's classification.
 
     The Tool sets `is_async` itself. A tool that is not `is_concurrency_safe` never runs beside
-    another call of the same answer. `timeout` is in seconds, `max_result_size` in characters of one
-    result as the model reads it. `think_augment` asks the model for a `toolcall_reason` with each
-    call; None follows the registry. `source` is MEMORY for the tools of an agent's memory, RESULTS
-    for the one that reads the rest of a result, and SEARCH for the one that finds other tools.
+    another call of the same answer.
     """
 
     is_async: bool = False
     is_concurrency_safe: bool = True
+    #: The time limit of a call, in seconds.
     timeout: float | None = None
     tags: AbstractSet[ToolTag] = frozenset()
     custom_tags: AbstractSet[str] = frozenset()
+    #: Whether to ask the model for a `toolcall_reason` with each call; None follows the
+    #: registry.
     think_augment: bool | None = None
+    #: The characters of one result that the model reads at most.
     max_result_size: int | None = None
+    #: MEMORY for the tools of an agent's memory, RESULTS for the one that reads the rest of a
+    #: result, and SEARCH for the one that finds other tools.
     source: str = "native"
 
     def __post_init__(self) -> None:
@@ -152,10 +155,6 @@ _FIELD_TYPES: Sequence[tuple[str, Any, str]] = (
 class ToolDefinition:
     """The fields of a Tool, completed and checked.
 
-    `parameters` are ToolParameters, in a list or by name, or one JSON Schema of an object; after
-    construction they are always a tuple of ToolParameters. `callable` is another name of
-    `function`. A tool without a function is only a description, and its provider runs it.
-
     - `injected_kwargs` and the values that `config_injector()` returns reach the function;
       the model never sees them.
     - `requires_approval`: a call is proposed to the user in the words of `preview`, and runs after
@@ -187,6 +186,8 @@ class ToolDefinition:
 
     name: str
     description: str = ""
+    #: ToolParameters, in a list or by name, or one JSON Schema of an object; after construction
+    #: they are always a tuple of ToolParameters.
     parameters: Any = ()
     function: Callable[..., Any] | None = field(default=None, repr=False)
     streaming: bool = False
@@ -210,6 +211,8 @@ class ToolDefinition:
     method_name: str | None = None
     metadata: ToolMetadata = field(default_factory=ToolMetadata)
     is_async: bool | None = None
+    #: Another name of `function`. A tool without a function is only a description, and its provider
+    #: runs it.
     callable: Callable[..., Any] | None = field(default=None, repr=False)
     input_schema: Mapping[str, Any] | None = field(default=None, repr=False)
     proposes: bool | None = None

@@ -32,21 +32,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LoadedTools:
-    """The contents of modules: their tools, and executor factories
-    by the kind of action they rebuild.
-
-    `problems` has a line for each file of a folder that could not be loaded; `files` are those that
-    were read. `left_out` has the tools of a document that cannot be used, with the reasons.
-    `missing` has the offered tools that lack a part of their definition, and which part.
-    `own_names` is what the source itself calls all its tools, those that were not chosen too.
+    """The contents of modules: their tools, and executor factories by the kind of action they
+    rebuild.
     """
 
     tools: tuple[Tool, ...] = ()
     executor_factories: Mapping[str, ExecutorFactory] = field(default_factory=dict)
+    #: `problems` has a line for each file of a folder that could not be loaded; `files` are those
+    #: that were read.
     problems: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
+    #: `left_out` has the tools of a document that cannot be used, with the reasons.
     left_out: Mapping[str, str] = field(default_factory=dict)
+    #: `missing` has the offered tools that lack a part of their definition, and which part.
     missing: Mapping[str, str] = field(default_factory=dict)
+    #: What the source itself calls all its tools, those that were not chosen too.
     own_names: tuple[str, ...] = ()
 
 

@@ -73,19 +73,22 @@ class _Api:
 
 
 class OpenApiToolProvider:
-    """Lists and calls the operations of an OpenAPI 3.0 or 3.1 document,
-    given as a file or by its URL.
+    """Lists and calls the operations of an OpenAPI 3.0 or 3.1 document, given as a file or by its
+    URL.
 
     Every request goes to one origin: that of `base_url`, else of the document's first server, which
     for a document from a URL must be the document's own origin. Private addresses and plain http
-    are allowed only for the host that `base_url` names. `include` and `exclude` are patterns over
-    operation names: `operationId`, else method and path, as in `get_pets_id`. `arguments` are fixed
-    values of parameters, such as an account's id: they are sent with every operation that has a
-    parameter of that name, and no model sees that parameter. `auth` signs every call, but not the
-    request for the document; several are for an API that takes several keys at once. `seconds` is
-    the time limit of a call, `max_bytes` the largest answer.
+    are allowed only for the host that `base_url` names.
 
     GET and HEAD only read (RFC 9110); every other operation counts as destructive.
+
+    * `include`: `include` and `exclude` are patterns over operation names: `operationId`, else
+      method and path, as in `get_pets_id`.
+    * `arguments`: fixed values of parameters, such as an account's id: they are sent with every
+      operation that has a parameter of that name, and no model sees that parameter.
+    * `auth`: `auth` signs every call, but not the request for the document; several are for an API
+      that takes several keys at once.
+    * `seconds`: the time limit of a call, `max_bytes` the largest answer.
     """
 
     def __init__(

@@ -92,19 +92,19 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class OperationReader:
-    """Reads the operations of one document.
-
-    `accepts` chooses operations by name. Parameters that `is_filled` are left out of the arguments.
-    `is_own_server` says whether the URL of a server is the one that all calls go to. A call is
-    signed with at most this many `keys`. `left_out` is filled with the operations that cannot be
-    used: by name, or by path where there is none, with method, path and reason.
-    """
+    """Reads the operations of one document."""
 
     document: Document
+    #: `accepts` chooses operations by name. Parameters that `is_filled` are left out of the
+    #: arguments.
     accepts: Callable[[str], bool]
     is_filled: IsFilled
+    #: `is_own_server` says whether the URL of a server is the one that all calls go to. A call is
+    #: signed with at most this many `keys`.
     is_own_server: Callable[[str], bool]
     keys: int = 1
+    #: Filled with the operations that cannot be used: by name, or by path where there is none, with
+    #: method, path and reason.
     left_out: dict[str, str] = field(default_factory=dict)
 
     def operations(self) -> Iterator[Operation]:

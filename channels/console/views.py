@@ -127,20 +127,19 @@ def console_pages(*channels: ConsoleChannel, **parts: Any) -> flask.Blueprint:
 
 @dataclass(kw_only=True)
 class Views:
-    """The views of all console channels. One per process.
+    """The views of all console channels. One per process."""
 
-    `channels`: by name; the first one is also "". `admit` raises an error if the person may not
-    upload a file now. `stage` returns the state of a turn: "waits", "done" or "unknown".
-    `why_waiting` returns why no worker answers, "" if no reason is known.
-    """
-
+    #: By name; the first one is also "".
     channels: Mapping[str, ConsoleChannel]
     public_url: str = ""
     clock: Callable[[], float] = time.monotonic
     max_streams: int = MAX_STREAMS
     max_uploads: int = MAX_UPLOADS
+    #: `admit` raises an error if the person may not upload a file now.
     admit: Callable[[Turn], None] = lambda _: None
+    #: `stage` returns the state of a turn: "waits", "done" or "unknown".
     stage: Callable[[Turn], str] = lambda _: "done"
+    #: `why_waiting` returns why no worker answers, "" if no reason is known.
     why_waiting: Callable[[], str] = lambda: ""
 
     def __post_init__(self) -> None:

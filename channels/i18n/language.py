@@ -66,16 +66,15 @@ def choose(messages: Iterable[str], hint: str, default: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WritingSystem:
-    """How a language with a script of its own is recognized, from its catalogue.
+    """How a language with a script of its own is recognized, from its catalogue."""
 
-    `letters`: its letters. `proof`: what only it writes; two of these must occur. `foreign`: what
-    only languages with a similar script write. `is_spaced`: words have spaces between them, so that
-    a single word may be a mere name.
-    """
-
+    #: Its letters.
     letters: re.Pattern[str]
+    #: What only it writes; two of these must occur.
     proof: re.Pattern[str]
+    #: What only languages with a similar script write.
     foreign: re.Pattern[str] | None
+    #: Words have spaces between them, so that a single word may be a mere name.
     is_spaced: bool
 
     def fits(self, text: str) -> bool:
@@ -118,16 +117,14 @@ def _count_letters(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What words tell of a language, from all catalogues.
+    """What words tell of a language, from all catalogues."""
 
-    `points`: the points by language of each listed word. `endings`: the endings by which a word
-    counts as a language's, and `any_ending` all of them. `alphabet`: the letters of all shipped
-    languages that use the Latin script.
-    """
-
+    #: The points by language of each listed word.
     points: dict[str, dict[str, int]]
+    #: The endings by which a word counts as a language's, and `any_ending` all of them.
     endings: dict[str, tuple[str, ...]]
     any_ending: tuple[str, ...]
+    #: The letters of all shipped languages that use the Latin script.
     alphabet: frozenset[str]
 
     def points_of_parts(self, word: str) -> dict[str, int]:

@@ -20,12 +20,7 @@ Wrap = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
-    """How one platform writes each kind of formatting.
-
-    `solid`: markers do not work in the middle of a word. A table wider than `columns` characters is
-    not aligned, because its lines would wrap. `hides`: a link shows only its label. `address`
-    writes the address behind a label if links hide theirs. `finish` is applied to a whole message.
-    """
+    """How one platform writes each kind of formatting."""
 
     escape: Wrap
     marks: dict[str, tuple[str, str]]
@@ -33,10 +28,15 @@ class Dialect:
     pre: Callable[[str, str], str]
     link: Callable[[str, str], str]
     quote: Callable[[str, int], str]
+    #: Markers do not work in the middle of a word. A table wider than `columns` characters is not
+    #: aligned, because its lines would wrap.
     solid: bool = True
     columns: int = 100
+    #: A link shows only its label.
     hides: bool = False
+    #: `address` writes the address behind a label if links hide theirs.
     address: Wrap = str
+    #: Applied to a whole message.
     finish: Wrap = str
 
 

@@ -104,18 +104,16 @@ class _Lengths:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Finds the end of one piece.
-
-    `start` is its begin, `opening` the fence line or table head that it must repeat. `indent` is
-    the number of spaces that its lines lose.
-    """
+    """Finds the end of one piece."""
 
     md: str
+    #: Its begin, `opening` the fence line or table head that it must repeat.
     start: int
     opening: str
     limit: int
     lengths: _Lengths
     escapes: bool = True
+    #: The number of spaces that its lines lose.
     indent: int = 0
 
     def best(self) -> tuple[str, int, str]:

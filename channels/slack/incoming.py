@@ -107,17 +107,15 @@ SlackJson = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RequestParser:
-    """Parses the verified requests of one channel. No I/O.
-
-    `view` is the app's view at Slack. Slack's requests do not name it: only messages in the agent
-    view may tell what the person looks at, and a first message there has the same fields as one of
-    an app without a view.
-    `rules`: who may install the app, None for an app of one workspace. With rules, all that comes
-    in names its workspace: chats, people, files and event ids.
-    """
+    """Parses the verified requests of one channel. No I/O."""
 
     channel: str
+    #: The app's view at Slack. Slack's requests do not name it: only messages in the agent view may
+    #: tell what the person looks at, and a first message there has the same fields as one of an app
+    #: without a view.
     view: View = "agent"
+    #: Who may install the app, None for an app of one workspace. With rules, all that comes in
+    #: names its workspace: chats, people, files and event ids.
     rules: InstallSettings | None = None
 
     def parse(self, body: bytes) -> Received:

@@ -71,27 +71,27 @@ class TokenUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What a workspace, or an organization for all of its workspaces, has granted to the app.
+    """What a workspace, or an organization for all of its workspaces, has granted to the app."""
 
-    `id`: the id of the workspace, or of the organization. `organization`: that of a workspace which
-    installed the app for itself, "" for none. `user`: the person who installed it. `scopes`: of the
-    bot.
-    `bot_user`: the bot's own user id. `installed_at` and `expires_at` are in Unix seconds;
-    `expires_at` is 0.0 for a token without an end. `renewal_refused`: Slack's error when it refused
-    to renew the token, "" for none.
-    """
-
+    #: The id of the workspace, or of the organization.
     id: str
     token: str = field(repr=False)
     name: str = ""
+    #: That of a workspace which installed the app for itself, "" for none.
     organization: str = ""
+    #: The person who installed it.
     user: str = ""
+    #: Of the bot.
     scopes: tuple[str, ...] = ()
     app_id: str = ""
+    #: The bot's own user id.
     bot_user: str = ""
+    #: `installed_at` and `expires_at` are in Unix seconds; `expires_at` is 0.0 for a token without
+    #: an end.
     installed_at: float = 0.0
     refresh_token: str = field(default="", repr=False)
     expires_at: float = 0.0
+    #: Slack's error when it refused to renew the token, "" for none.
     renewal_refused: str = ""
     #: The record that it was read from.
     record: str = field(default="", repr=False, compare=False)

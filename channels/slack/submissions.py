@@ -16,15 +16,13 @@ CHECKED = "true"
 
 @dataclass(frozen=True, slots=True)
 class FormPlace:
-    """Where a form belongs: the address of its question, its message, and the token of its button.
+    """Where a form belongs: the address of its question, its message, and the token of its button."""
 
-    `team`: the workspace, "" for an app of one workspace. `message`: the ts of the question, "" for
-    one that only its person sees.
-    """
-
+    #: The workspace, "" for an app of one workspace.
     team: str
     chat: str
     thread: str
+    #: The ts of the question, "" for one that only its person sees.
     message: str
     token: str
 

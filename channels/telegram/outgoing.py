@@ -121,22 +121,21 @@ class PartRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BotApiCall:
-    """One reply to one chat, as plain text if not `formatted`.
-
-    `moved`: Telegram gave this chat in place of another. `shape`: "caption" edits the text under a
-    file, "document" sends a file without showing it. `draft_id`: the text is a draft in a private
-    chat, in place of the one with this id. `rich`: the text is a rich message. `sent_parts`: how
-    many parts of a text that is too long for one message have arrived.
-    """
+    """One reply to one chat, as plain text if not `formatted`."""
 
     chat: str
     thread: int | None
     reply: Reply
     formatted: bool = True
+    #: Telegram gave this chat in place of another.
     moved: bool = False
+    #: "caption" edits the text under a file, "document" sends a file without showing it.
     shape: Literal["", "caption", "document"] = ""
+    #: The text is a draft in a private chat, in place of the one with this id.
     draft_id: int = 0
+    #: The text is a rich message.
     rich: bool = False
+    #: How many parts of a text that is too long for one message have arrived.
     sent_parts: int = 0
 
     async def to(self, bot: Bot, source: MediaStore) -> Receipt:

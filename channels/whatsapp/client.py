@@ -134,19 +134,18 @@ def _error_code(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ErrorMeaning:
-    """What a code means: the error that is raised, and why.
-
-    `wait`: the seconds of a RateLimited. `once_more`: the first attempt raises Unreachable, so that
-    it is repeated. `cure`: what an operator has to do, of a TemplateRefused. `needs_number`: the
-    code says that the recipient is no phone number, so it says nothing of a person who is addressed
-    by an id.
-    """
+    """What a code means: the error that is raised, and why."""
 
     kind: type[SendError]
     why: str
+    #: The seconds of a RateLimited.
     wait: float = 0.0
+    #: The first attempt raises Unreachable, so that it is repeated.
     once_more: bool = False
+    #: What an operator has to do, of a TemplateRefused.
     cure: str = ""
+    #: The code says that the recipient is no phone number, so it says nothing of a person who is
+    #: addressed by an id.
     needs_number: bool = False
 
     def for_recipient(self, address: str) -> ErrorMeaning:
@@ -287,15 +286,14 @@ def reaction_to(code: str) -> ErrorMeaning | None:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What is being sent, as far as the meaning of an error depends on it.
-
-    `to`: the recipient's address. `template`: the id of an approved template, "" for none.
-    `has_content`: whether it is a Content of our own, with buttons.
-    """
+    """What is being sent, as far as the meaning of an error depends on it."""
 
     attempt: int = 1
+    #: The recipient's address.
     to: str = ""
+    #: The id of an approved template, "" for none.
     template: str = ""
+    #: Whether it is a Content of our own, with buttons.
     has_content: bool = False
 
 

@@ -194,14 +194,13 @@ class Slice:
     """How many files of at most one day were deleted, and how many were left.
 
     `begin` is in Unix seconds.
-
-    `waiting`: files of turns that are not answered yet. `missed`:
-    files of messages that no webhook delivered.
     """
 
     begin: float
     deleted: int = 0
+    #: Files of turns that are not answered yet.
     waiting: int = 0
+    #: Files of messages that no webhook delivered.
     missed: int = 0
 
     @property

@@ -71,16 +71,14 @@ MAX_LEFT_OUT_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class OpenTools:
-    """All tools of a configuration. Lives as long as the process.
-
-    `problems` are files that could not be loaded and sources that did not answer. `watched` are the
-    modules, files and folders that can be loaded again and given to `replace`. Open remote sources
-    put their tools into the `registry` whenever they list them.
-    """
+    """All tools of a configuration. Lives as long as the process."""
 
     registry: ToolRegistry = field(default_factory=ToolRegistry)
     executor_factories: dict[str, ExecutorFactory] = field(default_factory=dict)
+    #: The modules, files and folders that can be loaded again and given to `replace`. Open remote
+    #: sources put their tools into the `registry` whenever they list them.
     watched: dict[str, WatchedSource] = field(default_factory=dict)
+    #: Files that could not be loaded and sources that did not answer.
     problems: tuple[str, ...] = ()
     #: The positions in the YAML of the remote sources that did not answer.
     unreachable: frozenset[int] = frozenset()

@@ -27,22 +27,17 @@ class TracedReply:
 
 @dataclass(frozen=True, slots=True)
 class TracedTurn:
-    """One turn.
-
-    `status` is `waits`, `done`, or `forgotten` where only its number is known.
-    Times are in Unix seconds.
-
-    `webhooks` is how often it came in; `steps` are those of its journal while it is worked on;
-    `asked`, `decided` and `about` are ids of actions: it asked about them, it decided one, or it
-    answered one that it could not decide, such as one that had expired. `continues`: the action
-    after whose decision the agent goes on in it. `ended` says why it has no answer of the agent.
-    """
+    """One turn."""
 
     id: str
+    #: `waits`, `done`, or `forgotten` where only its number is known. Times are in Unix seconds.
     status: str
     event: str = ""
     at: float = 0.0
     done: float = 0.0
+    #: How often it came in; `steps` are those of its journal while it is worked on; `asked`,
+    #: `decided` and `about` are ids of actions: it asked about them, it decided one, or it answered
+    #: one that it could not decide, such as one that had expired.
     webhooks: int = 1
     attempt: int = 0
     worker: str = ""
@@ -51,7 +46,9 @@ class TracedTurn:
     asked: tuple[str, ...] = ()
     decided: str = ""
     about: str = ""
+    #: `ended` says why it has no answer of the agent.
     ended: str = ""
+    #: The action after whose decision the agent goes on in it.
     continues: str = ""
     ahead: int = 0
     steps: tuple[str, ...] = ()
@@ -74,19 +71,18 @@ class TracedEvent:
 
 @dataclass(frozen=True, slots=True)
 class TracedAction:
-    """One action. `events` are those of the ledger and of Redis's copy of it.
-
-    `state` and `by`, the hash of the event that led to it, are those of Redis, "" where it has
-    none. A ledger lacks the events that another machine collected, so `state` may be newer.
-    """
+    """One action."""
 
     pid: str
+    #: `state` and `by`, the hash of the event that led to it, are those of Redis, "" where it has
+    #: none. A ledger lacks the events that another machine collected, so `state` may be newer.
     state: str = ""
     by: str = ""
     kind: str = ""
     preview: str = ""
     told: str = ""
     user: str = ""
+    #: Those of the ledger and of Redis's copy of it.
     events: tuple[TracedEvent, ...] = ()
 
     @property

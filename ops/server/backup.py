@@ -69,19 +69,19 @@ class BackupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup says of itself.
-
-    `taken_at` is in Unix seconds. `keys` are digests of the secret keys. `watermark`: how many
-    writing scripts Redis had run. `counts`: how many keys, conversations, waiting turns and
-    replies, open actions, people, installations of apps and files it has. `sums`: the SHA-256 of
-    each member.
-    """
+    """What a backup says of itself."""
 
     name: str
+    #: In Unix seconds.
     taken_at: float
+    #: Digests of the secret keys.
     keys: Sequence[str]
+    #: How many writing scripts Redis had run.
     watermark: int = 0
+    #: How many keys, conversations, waiting turns and replies, open actions, people, installations
+    #: of apps and files it has.
     counts: dict[str, int] = field(default_factory=dict)
+    #: The SHA-256 of each member.
     sums: dict[str, str] = field(default_factory=dict)
     format: int = FORMAT
     sayso: str = field(default_factory=lambda: version("sayso"))

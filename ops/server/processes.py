@@ -313,17 +313,17 @@ class _Parent:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running bot: its configuration file, the URL of its web on this machine,
-    and the id of its process.
-
-    `public_url` is the one that it told its platforms. `born` is when the process started, so that
-    another one with the same id is not taken for it; "" where the system does not say.
+    """A running bot: its configuration file, the URL of its web on this machine, and the id of its
+    process.
     """
 
     config: Path
     url: str
     pid: int
+    #: The one that it told its platforms.
     public_url: str = ""
+    #: When the process started, so that another one with the same id is not taken for it; "" where
+    #: the system does not say.
     born: str = ""
 
 

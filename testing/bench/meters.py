@@ -46,19 +46,17 @@ BENCH = "bench"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one step used. A share of 1 is one processor during the whole step.
+    """What one step used. A share of 1 is one processor during the whole step."""
 
-    `cpu` has the share of each part, `processes` the number of its processes. `machine` is the busy
-    share of all its processors, `processors` how many of them we may use. `waiting` has the share
-    of the time in which a part's threads wanted a processor and got none, `disk_wait` that in which
-    Redis waited for its disk. None is unknown.
-    """
-
+    #: `cpu` has the share of each part, `processes` the number of its processes.
     cpu: Mapping[str, float]
     processes: Mapping[str, int]
     processors: float
+    #: The busy share of all its processors, `processors` how many of them we may use.
     machine: float | None = None
     disk_wait: float | None = None
+    #: `waiting` has the share of the time in which a part's threads wanted a processor and got
+    #: none, `disk_wait` that in which Redis waited for its disk. None is unknown.
     waiting: Mapping[str, float] | None = None
 
     @property

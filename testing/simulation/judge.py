@@ -47,24 +47,26 @@ class SimulationResult:
     """The counts and findings of one simulation.
 
     `answered` holds, for each first answer, when the act was sent and when the answer came.
-    `picked_up` holds the seconds from a webhook's 200 to the first sign of life, for acts that did
-    not wait for another one. `undone` counts actions that were agreed to in time and not done.
-    `requests` counts requests of several steps that went on after an outcome. `marked` counts
-    replies that say that they may be repeats, whether or not they are, and files that are asked
-    about instead of being sent again. `dropped` counts taps of strangers that got no answer and
-    were beyond the limit for taps on others' buttons.
     """
 
     turns: int = 0
     replies: int = 0
     confirmed: int = 0
+    #: `requests` counts requests of several steps that went on after an outcome.
     requests: int = 0
     endings: Counter[str] = field(default_factory=Counter)
+    #: `undone` counts actions that were agreed to in time and not done.
     undone: int = 0
+    #: `dropped` counts taps of strangers that got no answer and were beyond the limit for taps on
+    #: others' buttons.
     dropped: int = 0
     repeated: int = 0
+    #: `marked` counts replies that say that they may be repeats, whether or not they are, and files
+    #: that are asked about instead of being sent again.
     marked: int = 0
     answered: list[tuple[float, float]] = field(default_factory=list)
+    #: `picked_up` holds the seconds from a webhook's 200 to the first sign of life, for acts that
+    #: did not wait for another one.
     picked_up: list[float] = field(default_factory=list)
     findings: list[BrokenPromise] = field(default_factory=list)
 

@@ -122,17 +122,15 @@ _MARK = re.compile(rf"^{re.escape(_ENGLISH.repeated('').strip())}\s*")
 
 @dataclass(frozen=True, slots=True)
 class BillStatement:
-    """What one message says about a bill. A `marked` message says that it may be a repeat.
-
-    `in_passing`: it is the beginning of a message about something else, and answers nothing.
-    `first_try_for`: the bill about which the same text came with a mark before. This may be its
-    late first try, so it counts as marked.
-    """
+    """What one message says about a bill. A `marked` message says that it may be a repeat."""
 
     kind: MessageKind
     text: str
     marked: bool = False
+    #: It is the beginning of a message about something else, and answers nothing.
     in_passing: bool = False
+    #: The bill about which the same text came with a mark before. This may be its late first try,
+    #: so it counts as marked.
     first_try_for: str = ""
 
 

@@ -26,16 +26,15 @@ MODEL_MS = "SAYSO_SIMULATION_MODEL_MS"
 
 @dataclass(frozen=True, slots=True)
 class EffectEntry:
-    """One step of one payment. `key` is the idempotency key, "" for a payment without one.
-
-    `at` is the time just before, on the monotonic clock that all processes of a machine share;
-    0 if unknown.
-    """
+    """One step of one payment."""
 
     bill: str
     step: EffectStep
+    #: The idempotency key, "" for a payment without one.
     key: str
     process: int
+    #: The time just before, on the monotonic clock that all processes of a machine share; 0 if
+    #: unknown.
     at: float = 0.0
 
 

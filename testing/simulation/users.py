@@ -214,10 +214,6 @@ class Act:
     """One act of a person: its number, what it was, and the bill of a decision.
 
     A `next` is no act: it stands for a further step of a request, which is asked about by itself.
-    `request` is the bill of the first step.
-
-    `stranger` is the number of the other group member who did it,
-    0 for the conversation's own person.
     """
 
     number: int
@@ -225,9 +221,11 @@ class Act:
     bill: str
     sent_at: float
     taken_at: float = 0.0
+    #: The number of the other group member who did it, 0 for the conversation's own person.
     stranger: int = 0
     tapped: bool = False
     late: bool = False
+    #: The bill of the first step.
     request: str = ""
 
     @property
