@@ -10,11 +10,18 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from ssl import SSLError
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-from redis import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis import (
+    Connection,
+    ConnectionPool,
+    DriverInfo,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
 from redis.asyncio import Connection as AsyncConnection
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
 from redis.asyncio import SSLConnection as AsyncSSLConnection
@@ -136,7 +143,23 @@ class RedisUrl:
             followed = {"sentinel": self.sentinel}
         else:
             followed = {}
-        return {**options, **self.options, "connection_class": connection_class, **followed}
+        return {
+            "driver_info": _driver_info(),
+            **options,
+            **self.options,
+            "connection_class": connection_class,
+            **followed,
+        }
+
+
+@cache
+def _driver_info() -> DriverInfo:
+    """Return what a server shows about its clients in CLIENT LIST.
+
+    Without it, redis-py would read its own version from its metadata again for each connection,
+    which costs more than the connection.
+    """
+    return DriverInfo()
 
 
 def _sentinel_url(scheme: str, rest_of_url: str) -> RedisUrl:
