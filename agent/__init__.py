@@ -1,6 +1,7 @@
 """Agent: a model, its tools and the loop between them."""
 
 from sayso.agent.agent import Agent
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.config import (
     AgentConfig,
@@ -161,6 +162,7 @@ __all__ = [
     "CachedResult",
     "CancellationToken",
     "ChannelAgent",
+    "ChannelBehavior",
     "CheckedPreview",
     "ConfirmAction",
     "ConversationMemory",

@@ -455,12 +455,12 @@ class TurnHandler(Protocol):
         self,
         queued: QueuedTurn,
         lease: Lease,
-        hear: StreamListener | None = None,
+        stream: StreamListener | None = None,
         steps: StepListener | None = None,
     ) -> TurnChange:
         """Return all that the turn changes.
 
-        `hear` receives the text while it is written, `steps` the tool calls.
+        `stream` receives the text while it is written, `steps` the tool calls.
 
         Raises LeaseLost and StaleTurn.
         """

@@ -16,6 +16,7 @@ from typing import Any
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext
+from sayso.agent.channel.decide import Phase
 from sayso.agent.channel.outcomes import OutcomeHistory
 from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.run.edited_call import EditedCall, EditRefused, edited_call
@@ -157,7 +158,7 @@ class ChangeHandler:
         try:
             answer = form.read(values)
         except KeyError:  # only a forged form has other fields
-            ids = {"kind": stored.action.kind, "pending": stored.action_id}
+            ids = {"kind": stored.action.kind, "pending": stored.pid}
             log.warning("pending.not_editable", extra=ids)
             return self.repeat_unchanged(context, stored, texts.change_denied())
         if answer.problems:
@@ -184,7 +185,7 @@ class ChangeHandler:
         left = max(1.0, action.expires_at - context.received_at)  # 0 would stand for no limit
         buttons = self._prompts.buttons(action, context)
         reply = Reply(text, buttons, answer_seconds=left, preview=brief(action.preview))
-        return TurnAnswer(TurnChange(replies=((reply, f"{ABOUT}{stored.action_id}"),)))
+        return TurnAnswer(TurnChange(replies=((reply, f"{ABOUT}{stored.pid}"),)))
 
     async def _changed_proposal(
         self,
@@ -206,7 +207,7 @@ class ChangeHandler:
         proposal = plan_of(changed)
         head = replace(
             proposal.head,
-            changes_of=stored.action_id,
+            changes_of=stored.pid,
             code=_other_code(before.code),
             ran_beside=before.ran_beside,
         )
@@ -224,7 +225,7 @@ class ChangeHandler:
         if stored.action.kind != PLAN_KIND:
             return [stored.action]
         scope = context.turn.scope
-        steps = await self._store.repository.load(scope.conversation.id, step_ids(stored.action))
+        steps = await self._store.repository.read(scope.conversation.id, step_ids(stored.action))
         known = [step for step in steps if step]
         genuine = [step.action for step in known if step.is_genuine(self._store.signer, scope)]
         if len(genuine) < len(steps):
@@ -299,7 +300,7 @@ class ChangeHandler:
         await self._prompts.note_question(context.turn, question[1])
         outcome = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
         transition = Transition(
-            stored.action_id,
+            stored.pid,
             WAITING_STATES,
             "superseded",
             outcome,
@@ -320,81 +321,86 @@ class ChangeHandler:
         The question stays open to its buttons and to a yes that quotes it. Its time limit gets
         longer, because values take longer to type than a yes.
         """
-        opened = await self._store.repository.open_form(
-            context.turn.conversation.id, stored.action_id
-        )
+        opened = await self._store.repository.open_form(context.turn.conversation.id, stored.pid)
         if opened is not None:
             stored = replace(stored, expires_at=opened.expires_at)
-        return self._ask_field(context, stored, _Progress(stored.action_id, 0, {}))
+        return self._ask_field(context, stored, _Progress(stored.pid, 0, {}))
 
-    async def take_message(self, context: TurnContext, live: StoredAction) -> TurnAnswer | None:
-        """Take a message as the value of the field that is asked for, or as the wish to change.
+    def takes_message(self, context: TurnContext, stored: StoredAction, phase: Phase) -> bool:
+        """Return whether a message is the value of the field that is asked for, or the wish to
+        change the question.
 
         A person says the wish with the label of the button. A message that quotes the question is
-        no value: it answers the question. Return None if the message is about something else.
+        no value: it answers the question. Once the time of the question is over, a value still
+        counts as an answer that came too late.
         """
+        if phase in ("time_over", "expired", "unknown"):
+            return self._progress(context, stored) is not None
         turn = context.turn
-        quotes_question = bool(turn.replied_to) and turn.replied_to in live.question_messages
-        if live.state != "shown" or quotes_question:
-            return None
-        progress = self._progress(context, live)
-        if progress is not None:
-            return await self._take_value(context, live, progress)
-        if live.action.form and _is_word(turn.text, texts_for(live.action.language).change_label):
-            return await self.begin(context, live)
-        return None
+        quotes_question = bool(turn.replied_to) and turn.replied_to in stored.prompts
+        if phase != "open" or quotes_question:
+            return False
+        if self._progress(context, stored) is not None:
+            return True
+        label = texts_for(stored.action.language).change_label
+        return bool(stored.action.form) and _is_word(turn.text, label)
 
-    def was_asking(self, context: TurnContext, live: StoredAction) -> bool:
-        """Return whether a field of this question was asked for. It is not, from then on."""
-        progress = self._progress(context, live)
+    async def take_message(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        """Take a message for which `takes_message` is true of an open question."""
+        progress = self._progress(context, stored)
+        if progress is None:
+            return await self.begin(context, stored)
+        return await self._take_value(context, stored, progress)
+
+    def stop_asking(self, context: TurnContext) -> None:
+        """Ask for no further field, because the question has ended."""
         context.memory.notes.pop(NOTE, None)
-        return progress is not None
 
     async def _take_value(
         self,
         context: TurnContext,
-        live: StoredAction,
+        stored: StoredAction,
         progress: _Progress,
     ) -> TurnAnswer:
         """Take a message as the value of a field, or as a word that keeps it or ends the change."""
-        texts = texts_for(live.action.language)
-        field = live.action.edit_form.fields[progress.place]
+        texts = texts_for(stored.action.language)
+        field = stored.action.edit_form.fields[progress.place]
         text = context.turn.text.strip()
-        answer = read_answer(self._parser, text, live.action.language).intent
+        answer = read_answer(self._parser, text, stored.action.language).intent
         if text in _KEEPS or _is_word(text, texts.keep_label):
-            return await self._take_answer(context, live, progress, None)
+            return await self._take_answer(context, stored, progress, None)
         if _is_word(text, texts.leave_word) or (answer == "cancel" and field.type != "boolean"):
             context.memory.notes.pop(NOTE, None)
-            return self.repeat_unchanged(context, live)
+            return self.repeat_unchanged(context, stored)
         if field.type == "boolean" and answer in ("confirm", "cancel"):
             text = "true" if answer == "confirm" else "false"
-        return await self._take_answer(context, live, progress, text)
+        return await self._take_answer(context, stored, progress, text)
 
     async def take_tap(self, context: TurnContext, press: ButtonPress | None) -> TurnAnswer | None:
         """Take a tap on a button below a field. Return None unless this field is asked for now."""
-        live = context.live
-        if live is None or live.state != "shown":
+        stored = context.open_action
+        if stored is None or stored.state != "shown":
             return None
         if press is None or press.choice is None:
             return None
         choice = press.choice
-        if live.action.is_expired(context.received_at):
+        if stored.action.is_expired(context.received_at):
             return None
-        progress = self._progress(context, live)
-        if progress is None or progress.field_id != press.action_id:
+        progress = self._progress(context, stored)
+        if progress is None or progress.field_id != press.pending_action_id:
             return None
-        options = _options(live.action.edit_form.fields[progress.place])
+        options = _options(stored.action.edit_form.fields[progress.place])
         if choice > len(options):
             return None
         text = None  # the button 0 keeps the value
         if choice:
             text = options[choice - 1]
-        return await self._take_answer(context, live, progress, text)
+        return await self._take_answer(context, stored, progress, text)
 
     async def _take_answer(
         self,
         context: TurnContext,
-        live: StoredAction,
+        stored: StoredAction,
         progress: _Progress,
         text: str | None,
     ) -> TurnAnswer:
@@ -402,31 +408,31 @@ class ChangeHandler:
 
         A value with a problem is asked for again. None keeps the value.
         """
-        fields = live.action.edit_form.fields
+        fields = stored.action.edit_form.fields
         field = fields[progress.place]
         if text is not None:
             try:
                 field.read(text)
             except UnreadableValue as exc:
-                texts = texts_for(live.action.language)
+                texts = texts_for(stored.action.language)
                 problem = texts.field_problem(_readable(field, exc.problem))
-                return self._ask_field(context, live, progress, problem)
+                return self._ask_field(context, stored, progress, problem)
         progress = progress.next(field.name, text)
         if progress.place < len(fields):
-            return self._ask_field(context, live, progress)
-        return await self.take_form(context, live, progress.values)
+            return self._ask_field(context, stored, progress)
+        return await self.take_form(context, stored, progress.values)
 
     def _ask_field(
         self,
         context: TurnContext,
-        live: StoredAction,
+        stored: StoredAction,
         progress: _Progress,
         problem: str = "",
     ) -> TurnAnswer:
         """Return the request for one field, below the problem of the last answer."""
         context.memory.notes[NOTE] = progress.to_dict()
-        texts = texts_for(live.action.language)
-        field = live.action.edit_form.fields[progress.place]
+        texts = texts_for(stored.action.language)
+        field = stored.action.edit_form.fields[progress.place]
         label = literal(field.label)
         if field.description:
             label = f"{label} ({literal(field.description)})"
@@ -444,11 +450,11 @@ class ChangeHandler:
         if field.type == "choice":
             choices = texts.field_problem(FieldProblem("choice", ", ".join(field.choice_texts)))
         text = "\n\n".join(filter(None, [problem, texts.ask_field(label, value), choices]))
-        left = max(1.0, live.action.expires_at - context.received_at)
+        left = max(1.0, stored.action.expires_at - context.received_at)
         reply = Reply(text, tuple(buttons), answer_seconds=left, asks_value=True)
         return TurnAnswer(TurnChange(replies=((reply, ""),)))
 
-    def _progress(self, context: TurnContext, live: StoredAction) -> _Progress | None:
+    def _progress(self, context: TurnContext, stored: StoredAction) -> _Progress | None:
         """Return which field of this question is asked for, None for none.
 
         The progress with another question is forgotten.
@@ -458,7 +464,7 @@ class ChangeHandler:
             progress = _Progress(note["pid"], int(note["place"]), dict(note["values"]))
         except (TypeError, KeyError, ValueError):
             return None
-        if progress.pid != live.action_id or not 0 <= progress.place < len(live.action.form):
+        if progress.pid != stored.pid or not 0 <= progress.place < len(stored.action.form):
             del context.memory.notes[NOTE]
             return None
         return progress
@@ -470,22 +476,22 @@ class ChangeHandler:
         "yes, but 2 kg". It changes the question if it has the same tools in the same order. Any
         other proposal is returned unchanged, with "" as the text.
         """
-        live = context.live
-        if live is None or live.is_changed or live.state not in WAITING_STATES:
+        stored = context.open_action
+        if stored is None or stored.is_changed or stored.state not in WAITING_STATES:
             return proposal, ""
-        if live.action.is_expired(context.received_at):
+        if stored.action.is_expired(context.received_at):
             return proposal, ""
         try:
-            before = await self._actions(context, live)
+            before = await self._actions(context, stored)
         except _Refused:
             return proposal, ""
         actions = proposal.steps or (proposal.head,)
         if [each.kind for each in before] != [each.kind for each in actions]:
             return proposal, ""
-        differences = _differences(before, actions, live.action.editable)
+        differences = _differences(before, actions, stored.action.editable)
         if not differences:
             return proposal, ""
-        head = replace(proposal.head, changes_of=live.action_id)
+        head = replace(proposal.head, changes_of=stored.pid)
         text = _what_changed(texts_for(proposal.head.language), differences)
         return replace(proposal, head=head), text
 

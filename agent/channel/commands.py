@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sayso.agent.agent import Agent
-from sayso.agent.channel.confirmation import about_question, ended_transition
-from sayso.agent.channel.context import TurnAnswer, TurnContext
+from sayso.agent.channel.context import TurnAnswer, TurnContext, about_question
+from sayso.agent.channel.endings import ended_transition
 from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.guards.policy import effective_decision
 from sayso.agent.tools.call_texts import literal
@@ -51,8 +51,8 @@ class Commands:
                 return _text_answer(_tool_list(context, await self._usable()))
             case "status":
                 answer = _text_answer("\n".join(_status(context)))
-                if context.waiting:
-                    answer = about_question(context.waiting, answer)
+                if context.waiting_action:
+                    answer = about_question(context.waiting_action, answer)
                 return answer
             case "whoami":
                 return _text_answer("\n".join(_who(context, await roles_in(self._agent.selector))))
@@ -95,13 +95,15 @@ class Commands:
         """
         context.memory.clear()
         done = context.texts.reset_done()
-        if context.waiting is None:
+        if context.waiting_action is None:
             return _text_answer(done).changed(ends_conversation=True)
-        action = context.waiting.action
+        action = context.waiting_action.action
         cancelled = texts_for(action.language).cancelled(action.preview)
-        transition = ended_transition(context, context.waiting, cancelled)
+        transition = ended_transition(context, context.waiting_action, cancelled)
         outcome = transition.outcome_text
-        closed = await self._prompts.close(context.turn, context.waiting, transition.to, outcome)
+        closed = await self._prompts.close(
+            context.turn, context.waiting_action, transition.to, outcome
+        )
         replies = (*closed, (Reply(f"{done}\n{outcome}"), ""))
         change = TurnChange(replies=replies, transition=transition, ends_conversation=True)
         return TurnAnswer(change)
@@ -144,17 +146,17 @@ def _status(context: TurnContext) -> Iterator[str]:
     Turns of a conversation run one at a time, so no other turn is running;
     an action confirmed elsewhere may be.
     """
-    live = context.live
+    stored = context.open_action
     texts = context.texts
-    if context.waiting and not context.waiting.action.is_expired(context.received_at):
-        action = context.waiting.action
+    if context.waiting_action and not context.waiting_action.action.is_expired(context.received_at):
+        action = context.waiting_action.action
         if action.expires_at:
             left = action.expires_at - context.received_at
         else:
             left = action.ttl_seconds
         yield texts.status_waiting(action.preview, left)
-    elif live and live.state in ("claimed", "started"):
-        yield texts.status_running(live.action.preview)
+    elif stored and stored.state in ("claimed", "started"):
+        yield texts.status_running(stored.action.preview)
     else:
         yield texts.status_idle()
     for timer in context.timers:

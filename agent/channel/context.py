@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from sayso.pending.action import PendingAction
 from sayso.pending.proposals import ChannelRun
 from sayso.pending.repository import OPEN_STATES, WAITING_STATES, StoredAction
 from sayso.pending.turns import (
+    ABOUT,
     CHOICE_KIND,
     Lease,
     SettledAnswer,
@@ -65,8 +66,12 @@ class TurnContext:
     turn: Turn
     #: The id of the person in this conversation (`Scope.id`).
     user: str
-    live: StoredAction | None
-    tapped: StoredAction | None
+    #: The person's action: the one that waits for their yes or is carried out, or the last one, if
+    #: it has just ended otherwise than by their answer.
+    open_action: StoredAction | None
+    #: The action that the turn names: that of the tapped button, or the one that a continuation
+    #: goes on with.
+    named_action: StoredAction | None
     memory: ConversationMemory
     received_at: float
     #: The texts in the person's language.
@@ -102,27 +107,23 @@ class TurnContext:
         self.memory.add_many(shorten_for_history(messages), trims=not self.summarizes)
 
     @property
-    def settled(self) -> StoredAction | None:
-        """Return the action that this turn settled before its worker died; None if it settled none."""
-        for stored in (self.live, self.tapped):
-            if (
-                stored
-                and stored.decided_by_event == self.turn.event_id
-                and stored.state not in OPEN_STATES
-            ):
+    def settled_action(self) -> StoredAction | None:
+        """Return the action that this turn settled before its worker died, None for none."""
+        for stored in (self.open_action, self.named_action):
+            if stored and stored.by == self.turn.event_id and stored.state not in OPEN_STATES:
                 return stored
         return None
 
     @property
-    def waiting(self) -> StoredAction | None:
+    def waiting_action(self) -> StoredAction | None:
         """Return the action that waits for this person's yes."""
-        if self.live and self.live.state in WAITING_STATES:
-            return self.live
+        if self.open_action and self.open_action.state in WAITING_STATES:
+            return self.open_action
         return None
 
     @property
     def memory_scope(self) -> str:
-        """Return whose knowledge the turn reads and writes: that of the user in this conversation."""
+        """Return whose knowledge the turn reads and writes: the user's in this conversation."""
         return f"{self.turn.conversation.id}:{self.user}"
 
 
@@ -147,7 +148,7 @@ class TurnAnswer:
         whatever came of it.
         """
         if action and action.action.kind != CHOICE_KIND:
-            return self.changed(about=action.action_id)
+            return self.changed(about=action.pid)
         return self
 
 
@@ -165,6 +166,31 @@ def fixed_answer(
     add_exchange(context, for_history or text)
     replies = ((Reply(text), ""), *((Reply(media=media), "") for media in files))
     return TurnAnswer(TurnChange(replies=replies))
+
+
+def text_change(text: str, cause: str = "") -> TurnChange:
+    """Return the change of a turn whose answer is a text; "" is no answer.
+
+    `cause`: why there is no answer of the model, for logs and operators.
+    """
+    if not text:
+        return TurnChange()
+    return TurnChange(replies=((Reply(text, cause=cause), ""),))
+
+
+def paragraphs(texts: Iterable[str]) -> str:
+    """Return the texts that are not empty as paragraphs of one text."""
+    return "\n\n".join(filter(None, texts))
+
+
+def about_question(stored: StoredAction, answer: TurnAnswer) -> TurnAnswer:
+    """Return the answer marked as a repetition of the question of an action.
+
+    A message that quotes the answer then quotes the question.
+    """
+    return answer.changed(
+        replies=tuple((reply, f"{ABOUT}{stored.pid}") for reply, _ in answer.change.replies)
+    )
 
 
 def add_exchange(context: TurnContext, answer: str, between: Sequence[Message] = ()) -> None:

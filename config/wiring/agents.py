@@ -34,6 +34,7 @@ from sayso.agent import (
     ToolConfig,
     ToolPolicy,
 )
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.channel.prompts import Escalation
 from sayso.agent.channel.turn_journal import Journals
@@ -485,19 +486,21 @@ def _build_agent(
     return ChannelAgent(
         agent,
         store,
-        confirm_ttl=channel.confirm_ttl,
+        behavior=ChannelBehavior(
+            confirm_ttl=channel.confirm_ttl,
+            language=channel.speaks,
+            languages=channel.languages,
+            expiry_notice=channel.expiry_notice,
+            escalation=_escalation(settings, channel),
+            commands=channel.commands,
+            confirm_ok=channel.confirm_ok,
+            is_one_message=channel.charges_per_message,
+            after=channel_after(settings, name, deps.provider),
+            other_message=channel.other_message,
+        ),
         media=media,
         journals=journals,
         texts=texts,
-        language=channel.speaks,
-        languages=channel.languages,
-        expiry_notice=channel.expiry_notice,
-        escalation=_escalation(settings, channel),
-        commands=channel.commands,
-        confirm_ok=channel.confirm_ok,
-        is_one_message=channel.charges_per_message,
-        after=channel_after(settings, name, deps.provider),
-        other_message=channel.other_message,
     )
 
 

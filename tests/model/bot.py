@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from redis import Redis
 
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.agent.config import AgentConfig
@@ -219,9 +220,9 @@ class Bot:
         self.world = World(goes_on=self._after == "continue")
         self.judge = Judge(self.world, self.peek)
         proposer = Proposer(self.judge, pauses=self.world.goes_on)
-        self.agent = ChannelAgent(proposer, self.store, after=self._after)
+        self.agent = ChannelAgent(proposer, self.store, behavior=ChannelBehavior(after=self._after))
         self.agent_of_hall = ChannelAgent(
-            proposer, self.store, after=self._after, is_one_message=True
+            proposer, self.store, behavior=ChannelBehavior(after=self._after, is_one_message=True)
         )
         self.store.executors.tools = Undoable(tuple, AgentConfig)
         postman = make_sender(Stepped(self.outbox), {"chat": Messenger(self)}, chance=lambda: 0.5)

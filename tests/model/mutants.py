@@ -10,6 +10,8 @@ from typing import Any
 from sayso.agent.channel import channel_agent
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.channel.confirmation import ConfirmationHandler
+from sayso.agent.channel.other_messages import OtherMessages
+from sayso.agent.channel.outcome_answers import OutcomeAnswers
 from sayso.agent.channel.outcomes import OutcomeHistory
 from sayso.agent.messages import Role
 from sayso.channels.i18n.texts import texts_for
@@ -81,18 +83,16 @@ def _verify_without_scope(
     return keys.verify(stored.record, stored.mac)
 
 
-async def _stays_armed(
-    whole: Any, agent: ConfirmationHandler, case: Any, live: StoredAction
-) -> Any:
-    answer = await whole(agent, case, live)
+async def _stays_armed(whole: Any, part: OtherMessages, context: Any, stored: StoredAction) -> Any:
+    answer = await whole(part, context, stored)
     return replace(answer, change=replace(answer.change, transition=None))
 
 
-async def _not_yet_undone(whole: Any, agent: ConfirmationHandler, case: Any) -> Any:
-    tapped = case.tapped
-    if tapped and tapped.state == "done" and "of" in tapped.action.args:
-        case = replace(case, tapped=replace(tapped, state="shown"))
-    return await whole(agent, case)
+async def _not_yet_undone(whole: Any, part: ConfirmationHandler, context: Any) -> Any:
+    named = context.named_action
+    if named and named.state == "done" and "of" in named.action.args:
+        context = replace(context, named_action=replace(named, state="shown"))
+    return await whole(part, context)
 
 
 async def _never_happened(*_: Any) -> bool:
@@ -104,9 +104,9 @@ async def _told_another_outcome(*_: Any) -> str:
 
 
 async def _told_done_always(
-    whole: Any, agent: ConfirmationHandler, case: Any, stored: StoredAction, press: Any
+    whole: Any, part: OutcomeAnswers, context: Any, stored: StoredAction, press: Any
 ) -> Any:
-    answer = await whole(agent, case, stored, press)
+    answer = await whole(part, context, stored, press)
     done = texts_for(stored.action.language).already_done(stored.action.preview)
     replies = [
         (reply if reply.edits else replace(reply, text=done), pid)
@@ -116,9 +116,9 @@ async def _told_done_always(
 
 
 async def _told_again_in_full(
-    _: Any, agent: ConfirmationHandler, case: Any, stored: StoredAction, _press: Any
+    _: Any, part: OutcomeAnswers, context: Any, stored: StoredAction, _press: Any
 ) -> Any:
-    return await agent.answer_ended(case, stored)
+    return await part.answer_ended(context, stored)
 
 
 async def _decides_nothing(whole: Any, *args: Any, **options: Any) -> Any:
@@ -240,9 +240,7 @@ _CONSENT = (
         start=(_SAME, "rec ~= ARGV[2]"),
     ),
     _swap("record not compared", claim=(_SAME, "false"), start=(_SAME, "false")),
-    _code(
-        "unrelated text does not disarm", _after(ConfirmationHandler, "drop_and_run", _stays_armed)
-    ),
+    _code("unrelated text does not disarm", _after(OtherMessages, "drop_and_run", _stays_armed)),
 )
 _EFFECT = (
     Mutant(
@@ -275,16 +273,14 @@ _EFFECT = (
     _code(
         "a yes to something else confirms", {(StoredAction, "was_last_message"): lambda *_: True}
     ),
-    _code(
-        "twins hear something else", {(ConfirmationHandler, "outcome_text"): _told_another_outcome}
-    ),
+    _code("twins hear something else", {(OutcomeAnswers, "outcome_text"): _told_another_outcome}),
     _code(
         "twins hear the whole result again",
-        _after(ConfirmationHandler, "_answer_again", _told_again_in_full),
+        _after(OutcomeAnswers, "answer_again", _told_again_in_full),
     ),
     _code(
         "twins hear that everything is done",
-        _after(ConfirmationHandler, "_answer_again", _told_done_always),
+        _after(OutcomeAnswers, "answer_again", _told_done_always),
     ),
 )
 _PLANS_AND_UNDO = (
@@ -299,7 +295,7 @@ _PLANS_AND_UNDO = (
                 ("if state ~= 'shown' then", f"if state ~= 'shown' and not ({_DONE_UNDO}) then")
             ]
         },
-        _after(ConfirmationHandler, "handle_tap", _not_yet_undone),
+        _after(ConfirmationHandler, "answer_tap", _not_yet_undone),
     ),
 )
 _LOG = (
@@ -317,16 +313,14 @@ _GOING_ON = (
     ),
     _code(
         "a turn that was taken over does not go on",
-        _after(ConfirmationHandler, "answer_ended", _decides_nothing),
+        _after(OutcomeAnswers, "answer_ended", _decides_nothing),
     ),
     _code(
         "the agent goes on while a question waits",
         {(channel_agent, "has_answer"): _knows_no_other_question},
     ),
     _code("a second tap ends the request", _after(channel_agent, "has_answer", _knows_no_pause)),
-    _code(
-        "an outcome is left untold", {(ConfirmationHandler, "outcome_to_tell"): _nothing_to_tell}
-    ),
+    _code("an outcome is left untold", {(OutcomeAnswers, "outcome_to_tell"): _nothing_to_tell}),
     _code(
         "a failed continuation is silent", _after(ChannelAgent, "_give_up_going_on", _says_nothing)
     ),

@@ -10,6 +10,7 @@ from dataclasses import replace
 from redis.exceptions import RedisError
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import RateLimit
 from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply, Turn
@@ -74,7 +75,7 @@ class FakeAgent:
     def __init__(self, answer: Callable[[str], str] = str.upper) -> None:
         self._answer = answer
 
-    async def answer(self, queued, lease, hear=None, steps=None) -> TurnChange:
+    async def answer(self, queued, lease, stream=None, steps=None) -> TurnChange:
         """Answer with one reply."""
         return TurnChange(replies=((Reply(self._answer(queued.turn.text)), ""),))
 
@@ -155,6 +156,17 @@ class Bot:
         self.processor = make_processor(
             rig.mailbox, make_sender(rig.outbox, channels), channels, {"chat": self.agent}
         )
+
+    def behave(self, parser=None, **behavior) -> None:
+        """Let the channel behave so from now on. `parser`: what counts as a yes, None for the usual one."""
+        self.agent = ChannelAgent(
+            self.agent.agent,
+            self.rig.store,
+            parser,
+            behavior=ChannelBehavior(**behavior),
+            journals=self.rig.journals,
+        )
+        self.processor.agents["chat"] = self.agent
 
     @staticmethod
     def _calls(names: str) -> list[ToolCall]:

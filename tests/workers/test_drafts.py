@@ -456,11 +456,11 @@ class Typist(FakeAgent):
         super().__init__()
         self.room_of, self.breaks, self.heard = room_of, breaks, []
 
-    async def answer(self, queued, lease, hear=None, steps=None) -> TurnChange:
+    async def answer(self, queued, lease, stream=None, steps=None) -> TurnChange:
         """Stream two pieces if there is a listener."""
-        self.heard.append(hear is not None)
-        if hear:
-            await hear("Hel")
+        self.heard.append(stream is not None)
+        if stream:
+            await stream("Hel")
             async with asyncio.timeout(5):
                 await self.room_of().channel.seen.wait()
         if self.breaks:

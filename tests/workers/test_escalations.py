@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from sayso.agent import Agent, AgentConfig, OfflineProvider, tool
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.channel.prompts import Escalation
 from sayso.channels.base import Unreachable
@@ -41,7 +42,9 @@ class Room:
         self.channels = {"chat": self.channel, "ops": self.ops}
         agent = Agent([delete], OfflineProvider(), AgentConfig(max_retries=0))
         self.agent = ChannelAgent(
-            agent, rig.store, escalation=Escalation(30, to, language), **options
+            agent,
+            rig.store,
+            behavior=ChannelBehavior(escalation=Escalation(30, to, language), **options),
         )
         self.sender = make_sender(rig.outbox, self.channels)
         self.processor = make_processor(

@@ -50,7 +50,7 @@ class Looking(FakeAgent):
         self,
         queued: QueuedTurn,
         lease: object,
-        hear: object = None,
+        stream: object = None,
         steps: object = None,
     ) -> TurnChange:
         """Answer with their number."""
@@ -65,7 +65,7 @@ class Giving(Looking):
         self,
         queued: QueuedTurn,
         lease: object,
-        hear: object = None,
+        stream: object = None,
         steps: object = None,
     ) -> TurnChange:
         """Give the photo."""

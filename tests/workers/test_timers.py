@@ -15,6 +15,7 @@ from sayso.agent import (
     ToolPolicy,
     tool,
 )
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.tools.loading import load_tools
 from sayso.channels.base import DeliveryUncertain
@@ -41,7 +42,7 @@ class Room:
         tools = [*load_tools("sayso.examples.reminders").tools, delete]
         config = AgentConfig(max_retries=0, tool_policy=policy)
         agent = Agent(tools, provider or OfflineProvider(), config)
-        self.agent = ChannelAgent(agent, self.rig.store, **options)
+        self.agent = ChannelAgent(agent, self.rig.store, behavior=ChannelBehavior(**options))
         channels = {"chat": self.channel}
         sender = make_sender(self.rig.outbox, channels)
         self.processor = make_processor(self.rig.mailbox, sender, channels, {"chat": self.agent})

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ChannelAgent, Tool, ToolPolicy, tool
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.guards.policy import effective_after
 from sayso.agent.messages import ToolCall
 from sayso.agent.providers.testing import ScriptedProvider
@@ -55,7 +56,7 @@ def test_unknown_value_fails_when_it_is_given():
     with pytest.raises(ToolValidationError, match="after is 'stop': give 'continue', 'say'"):
         Tool("wipe", "Wipe it", (), lambda: "", after="stop")
     with pytest.raises(ValueError, match="after='stop' is unknown: give 'continue' or 'say'"):
-        ChannelAgent(Agent([], ScriptedProvider([])), after="stop")
+        ChannelAgent(Agent([], ScriptedProvider([])), behavior=ChannelBehavior(after="stop"))
 
 
 def test_terminal_tool_ends_the_request_with_its_result():
@@ -70,7 +71,7 @@ def test_terminal_tool_ends_the_request_with_its_result():
     assert effective_after("show", show, None) == "say"
     assert effective_after("show", going_on, None) == "continue"
     model = ScriptedProvider([ToolCall("show", {"order": 17})])
-    bot = ChannelAgent(Agent([show], model), after="continue")
+    bot = ChannelAgent(Agent([show], model), behavior=ChannelBehavior(after="continue"))
     bot.ask_channel("ana", "please", conversation_id="room")
     assert bot.ask_channel("ana", "yes", conversation_id="room").content.endswith("order 17")
     assert len(model.requests) == 1

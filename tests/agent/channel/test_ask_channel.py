@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
-from sayso.agent.channel import channel_agent
+from sayso.agent.channel import direct_turns
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Reply, Tap, Turn
@@ -185,13 +186,13 @@ def test_action_of_a_killed_process_is_reported_as_unknown(make_agent):
 def test_concurrent_messages_share_one_history(monkeypatch):
     """Only one thread at a time creates a scope's history; a second one would replace the first."""
     agent = ChannelAgent(Agent([], ScriptedProvider(["hi"])))
-    held, load = [], channel_agent.memory_from_json
+    held, load = [], direct_turns.memory_from_json
 
     def loaded(*args):
-        held.append(agent._memories_lock.locked())
+        held.append(agent._direct_turns._memories_lock.locked())
         return load(*args)
 
-    monkeypatch.setattr(channel_agent, "memory_from_json", loaded)
+    monkeypatch.setattr(direct_turns, "memory_from_json", loaded)
     agent.ask_channel("ana", "hello", **HERE)
     assert held == [True]
 
@@ -239,7 +240,8 @@ def test_yes_is_read_in_the_language_of_the_question(options):
         return f"Bestellung {order} ist erstattet."
 
     chat = ChannelAgent(
-        Agent([refund], ScriptedProvider([ToolCall("refund", {"order": 17})])), **options
+        Agent([refund], ScriptedProvider([ToolCall("refund", {"order": 17})])),
+        behavior=ChannelBehavior(**options),
     )
     assert "**ja**" in chat.ask_channel("ana", "Bitte die Bestellung 17 erstatten, danke").content
     assert chat.ask_channel("ana", "ja").content == "Bestellung 17 ist erstattet."

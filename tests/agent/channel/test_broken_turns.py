@@ -246,7 +246,7 @@ def test_answer_is_read_in_the_language_of_its_question(make_bot):
     """The question asks for "ja", which means other things in other languages."""
     bot = make_bot("A")
     parser = type(bot.agent.parser)(("pt", "en", "es", "de"))
-    bot.agent.parser = bot.agent._confirmation._parser = bot.rig.store.parser = parser
-    bot.agent._languages = frozenset(bot.agent.parser.languages)
+    bot.rig.store.parser = parser
+    bot.behave(parser)
     assert "**ja**" in bot.say("lösche bitte die Rechnung, ich brauche sie nicht mehr")
     assert bot.say("ja") == "deleted A"

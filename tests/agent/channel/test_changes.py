@@ -18,6 +18,7 @@ from sayso.agent import (
     ToolPolicy,
     tool,
 )
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.console.outgoing import page_html
 from sayso.channels.i18n.texts import texts_for
@@ -65,7 +66,10 @@ class Shop(Bot):
         self.provider = ScriptedProvider([*answers, *lines], strict=True)
         config = AgentConfig(max_retries=0, tool_policy=policy)
         self.agent = ChannelAgent(
-            Agent([order], self.provider, config), rig.store, journals=rig.journals, after=after
+            Agent([order], self.provider, config),
+            rig.store,
+            journals=rig.journals,
+            behavior=ChannelBehavior(after=after),
         )
         channels = {"chat": self.channel}
         self.processor = make_processor(

@@ -18,6 +18,7 @@ from sayso.agent import (
     ToolPolicy,
     tool,
 )
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.tools.loading import load_tools
 from sayso.agent.toolsets.selectors import UserRoles
@@ -53,7 +54,9 @@ class Room:
         self.provider = provider or OfflineProvider()
         config = AgentConfig(max_retries=0, tool_policy=policy)
         agent = Agent(tools or [delete, find], self.provider, config, selector=selector)
-        self.agent = ChannelAgent(agent, self.rig.store, journals=self.rig.journals, **options)
+        self.agent = ChannelAgent(
+            agent, self.rig.store, journals=self.rig.journals, behavior=ChannelBehavior(**options)
+        )
         channels = {"chat": self.channel}
         sender = make_sender(self.rig.outbox, channels)
         self.processor = make_processor(self.rig.mailbox, sender, channels, {"chat": self.agent})

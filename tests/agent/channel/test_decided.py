@@ -300,7 +300,7 @@ def test_undo_keeps_the_reported_outcome(make_bot):
 def test_undo_keeps_the_line_of_an_outcome_that_a_model_follows(make_bot):
     """What was done and then undone stands together, with the sign of the outcome."""
     asking = Asking(make_bot("A", lines=["All done."], undo=lambda name: f"restored {name}"))
-    asking.bot.agent._confirmation._after = "continue"
+    asking.bot.behave(after="continue")
     asking.bot.say("yes")
     (offer,) = [each.reply for each in asking.bot.channel.sent if "undo this" in each.reply.text]
     note_prompt(asking.bot.rig, offer.buttons[0].data[1:23], "offer")

@@ -48,7 +48,7 @@ def test_text_that_cannot_decide_confirms_nothing(make_bot, fields):
 def test_text_that_cannot_decide_is_no_late_yes(make_bot, fields):
     """It is not answered with the end of an expired question."""
     bot = make_bot("A", lines=["I see."])
-    bot.agent._prompts._expiry_notice = True
+    bot.behave(expiry_notice=True)
     bot.say("delete A")
     bot.rig.pass_time(61)
     bot.rig.overdue()

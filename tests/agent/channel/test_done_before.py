@@ -185,7 +185,7 @@ def test_call_of_more_than_an_hour_ago_is_named_without_its_time():
     """The time of the day would be taken for that of today. Nothing else repeats the call either."""
     shop = Shop(5, "I do not know.", 5)
     shop.say("pay")
-    (memory,) = shop.agent._memories.values()
+    (memory,) = shop.agent._direct_turns._memories.values()
     for message in memory._messages:
         message.at -= 3700 if message.at else 0
     assert shop.say("so?").startswith(

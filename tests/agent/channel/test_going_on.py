@@ -25,6 +25,7 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.channel import channel_agent
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.messages import AnswerDetails
 from sayso.infra import tracing
 from sayso.infra.metrics import REGISTRY
@@ -72,9 +73,9 @@ def make_continuing(make_bot):
             agent,
             bot.rig.store,
             journals=bot.rig.journals,
-            after=after,
-            is_one_message=one_message,
-            other_message=other_message,
+            behavior=ChannelBehavior(
+                after=after, is_one_message=one_message, other_message=other_message
+            ),
         )
         bot.processor.agents["chat"] = bot.agent
         return bot
@@ -329,8 +330,7 @@ def test_outcome_and_the_rest_are_one_message_where_messages_cost_money(make_con
 def test_offer_to_undo_stands_above_what_the_model_says(make_bot):
     """Below it, "this" could mean what the model speaks of."""
     bot = make_bot("A", lines=["Anything else?"], undo=lambda name: f"restored {name}")
-    bot.agent._confirmation._after = "continue"
-    bot.agent._confirmation._is_one_message = True
+    bot.behave(after="continue", is_one_message=True)
     bot.say("delete A")
     bot.say("yes")
     assert new_texts(bot) == [f"{DONE}\n\nYou can undo this for 5 minutes.\n\nAnything else?"]
@@ -380,7 +380,8 @@ def test_stop_during_the_effect_leaves_the_outcome(make_continuing):
 def test_bug_after_the_effect_does_not_hide_the_outcome():
     """A caller without a worker gets the outcome and that the rest is missing, not an error."""
     bot = ChannelAgent(
-        Agent([pay], ScriptedProvider([ToolCall("pay", {"euros": 5})]), CONFIG), after="continue"
+        Agent([pay], ScriptedProvider([ToolCall("pay", {"euros": 5})]), CONFIG),
+        behavior=ChannelBehavior(after="continue"),
     )
     bot.ask_channel("ana", "pay 5")
 
@@ -395,7 +396,7 @@ def test_bug_after_the_effect_does_not_hide_the_outcome():
 def test_caller_without_a_worker_gets_outcome_and_the_rest_at_once():
     """One call of `ask_channel` settles the action and lets the agent go on."""
     model = ScriptedProvider([ToolCall("pay", {"euros": 5}), "Anything else?"], strict=True)
-    bot = ChannelAgent(Agent([pay], model, CONFIG), after="continue")
+    bot = ChannelAgent(Agent([pay], model, CONFIG), behavior=ChannelBehavior(after="continue"))
     bot.ask_channel("ana", "pay 5")
     result = bot.ask_channel("ana", "yes")
     assert result.content == "✅ Done: Pay 5 euros\npaid 5\n\nAnything else?"
@@ -409,7 +410,7 @@ def test_continuation_without_a_record_is_not_silent(make_continuing, one_messag
     bot.say("delete A")
     bot.hear("yes")
     go_on = bot.agent._go_on
-    bot.agent._go_on = lambda context: go_on(replace(context, tapped=None))
+    bot.agent._go_on = lambda context: go_on(replace(context, named_action=None))
     bot.work()
     assert bot.channel.texts[-1].startswith(
         ENGLISH.interrupted_before() if one_message else ENGLISH.rest_missing()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from redis.exceptions import RedisError
 
 from sayso.agent import Agent, AgentConfig, BelievingModel, ChannelAgent, ProviderError, ToolCall
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.providers.testing import InvalidHistory
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
 from tests.workers.fakes import Bot
@@ -90,8 +91,7 @@ class Play:
             agent,
             rig.store,
             journals=rig.journals,
-            after="continue",
-            is_one_message=self.chance.random() < 0.5,
+            behavior=ChannelBehavior(after="continue", is_one_message=self.chance.random() < 0.5),
         )
         self.bot.processor.agents["chat"] = self.bot.agent
         self.bot.processor = replace(

@@ -129,13 +129,13 @@ def test_turn_that_took_too_long_stays_in_the_history(make_bot):
 def test_turn_that_failed_stays_in_the_history(make_bot):
     """A bug of the platform came after the call."""
     hanging = Hanging(make_bot, ToolCall("look", {"what": "A"}), "done", "It failed.")
-    reply = hanging.bot.agent._reply
+    reply = hanging.bot.agent._replies.reply
 
     async def broken(*_: object):
-        hanging.bot.agent._reply = reply
+        hanging.bot.agent._replies.reply = reply
         raise RuntimeError("a bug")
 
-    hanging.bot.agent._reply = broken
+    hanging.bot.agent._replies.reply = broken
     assert hanging.bot.say("look") == ENGLISH.broken()
     assert hanging.read_later()[1:] == [
         ("assistant", "look"),

@@ -17,6 +17,7 @@ from sayso.agent import (
     emit_artifact,
     tool,
 )
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.long_replies import BEGINNING_CHARS, MAX_REPLY_CHARS
 from sayso.agent.tools.call_texts import file_note, result_text
 from sayso.channels.i18n.texts import texts_for
@@ -213,7 +214,10 @@ def test_terminal_tool_without_a_value_says_what_is_done():
     """The model's English word for it is not what people read. A file says it itself."""
     silent = tool_that_returns(None, terminal=True)
     assert Chat(ToolCall("ask"), tools=[silent]).say("go") == ["Done: ask"]
-    german = ChannelAgent(Agent([silent], ScriptedProvider([ToolCall("ask")])), language="de")
+    german = ChannelAgent(
+        Agent([silent], ScriptedProvider([ToolCall("ask")])),
+        behavior=ChannelBehavior(language="de"),
+    )
     assert german.ask_channel("ana", "los", channel_id="web").content == "Erledigt: ask"
 
     @tool(terminal=True)

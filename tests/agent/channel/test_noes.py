@@ -182,7 +182,7 @@ def test_stubborn_model_that_goes_on_after_a_no_cannot_ask_again(make_bot):
     """After a plain no, too, the same call gets no question before the person's next message."""
     again = ToolCall("delete", {"name": "A"}, "again")
     bot = make_bot("A", lines=[again, "As you wish."])
-    bot.agent._confirmation._after = "continue"
+    bot.behave(after="continue")
     bot.say("delete A")
     assert bot.say("no") == "As you wish."
     assert json.loads(bot.provider.requests[-1].messages[-1].content)["kind"] == "already_denied"

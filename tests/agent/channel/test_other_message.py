@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.agent import Agent, ChannelAgent, Role, ScriptedProvider, ToolCall, tool
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.channels.types import Media
 from sayso.pending.action import PendingAction
@@ -291,7 +292,7 @@ def test_tool_comes_before_the_channel(of_tool, of_channel, stays):
         return f"wiped {disk}"
 
     provider = ScriptedProvider([ToolCall("wipe", {"disk": "A"}, "c1"), "Sunny."])
-    bot = ChannelAgent(Agent([wipe], provider), other_message=of_channel)
+    bot = ChannelAgent(Agent([wipe], provider), behavior=ChannelBehavior(other_message=of_channel))
     bot.ask_channel("ana", "wipe A")
     bot.ask_channel("ana", "what is the weather in Rome?")
     assert ("do you mean this" in bot.ask_channel("ana", "yes").content.casefold()) is stays
@@ -322,7 +323,9 @@ def test_unknown_setting_is_refused():
     with pytest.raises(ToolValidationError, match="other_message is 'stay'"):
         tool(other_message="stay")(len)
     with pytest.raises(ValueError, match="other_message='stay'"):
-        ChannelAgent(Agent([], ScriptedProvider([])), other_message="stay")
+        ChannelAgent(
+            Agent([], ScriptedProvider([])), behavior=ChannelBehavior(other_message="stay")
+        )
 
 
 def test_no_with_a_reason_ends_the_question_although_its_turn_fails(make_keeper, monkeypatch):

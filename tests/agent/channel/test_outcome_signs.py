@@ -13,6 +13,7 @@ from sayso.agent import (
     ToolError,
     tool,
 )
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.pending import stash_pending
 from sayso.pending.executors import PendingConfirmation
 from tests.agent.channel.test_context import ToolBot
@@ -106,7 +107,10 @@ class GoingOn(ToolBot):
         agent = Agent(tools, self.provider, AgentConfig(max_retries=0))
         rig = self.rig
         self.agent = ChannelAgent(
-            agent, rig.store, journals=rig.journals, after=after, is_one_message=one_message
+            agent,
+            rig.store,
+            journals=rig.journals,
+            behavior=ChannelBehavior(after=after, is_one_message=one_message),
         )
         self.processor.agents["chat"] = self.agent
 

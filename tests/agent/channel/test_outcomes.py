@@ -554,7 +554,7 @@ def test_outcome_is_written_before_the_exchange_is_removed():
 
     bot = ChannelAgent(Agent([refund], ScriptedProvider([ToolCall("refund", {"order": 9})])))
     scope = scope_of("ana", None, None)
-    bot._memories[f"{scope.conversation.id}:{scope.id}"] = Noting(max_messages=4)
+    bot._direct_turns._memories[f"{scope.conversation.id}:{scope.id}"] = Noting(max_messages=4)
     bot.ask_channel("ana", "refund 9")
     bot.ask_channel("ana", "yes")
     assert [json.loads(each.content)["outcome"] for each in removed if each.role is Role.TOOL] == [

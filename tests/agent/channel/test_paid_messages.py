@@ -18,6 +18,7 @@ from sayso.agent import (
     emit_artifact,
     tool,
 )
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Media
@@ -268,8 +269,7 @@ class ContinuingChat(WhatsAppChat):
             self.rig.store,
             journals=self.rig.journals,
             media=Receipts(),
-            after="continue",
-            is_one_message=True,
+            behavior=ChannelBehavior(after="continue", is_one_message=True),
         )
         self._processor.agents["wa"] = self.agent
 

@@ -177,7 +177,7 @@ def test_second_late_yes_gets_no_answer(make_bot):
 def test_second_ok_gets_no_answer_where_an_ok_is_a_yes(make_bot):
     """There it is one."""
     bot = asked(make_bot)
-    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
+    bot.behave(confirm_ok=True)
     for words in ("ok", "ok", "yes", "ok"):
         bot.say(words)
     assert (bot.deleted, costs(bot)) == (["A"], (2, 1))

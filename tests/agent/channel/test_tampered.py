@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.agent import ChannelAgent
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.repository import StoredAction
 from tests.contracts.rigs import CHAT, MemoryRig
@@ -276,7 +277,10 @@ def test_yes_in_the_language_of_the_turn_is_refused(make_bot, caplog):
     """The changed record does not say in which language it asked."""
     bot = ask_and_change(make_bot, "Bitte lösche die alte Rechnung von gestern")
     german = ChannelAgent(
-        bot.agent.agent, bot.rig.store, journals=bot.rig.journals, languages=["de"]
+        bot.agent.agent,
+        bot.rig.store,
+        journals=bot.rig.journals,
+        behavior=ChannelBehavior(languages=["de"]),
     )
     bot.processor.agents["chat"] = german
     assert bot.say("ja") == WORDS.tampered()

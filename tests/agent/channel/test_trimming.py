@@ -66,7 +66,7 @@ def bot(summarizer, *, max_messages=20, texts=None, **config):
 
 def remembered(channel):
     """Return the texts of the only conversation."""
-    (memory,) = channel._memories.values()
+    (memory,) = channel._direct_turns._memories.values()
     return [message.content for message in memory.get_history()]
 
 
@@ -194,7 +194,7 @@ def test_very_many_messages_do_not_wait_for_a_summary(caplog):
     """The oldest go, the log says so, and the model is shown twice its limit at most."""
     channel = bot(ScriptedProvider([]), max_messages=2)
     channel.ask_channel("ana", "hello")
-    (memory,) = channel._memories.values()
+    (memory,) = channel._direct_turns._memories.values()
     memory.add_many([Message(Role.USER, str(number)) for number in range(600)], trims=False)
     assert (len(memory.get_history()), len(memory.shown())) == (501, 3)
     assert "memory.not_summarized" in caplog.text

@@ -238,7 +238,7 @@ def test_unclear_reply_is_answered_in_the_language_of_the_question(make_bot):
 def test_ok_is_a_yes_only_where_the_channel_allows_it(make_bot):
     """By default, an "ok" repeats the question."""
     bot = make_bot("A")
-    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
+    bot.behave(confirm_ok=True)
     bot.say("delete A")
     assert bot.say("Ok!").startswith("deleted A")
 
@@ -247,7 +247,7 @@ def test_ok_is_a_yes_only_where_the_channel_allows_it(make_bot):
 def test_other_acknowledgement_is_not_an_ok(make_bot, words):
     """Only the plain word "ok" counts."""
     bot = make_bot("A")
-    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
+    bot.behave(confirm_ok=True)
     bot.say("delete A")
     bot.say(words)
     assert bot.deleted == []
@@ -256,7 +256,7 @@ def test_other_acknowledgement_is_not_an_ok(make_bot, words):
 def test_ok_after_another_message_of_the_bot_confirms_nothing(make_bot):
     """The "ok" may answer a reminder that was sent after the question."""
     bot = make_bot("A")
-    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
+    bot.behave(confirm_ok=True)
     bot.say("delete A")
     bot.rig.outbox.forward(Delivery("other#1", CHAT, Reply("Reminder: call Ana")))
     bot.work()
@@ -267,7 +267,7 @@ def test_ok_after_another_message_of_the_bot_confirms_nothing(make_bot):
 def test_ok_after_a_message_of_another_user_confirms_nothing(make_bot):
     """In a group, the "ok" may answer another member."""
     bot = make_bot("A", lines=["Hello Bob."])
-    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
+    bot.behave(confirm_ok=True)
     bot.say("delete A")
     bot.rig.accept(turn("hello", user="bob"))
     bot.work()
@@ -278,7 +278,7 @@ def test_ok_after_a_message_of_another_user_confirms_nothing(make_bot):
 def test_ok_after_the_repeated_question_confirms_nothing(make_bot):
     """The bot's last message is then no plain question."""
     bot = make_bot("A", lines=["I see."])
-    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
+    bot.behave(confirm_ok=True)
     bot.say("delete A")
     bot.say("hmm")
     bot.say("ok")
@@ -288,7 +288,7 @@ def test_ok_after_the_repeated_question_confirms_nothing(make_bot):
 def test_ok_written_before_the_question_confirms_nothing(make_bot):
     """The "ok" arrived before the question was shown."""
     bot = make_bot("A", lines=["I see."])
-    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
+    bot.behave(confirm_ok=True)
     bot.hear("delete A")
     bot.hear("ok")
     bot.work()
@@ -298,7 +298,7 @@ def test_ok_written_before_the_question_confirms_nothing(make_bot):
 def test_ok_with_a_killed_worker_runs_once(make_bot):
     """The next worker continues the action that the "ok" confirmed."""
     bot = make_bot("A")
-    bot.agent._confirm_ok = bot.agent._confirmation._confirm_ok = True
+    bot.behave(confirm_ok=True)
     bot.say("delete A")
     bot.hear("ok")
     bot.die_after("claim")
@@ -313,7 +313,7 @@ def test_ok_with_a_killed_worker_runs_once(make_bot):
 def test_unclear_reply_in_another_language_asks_again(make_bot, words):
     """A reply in the user's own language to an English question is neither a yes nor a new request."""
     bot = make_bot("A")
-    bot.agent.parser = bot.agent._confirmation._parser = RegexConfirmParser(SHIPPED_LANGUAGES)
+    bot.behave(RegexConfirmParser(SHIPPED_LANGUAGES))
     bot.say("delete A")
     assert bot.say(words).startswith("I could not tell whether you meant yes or no: Delete A")
     assert bot.say("yes").startswith("deleted A")
@@ -325,6 +325,6 @@ def test_unclear_reply_in_another_language_asks_again(make_bot, words):
 def test_new_request_in_another_language_drops_the_proposal(make_bot, words):
     """A new request in any language does not count as an unclear reply."""
     bot = make_bot("A", lines=["Sunny."])
-    bot.agent.parser = bot.agent._confirmation._parser = RegexConfirmParser(SHIPPED_LANGUAGES)
+    bot.behave(RegexConfirmParser(SHIPPED_LANGUAGES))
     bot.say("delete A")
     assert "nothing was done: “Delete A”" in bot.say(words)

@@ -125,7 +125,7 @@ def test_failed_turn_on_what_was_undone_says_so(bot):
     async def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    bot.agent._confirmation.handle_tap = broken
+    bot.agent._confirmation.answer_tap = broken
     assert bot.say(tap=confirm) == ENGLISH.undone("Delete A") == history(bot)[-1].content
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ConversationMemory
-from sayso.agent.channel.channel_agent import reply_text
+from sayso.agent.channel.run_replies import reply_text
 from sayso.agent.providers.base import RequestRefusedError
 from sayso.agent.providers.fallback import FallbackProvider
 from sayso.channels.i18n.catalogue import catalogue

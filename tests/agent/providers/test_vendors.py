@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sayso.agent import Agent, AgentConfig, extras
-from sayso.agent.channel.channel_agent import reply_text
+from sayso.agent.channel.run_replies import reply_text
 from sayso.agent.messages import Message, Role
 from sayso.agent.observability.otel import OpenTelemetryObserver
 from sayso.agent.providers.base import (

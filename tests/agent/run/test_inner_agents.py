@@ -20,6 +20,7 @@ from sayso.agent import (
     ToolCall,
     ToolPolicy,
 )
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.pending import InMemoryPendingStore
 
 ASK = ToolCall("clerk", {"request": "refund 17"}, "c1")
@@ -179,7 +180,11 @@ def channel_bot(refund, outer_lines, policy=None, **options):
     )
     model = ScriptedProvider(outer_lines)
     return (
-        ChannelAgent(Agent([clerk.as_tool()], model), InMemoryPendingStore(), **options),
+        ChannelAgent(
+            Agent([clerk.as_tool()], model),
+            InMemoryPendingStore(),
+            behavior=ChannelBehavior(**options),
+        ),
         clerk,
         model,
     )

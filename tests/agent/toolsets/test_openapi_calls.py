@@ -18,6 +18,7 @@ from sayso.agent import (
     ToolParameterError,
     ToolTag,
 )
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.tools.context import collect_artifacts
 from sayso.agent.tools.errors import EffectUnknownError
 from sayso.agent.toolsets.base import SourceError, provided
@@ -409,7 +410,7 @@ def test_person_never_reads_raw_data_of_an_api(
     pets = provider(tmp_path, api)
     tools = provided(pets, asyncio.run(pets.list_tools()))
     model = ScriptedProvider([ToolCall("deletePet", {"id": "7"}, "c1"), "Anything else?"])
-    bot = ChannelAgent(Agent(tools, model), after=after)
+    bot = ChannelAgent(Agent(tools, model), behavior=ChannelBehavior(after=after))
     assert "deletePet" in bot.ask_channel("ana", "delete pet 7").content
     content = bot.ask_channel("ana", "yes").content
     outcome = content.removesuffix("\n\nAnything else?")

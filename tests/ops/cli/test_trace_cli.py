@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from redis.exceptions import RedisError
 
+from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import DeliveryUncertain, SendError
 from sayso.channels.types import digest
@@ -458,7 +459,12 @@ def test_conversation_keeps_the_last_turns_only(rig: RedisRig):
 def continuing(rig: RedisRig) -> Bot:
     """Return a bot whose agent goes on after a decision. It was told to delete INV-42, and asked."""
     bot = Bot(rig, "INV-42", lines=["Anything else?"])
-    bot.agent = ChannelAgent(bot.agent.agent, rig.store, journals=rig.journals, after="continue")
+    bot.agent = ChannelAgent(
+        bot.agent.agent,
+        rig.store,
+        journals=rig.journals,
+        behavior=ChannelBehavior(after="continue"),
+    )
     bot.processor.agents["chat"] = bot.agent
     bot.say("please delete it", event=ASK)
     return bot

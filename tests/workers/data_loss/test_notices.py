@@ -251,7 +251,7 @@ def test_one_process_of_a_machine_tells_at_a_time(rig):
 def test_notice_is_in_the_language_in_which_the_person_writes(rig):
     """The platform does not report the language. Redis has that of the last answer which was not lost."""
     bot = Bot(rig, lines=["eins", "zwei"])
-    bot.agent._languages = frozenset({"de", "en"})
+    bot.behave(languages=["de", "en"])
     bot.say("Bitte schreibe mir heute noch einen kurzen Text")
     lose(rig, lambda: bot.say("ja"))
     german = notices(rig)

@@ -1,0 +1,54 @@
+"""ChannelBehavior: what a channel is like for the people who write on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import get_args
+
+from sayso.agent.channel.prompts import Escalation
+from sayso.pending.action import After, OtherMessage
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelBehavior:
+    """How one channel asks, answers and speaks. Lives as long as its `ChannelAgent`.
+
+    `confirm_ttl`: how long a question can be answered, in seconds; None for the time of the store.
+
+    `language`: the language for people whose own is not known or not spoken. `languages`: those in
+    which the channel answers people who write in them; empty for all that its parser reads.
+
+    `confirm_ok`: a plain "ok" right after the question is a yes. `other_message`: what a message
+    about something else does to an open question whose tool says nothing: "drop" ends it, "keep"
+    answers the message and leaves it open.
+
+    `after`: what follows the outcome of an action whose tool and policy say nothing: "say" ends the
+    request with the bot's own text, "continue" lets the model go on with it. `is_one_message`: the
+    outcome and what the model says of it are one message, because each message costs money.
+
+    `commands`: answer /help and the other commands without the model. `expiry_notice`: tell people
+    when their question expires. `escalation`: tell operators about unanswered questions, None for
+    not.
+
+    Raises ValueError for another `after` or `other_message`.
+    """
+
+    confirm_ttl: float | None = None
+    language: str = "en"
+    languages: Collection[str] = ()
+    confirm_ok: bool = False
+    other_message: OtherMessage = "drop"
+    after: After = "say"
+    is_one_message: bool = False
+    commands: bool = True
+    expiry_notice: bool = False
+    escalation: Escalation | None = None
+
+    def __post_init__(self) -> None:
+        if self.after not in get_args(After):
+            raise ValueError(f"after={self.after!r} is unknown: give 'continue' or 'say'")
+        if self.other_message not in get_args(OtherMessage):
+            raise ValueError(
+                f"other_message={self.other_message!r} is unknown: give 'drop' or 'keep'"
+            )

@@ -1,0 +1,169 @@
+"""ConfirmedActions: carries out an action after its person's yes, and tells the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sayso.agent.agent import Agent
+from sayso.agent.channel.context import (
+    TurnAnswer,
+    TurnContext,
+    TurnFiles,
+    about_question,
+    fixed_answer,
+)
+from sayso.agent.channel.endings import cancelled_text, texts_of
+from sayso.agent.channel.outcome_answers import (
+    OutcomeAnswers,
+    with_settled_answer,
+    with_state_check,
+)
+from sayso.agent.channel.outcomes import OutcomeHistory
+from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.channel.tool_executors import tools_of
+from sayso.agent.memory.extraction import in_scope
+from sayso.agent.tools.context import collect_artifacts, collect_choices
+from sayso.agent.toolsets.selectors import would_show
+from sayso.channels.types import StepState
+from sayso.pending.action import RESERVED_PREFIX
+from sayso.pending.repository import WAITING_STATES, Claim, StoredAction
+from sayso.pending.store import PendingActionStore
+from sayso.pending.turns import Transition
+
+#: How people see the step that a yes ran, by the status of its outcome. With any other status
+#: nothing ran.
+_STEP_STATES: Mapping[str, StepState] = {
+    "executed": "done",
+    "failed": "failed",
+    "unknown": "unknown",
+}
+
+
+class ConfirmedActions:
+    """Carries out and cancels the actions of one channel. Lives as long as its agent and store.
+
+    What may run, and that it runs once, is decided by the claim in the store
+    (`sayso.pending.settlement`). A yes that is too late, or to a record that was tampered with,
+    gets there as well, and comes back as an outcome that says so.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        store: PendingActionStore,
+        *,
+        prompts: ConfirmPrompts,
+        files: TurnFiles,
+        outcomes: OutcomeHistory,
+        answers: OutcomeAnswers,
+    ) -> None:
+        self._agent = agent
+        self._store = store
+        self._prompts = prompts
+        self._files = files
+        self._outcomes = outcomes
+        self._answers = answers
+
+    async def carry_out(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        """Carry out an action because of this turn's yes, and answer with the outcome.
+
+        Raises LeaseLost and StaleTurn if the worker must stop or read the action again.
+        """
+        if stored.state == "shown" and await self._is_hidden(context, stored):
+            return await self._refuse(context, stored)
+
+        claim = Claim(
+            scope=context.turn.scope,
+            pending_action_id=stored.pid,
+            by=context.turn.event_id,
+            kind="tap" if context.turn.tap else "text",
+            lease=context.lease,
+            seq=context.seq,
+            received_at=context.received_at,
+        )
+        steps = context.step_listener
+        step_name = (stored.action.asked_by or stored.action.kind).removeprefix(RESERVED_PREFIX)
+        if steps:
+            steps.begin(0, step_name)
+        with (
+            collect_artifacts() as artifacts,
+            collect_choices() as choices,
+            in_scope(context.memory_scope),
+        ):
+            outcome = await self._store.settlement.confirm(claim, stored)
+        if steps:
+            steps.end(0, step_name, _STEP_STATES.get(outcome.status) if outcome else None)
+
+        if outcome is None:
+            return fixed_answer(context, context.texts.stale())
+        # The files are stored first: the effect took place, so its files must not get lost.
+        files = await self._files.store_after_effect(artifacts, context.turn, stored.pid)
+        if outcome.status == "early":
+            return about_question(stored, fixed_answer(context, outcome.outcome_text, files))
+
+        text = outcome.outcome_text
+        state = outcome.record.state
+        ended = replace(
+            stored,
+            state=state,
+            by=context.turn.event_id,
+            outcome_text=text,
+            result=outcome.result or "",
+        )
+        if outcome.status == "expired" and self._answers.goes_on(context, ended):
+            return await self._answers.answer_late_yes(context, ended, text)
+
+        # Choices that the tool offers are a question of their own. The agent does not go on.
+        answer = await self._answers.answer_outcome(
+            context, ended, text, files, goes_on=not choices
+        )
+        answer = with_state_check(context, answer, outcome.record)
+        answer = self._prompts.offer_undo(context, answer, outcome.effects)
+        answer = self._prompts.offer_choices(context, answer, choices)
+        answer = with_settled_answer(answer, stored, "confirm")
+        return await self._answers.with_closed_question(context, answer, stored, state, text)
+
+    async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:
+        """Return whether the person may no longer use the action's tools, as after a change of
+        role.
+        """
+        selector = self._agent.selector
+        action = stored.action
+        if selector is None or action.is_expired(context.received_at):
+            return False
+        for tool in tools_of(action, self._agent.tools):
+            if await would_show(selector, tool) == "hidden":
+                return True
+        return False
+
+    async def _refuse(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        """End an action whose yes is refused."""
+        refusal = texts_of(stored).unsafe(stored.action.preview)
+        self._outcomes.write_outcome(context, stored, "replaced")
+        line = self._answers.as_line(stored, "cancelled", refusal)
+        answer = fixed_answer(context, line, for_history=refusal)
+        return await self._with_cancelled(context, answer, stored, refusal)
+
+    async def cancel(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        """End an action because its person said no. The agent goes on where the channel lets it."""
+        outcome = cancelled_text(stored)
+        self._outcomes.write_outcome(context, stored, "denied")
+        if self._answers.goes_on(context, stored):
+            answer = self._answers.hand_on(context, stored, outcome)
+        else:
+            line = self._answers.as_line(stored, "cancelled", outcome)
+            answer = fixed_answer(context, line, for_history=outcome)
+        answer = with_settled_answer(answer, stored, "cancel")
+        return await self._with_cancelled(context, answer, stored, outcome)
+
+    async def _with_cancelled(
+        self, context: TurnContext, answer: TurnAnswer, stored: StoredAction, outcome: str
+    ) -> TurnAnswer:
+        transition = Transition(
+            stored.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id
+        )
+        answer = answer.changed(transition=transition)
+        return await self._answers.with_closed_question(
+            context, answer, stored, "cancelled", outcome
+        )

@@ -1,0 +1,576 @@
+"""What a message or a tap means for the action that waits for its person's yes.
+
+A tool that needs approval stores an *action* and sends a *question*. From then on each turn of the
+same person may be an answer. This module decides what the turn means, and nothing else: its
+functions read no clock and no store, and change nothing. `confirmation.py` reads the values before,
+and acts on the decision afterwards.
+
+The tables in the docstrings of `decide` and `decide_tap` are the whole truth: a test reads them and
+compares each cell with what the function returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sayso.pending.action import ButtonIntent
+from sayso.pending.repository import WAITING_STATES, StoredAction
+from sayso.pending.turns import SettledIntent
+
+#: How often an open question is repeated, because it was asked about or answered unclearly. The
+#: words of unclear answers must be others each time.
+MAX_UNCLEAR_ANSWERS = 5
+
+#: Where an action is in its life, as a message finds it.
+#:
+#: * "open": its question was delivered, and there is time left to answer.
+#: * "not_shown": the platform has not confirmed yet that the question was delivered.
+#: * "time_over": the time to answer was over when the message came in, but the store has not ended
+#:   the action yet.
+#: * "confirmed_here": the same message confirmed it, before the worker of that attempt died.
+#: * "tampered": the stored record is not the one that was signed.
+#: * "tampered_here": "confirmed_here" and "tampered" at once.
+#: * "expired", "unknown": it has ended so, and an answer may still be on its way.
+#: * "ended": anything else. It is carried out elsewhere, or nothing can be said about it any more.
+Phase = Literal[
+    "open",
+    "not_shown",
+    "time_over",
+    "confirmed_here",
+    "tampered",
+    "tampered_here",
+    "expired",
+    "unknown",
+    "ended",
+]
+
+#: What the text of a message says about the question.
+#:
+#: * "yes", "no": nothing else. An "ok" is a yes only where the channel says so.
+#: * "ambiguous_no": "cancel it", as an answer to "Cancel appointment 9?".
+#: * "field_value": the value of the field that was asked for, or the wish to change a field.
+#: * "asks": asks what the question is about. "maybe_asks": the same, misspelled.
+#: * "waits": asks for time.
+#: * "no_with_more": "no, wrong order".
+#: * "unclear": may be meant as an answer, such as "hmm" or a yes in another language.
+#: * "other": anything else. Also "yes, but blue", and a message that cannot decide, such as a
+#:   caption or an edit.
+Meaning = Literal[
+    "yes",
+    "no",
+    "ambiguous_no",
+    "field_value",
+    "asks",
+    "maybe_asks",
+    "waits",
+    "no_with_more",
+    "unclear",
+    "other",
+]
+
+#: Why a yes to an open question confirms nothing.
+#:
+#: * "not_delivered": the platform has not confirmed that the person was shown the question.
+#: * "quotes_another": it quotes a message that does not show the question.
+#: * "written_before": it was written before the question was shown.
+#: * "code_needed": the question asks for a code, which is missing or wrong.
+#: * "asked_before": the bot has said something else since, to which the yes may belong.
+Obstacle = Literal[
+    "not_delivered", "quotes_another", "written_before", "code_needed", "asked_before"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingAction:
+    """What a decision needs to know of an action.
+
+    `code`: what must be typed behind the yes, "" for none. `is_kept`: its question stays open when
+    its person writes about something else. `unclear_answers`: how often the question was repeated
+    because of an unclear answer.
+    """
+
+    phase: Phase
+    code: str = ""
+    is_kept: bool = False
+    unclear_answers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReading:
+    """A message as it was read in view of one question.
+
+    `code`: the code that stands behind a yes. `quotes`: what the message quotes: a message that
+    shows the question, another message, or nothing ("").
+
+    Three facts tell what its person can have known. `is_written_before`: by the platform's clock
+    the message is older than the question. `is_received_before`: it came in before the question was
+    delivered. `follows_something_else`: when it came in, the bot had said something after the
+    question.
+
+    `repeats_request`: it has the words of the request that led to the question. `is_repeated`: the
+    question was already repeated for the same words. `needs_text`: its sender waits for a text in
+    any case, as a caller of `ask_channel` does.
+    """
+
+    meaning: Meaning
+    code: str = ""
+    quotes: Literal["", "question", "another"] = ""
+    is_written_before: bool = False
+    is_received_before: bool = False
+    follows_something_else: bool = False
+    repeats_request: bool = False
+    is_repeated: bool = False
+    needs_text: bool = False
+
+    @property
+    def follows_question(self) -> bool:
+        """Return whether it was written after the question, as a reply to it or right behind it."""
+        if self.is_received_before or self.is_written_before:
+            return False
+        return not self.follows_something_else or self.quotes == "question"
+
+
+@dataclass(frozen=True, slots=True)
+class CarryOut:
+    """Claim the action and carry it out. A claim that comes too late carries out nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End the action because its person said no."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseYes:
+    """Leave the question open, and say why this yes does not confirm it."""
+
+    obstacle: Obstacle
+
+
+@dataclass(frozen=True, slots=True)
+class AskAgain:
+    """Repeat the question, because a yes or a no was not understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Say what a yes would do. `is_brief`: without the details of a long preview."""
+
+    is_brief: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TakeField:
+    """Take the message as the value of a field of the question, or as the wish to change one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SayExpired:
+    """Say that the time to answer is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAndRun:
+    """End the action because its person said no, and let the model answer the further words."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAndRun:
+    """Let the model answer a message about something else. The question stays open."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropAndRun:
+    """End the action because its person writes about something else, and let the model answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaySilent:
+    """Answer nothing: the person knows what an answer would say."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellOutcome:
+    """Tell how the action ended, to a yes or no (`intent`) that came too late."""
+
+    intent: SettledIntent
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerAlone:
+    """Answer the message as if there were no action: it is not about this one."""
+
+
+#: What a message means for an action.
+MessageDecision = (
+    CarryOut
+    | Cancel
+    | RefuseYes
+    | AskAgain
+    | Explain
+    | TakeField
+    | SayExpired
+    | CancelAndRun
+    | KeepAndRun
+    | DropAndRun
+    | StaySilent
+    | TellOutcome
+    | AnswerAlone
+)
+
+
+def phase_of(action: StoredAction, event_id: str, now: float) -> Phase:
+    """Return the phase in which a message finds an action.
+
+    `event_id`: the event of the message. `now`: when it came in, in Unix seconds. What counts is
+    when a person answered, not when a worker has time for the answer.
+    """
+    if action.state not in WAITING_STATES:
+        if action.by == event_id:
+            return "tampered_here" if action.is_changed else "confirmed_here"
+        match action.state:
+            case "expired" | "unknown":
+                return action.state
+        return "ended"
+    if action.is_changed:
+        return "tampered"
+    if action.action.is_expired(now):
+        return "time_over"
+    return "open" if action.state == "shown" else "not_shown"
+
+
+def decide(action: WaitingAction, message: MessageReading) -> MessageDecision:
+    """Return what a message means for an action. The first row that fits a message counts.
+
+    While the action waits for an answer ("other" stands for KeepAndRun where the question is kept
+    and its time is not over, and else for DropAndRun):
+
+    | the message                                      | open         | not_shown | time_over  |
+    |--------------------------------------------------|--------------|-----------|------------|
+    | no                                               | Cancel       | Cancel    | Cancel     |
+    | ambiguous no, in new words                       | AskAgain     | Cancel    | Cancel     |
+    | ambiguous no, repeated                           | Cancel       | Cancel    | Cancel     |
+    | yes that quotes another message                  | RefuseYes    | RefuseYes | CarryOut   |
+    | yes, written before the question                 | RefuseYes    | RefuseYes | CarryOut   |
+    | yes, but the code is missing or wrong            | RefuseYes    | RefuseYes | other      |
+    | yes with a code that was not asked for           | other        | other     | other      |
+    | yes, after the bot said something else           | RefuseYes    | RefuseYes | CarryOut   |
+    | the same, quoting the question                   | CarryOut     | RefuseYes | CarryOut   |
+    | the same, with its code                          | CarryOut     | RefuseYes | CarryOut   |
+    | yes                                              | CarryOut     | RefuseYes | CarryOut   |
+    | value of a field                                 | TakeField    | other     | SayExpired |
+    | anything else that quotes another message        | other        | other     | other      |
+    | the request again, from before the question      | StaySilent   | other     | other      |
+    | asks for time, once more                         | StaySilent   | other     | other      |
+    | asks for time, once more, by a caller for a text | Explain      | other     | other      |
+    | kept question, not right before the message      | other        | other     | other      |
+    | no with more words, after the question           | CancelAndRun | other     | other      |
+    | no with more words, elsewhere                    | other        | other     | other      |
+    | any of these, asked MAX_UNCLEAR_ANSWERS times    | other        | other     | other      |
+    | asks what the question is                        | Explain      | other     | other      |
+    | asks for time                                    | Explain      | other     | other      |
+    | the request again                                | Explain      | other     | other      |
+    | may be an answer, in new words                   | AskAgain     | other     | other      |
+    | may be an answer, repeated                       | other        | other     | other      |
+    | may ask, in new words                            | Explain      | other     | other      |
+    | may ask, repeated                                | other        | other     | other      |
+    | anything else                                    | other        | other     | other      |
+
+    Once it waits no more, or where its record is not the one that was signed:
+
+    | the action     | yes         | yes, other code | field value | no          | anything else |
+    |----------------|-------------|-----------------|-------------|-------------|---------------|
+    | confirmed_here | CarryOut    | DropAndRun      | DropAndRun  | DropAndRun  | DropAndRun    |
+    | tampered       | CarryOut    | CarryOut        | DropAndRun  | Cancel      | DropAndRun    |
+    | tampered_here  | CarryOut    | CarryOut        | CarryOut    | CarryOut    | CarryOut      |
+    | expired        | TellOutcome | TellOutcome     | TellOutcome | TellOutcome | AnswerAlone   |
+    | unknown        | TellOutcome | TellOutcome     | TellOutcome | AnswerAlone | AnswerAlone   |
+    | ended          | AnswerAlone | AnswerAlone     | AnswerAlone | AnswerAlone | AnswerAlone   |
+
+    A `CarryOut` of a record that was tampered with, or whose time is over, carries out nothing: the
+    claim finds out, and the person is told.
+    """
+    match action.phase:
+        case "open":
+            return _decide_open(action, message)
+        case "not_shown":
+            return _decide_not_shown(action, message)
+        case "time_over":
+            return _decide_time_over(action, message)
+        case "confirmed_here":
+            has_confirmed = message.meaning == "yes" and message.code == action.code
+            return CarryOut() if has_confirmed else DropAndRun()
+        case "tampered":
+            return _decide_tampered(message)
+        case "tampered_here":
+            return CarryOut()
+        case "expired" | "unknown":
+            return _decide_late(action.phase, message)
+        case "ended":
+            return AnswerAlone()
+
+
+def _decide_open(action: WaitingAction, message: MessageReading) -> MessageDecision:
+    is_new = not message.is_repeated and action.unclear_answers < MAX_UNCLEAR_ANSWERS
+    match message.meaning:
+        case "no":
+            return Cancel()
+        case "ambiguous_no":
+            return AskAgain() if is_new else Cancel()
+        case "yes":
+            obstacle = _obstacle(action, message)
+            if obstacle:
+                return RefuseYes(obstacle)
+            return CarryOut() if message.code == action.code else _other(action)
+        case "field_value":
+            return TakeField()
+    if message.quotes == "another":
+        return _other(action)
+
+    if message.repeats_request and message.is_received_before:
+        return StaySilent()  # the question, which is on its way, is the answer
+    if is_known_plea(action, message) and not message.needs_text:
+        return StaySilent()
+    if action.is_kept and not message.follows_question:
+        return KeepAndRun()  # it may be about what the bot has said since
+    if refuses_with_more(message) and not message.repeats_request:
+        return CancelAndRun()
+
+    if action.unclear_answers >= MAX_UNCLEAR_ANSWERS:
+        return _other(action)
+    if message.meaning in ("asks", "waits") or message.repeats_request:
+        return Explain(is_brief=message.meaning == "waits")
+    if is_new and message.meaning == "unclear":
+        return AskAgain()
+    if is_new and message.meaning == "maybe_asks":
+        return Explain()
+    return _other(action)
+
+
+def _decide_not_shown(action: WaitingAction, message: MessageReading) -> MessageDecision:
+    match message.meaning:
+        case "no" | "ambiguous_no":
+            return Cancel()
+        case "yes":
+            obstacle = _obstacle(action, message)
+            if obstacle:
+                return RefuseYes(obstacle)
+            if message.code == action.code:
+                return RefuseYes("not_delivered")
+    return _other(action)
+
+
+def _decide_time_over(action: WaitingAction, message: MessageReading) -> MessageDecision:
+    match message.meaning:
+        case "no" | "ambiguous_no":
+            return Cancel()
+        case "yes" if message.code == action.code:
+            return CarryOut()
+        case "field_value":
+            return SayExpired()
+    return DropAndRun()
+
+
+def _decide_tampered(message: MessageReading) -> MessageDecision:
+    """Decide about a record that was changed in the store.
+
+    It is not asked again: the person would be shown other words than those that were signed.
+    """
+    match message.meaning:
+        case "yes":
+            return CarryOut()
+        case "no" | "ambiguous_no":
+            return Cancel()
+    return DropAndRun()
+
+
+def _decide_late(state: Literal["expired", "unknown"], message: MessageReading) -> MessageDecision:
+    match message.meaning:
+        case "yes" | "field_value":
+            return TellOutcome("confirm")
+        case "no" | "ambiguous_no" if state == "expired":
+            return TellOutcome("cancel")
+    return AnswerAlone()
+
+
+def _obstacle(action: WaitingAction, message: MessageReading) -> Obstacle | None:
+    """Return why a yes does not confirm the question; None if it may.
+
+    A yes that may be meant for something else costs its person one more answer. A yes that was none
+    could not be undone.
+    """
+    if message.quotes == "another":
+        return "quotes_another"
+    if message.is_written_before:
+        return "written_before"
+    if message.code != action.code:
+        return "code_needed" if action.code else None
+    is_named = bool(message.code) or message.quotes == "question"
+    if message.follows_something_else and not is_named:
+        return "asked_before"
+    return None
+
+
+def _other(action: WaitingAction) -> MessageDecision:
+    """Return what a message about something else means for an action that waits."""
+    return KeepAndRun() if action.is_kept else DropAndRun()
+
+
+def is_known_plea(action: WaitingAction, message: MessageReading) -> bool:
+    """Return whether a message asks for time although its person knows that the question stays.
+
+    They know it once the question was repeated. Where a kept question is not the last thing that
+    the bot has said, the message may be about that.
+    """
+    if message.meaning != "waits" or not action.unclear_answers or message.quotes == "another":
+        return False
+    return not (action.is_kept and message.follows_something_else)
+
+
+def refuses_with_more(message: MessageReading) -> bool:
+    """Return whether a message says no with more words, right after the question or quoting it."""
+    return message.meaning == "no_with_more" and message.follows_question
+
+
+def decide_after_failure(
+    action: WaitingAction, message: MessageReading, *, is_stop: bool
+) -> KeepAndRun | CancelAndRun | DropAndRun:
+    """Return what becomes of an action that waits when the answer to a message has failed.
+
+    No model answers here: of `KeepAndRun` and the others only the part about the action counts.
+
+    | the message                            | kept question | any other question |
+    |----------------------------------------|---------------|--------------------|
+    | /stop                                  | DropAndRun    | DropAndRun         |
+    | no with more words, after the question | CancelAndRun  | CancelAndRun       |
+    | yes or no                              | DropAndRun    | DropAndRun         |
+    | anything else                          | KeepAndRun    | DropAndRun         |
+    """
+    if is_stop:
+        return DropAndRun()
+    if refuses_with_more(message):
+        return CancelAndRun()
+    is_answer = message.meaning in ("yes", "no", "ambiguous_no")
+    return KeepAndRun() if action.is_kept and not is_answer else DropAndRun()
+
+
+#: Where an action is in its life, as a tap on one of its buttons finds it. "running": it was
+#: confirmed, and has not ended. "ended": it has ended in any way.
+TapPhase = Literal["open", "not_shown", "time_over", "running", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class ButtonTap:
+    """A tap on a button of an action.
+
+    `intent`: what the button does, "choice" for one of several offered answers. `has_form`: the
+    person may change fields of the question. `sends_form`: the tap brings a filled-in form.
+    """
+
+    intent: ButtonIntent | Literal["choice"]
+    has_form: bool = False
+    sends_form: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """Take an offered answer as the message of the person."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellAgain:
+    """Tell once more how an action ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class SayRunning:
+    """Say that the action is being carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeForm:
+    """Change the question as the filled-in form says, and ask anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginChange:
+    """Ask for the first field that the person may change."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOpen:
+    """Leave the question open for a few more seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectButton:
+    """Say that the button does nothing for this person."""
+
+
+#: What a tap means for an action.
+TapDecision = (
+    CarryOut
+    | Cancel
+    | RefuseYes
+    | SayExpired
+    | Choose
+    | TellAgain
+    | SayRunning
+    | TakeForm
+    | BeginChange
+    | LeaveOpen
+    | RejectButton
+)
+
+
+def tap_phase_of(action: StoredAction, now: float) -> TapPhase:
+    """Return the phase in which a tap that came in at `now` (Unix seconds) finds an action.
+
+    A record that was tampered with is in no phase of its own: the claim of a yes finds out.
+    """
+    match action.state:
+        case "claimed" | "started":
+            return "running"
+        case "armed" | "shown":
+            if action.action.is_expired(now):
+                return "time_over"
+            is_shown = action.state == "shown" or action.is_changed
+            return "open" if is_shown else "not_shown"
+    return "ended"
+
+
+def decide_tap(phase: TapPhase, code: str, tap: ButtonTap) -> TapDecision:
+    """Return what a tap means for the action that its button names.
+
+    `code`: what a yes to this action must be typed with, "" for none. A question with a code has no
+    button for a yes, so a tap that says yes to it was forged, and does as little as "ignore".
+
+    | the button             | open         | not_shown    | time_over  | running    | ended     |
+    |------------------------|--------------|--------------|------------|------------|-----------|
+    | an offered answer      | Choose       | Choose       | Choose     | Choose     | Choose    |
+    | yes                    | CarryOut     | RefuseYes    | CarryOut   | CarryOut   | TellAgain |
+    | yes, code is asked for | LeaveOpen    | LeaveOpen    | SayExpired | SayRunning | TellAgain |
+    | no                     | Cancel       | Cancel       | Cancel     | SayRunning | TellAgain |
+    | change, with a form    | TakeForm     | TakeForm     | SayExpired | SayRunning | TellAgain |
+    | change                 | BeginChange  | BeginChange  | SayExpired | SayRunning | TellAgain |
+    | change, no fields      | RejectButton | RejectButton | SayExpired | SayRunning | TellAgain |
+    | ignore                 | LeaveOpen    | LeaveOpen    | SayExpired | SayRunning | TellAgain |
+    """
+    if tap.intent == "choice":
+        return Choose()
+    if phase == "ended":
+        return TellAgain()
+    if tap.intent == "confirm" and not code:
+        return RefuseYes("not_delivered") if phase == "not_shown" else CarryOut()
+    if phase == "running":
+        return SayRunning()
+    if tap.intent == "cancel":
+        return Cancel()
+    if phase == "time_over":
+        return SayExpired()
+    if tap.intent != "change":
+        return LeaveOpen()
+    if not tap.has_form:
+        return RejectButton()
+    return TakeForm() if tap.sends_form else BeginChange()

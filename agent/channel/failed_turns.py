@@ -1,0 +1,195 @@
+"""FailedTurns: what a turn changes that could not be answered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sayso.agent.channel.context import UNTOLD_OUTCOME, TurnContext, add_exchange
+from sayso.agent.channel.decide import CancelAndRun, DropAndRun, KeepAndRun, decide_after_failure
+from sayso.agent.channel.endings import cancelled_transition, dropped_transition, texts_of
+from sayso.agent.channel.message_reading import MessageReader
+from sayso.agent.channel.outcome_answers import OutcomeAnswers, undo_of
+from sayso.agent.channel.outcomes import OutcomeHistory
+from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.channel.turn_journal import InterruptedRun
+from sayso.channels.types import Reply
+from sayso.pending.action import ButtonPress
+from sayso.pending.repository import EXECUTED_STATES, WAITING_STATES, StoredAction
+from sayso.pending.store import PendingActionStore
+from sayso.pending.turns import Transition, TurnChange
+
+
+class FailedTurns:
+    """Settles the actions of turns that failed, took too long or were stopped. One per channel.
+
+    The person gets the outcome of the action that the turn decided, if it decided one. It may have
+    taken effect. Otherwise an action that waits ends, unless its question is kept.
+    """
+
+    def __init__(
+        self,
+        store: PendingActionStore,
+        reader: MessageReader,
+        *,
+        prompts: ConfirmPrompts,
+        outcomes: OutcomeHistory,
+        answers: OutcomeAnswers,
+    ) -> None:
+        self._store = store
+        self._reader = reader
+        self._prompts = prompts
+        self._outcomes = outcomes
+        self._answers = answers
+
+    def decide(
+        self, context: TurnContext, stored: StoredAction
+    ) -> KeepAndRun | CancelAndRun | DropAndRun:
+        """Return what becomes of an action that waits when its person's message has failed."""
+        turn = context.turn
+        waiting = self._reader.waiting_action(stored, turn.event_id, context.received_at)
+        message = self._reader.read(
+            turn,
+            stored,
+            waiting.phase,
+            seq=context.seq,
+            language=context.texts.language,
+        )
+        return decide_after_failure(waiting, message, is_stop=turn.is_stop)
+
+    async def settle(
+        self, context: TurnContext, failure_text: str, run: InterruptedRun, *, for_history: str
+    ) -> TurnChange:
+        """Return what the turn changes: the outcome of its action, or else `failure_text`.
+
+        The history gets what the `run` had done, and `for_history` as its end; nothing where that
+        is "", because a command is no part of the conversation.
+        """
+        turn = context.turn
+        open_action = await self._store.repository.find_open(turn.conversation.id, context.user)
+        if open_action is not None:
+            open_action = open_action.verified(self._store.signer, turn.scope)
+        press = None
+        if turn.tap:
+            press = self._store.signer.read_button(turn.tap.data, turn.scope)
+        is_choice = press is not None and press.choice is not None
+
+        if not is_choice:  # a chosen answer settles no action
+            decided = await self._decided_action(context, open_action, press)
+            if decided:
+                return await self._outcome_of_decision(context, decided)
+
+        transition = None
+        is_message = is_choice or not turn.tap
+        if open_action and open_action.state in WAITING_STATES and is_message:
+            transition = self._ending(context, open_action)
+        self._note_run(context, run, for_history)
+        if open_action and transition:
+            return await self._end(context, open_action, transition, failure_text)
+        return TurnChange(replies=((Reply(failure_text), ""),))
+
+    def _ending(self, context: TurnContext, stored: StoredAction) -> Transition | None:
+        """Return the transition that ends an action that waits, None if it goes on waiting.
+
+        The history gets the outcome.
+        """
+        match self.decide(context, stored):
+            case KeepAndRun():
+                return None
+            case CancelAndRun():
+                # The model is not told the words of the no: they would have to pass the guardrails,
+                # which may be why the turn failed.
+                self._outcomes.write_outcome(context, stored, "denied")
+                return cancelled_transition(stored, context.turn)
+            case DropAndRun():
+                self._outcomes.write_outcome(context, stored, "replaced")
+                return dropped_transition(stored, context.turn)
+
+    async def _decided_action(
+        self, context: TurnContext, open_action: StoredAction | None, press: ButtonPress | None
+    ) -> StoredAction | None:
+        """Return the action that the turn decided, or whose ended question it tapped; None if there
+        is none.
+
+        The records are read again: the turn may have changed them before it failed.
+        """
+        turn = context.turn
+        ids = tuple(stored.pid for stored in (context.named_action, open_action) if stored)
+        for record in await self._store.repository.read(turn.conversation.id, ids):
+            if record is None:
+                continue
+            stored = record.verified(self._store.signer, turn.scope)
+            is_decided_here = stored.by == turn.event_id
+            if is_decided_here and stored.state in ("claimed", "started"):
+                return stored
+            is_tapped = press is not None and stored.pid == press.pending_action_id
+            if stored.state in EXECUTED_STATES and (is_tapped or is_decided_here):
+                return stored
+        return None
+
+    async def _end(
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        transition: Transition,
+        failure_text: str,
+    ) -> TurnChange:
+        """Return the change that ends an action, and says so above `failure_text`.
+
+        Where another person may read the answer, it does not name the action.
+        """
+        outcome = transition.outcome_text
+        closed = await self._prompts.close(context.turn, stored, "cancelled", outcome)
+        about_action = ""
+        if not context.turn.maybe_other_person:
+            about_action = self._answers.as_line(stored, "cancelled", outcome)
+        text = "\n\n".join(filter(None, [about_action, failure_text]))
+        return TurnChange(replies=(*closed, (Reply(text), "")), transition=transition)
+
+    def _note_run(self, context: TurnContext, run: InterruptedRun, ending: str) -> None:
+        """Add to the history what was asked, what the run had done, and how the turn ended."""
+        if ending:
+            add_exchange(context, ending, run.messages)
+            self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
+
+    async def _outcome_of_decision(self, context: TurnContext, stored: StoredAction) -> TurnChange:
+        """Return the outcome of an action that the turn claimed, and perhaps started, before it
+        failed.
+        """
+        turn = context.turn
+        texts = texts_of(stored)
+        preview = stored.action.preview
+        state = stored.state
+        transition = None
+        match stored.state:
+            case "claimed":  # it has not started
+                state = "superseded"
+                outcome = texts.unsafe(preview)
+                self._outcomes.write_outcome(context, stored, "failed")
+            case "started":
+                state = "unknown"
+                outcome = texts.unknown(preview)
+                transition = Transition(
+                    stored.pid, ("started", "unknown"), "unknown", outcome, turn.event_id
+                )
+                self._outcomes.write_outcome(context, stored, "unknown")
+            case _:
+                outcome = await self._answers.outcome_text(turn.scope, stored)
+        undo = undo_of(stored)
+        if undo or state == stored.state:
+            await self._outcomes.refresh(context, undo=undo)
+
+        continuation = None
+        if self._answers.goes_on(context, stored):
+            # The outcome is told now, and not by the continuation, which may fail as well.
+            continuation = self._answers.hand_on(context, stored, outcome).change.continuation
+            context.memory.notes.pop(UNTOLD_OUTCOME, None)
+        else:
+            add_exchange(context, await self._outcomes.history_text(context, stored, outcome))
+        if continuation:
+            continuation = replace(continuation, tells_outcome=False)
+
+        closed = await self._prompts.close(turn, stored, state, outcome)
+        line = Reply(self._answers.as_line(stored, state, outcome))
+        return TurnChange(
+            replies=(*closed, (line, "")), transition=transition, continuation=continuation
+        )

@@ -1,0 +1,150 @@
+"""OtherMessages: lets the model answer a message that is more than a yes or a no."""
+
+from __future__ import annotations
+
+from sayso.agent.agent import Agent
+from sayso.agent.channel.context import TurnAnswer, TurnContext
+from sayso.agent.channel.endings import (
+    cancelled_transition,
+    dropped_text,
+    ended_transition,
+)
+from sayso.agent.channel.outcome_answers import OutcomeAnswers, RunAgent
+from sayso.agent.channel.outcomes import OutcomeHistory
+from sayso.agent.channel.questions import QuestionRepeats
+from sayso.agent.run.state import WITHHELD
+from sayso.channels.types import Reply, Scope, Turn
+from sayso.pending.action import PLAN_KIND, PendingAction
+from sayso.pending.proposals import step_ids
+from sayso.pending.repository import StoredAction
+from sayso.pending.store import PendingActionStore
+from sayso.pending.turns import ABOUT
+
+
+class OtherMessages:
+    """Answers messages that the model has to read while an action waits.
+
+    One per channel; lives as long as its agent and store. What the model may propose in such a turn
+    depends on the action: what was just refused cannot be proposed again, and what waits already is
+    not proposed a second time.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        store: PendingActionStore,
+        *,
+        questions: QuestionRepeats,
+        outcomes: OutcomeHistory,
+        answers: OutcomeAnswers,
+        run_agent: RunAgent,
+    ) -> None:
+        self._agent = agent
+        self._store = store
+        self._questions = questions
+        self._outcomes = outcomes
+        self._answers = answers
+        self._run_agent = run_agent
+
+    async def run(self, context: TurnContext) -> TurnAnswer:
+        """Answer a message while no action waits."""
+        return await self._run_agent(context, "")
+
+    async def keep_and_run(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        """Answer a message about something else while the question stays open.
+
+        A model that proposes the same again is told that it waits, and the question is repeated. If
+        it proposes something else, that takes the place of the question, because a scope has one.
+        """
+        context.run.waiting += await self.actions_of(context.turn.scope, stored)
+        answer = await self._run_agent(context, "")
+        if any(action.live for action in answer.change.new_actions):
+            return await self._with_replaced_question(context, answer, stored)
+        if not context.run.asks_for_waiting:
+            return answer
+        question = self._questions.explained(context, stored)
+        replies = (*answer.change.replies, (question, f"{ABOUT}{stored.pid}"))
+        return answer.changed(replies=replies)
+
+    async def _with_replaced_question(
+        self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
+    ) -> TurnAnswer:
+        """Return the answer, which asks a new question, below the end of the earlier question."""
+        transition = ended_transition(context, stored, dropped_text(stored))
+        self._outcomes.write_outcome(context, stored, "replaced")
+        line = self._answers.as_line(stored, transition.to, transition.outcome_text)
+        replies = ((Reply(line), ""), *answer.change.replies)
+        answer = answer.changed(replies=replies, transition=transition)
+        return await self._answers.with_closed_question(
+            context, answer, stored, transition.to, transition.outcome_text
+        )
+
+    async def drop_and_run(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        """End the action because of a message about something else, say so, and answer the
+        message.
+
+        An action whose time was over before has expired, of which its person was told.
+        """
+        transition = ended_transition(context, stored, dropped_text(stored))
+        preface = ""
+        if transition.to == "cancelled":
+            self._outcomes.write_outcome(context, stored, "replaced")
+            preface = self._answers.as_line(stored, "cancelled", transition.outcome_text)
+        else:
+            self._outcomes.write_outcome(context, stored, "expired")
+        answer = await self._run_agent(context, preface)
+        answer = answer.changed(transition=transition)
+        return await self._answers.with_closed_question(
+            context, answer, stored, transition.to, transition.outcome_text
+        )
+
+    async def cancel_and_run(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        """End the action because of a no with more words, say so, and answer the message.
+
+        The model reads the words, and cannot propose the same again in this turn.
+        """
+        words = await self._checked_words(context.turn)
+        self._outcomes.write_outcome(context, stored, "denied", words=words)
+        transition = cancelled_transition(stored, context.turn)
+        outcome = transition.outcome_text
+        context.run.denied += await self.actions_of(context.turn.scope, stored)
+        preface = self._answers.as_line(stored, "cancelled", outcome)
+        answer = (await self._run_agent(context, preface)).changed(transition=transition)
+        return await self._answers.with_closed_question(
+            context, answer, stored, "cancelled", outcome
+        )
+
+    async def _checked_words(self, turn: Turn) -> str:
+        """Return the words of a no as the guardrails pass them, since the model reads the message
+        so, too.
+        """
+        guardrails = self._agent.config.guardrails
+        if guardrails is None:
+            return turn.text
+        checked = await guardrails.acheck_input(turn.text)
+        return checked.content if checked.passed else WITHHELD
+
+    async def actions_of(self, scope: Scope, stored: StoredAction) -> list[PendingAction]:
+        """Return an action, or the steps of a plan."""
+        if stored.action.kind != PLAN_KIND:
+            return [stored.action]
+        return await self._read(scope, step_ids(stored.action))
+
+    async def refused_by_no(self, scope: Scope, stored: StoredAction) -> list[PendingAction]:
+        """Return what a plain no refuses: an action or the steps of a plan, and what its person has
+        changed to these.
+
+        A person who changes a call and then says no does not want the call of the model either.
+        """
+        changed = await self.actions_of(scope, stored)
+        refused = [*changed]
+        while ids := tuple(action.changes_of for action in changed if action.changes_of):
+            changed = await self._read(scope, ids)
+            refused += changed
+        return refused
+
+    async def _read(self, scope: Scope, ids: tuple[str, ...]) -> list[PendingAction]:
+        """Return the actions with these ids that are still stored."""
+        records = await self._store.repository.read(scope.conversation.id, ids)
+        signer = self._store.signer
+        return [record.verified(signer, scope).action for record in records if record]

@@ -1,0 +1,363 @@
+"""OutcomeAnswers: the answers of turns that tell how an action has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from sayso.agent.channel.behavior import ChannelBehavior
+from sayso.agent.channel.context import (
+    UNTOLD_OUTCOME,
+    TurnAnswer,
+    TurnContext,
+    continuation_turn,
+    fixed_answer,
+    user_message,
+)
+from sayso.agent.channel.endings import texts_of, with_ran_beside
+from sayso.agent.channel.outcomes import OutcomeHistory, action_ids, links_in_history
+from sayso.agent.channel.prompts import ConfirmPrompts, outcome_line
+from sayso.agent.messages import Role
+from sayso.channels.i18n.texts import brief
+from sayso.channels.markdown.outcome_signs import without_own_sign
+from sayso.channels.types import Media, Reply, Scope
+from sayso.pending.action import PLAN_KIND, ActionState, ButtonPress, PendingAction, after_of
+from sayso.pending.consent.asking import invites_answer
+from sayso.pending.proposals import Effect, is_undo
+from sayso.pending.repository import EXECUTED_STATES, WAITING_STATES, StoredAction
+from sayso.pending.settlement import brief_outcome
+from sayso.pending.store import PendingActionStore
+from sayso.pending.turns import CHOICE_KIND, SettledAnswer, SettledIntent, Transition, TurnChange
+
+#: Characters of an outcome that is repeated after a second tap.
+MAX_OUTCOME_CHARS = 600
+
+#: Runs the agent for a turn. The text is sent before its reply.
+RunAgent = Callable[[TurnContext, str], Awaitable[TurnAnswer]]
+
+
+class OutcomeAnswers:
+    """Tells people how their actions have ended. One per channel; lives as long as its agent.
+
+    An outcome is told once in full. It closes the message of the question (its buttons go away),
+    and stands in the history, from where the model reads it. Where the agent goes on after a
+    decision, a further turn, the *continuation*, follows the turn that decided.
+
+    `run_agent` answers a late yes: the agent may propose the action again.
+    """
+
+    def __init__(
+        self,
+        store: PendingActionStore,
+        behavior: ChannelBehavior,
+        *,
+        prompts: ConfirmPrompts,
+        outcomes: OutcomeHistory,
+        run_agent: RunAgent,
+    ) -> None:
+        self._store = store
+        self._behavior = behavior
+        self._prompts = prompts
+        self._outcomes = outcomes
+        self._run_agent = run_agent
+
+    async def answer_ended(
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        effects: Sequence[Effect] = (),
+        intent: SettledIntent = "confirm",
+        *,
+        is_deciding: bool = False,
+    ) -> TurnAnswer:
+        """Answer a yes or no with the outcome of an action that has ended.
+
+        `effects`: what took effect, for which an undo is offered. `is_deciding`: this turn itself
+        decided the action, before the worker of its last attempt died. Then the agent goes on.
+        """
+        outcome = await self.outcome_text(context.turn.scope, stored)
+        if stored.state == "expired" and intent == "confirm" and self.goes_on(context, stored):
+            return await self.answer_late_yes(context, stored, outcome)
+
+        answer = await self.answer_outcome(context, stored, outcome, goes_on=is_deciding)
+        answer = with_state_check(context, answer, stored.action)
+        answer = self._prompts.offer_undo(context, answer, effects)
+        answer = with_settled_answer(answer, stored, intent)
+        return await self.with_closed_question(context, answer, stored, stored.state, outcome)
+
+    async def answer_late_yes(
+        self, context: TurnContext, stored: StoredAction, outcome: str
+    ) -> TurnAnswer:
+        """Answer a late yes: nothing was done, and the agent may propose it again."""
+        self._outcomes.write_outcome(context, stored, "expired")
+        answer = await self._run_agent(context, self.as_line(stored, "expired", outcome))
+        return await self.with_closed_question(context, answer, stored, "expired", outcome)
+
+    async def answer_again(
+        self, context: TurnContext, stored: StoredAction, press: ButtonPress
+    ) -> TurnAnswer:
+        """Answer a further tap on a question that has ended, whose outcome its person knows.
+
+        A long outcome is not sent again as a whole. Right after the outcome, the answer says
+        nothing new: it is left out where a message costs money, and the history does not know of
+        the tap.
+        """
+        outcome = await self.outcome_text(context.turn.scope, stored)
+        is_late_yes = stored.state == "expired" and press.intent == "confirm"
+        if is_late_yes and context.waiting_action is None and self.goes_on(context, stored):
+            return await self.answer_late_yes(context, stored, outcome)
+
+        text = await self._text_of_second_answer(context, stored, press, outcome)
+        last = context.last_answer
+        is_known = last is not None and last.pending_action_id == stored.pid
+        if last and is_known and last.intent in (press.intent, "undo"):
+            repeated = Reply(self.as_line(stored, stored.state, text), optional=True)
+            answer = TurnAnswer(TurnChange(replies=((repeated, ""),)))
+        else:
+            answer = await self.answer_outcome(context, stored, text)
+
+        ended_by = _intent_of_ending(stored)
+        if ended_by and press.intent == ended_by:
+            answer = with_settled_answer(answer, stored, ended_by)
+        answer = with_state_check(context, answer, stored.action)
+        return await self.with_closed_question(context, answer, stored, stored.state, outcome)
+
+    async def _text_of_second_answer(
+        self, context: TurnContext, stored: StoredAction, press: ButtonPress, outcome: str
+    ) -> str:
+        """Return what a further tap is told of an outcome."""
+        texts = texts_of(stored)
+        preview = stored.action.preview
+        if press.intent == "confirm" and outcome.startswith(texts.dropped(preview)):
+            # The text of an action that was dropped says that there was no yes. This is one, too
+            # late.
+            return texts.cancelled(preview)
+        if stored.state == "done":
+            was_undone = await self._store.settlement.was_undone(context.turn.scope, stored)
+            if not was_undone:
+                return texts.already_done(preview)
+        if len(outcome) > MAX_OUTCOME_CHARS:
+            return brief(outcome)
+        return outcome
+
+    async def answer_expired(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        """Answer that the time of a question is over."""
+        expired = texts_of(stored).expired(stored.action.preview)
+        self._outcomes.write_outcome(context, stored, "expired")
+        line = self.as_line(stored, "expired", expired)
+        answer = fixed_answer(context, line, for_history=expired)
+        return await self.with_closed_question(context, answer, stored, "expired", expired)
+
+    async def answer_outcome(
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        outcome: str,
+        files: Sequence[Media] = (),
+        *,
+        goes_on: bool = False,
+    ) -> TurnAnswer:
+        """Write the outcome of an action into the history, and return the answer that tells it.
+
+        `goes_on`: the agent goes on with the outcome, where the action and the channel let it.
+        """
+        undo = undo_of(stored)
+        await self._outcomes.refresh(context, undo=undo)
+        if goes_on and stored.state in EXECUTED_STATES and self.goes_on(context, stored):
+            brief_text = await self._briefly(context.turn.scope, stored, outcome)
+            return self.hand_on(context, stored, with_ran_beside(stored, brief_text), files)
+
+        for_history = await self._outcomes.history_text(context, stored, outcome)
+        line = self.as_line(stored, stored.state, with_ran_beside(stored, outcome))
+        return fixed_answer(context, line, files, for_history=for_history)
+
+    def goes_on(self, context: TurnContext, stored: StoredAction) -> bool:
+        """Return whether the agent goes on after the decision about an action.
+
+        It does not if the history has lost the call: a model could not tell what the decision was
+        about.
+        """
+        if stored.is_changed or context.turn.maybe_other_person:
+            return False
+        if after_of(stored.action, self._behavior.after) == "say":
+            return False
+        ids = action_ids(stored)
+        return any(link.id in ids for link in links_in_history(context))
+
+    def hand_on(
+        self, context: TurnContext, stored: StoredAction, outcome: str, files: Sequence[Media] = ()
+    ) -> TurnAnswer:
+        """Return the answer that tells the outcome, with the turn in which the agent goes on.
+
+        Where each message costs money, that turn tells the outcome. The history gets no answer of
+        the bot: the model reads the outcome as the result of its call. Where other messages came
+        after the question, the decision follows them as the person's message.
+        """
+        history = context.memory.get_history()
+        if history[-1].role is not Role.TOOL:
+            context.remember([user_message(context.turn)])
+
+        tells_later = (
+            self._behavior.is_one_message
+            and context.lease is not None
+            and context.is_last_turn
+            and not files
+        )
+        continuation = continuation_turn(context.turn, stored.pid, tells_outcome=tells_later)
+        if tells_later:
+            context.memory.notes[UNTOLD_OUTCOME] = stored.pid
+            return TurnAnswer(TurnChange(continuation=continuation))
+
+        state = stored.state
+        if state in WAITING_STATES:  # the record before the no
+            state = "cancelled"
+        line = self.as_line(stored, state, outcome)
+        replies = ((Reply(line), ""), *((Reply(media=media), "") for media in files))
+        return TurnAnswer(TurnChange(replies=replies, continuation=continuation))
+
+    async def with_closed_question(
+        self,
+        context: TurnContext,
+        answer: TurnAnswer,
+        stored: StoredAction,
+        state: ActionState,
+        outcome: str,
+    ) -> TurnAnswer:
+        """Return the answer below the reply that closes the message of the question.
+
+        Without a worker that message is not known.
+        """
+        if context.lease is None:
+            return answer
+        closed = await self._prompts.close(context.turn, stored, state, outcome)
+        return answer.changed(replies=(*closed, *answer.change.replies))
+
+    async def outcome_text(self, scope: Scope, stored: StoredAction) -> str:
+        """Return the known outcome of an action that has ended, or a text for its state.
+
+        It says what was undone since.
+        """
+        known = ""
+        if stored.state in EXECUTED_STATES:
+            known = await self._store.settlement.report(scope, stored)
+        known = known or stored.outcome_text
+        if known:
+            return known
+
+        texts = texts_of(stored)
+        preview = stored.action.preview
+        match stored.state:
+            case "expired":
+                return texts.expired(preview)
+            case "cancelled" | "superseded":
+                return texts.cancelled(preview)
+            case "unknown":
+                return texts.unknown(preview)
+            case "failed":
+                return texts.failed(preview)
+        return texts.stale()
+
+    async def outcome_to_tell(
+        self, context: TurnContext, stored: StoredAction | None
+    ) -> tuple[str, tuple[Effect, ...]]:
+        """Return the outcome that a deciding turn left to its continuation, and what took effect.
+
+        Without the record, which is kept for days, the person is asked to check what was done.
+        """
+        if stored is None:
+            return context.texts.interrupted_before(), ()
+        scope = context.turn.scope
+        outcome = await self.outcome_text(scope, stored)
+        effects = await self._store.settlement.effects(scope, stored)
+        text = with_ran_beside(stored, await self._briefly(scope, stored, outcome))
+        return self.as_line(stored, stored.state, text), effects
+
+    async def _briefly(self, scope: Scope, stored: StoredAction, outcome: str) -> str:
+        """Return an outcome as it stands above the words of a model, which has read all of it."""
+        if outcome != stored.outcome_text:  # it was undone since, or is not known
+            return outcome
+        if stored.action.kind == PLAN_KIND:
+            return await self._store.settlement.report(scope, stored, results="brief") or outcome
+        return brief_outcome(stored)
+
+    def as_line(self, stored: StoredAction, state: ActionState, outcome: str) -> str:
+        """Return an outcome as people read it.
+
+        Where a model may go on after it, it begins with the sign of its state, so that people can
+        tell it from the words of the model.
+        """
+        if "continue" in (self._behavior.after, stored.action.after):
+            return outcome_line(state, outcome)
+        return outcome
+
+
+def with_settled_answer(
+    answer: TurnAnswer, stored: StoredAction, intent: SettledIntent
+) -> TurnAnswer:
+    """Return the answer marked as the outcome of a yes or no, so that the same again needs none.
+
+    An outcome that asks something itself, offers choices, or refuses a yes is not marked: the next
+    yes may answer it.
+    """
+    change = answer.change
+    language = stored.action.language
+    preview = stored.action.preview
+    texts = texts_of(stored)
+    refusals = (texts.unsafe(preview), texts.tool_changed(preview))
+    if change.continuation and change.continuation.tells_outcome:
+        return answer
+    for reply, _ in change.replies:
+        is_refusal = without_own_sign(reply.text).startswith(refusals)
+        if is_refusal or invites_answer(reply.text, language):
+            return answer
+    if any(action.kind == CHOICE_KIND for action in change.new_actions):
+        return answer
+    if is_undo(stored.action):
+        intent = "undo"
+    return answer.changed(settles=SettledAnswer(intent, stored.pid, language))
+
+
+def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> TurnAnswer:
+    """Return what a model says below an outcome, marked so that a further tap on the question needs
+    no answer.
+
+    It is not marked where the model asks for another yes or offers choices: a tap may be meant for
+    that.
+    """
+    if stored is None:
+        return answer
+    intent = _intent_of_ending(stored)
+    if intent is None or answer.change.last_question or not answer.change.replies:
+        return answer
+    if any(action.kind == CHOICE_KIND for action in answer.change.new_actions):
+        return answer
+    followed = SettledAnswer(intent, stored.pid, stored.action.language, words_follow=True)
+    return answer.changed(settles=followed)
+
+
+def with_state_check(context: TurnContext, answer: TurnAnswer, action: PendingAction) -> TurnAnswer:
+    """Return the answer so that its commit fails if the action has changed state since."""
+    if context.lease is None or action.state not in EXECUTED_STATES:
+        return answer
+    transition = Transition(
+        action.pending_action_id,
+        (action.state,),
+        action.state,
+        action.outcome or "",
+        context.turn.event_id,
+    )
+    return answer.changed(transition=transition)
+
+
+def _intent_of_ending(stored: StoredAction) -> SettledIntent | None:
+    """Return what its person said to an action that has ended; None if it ended otherwise."""
+    if stored.state in EXECUTED_STATES:
+        return "confirm"
+    if stored.state != "cancelled":
+        return None
+    denial = texts_of(stored).cancelled(stored.action.preview)
+    return "cancel" if stored.outcome_text.startswith(denial) else None
+
+
+def undo_of(stored: StoredAction) -> StoredAction | None:
+    """Return the action if it undoes others."""
+    return stored if is_undo(stored.action) else None

@@ -1,0 +1,276 @@
+"""RunReplies: what a person reads of a run of the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from sayso.agent.agent import Agent
+from sayso.agent.channel.changes import ChangeHandler
+from sayso.agent.channel.context import TurnAnswer, TurnContext, TurnFiles, paragraphs, text_change
+from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.messages import Role
+from sayso.agent.result import AgentResult
+from sayso.agent.tools.call_texts import WITHOUT_VALUE, literal, result_text
+from sayso.agent.tools.definition import PreviewRefused
+from sayso.agent.tools.screening import unfenced
+from sayso.agent.tools.tool import Tool
+from sayso.channels.i18n.invisible import shows_nothing
+from sayso.channels.i18n.texts import Texts
+from sayso.channels.markdown.literal import as_markdown
+from sayso.channels.markdown.outcome_signs import without_signs
+from sayso.channels.types import Reply
+from sayso.pending.executors import Ambiguous, NotFound
+from sayso.pending.proposals import Proposal
+from sayso.pending.turns import TurnChange
+
+#: Characters of a text about an earlier action that stand in a question, above its preview.
+MAX_PREFACE_CHARS = 1000
+
+#: The beginnings of typed results which say that there is nothing to ask for.
+_NO_TARGET = tuple(f'{{"kind": "{each.kind}"' for each in (NotFound, Ambiguous, PreviewRefused))
+#: Reasons to end a run whose reply is the agent's own text.
+_OWN_REPLY_REASONS = ("answer", "terminal")
+
+
+class RunReplies:
+    """Writes the replies to the runs of one channel. Lives as long as its agent.
+
+    A run ends with a text, or with a proposal, whose question its person must answer. Above the
+    text or the question stands what else they must know: the outcome of an earlier action (the
+    *preface*), calls with an unknown outcome, and results that the model had no chance to report
+    because the run ended with the question.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        prompts: ConfirmPrompts,
+        changes: ChangeHandler,
+        files: TurnFiles,
+    ) -> None:
+        self._agent = agent
+        self._prompts = prompts
+        self._changes = changes
+        self._files = files
+
+    async def reply(
+        self,
+        context: TurnContext,
+        result: AgentResult,
+        proposal: Proposal | None,
+        preface: str,
+        *,
+        goes_on: bool,
+    ) -> TurnAnswer:
+        """Return the replies to a run, including its question.
+
+        `proposal`: what the run asks for, None if it asks nothing. `preface`: what is said above
+        everything else, "" for nothing. `goes_on`: the run followed an action's outcome.
+        """
+        media = await self._files.store_all(result.artifacts, context.turn)
+        files = tuple((Reply(media=each), "") for each in media)
+        content = self._content(context, result, goes_on=goes_on)
+        reports = self._reports(context, result, proposal)
+
+        # The signs in the preview of a question stay, so the prompt is made before signs are
+        # replaced.
+        prompt = ""
+        if proposal:
+            prompt = without_signs(as_markdown(proposal.prompt_in(content)))
+        if not context.returns_text:  # a caller of `ask_channel` gets what the model wrote
+            content = without_signs(content)
+            reports = without_signs(reports)
+
+        if proposal is None:
+            change = text_change(paragraphs([preface, reports, content]), result.failure_cause)
+            answer = TurnAnswer(replace(change, replies=(*change.replies, *files)), result)
+            if result.choices and result.stop_reason in _OWN_REPLY_REASONS:
+                return self._prompts.offer_choices(context, answer, result.choices)
+            return answer
+
+        # A question is sent in full. A long text above it would bury what is asked.
+        if len(preface) > MAX_PREFACE_CHARS:
+            reports = paragraphs([preface, reports])
+            preface = ""
+        question, change = await self._ask(context, result, proposal, preface, prompt)
+        # The question stands alone: no choices beside it.
+        replies = (*text_change(reports).replies, *files, question)
+        return TurnAnswer(replace(change, replies=replies), result)
+
+    def _content(self, context: TurnContext, result: AgentResult, *, goes_on: bool) -> str:
+        """Return the text that ends the run: the model's, a tool's, or why there is none."""
+        if result.stop_reason == "terminal":
+            return terminal_text(result, context.texts)
+        has_acted = goes_on
+        if result.tool_calls and not has_acted:
+            # Tools that are not read-only may have changed something.
+            acting = {tool.name for tool in self._agent.tools if not tool.read_only}
+            has_acted = any(call.tool_name in acting for call in result.tool_calls)
+        return reply_text(result, context.texts, has_acted=has_acted)
+
+    def _reports(self, context: TurnContext, result: AgentResult, proposal: Proposal | None) -> str:
+        """Return what stands above the text or the question that ends the run."""
+        texts = context.texts
+        # The person is told of unclear calls whatever the model writes about them.
+        unclear = [texts.unknown(literal(call.tool_name)) for call in result.unclear]
+        beside: Sequence[str] = result.beside
+        results: list[str] = []
+        if proposal:
+            if result.stop_reason == "terminal":
+                beside = [result.content]
+            results = [
+                *read_results(result, self._agent.tools, shown=beside),
+                *not_done_beside(result, self._agent.tools, proposal, texts),
+            ]
+        # The question names a tool without a value, as each that ran.
+        with_value = [each for each in beside if each != WITHOUT_VALUE]
+        beside_texts = [as_markdown(result_text(unfenced(each))) for each in with_value]
+        return paragraphs([*unclear, *results, *beside_texts])
+
+    async def _ask(
+        self,
+        context: TurnContext,
+        result: AgentResult,
+        proposal: Proposal,
+        preface: str,
+        prompt: str,
+    ) -> tuple[tuple[Reply, str], TurnChange]:
+        """Return the question of a proposal with the id of its action, and the change that stores
+        the action.
+        """
+        names = ran_beside(result, self._agent.tools, proposal)
+        proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
+        proposal, changed = await self._changes.mark_changes(context, proposal)
+        question, actions = await self._prompts.ask(
+            context, proposal, preface, prompt, changed=changed
+        )
+        await self._prompts.note_question(context.turn, question[1])
+        return question, TurnChange(new_actions=actions)
+
+
+def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
+    """Return the text for the user. Texts of our own are in the user's language.
+
+    An empty answer counts as no answer. If tools have acted,
+    the text never says that nothing was done.
+    """
+    match result.stop_reason:
+        case "provider_error" if not result.refusal:
+            if has_acted:
+                return texts.model_lost(result.failure)
+            return texts.model_failed(result.failure)
+        case "provider_error":  # the text of a model that refuses comes first
+            if has_acted:
+                return f"{result.refusal}\n\n{texts.model_lost(result.failure)}"
+            return result.refusal
+        case "answer" if shows_nothing(result.content) and not (result.artifacts or result.choices):
+            if has_acted:
+                return texts.model_lost()
+            return texts.model_failed()
+        case "max_iterations":
+            return texts.too_many_steps()
+        case "budget":
+            return texts.budget_spent()
+        case "guardrail":
+            return texts.refused()
+        case "loop":
+            return texts.in_circles()
+        case "cancelled":
+            return texts.stopped()
+        case "answer" if result.finish_reason == "length":
+            return f"{result.content}\n\n{texts.answer_cut()}"
+    return result.content
+
+
+def terminal_text(result: AgentResult, texts: Texts) -> str:
+    """Return what the user is told of a tool's result that ended the run:
+    it reads as it does for the model.
+
+    Of a tool without a value, such as one that returned None, the user is told that it is done. A
+    file or choices of the tool say so themselves.
+    """
+    text = result_text(unfenced(result.content))
+    if text != WITHOUT_VALUE:
+        return as_markdown(text)
+    if result.artifacts or result.choices:
+        return ""
+    return texts.done(literal(result.tool_calls[-1].tool_name), "")
+
+
+def read_results(
+    result: AgentResult, tools: Iterable[Tool], *, shown: Collection[str]
+) -> list[str]:
+    """Return the results of read-only tools that the model's last answer with calls asked for,
+    as text.
+
+    If that answer also proposed an action, the run has ended before a model could report them.
+    Errors are for models and are left out, and so are results that are `shown` already, and
+    proposals of read-only tools that ask first.
+    """
+    last = max(
+        (at for at, message in enumerate(result.messages) if message.tool_calls),
+        default=len(result.messages),
+    )
+    reading = {tool.name for tool in tools if tool.read_only}
+    results = [
+        message.content
+        for message in result.messages[last:]
+        if message.role is Role.TOOL and message.tool_name in reading and message.has_result
+    ]
+    unseen = [content for content in results if content not in shown]
+    texts = [as_markdown(result_text(unfenced(content))) for content in unseen]
+    return [text for text in texts if text]
+
+
+def not_done_beside(
+    result: AgentResult, tools: Iterable[Tool], proposal: Proposal, texts: Texts
+) -> list[str]:
+    """Return what the user is told of calls that did nothing beside a question: they failed,
+    or found no target.
+
+    The run has ended before a model could report them. Calls of tools that only read are left out.
+    So are the names of failed tools that the question is about: they would be read as if the
+    question had failed.
+    """
+    last = max(
+        (at for at, message in enumerate(result.messages) if message.tool_calls),
+        default=len(result.messages),
+    )
+    asking: set[str] = set()
+    for action in proposal.steps or (proposal.head,):
+        asking |= {action.kind, action.asked_by}
+    acting = {tool.name for tool in tools if not tool.read_only}
+    uncertain = {call.id for call in result.unclear}
+    failed: list[str] = []
+    reports: list[str] = []
+    for message in result.messages[last:]:
+        is_done = message.has_result or message.actions or message.tool_call_id in uncertain
+        if message.tool_name not in acting or is_done:
+            continue
+        content = unfenced(message.content)
+        if content.startswith(_NO_TARGET):
+            reports.append(as_markdown(result_text(content)))
+        elif content.startswith("Error") and message.tool_name not in asking:
+            failed.append(f"`{message.tool_name}`")
+    if failed:
+        reports.append(texts.failed_beside(", ".join(dict.fromkeys(failed))))
+    return reports
+
+
+def ran_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal) -> str:
+    """Return the names of the tools that ran in a run which ends with a question,
+    and may have changed something.
+
+    A tool whose code asks for itself runs only to ask.
+    """
+    actions = proposal.steps or (proposal.head,)
+    asking = {action.asked_by for action in actions if action.kind != action.asked_by}
+    acting = {tool.name for tool in tools if not (tool.read_only or tool.proposes)} - asking
+    names = [
+        message.tool_name or ""
+        for message in result.messages
+        if message.role is Role.TOOL and message.tool_name in acting and message.has_result
+    ]
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
