@@ -564,6 +564,7 @@ class ChannelAgent:
     def may_settle(self, queued: QueuedTurn) -> bool:
         """Return whether this turn may settle the pending action, or did so before its worker
         died.
+
         """
         turn = queued.turn
         if turn.tap:
@@ -641,6 +642,7 @@ async def _stored_history(memory: ConversationMemory, long_texts: LongTexts) -> 
 def may_stream(config: AgentConfig) -> bool:
     """Return whether the text may be shown while it arrives:
     no check of the answer or its calls follows.
+
     """
     return not (config.coherence_check or (config.guardrails and config.guardrails.output))
 

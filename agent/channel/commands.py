@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sayso.agent.agent import Agent
-from sayso.agent.channel.context import TurnAnswer, TurnContext, about_question
+from sayso.agent.channel.context import (
+    TurnAnswer,
+    TurnContext,
+    about_question,
+    paragraphs,
+    text_change,
+)
 from sayso.agent.channel.endings import ended_transition
 from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.guards.policy import effective_decision
@@ -37,12 +43,12 @@ class Commands:
     def find(self, turn: Turn) -> str:
         """Return the command that a turn begins with; "" for none."""
         first, *_ = turn.text.split(maxsplit=1) or [""]
-        if first.startswith("/"):
-            name = first[1:].casefold()
-        else:
-            name = ""
-        is_ours = name in ANSWERED and turn.decides and turn.tap is None
-        return name if is_ours and name not in self._tool_names() else ""
+        if not first.startswith("/") or not turn.decides or turn.tap:
+            return ""
+        name = first[1:].casefold()
+        if name not in ANSWERED or name in self._tool_names():
+            return ""
+        return name
 
     async def answer(self, name: str, context: TurnContext) -> TurnAnswer:
         """Return the answer to a command. It is not added to the history."""
@@ -81,12 +87,11 @@ class Commands:
         tool_names = self._tool_names()
         lines = [f"- /{name}: {texts.command(name)}" for name in LISTED if name not in tool_names]
         asking = [f"`{tool.name}`" for tool, asks in usable if asks]
-        more = ["..."] if len(asking) > MAX_TOOLS else []
+        asks_first = ""
         if asking:
-            first = texts.asks_first(", ".join([*asking[:MAX_TOOLS], *more]))
-        else:
-            first = ""
-        return "\n\n".join(filter(None, [texts.help_intro(), "\n".join(lines), first]))
+            more = ["..."] if len(asking) > MAX_TOOLS else []
+            asks_first = texts.asks_first(", ".join([*asking[:MAX_TOOLS], *more]))
+        return paragraphs([texts.help_intro(), "\n".join(lines), asks_first])
 
     async def _reset(self, context: TurnContext) -> TurnAnswer:
         """Clear the history and cancel the pending action.
@@ -113,15 +118,17 @@ def _tool_list(context: TurnContext, usable: list[tuple[Tool, bool]]) -> str:
     texts = context.texts
     if not usable:
         return texts.no_tools()
-    lines = []
+    lines: list[str] = []
     for tool, asks in usable[:MAX_TOOLS]:
-        # A remote source may have written it.
+        # A remote source may have written the description, so nothing in it is Markdown.
         first, *_ = readable(tool.description).strip().split("\n")
         if len(first) > MAX_LINE_CHARS:
             first = f"{first[:MAX_LINE_CHARS]}..."
-        summary = literal(first)
-        lines.append(f"- `{tool.name}`{f' ({texts.needs_yes()})' if asks else ''}: {summary}")
-    return "\n".join([*lines, *(["- ..."] if len(usable) > MAX_TOOLS else [])])
+        note = f" ({texts.needs_yes()})" if asks else ""
+        lines.append(f"- `{tool.name}`{note}: {literal(first)}")
+    if len(usable) > MAX_TOOLS:
+        lines.append("- ...")
+    return "\n".join(lines)
 
 
 def _who(context: TurnContext, roles: list[str]) -> Iterator[str]:
@@ -167,4 +174,4 @@ def _status(context: TurnContext) -> Iterator[str]:
 
 
 def _text_answer(text: str) -> TurnAnswer:
-    return TurnAnswer(TurnChange(replies=((Reply(text), ""),)))
+    return TurnAnswer(text_change(text))

@@ -182,6 +182,7 @@ class ConfirmationHandler:
     def _read_press(self, turn: Turn) -> ButtonPress | None:
         """Return what the turn's button says, None for one that was not issued for this person and
         place.
+
         """
         if turn.tap is None:
             return None
@@ -235,6 +236,7 @@ class ConfirmationHandler:
     async def _answer_chosen(self, context: TurnContext) -> TurnAnswer:
         """Answer an offered answer that was chosen. For an action that waits it is another
         message.
+
         """
         stored = context.waiting_action
         if stored is None:

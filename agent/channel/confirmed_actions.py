@@ -127,6 +127,7 @@ class ConfirmedActions:
     async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:
         """Return whether the person may no longer use the action's tools, as after a change of
         role.
+
         """
         selector = self._agent.selector
         action = stored.action

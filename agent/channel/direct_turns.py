@@ -236,7 +236,8 @@ class DirectTurns:
 
 
 def _words_of_model(result: AgentResult) -> str:
-    """Return what the model wrote for the user in its last answer, "" if the reply is another text."""
+    """Return what the model wrote for the user in its last answer, "" if the reply is another
+    text."""
     match result.stop_reason:
         case "answer":
             return result.content

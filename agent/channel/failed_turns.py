@@ -154,6 +154,7 @@ class FailedTurns:
     async def _outcome_of_decision(self, context: TurnContext, stored: StoredAction) -> TurnChange:
         """Return the outcome of an action that the turn claimed, and perhaps started, before it
         failed.
+
         """
         turn = context.turn
         texts = texts_of(stored)

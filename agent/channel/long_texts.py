@@ -78,8 +78,9 @@ class LongTexts:
         return await call_in_thread(self._load, reference)
 
     async def move_to_files(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Replace each long text of the messages (`Message.to_dict`) by a
-        part of it and a reference to a file.
+        """Replace each long text of the messages by a part of it and a reference to a file.
+
+        The messages are those of `Message.to_dict`, and are changed in place.
         """
         for message in messages:
             for call in message.get("tool_calls", ()):
@@ -95,11 +96,10 @@ class LongTexts:
             message.pop("full_text", None)
 
     def read_history(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages of earlier turns with the long texts of people: the newest first,
-        up to MAX_HISTORY_CHARS.
+        """Return messages of earlier turns with the long texts of people.
 
-        Results stay as they are: the model reads on in them where it needs to. It reads files,
-        so call it in a thread.
+        The newest text comes first, until MAX_HISTORY_CHARS are used up. Results stay as they are:
+        the model reads on in them where it needs to. It reads files, so call it in a thread.
         """
         long = [
             (at, message.kept)
@@ -116,8 +116,9 @@ class LongTexts:
         return complete
 
     def _in_room(self, beginning: str, reference: KeptText, room: int) -> str:
-        """Return a long text in at most this many characters; without room,
-        its beginning with a note.
+        """Return a long text in at most `room` characters.
+
+        Without room for its beginning, that is returned with a note.
         """
         if room < len(beginning):
             return f"{beginning} [cut, was {reference.chars} characters]"
@@ -142,8 +143,9 @@ def with_lost_note(beginning: str, reference: KeptText) -> str:
 
 
 def _full_text(message: Mapping[str, Any]) -> str:
-    """Return the text of a message that does not stay in Redis as a whole;
-    "" for a message without one.
+    """Return the text of a message that is too long to stay in Redis as a whole.
+
+    It is "" for any other message.
     """
     if "full_text" in message:
         return str(message["full_text"])

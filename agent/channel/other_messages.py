@@ -117,6 +117,7 @@ class OtherMessages:
     async def _checked_words(self, turn: Turn) -> str:
         """Return the words of a no as the guardrails pass them, since the model reads the message
         so, too.
+
         """
         guardrails = self._agent.config.guardrails
         if guardrails is None:

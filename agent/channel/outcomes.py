@@ -40,7 +40,10 @@ _UNDO_FAILED = "The user tried to undo it, and that failed."
 #: The note of an action that is running.
 _RUNNING = "The user said yes, and it is being carried out. Do not repeat it."
 #: The note of an action whose record Redis has deleted.
-_NO_RECORD = "No record of it is kept any more: it may have been done or not. Do not repeat it without asking the user."
+_NO_RECORD = (
+    "No record of it is kept any more: it may have been done or not. "
+    "Do not repeat it without asking the user."
+)
 
 #: Stored actions by their id; None for those that are not stored any more.
 Records = Mapping[str, StoredAction | None]
@@ -64,8 +67,7 @@ class OutcomeHistory:
         self._store = store
 
     async def refresh(self, context: TurnContext, *, undo: StoredAction | None = None) -> None:
-        """Read the actions that may have ended since their results were written,
-        and write how they ended.
+        """Write how the actions ended that were open when their results were written.
 
         `undo` is an action that undid others in this turn, or tried to. The actions are read in one
         step, and only if some are open, or may still turn out otherwise.
@@ -287,7 +289,7 @@ class OutcomeHistory:
         """Return what the model reads of one action."""
         has_failed_undo = _has_failed_undo(link)
         described = link.undo or link.id
-        if has_failed_undo:
+        if has_failed_undo:  # the action is as it was before the undo
             described = link.id
         stored = records[described]
         entry = _outcome_entry(link)
@@ -312,10 +314,7 @@ class OutcomeHistory:
             text = await self._for_model(message.tool_name, raw)
             key = "error" if link.outcome == "failed" else "result"
             entry[key] = json_or_text(text)
-        if has_failed_undo:
-            undo = records.get(link.undo)
-        else:
-            undo = None
+        undo = records.get(link.undo) if has_failed_undo else None
         if undo is not None:
             entry["note"] = _UNDO_FAILED
             text = await self._for_model(message.tool_name, _raw_text(undo))
@@ -380,12 +379,14 @@ def action_ids(stored: StoredAction) -> frozenset[str]:
 
 
 def links_in_history(context: TurnContext) -> Iterator[ActionLink]:
-    """Return the links of all results in the history."""
+    """Yield the links of all results in the history."""
     return chain.from_iterable(message.actions for message in context.memory.get_history())
 
 
 def _may_change(message: Message) -> bool:
-    """Return whether a message is a result with an action that is open or may turn out otherwise."""
+    """Return whether a message is a result with an action that is open or may turn out
+    otherwise.
+    """
     return not all(link.is_final for link in message.actions)
 
 
@@ -446,10 +447,10 @@ def _raw_text(stored: StoredAction) -> str:
 
 
 def _outcome_entry(link: ActionLink, words: str = "") -> dict[str, Any]:
-    """Return an outcome, when it came about in UTC, what it means,
-    and the `words` of a person who denied it.
+    """Return what the model reads of an outcome: what and when it was, and what it means.
 
-    The words are no result of the tool, and have no effect as special tokens of models.
+    `words`: what the person wrote who denied it, "" for nothing. The words are no result of the
+    tool, and have no effect as special tokens of models.
     """
     is_refused_outside = link.outcome == "denied" and not link.at
     is_decided = link.outcome in _DECIDED and not is_refused_outside
@@ -483,8 +484,9 @@ def _with_outcomes(
 
 
 def _common_outcome(outcomes: Sequence[str]) -> str:
-    """Return the outcome of several actions of one call:
-    "failed" if some were done and others were not.
+    """Return the outcome of several actions of one call.
+
+    It is "failed" if some were done and others were not.
     """
     if len(set(outcomes)) == 1:
         return outcomes[0]

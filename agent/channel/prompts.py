@@ -1,5 +1,8 @@
-"""ConfirmPrompts: the questions and the offered choices that wait for an answer,
-with their buttons.
+"""ConfirmPrompts: the questions that wait for a yes, and the choices that a person may tap.
+
+A *question* is the message that shows an action, with buttons for yes and no. A *choice* is one of
+several answers that a tool offers: it confirms nothing, and reaches the model as a message. Both
+are stored as actions, so that a button works once and only for its person.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sayso.agent.channel.context import TurnAnswer, TurnContext
+from sayso.agent.channel.context import TurnAnswer, TurnContext, paragraphs, text_change
 from sayso.agent.run.state import may_have_run_at
 from sayso.agent.tools.call_texts import literal
 from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
@@ -33,7 +36,6 @@ from sayso.pending.turns import (
     LeaseLost,
     NewAction,
     StaleTurn,
-    TurnChange,
     outbox_entry,
 )
 
@@ -60,8 +62,9 @@ _FIRST_STEP = re.compile(r"^1\. (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """The conversation of operators that is told about a question
-    without an answer for `after_seconds`.
+    """Tells operators about a question that has no answer for `after_seconds`.
+
+    `to`: the conversation of the operators. `language`: that of the message.
     """
 
     after_seconds: float
@@ -69,10 +72,10 @@ class Escalation:
     language: str = "en"
 
     def added_to(self, action: NewAction, preview: str, asked_in: Conversation) -> NewAction:
-        """Return the action with a message for the operators: its channel,
-        its preview and its time limit.
+        """Return the action with a message for the operators.
 
-        The message does not name the user; the preview contains what may be told.
+        It names the channel, the preview and the time limit, and not the user: the preview contains
+        what may be told.
         """
         text = texts_for(self.language).escalation(preview, asked_in.channel, action.ttl_ms / 1000)
         reply = Reply(text, language=self.language)
@@ -107,19 +110,17 @@ class ConfirmPrompts:
         """
         head = proposal.head
         texts = texts_for(head.language)
-        if head.ran_beside:
-            ran_beside = texts.ran_beside(head.ran_beside)
-        else:
-            ran_beside = ""
-        notes = "\n".join(
-            filter(None, [changed, await self._earlier_runs(context, proposal), ran_beside])
-        )
-        question = texts.question(
-            "\n\n".join(filter(None, [head.preview, notes, prompt])), head.ttl_seconds, head.code
-        )
-        text = "\n\n".join(filter(None, [above, question]))
+        earlier_runs = await self._earlier_runs(context, proposal)
+        ran_beside = texts.ran_beside(head.ran_beside) if head.ran_beside else ""
+        notes = "\n".join(filter(None, [changed, earlier_runs, ran_beside]))
+
+        asked = paragraphs([head.preview, notes, prompt])
+        question = texts.question(asked, head.ttl_seconds, head.code)
         reply = Reply(
-            text, self.buttons(head, context), answer_seconds=head.ttl_seconds, preview=head.preview
+            paragraphs([above, question]),
+            self.buttons(head, context),
+            answer_seconds=head.ttl_seconds,
+            preview=head.preview,
         )
         *steps, action = proposal.new_actions(self._store.signer, context.user)
         return (reply, head.pending_action_id), (*steps, self._with_notices(context, action, head))
@@ -131,14 +132,14 @@ class ConfirmPrompts:
         not asked. What was undone since counts as not done.
         """
         scope = context.turn.scope
-        stored = await self._store.repository.list_started(scope.conversation.id, scope.id)
+        stored = await self._store.repository.recent(scope.conversation.id, scope.id)
         genuine = [each for each in stored if each.is_genuine(self._store.signer, scope)]
         undone = {
             each.action.args["of"]
             for each in genuine
             if each.state == "done" and each.action.kind.startswith(UNDO_PREFIX)
         }
-        not_undone = [each for each in genuine if each.action_id not in undone]
+        not_undone = [each for each in genuine if each.pid not in undone]
 
         texts = texts_for(proposal.head.language)
         lines = []
@@ -167,8 +168,9 @@ class ConfirmPrompts:
     def _with_notices(
         self, context: TurnContext, action: NewAction, head: PendingAction
     ) -> NewAction:
-        """Return the action with the messages to send if there is no answer,
-        which only a worker can send.
+        """Return the action with the messages to send if there is no answer.
+
+        They are sent by a worker, so without one there are none.
         """
         if context.lease is None:
             return action
@@ -196,11 +198,10 @@ class ConfirmPrompts:
     async def close(
         self, turn: Turn, stored: StoredAction, state: ActionState, outcome: str
     ) -> tuple[tuple[Reply, str], ...]:
-        """Return the reply that replaces the question of an action that has ended,
-        or nothing if it cannot be found.
+        """Return the reply that replaces the message of a question that has ended.
 
-        Send it before everything else, so that a second set of buttons never shows while the first
-        can be tapped. Sending it twice is harmless.
+        It is () if that message is not known. Send it before everything else, so that a second set
+        of buttons never shows while the first can be tapped. Sending it twice is harmless.
         """
         prompt = prompt_id(turn, stored)
         if not prompt:
@@ -253,28 +254,26 @@ class ConfirmPrompts:
         above = ((outcome, ""),) if is_long else ()
         text = f"{told}\n\n{texts.undo_offer(seconds)}".strip()
         offer = Reply(text, (button,), answer_seconds=seconds)
-        new_actions = undo.new_actions(self._store.signer, scope.id, occupies_scope=False)
+        new_actions = undo.new_actions(self._store.signer, scope.id, live=False)
         return answer.changed(replies=(*above, (offer, pid), *files), new_actions=new_actions)
 
     def with_outcome(
         self, context: TurnContext, answer: TurnAnswer, outcome: str, effects: Sequence[Effect]
     ) -> TurnAnswer:
-        """Return the answer of the model below the outcome that it follows,
-        with an undo button for the effects.
+        """Return the answer of the model below the outcome that it follows, with an undo button.
+
+        The button takes back the effects.
 
         They are one text, unless the answer has buttons, or begins with a file or an edit.
         """
         if not outcome:
             return answer
         change = answer.change
-        above = self.offer_undo(
-            context, TurnAnswer(TurnChange(replies=((Reply(outcome), ""),))), effects
-        ).change
+        above = self.offer_undo(context, TurnAnswer(text_change(outcome)), effects).change
         replies = (*above.replies, *change.replies)
+        first = Reply()
         if change.replies:
-            first = change.replies[0][0]
-        else:
-            first = Reply()
+            first, _ = change.replies[0]
         if first.text and not (first.media or first.edits or change.new_actions):
             *before, (last, pid) = above.replies
             # What can be undone stands beside the outcome, not below the words of a model.
@@ -286,33 +285,32 @@ class ConfirmPrompts:
         )
 
     async def note_question(self, turn: Turn, pid: str) -> None:
-        """Note a question that is asked in a thread, so that the
-        other threads of the chat know of it.
-        """
+        """Note a question that is asked in a thread, for the other threads of the chat."""
         here = turn.conversation
         if here.thread:
             note = json.dumps({"thread": here.thread, "pid": pid})
-            await self._store.repository.save_question_place(
+            await self._store.repository.note_asked(
                 replace(here, thread="").id, turn.scope.id, note
             )
 
     async def find_question_elsewhere(self, turn: Turn, now: float) -> StoredAction | None:
-        """Return the question that is open for this person in another thread of the chat, or None."""
+        """Return the question that is open for this person in another thread of the chat, or
+        None.
+        """
         repository = self._store.repository
         here = turn.conversation
         chat = replace(turn.conversation, thread="")
+        stored = None
         if here.thread:
-            stored = await repository.load_open(chat.id, turn.scope.id)
-        else:
-            stored = None
+            stored = await repository.find_open(chat.id, turn.scope.id)
         if self._is_open(stored, turn, chat, now):
             return stored
-        note = await repository.load_question_place(chat.id, turn.scope.id)
+        note = await repository.last_asked(chat.id, turn.scope.id)
         asked = json.loads(note) if note else {}
         there = replace(chat, thread=asked.get("thread", here.thread))
         if there == here:
             return None
-        (stored,) = await repository.load(there.id, (asked["pid"],))
+        (stored,) = await repository.read(there.id, (asked["pid"],))
         return stored if self._is_open(stored, turn, there, now) else None
 
     def _is_open(
@@ -326,17 +324,20 @@ class ConfirmPrompts:
     def offer_choices(
         self, context: TurnContext, answer: TurnAnswer, labels: Sequence[str]
     ) -> TurnAnswer:
-        """Return the answer with the labels as buttons under its last text,
-        or as a list without a worker.
+        """Return the answer with the labels as buttons under its last text.
 
-        If the last reply is a question or a file, or is too long,
-        the buttons get a message of their own.
+        If the last reply is a question or a file, or is too long, the buttons get a message for
+        themselves. Without a worker the labels are a list, since no button could be tapped.
         """
         if not labels:
             return answer
         *before, (last, pid) = answer.change.replies or ((Reply(), ""),)
         fits = not (pid or last.media) and len(last.text) <= MAX_KEPT_CHARS
-        above, text = (before, last.text) if fits else ([*before, (last, pid)], "")
+        above = before
+        text = last.text
+        if not fits:
+            above = [*before, (last, pid)]
+            text = ""
         if context.lease is None:
             listed = "\n".join(
                 [text or context.texts.choose(), "", *(f"- {literal(label)}" for label in labels)]
@@ -357,7 +358,7 @@ class ConfirmPrompts:
             language=context.texts.language,
         )
         # The offer waits beside the scope's pending action, and only its buttons reach it.
-        action = sign_action(offer, self._store.signer, user=context.user, occupies_scope=False)
+        action = sign_action(offer, self._store.signer, user=context.user, live=False)
         signer = self._store.signer
         pid = offer.pending_action_id
         buttons = (
@@ -382,9 +383,7 @@ class ConfirmPrompts:
             return stored
         repository = self._store.repository
         event = context.turn.event_id
-        claim = Claim(
-            context.turn.scope, stored.action_id, event, "tap", context.lease, context.seq
-        )
+        claim = Claim(context.turn.scope, stored.pid, event, "tap", context.lease, context.seq)
         verdict, _ = await repository.claim(claim, stored)
         match verdict:
             case "mine":
@@ -392,7 +391,7 @@ class ConfirmPrompts:
                 if await repository.start(claim, stored, event) != "go":
                     raise StaleTurn(f"{claim.conversation}: the offer changed before it was taken")
                 await repository.finish(claim, event, ActionResult("done", label))
-                return replace(stored, state="done", decided_by_event=event, outcome_text=label)
+                return replace(stored, state="done", by=event, outcome_text=label)
             case "lost":
                 raise LeaseLost(claim.conversation)
             case "moved":
@@ -401,8 +400,9 @@ class ConfirmPrompts:
 
 
 def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: str) -> str:
-    """Return the label of the button by which a user decided an action,
-    "" if it ended without them.
+    """Return the label of the button by which a user decided an action.
+
+    It is "" if the action ended without them.
     """
     preview = stored.action.preview
     match state:
@@ -418,16 +418,14 @@ def _decision(texts: Texts, stored: StoredAction, state: ActionState, outcome: s
 
 
 def prompt_id(turn: Turn, stored: StoredAction) -> str:
-    """Return the platform's id of the question's message: the tapped one,
-    or else the delivered one; "" if unknown.
+    """Return the platform's id of the question's message, "" if it is not known.
+
+    A tap names the message itself. Otherwise it is the one that the sender has noted.
     """
-    if turn.tap:
-        parts = split_button_token(turn.tap.data)
-    else:
-        parts = None
-    if parts and parts[0] == stored.action_id and turn.message_id:
+    parts = split_button_token(turn.tap.data) if turn.tap else None
+    if parts and parts[0] == stored.pid and turn.message_id:
         return turn.message_id
-    return stored.question_message
+    return stored.prompt
 
 
 def _question_buttons(head: PendingAction) -> dict[ButtonIntent, Button]:
@@ -463,16 +461,14 @@ def decided_buttons(asked: Sequence[Button], decision: str) -> tuple[Button, ...
 
 def _decided(button: Button, *, is_chosen: bool) -> Button:
     mark = f"{_CHOSEN} " if is_chosen else ""
-    if button.effect:
-        effect = f"{mark}{button.effect}"
-    else:
-        effect = ""
+    effect = f"{mark}{button.effect}" if button.effect else ""
     return Button(f"{mark}{button.label}", "", effect=effect)
 
 
 def outcome_line(state: ActionState, text: str) -> str:
-    """Return an outcome as a line of the bot's own, which no text of a model passes for:
-    with the sign of its state.
+    """Return an outcome with the sign of its state.
+
+    The signs are taken out of what a model writes, so no text of a model passes for an outcome.
     """
     return f"{_SYMBOLS.get(state, WARNING)} {text}"
 
@@ -500,21 +496,22 @@ def closed_prompt(
 def _earlier_run(
     texts: Texts, action: PendingAction, recent: Sequence[StoredAction], now: float
 ) -> str:
-    """Return when the same action was done, or may have been done, within the last hour;
-    "" if it was not.
+    """Return the text that says when the same action was done, or may have been done.
+
+    It is "" unless that was within the last hour.
 
     The clock of the store counts the hour: a worker's own clock may be wrong, and the turn may have
     waited. A call without a question that may have run is named after the hour, too, without its
     time: `now` is when the turn came in.
     """
     for stored in recent:
-        age = stored.loaded_at - stored.started_at
+        age = stored.looked_at - stored.begun_at
         if not _is_same_effect(stored.action, action) or age > KEEP_RECENT_MS / 1000:
             continue
         if stored.state == "done":
-            return texts.done_before(stored.started_at)
+            return texts.done_before(stored.begun_at)
         if stored.state in ("unknown", "started"):
-            return texts.maybe_done_before(stored.started_at)
+            return texts.maybe_done_before(stored.begun_at)
     ran_at = may_have_run_at(action.reason)
     if ran_at is None:
         return ""
@@ -534,8 +531,9 @@ def _is_same_effect(earlier: PendingAction, action: PendingAction) -> bool:
 
 
 def short_effect(head: PendingAction) -> str:
-    """Return a preview that fits on a button, without details in brackets at its end;
-    "" if it is too long.
+    """Return a preview that fits on a button, "" if it is too long.
+
+    Details in brackets at its end are left out.
 
     For a plan, return the first step and the number of further steps.
     """

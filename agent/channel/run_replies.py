@@ -139,6 +139,7 @@ class RunReplies:
     ) -> tuple[tuple[Reply, str], TurnChange]:
         """Return the question of a proposal with the id of its action, and the change that stores
         the action.
+
         """
         names = ran_beside(result, self._agent.tools, proposal)
         proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))

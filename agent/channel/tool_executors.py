@@ -91,11 +91,11 @@ class ToolExecutors:
         )
 
     async def compare(self, action: PendingAction, *, render: bool, has_own: bool) -> Comparison:
-        """Compare the tool of an action with the one that was shown;
-        with `render` its preview as well.
+        """Compare the tool of an action with the one that was shown.
 
-        An undo, and what a tool's own code asked, have no preview that could be made again.
-        Raises nothing.
+        `render`: make its preview again, and compare that as well. `has_own`: the author of the
+        tool has registered an executor for it. An undo, and what a tool's own code asked, have no
+        preview that could be made again. Raises nothing.
         """
         ids = {"kind": action.kind, "pending": action.pending_action_id}
         names = {action.kind.removeprefix(UNDO_PREFIX), action.asked_by} - {""}
@@ -139,8 +139,9 @@ class ToolExecutors:
         return "pending.denied" if self._is_denied(asking, None) else ""
 
     def _is_denied(self, tool: Tool, args: Mapping[str, Any] | None) -> bool:
-        """Return whether the policy denies a call by now; without arguments,
-        whether it denies every call.
+        """Return whether the policy denies a call by now.
+
+        `args` is None where they are not known: only a rule for every call counts then.
         """
         policy = next((policy for each, policy in self._all() if each.name == tool.name), None)
         if args is None:
@@ -210,8 +211,9 @@ class ToolExecutors:
         yield from inner_tools(tools)
 
     def _may_run(self, tool: Tool, action: PendingAction) -> bool:
-        """Return whether an action may run: not against the current policy,
-        nor with another version of its tool.
+        """Return whether an action may run.
+
+        It may not against the current policy, nor with another version of its tool.
         """
         refusal = ""
         if not _is_same_definition(tool, action):
@@ -224,24 +226,23 @@ class ToolExecutors:
 
 
 def _is_same_definition(tool: Tool, action: PendingAction) -> bool:
-    """Return whether the tool has the version and the definition that were shown,
-    as far as the action names them.
+    """Return whether the tool has the version and the definition that were shown.
+
+    An action that does not name them is not compared.
     """
-    if action.asked_by in ("", tool.name) and action.tool_digest not in (
-        "",
-        tool.definition_digest,
-    ):
+    has_asked = action.asked_by in ("", tool.name)
+    if has_asked and action.tool_digest not in ("", tool.definition_digest):
         return False
     is_of_this_kind = action.kind.removeprefix(UNDO_PREFIX) == tool.name
     return not is_of_this_kind or action.version in ("", tool.version)
 
 
 def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:
-    """Return the executor of an action: it runs the tool with the recorded arguments,
-    validated again.
+    """Return the executor of an action, None if it may not run.
 
-    A typed result becomes text for the user here. None: the version of the tool has changed since
-    the preview, or it would run with other arguments than those shown.
+    It runs the tool with the recorded arguments, which are validated again. A typed result becomes
+    text for the user here. An action may not run if the version of the tool has changed since the
+    preview, or if it would run with other arguments than those shown.
     """
     refusal = ""
     if action.version != tool.version:
@@ -287,10 +288,7 @@ async def _run_observed(action: PendingAction, config: AgentConfig, executor: Ex
         await events.tell("cancelled", 0, "the confirmed call was cut off")
         raise
     except Exception as exc:
-        if isinstance(exc, EffectFailed | TimedOut):
-            cause = exc.__cause__
-        else:
-            cause = None
+        cause = exc.__cause__ if isinstance(exc, EffectFailed | TimedOut) else None
         error = original_error(cause if isinstance(cause, Exception) else exc)
         await _tell_failure(events, action, error, began)
         raise
@@ -338,8 +336,9 @@ async def _tell_failure(
 
 
 def tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
-    """Return the tools that the action or a step of it needs: those that run,
-    and those whose code asked.
+    """Return the tools that the action or a step of it needs.
+
+    These are the tools that run, and those whose code asked.
     """
     needed = [action.kind, action.asked_by]
     if action.kind == PLAN_KIND:
@@ -351,15 +350,15 @@ def tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
 
 
 def _tool_output(tool: Tool, value: Any) -> ToolOutput | Ambiguous | NotFound:
-    """Return a result as the user and the model read it;
-    the value itself if it says that nothing was done.
+    """Return a result as the user and the model read it.
 
-    Raises ToolExecutionError if the tool asked for a yes itself and did nothing.
+    A value that says that nothing was done is returned itself. Raises ToolExecutionError if the
+    tool asked for a yes itself and did nothing.
     """
     if isinstance(value, PendingConfirmation):
         raise ToolExecutionError(
-            f"{tool.name!r} asks for a yes itself, and did nothing: allow it in the policy, and register an executor "
-            f"factory for {tool.name!r}, so that its yes outlives a restart",
+            f"{tool.name!r} asks for a yes itself, and did nothing: allow it in the policy, and "
+            f"register an executor factory for {tool.name!r}, so that its yes outlives a restart",
             tool_name=tool.name,
         )
     # Nothing was done, because the target was missing or ambiguous.

@@ -100,6 +100,7 @@ class TurnContexts:
     def texts(self, turn: Turn, memory: ConversationMemory | None = None) -> Texts:
         """Return the texts in the sender's language: of this or earlier messages, the app, or the
         channel.
+
         """
         history = memory.get_history() if memory else []
         before = (

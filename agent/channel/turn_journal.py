@@ -1,4 +1,10 @@
-"""TurnJournal: the journal of a queued turn, stored with the turn in Redis."""
+"""TurnJournal: notes what a turn has done, so that another worker can go on where one died.
+
+A worker may be killed in the middle of a turn. The *journal* of the turn stands in Redis beside the
+turn: each answer of the model with tool calls, which calls were started, and their outcomes. The
+next *attempt* at the turn reads it, asks the model only for what is missing, and never starts a
+call twice that must not run twice.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +54,12 @@ from sayso.pending.turns import (
 #: Characters of a journal, including long texts. Once it has this many,
 #: the run ends politely without further calls.
 MAX_JOURNAL_CHARS = 1_000_000
-#: Characters of a long text that count for it at most: a model is never shown more of one result.
+#: Characters of a long text that count for a journal, at most: a model is never shown more of one
+#: result.
 MAX_COUNTED_CHARS = 100_000
 
-#: Stands above the result of a call of an interrupted turn that would have
-#: taken effect at the end of the turn.
+#: Stands above the result of a call of an interrupted turn whose timers, files or choices would
+#: have been sent at the end of the turn.
 UNDELIVERED = "[The turn was interrupted: it set no timer, and sent no file and no buttons.]"
 
 log = logging.getLogger(__name__)
@@ -126,11 +133,8 @@ class TurnJournal:
         store_file: StoreFile,
         texts: LongTexts,
     ) -> None:
-        """Raises JournalUnreadable if the journal does not tell what an earlier attempt has done."""
-        if _belongs_to(queued):
-            entries = queued.journal
-        else:
-            entries = ()
+        """Raise JournalUnreadable if the journal does not tell what an earlier attempt has done."""
+        entries = queued.journal if _belongs_to(queued) else ()
         self._known_answers = deque(_parse(entries[1:]))
         self._unsaved = [] if entries else [journal_head(queued)]
         self._saved_count = len(entries)
@@ -173,14 +177,17 @@ class TurnJournal:
         return entry.journaled
 
     def record_answer(self, answer: ModelAnswer) -> bool:
-        """Record an answer; `save` writes it together with the calls that start."""
-        if answer.tools is None:
-            shown = {}
-        else:
-            shown = {"tools": answer.tools}
-        entry = json.dumps(
-            {"answer": answer.message.to_dict(), "usage": answer.usage.to_dict(), **shown}
-        )
+        """Record an answer. `save` writes it together with the calls that start.
+
+        Return False if the journal has no room for it. The run must end then, without the calls.
+        """
+        fields: dict[str, Any] = {
+            "answer": answer.message.to_dict(),
+            "usage": answer.usage.to_dict(),
+        }
+        if answer.tools is not None:
+            fields["tools"] = answer.tools
+        entry = json.dumps(fields)
         if self._size + len(entry) > MAX_JOURNAL_CHARS:
             return False
         self._begin_answer(answer)
@@ -190,9 +197,9 @@ class TurnJournal:
     async def save(self, *started: int) -> None:
         """Write what was recorded, in one round trip.
 
-        Of calls that save at the same time, one writes for all.
-
-        Under `run_without_loop` it blocks: the thread of a tool saves that its effect begins.
+        `started`: the positions of calls in the last answer that start now, and must not start
+        twice. Of calls that save at the same time, one writes for all. Under `run_without_loop` it
+        blocks: the thread of a tool saves that its effect begins.
         """
         if started:
             self._record(json.dumps({"begun": started}))
@@ -220,7 +227,9 @@ class TurnJournal:
                 del self._unsaved[:saved]
 
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
-        """Record the outcome of a call, with its files stored and its texts cut to MAX_FULL_CHARS."""
+        """Record the outcome of a call, with its files stored and its texts cut to
+        MAX_FULL_CHARS.
+        """
         stored = await self._with_files(outcome)
         content = kept_part(stored.content, MAX_FULL_CHARS)
         final_text = shorten(stored.final_text, MAX_FULL_CHARS)
@@ -248,9 +257,8 @@ class TurnJournal:
     async def _with_files(self, outcome: CallOutcome) -> CallOutcome:
         """Return the outcome with its files stored.
 
-        The model is told of those that cannot be, and goes on.
-
-        The call may have had an effect, so that the user must hear of it all the same.
+        The model is told of those that cannot be, and goes on: the call may have had an effect, of
+        which the user must know all the same.
         """
         stored = list[Artifact]()
         lost = list[str]()
@@ -258,12 +266,10 @@ class TurnJournal:
             try:
                 stored.append(await self._store_file(artifact))
             except (NoRoom, TooLarge, OSError) as exc:
-                # Others may name a path.
-                may_show = not isinstance(exc, OSError) or isinstance(exc, StoreUnavailable)
-                log.warning(
-                    "media.not_stored",
-                    extra={"reason": str(exc) if may_show else type(exc).__name__},
-                )
+                reason = str(exc)
+                if isinstance(exc, OSError) and not isinstance(exc, StoreUnavailable):
+                    reason = type(exc).__name__  # its text may name a path
+                log.warning("media.not_stored", extra={"reason": reason})
                 lost.append(artifact.filename or "file")
         if not lost:
             return replace(outcome, artifacts=tuple(stored))
@@ -274,8 +280,9 @@ class TurnJournal:
         )
 
     def begin_call(self, at: int) -> str:
-        """Return a hash of the turn's event, the position of the call in the turn,
-        and its tool and arguments.
+        """Return the idempotency key of a call: the same in each attempt at the turn.
+
+        `at`: its position in the last answer.
         """
         call = self._calls[at]
         turn = self._queued.turn
@@ -287,9 +294,8 @@ class TurnJournal:
             call.tool_name,
             call.parameters,
         ]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[
-            :32
-        ]
+        text = json.dumps(parts, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def _begin_answer(self, answer: ModelAnswer) -> None:
         self._calls = answer.message.tool_calls
@@ -302,8 +308,9 @@ class TurnJournal:
 
 
 class StreamingJournal:
-    """A journal that tells the stream listener when a step is over,
-    so that the next text replaces this step's.
+    """A journal that tells the stream listener when the model has called tools.
+
+    The text of the next answer then replaces the text that was shown before the calls.
     """
 
     def __init__(self, journal: Journal, listener: StreamListener) -> None:
@@ -315,7 +322,7 @@ class StreamingJournal:
         self.begin_call = journal.begin_call
 
     def record_answer(self, answer: ModelAnswer) -> bool:
-        """Record an answer with tool calls: its step is over."""
+        """Record an answer with tool calls, and begin a new text."""
         self._listener.anew()
         return self._journal.record_answer(answer)
 
@@ -424,12 +431,11 @@ def interrupted_run(queued: QueuedTurn) -> InterruptedRun:
     return _interrupted(_parse(queued.journal[1:]), queued.received_at)
 
 
-def _interrupted(answers: Iterable[_AnswerEntries], at: float) -> InterruptedRun:
+def _interrupted(answers: Iterable[_AnswerEntries], run_at: float) -> InterruptedRun:
     """Return what these answers and their calls tell of a run.
 
-    Calls that did not start get a result, too.
-
-    `at`: the time of the run, in Unix seconds.
+    Calls that did not start get a result, too: a history has one for each call. `run_at`: the time
+    of the run, in Unix seconds.
     """
     messages: list[Message] = []
     unclear: list[ToolCall] = []
@@ -447,10 +453,13 @@ def _interrupted(answers: Iterable[_AnswerEntries], at: float) -> InterruptedRun
             kept = entries.long_texts.get(at, {})
             reference = kept.get("full_text") or kept.get("content")
             message = replace(
-                outcome.message, pictures=(), kept=reference, at=at if outcome.unclear else 0.0
+                outcome.message,
+                pictures=(),
+                kept=reference,
+                at=run_at if outcome.unclear else 0.0,
             )
             has_more = outcome.timers or outcome.artifacts or outcome.choices
-            # Which is JSON, and says itself that nothing is certain.
+            # The result of an unclear call is JSON, and says itself that nothing is certain.
             if has_more and not outcome.unclear:
                 message = replace(message, content=f"{UNDELIVERED}\n{message.content}")
             messages.append(message)
@@ -499,14 +508,15 @@ def _belongs_to(queued: QueuedTurn) -> bool:
 
     Raises JournalUnreadable.
     """
+    if not queued.journal:
+        return False
     try:
-        if queued.journal:
-            head = json.loads(queued.journal[0])
-        else:
-            head = {"seq": 0}
-        if head["seq"] == queued.seq and head["upto"] != queued.last:
+        head = json.loads(queued.journal[0])
+        if head["seq"] != queued.seq:
+            return False
+        if head["upto"] != queued.last:
             raise ValueError("not of the same turns")
-        return bool(head["seq"] == queued.seq)
+        return True
     except (ValueError, KeyError, TypeError) as exc:
         raise JournalUnreadable("entry 0") from exc
 
@@ -558,10 +568,7 @@ def _parse_entry(answers: list[_AnswerEntries], entry: Mapping[str, Any]) -> Non
     match entry:
         case {"answer": message}:
             names = entry.get("tools")
-            if names is None:
-                tools = None
-            else:
-                tools = tuple(map(str, names))
+            tools = None if names is None else tuple(map(str, names))
             answer = ModelAnswer(Message.from_dict(message), UsageStats(**entry["usage"]), tools)
             answers.append(_AnswerEntries(answer))
         case {"begun": [*started]}:
