@@ -102,29 +102,29 @@ class _Difference:
 class _Progress:
     """How far a person has got with the fields of a question. Kept in the notes of the memory.
 
-    `pid`: the action of the question. `place`: the field that is asked for now, from 0. `values`:
+    `action_id`: the action of the question. `place`: the field that is asked for now, from 0. `values`:
     what the person has typed so far, by the names of the fields.
     """
 
-    pid: str
+    action_id: str
     place: int
     values: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the progress as JSON-ready data."""
-        return {"pid": self.pid, "place": self.place, "values": dict(self.values)}
+        return {"action_id": self.action_id, "place": self.place, "values": dict(self.values)}
 
     def next(self, name: str, text: str | None) -> _Progress:
         """Return the progress after an answer. None as `text` keeps the value."""
         values = dict(self.values)
         if text is not None:
             values[name] = text
-        return _Progress(self.pid, self.place + 1, values)
+        return _Progress(self.action_id, self.place + 1, values)
 
     @property
     def field_id(self) -> str:
         """Return the id in the tokens of this field's buttons. Other buttons do nothing."""
-        return hashlib.sha256(f"change {self.pid} {self.place}".encode()).hexdigest()[:22]
+        return hashlib.sha256(f"change {self.action_id} {self.place}".encode()).hexdigest()[:22]
 
 
 class ChangeHandler:
@@ -158,7 +158,7 @@ class ChangeHandler:
         try:
             answer = form.read(values)
         except KeyError:  # only a forged form has other fields
-            ids = {"kind": stored.action.kind, "pending": stored.pid}
+            ids = {"kind": stored.action.kind, "pending": stored.action_id}
             log.warning("pending.not_editable", extra=ids)
             return self.repeat_unchanged(context, stored, texts.change_denied())
         if answer.problems:
@@ -185,7 +185,7 @@ class ChangeHandler:
         left = max(1.0, action.expires_at - context.received_at)  # 0 would stand for no limit
         buttons = self._prompts.buttons(action, context)
         reply = Reply(text, buttons, answer_seconds=left, preview=brief(action.preview))
-        return TurnAnswer(TurnChange(replies=((reply, f"{ABOUT}{stored.pid}"),)))
+        return TurnAnswer(TurnChange(replies=((reply, f"{ABOUT}{stored.action_id}"),)))
 
     async def _changed_proposal(
         self,
@@ -207,7 +207,7 @@ class ChangeHandler:
         proposal = plan_of(changed)
         head = replace(
             proposal.head,
-            changes_of=stored.pid,
+            changes_of=stored.action_id,
             code=_other_code(before.code),
             ran_beside=before.ran_beside,
         )
@@ -225,7 +225,7 @@ class ChangeHandler:
         if stored.action.kind != PLAN_KIND:
             return [stored.action]
         scope = context.turn.scope
-        steps = await self._store.repository.read(scope.conversation.id, step_ids(stored.action))
+        steps = await self._store.repository.load(scope.conversation.id, step_ids(stored.action))
         known = [step for step in steps if step]
         genuine = [step.action for step in known if step.is_genuine(self._store.signer, scope)]
         if len(genuine) < len(steps):
@@ -300,7 +300,7 @@ class ChangeHandler:
         await self._prompts.note_question(context.turn, question[1])
         outcome = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
         transition = Transition(
-            stored.pid,
+            stored.action_id,
             WAITING_STATES,
             "superseded",
             outcome,
@@ -321,10 +321,12 @@ class ChangeHandler:
         The question stays open to its buttons and to a yes that quotes it. Its time limit gets
         longer, because values take longer to type than a yes.
         """
-        opened = await self._store.repository.open_form(context.turn.conversation.id, stored.pid)
+        opened = await self._store.repository.open_form(
+            context.turn.conversation.id, stored.action_id
+        )
         if opened is not None:
             stored = replace(stored, expires_at=opened.expires_at)
-        return self._ask_field(context, stored, _Progress(stored.pid, 0, {}))
+        return self._ask_field(context, stored, _Progress(stored.action_id, 0, {}))
 
     def takes_message(self, context: TurnContext, stored: StoredAction, phase: Phase) -> bool:
         """Return whether a message is the value of the field that is asked for, or the wish to
@@ -337,7 +339,7 @@ class ChangeHandler:
         if phase in ("time_over", "expired", "unknown"):
             return self._progress(context, stored) is not None
         turn = context.turn
-        quotes_question = bool(turn.replied_to) and turn.replied_to in stored.prompts
+        quotes_question = bool(turn.replied_to) and turn.replied_to in stored.question_messages
         if phase != "open" or quotes_question:
             return False
         if self._progress(context, stored) is not None:
@@ -387,7 +389,7 @@ class ChangeHandler:
         if stored.action.is_expired(context.received_at):
             return None
         progress = self._progress(context, stored)
-        if progress is None or progress.field_id != press.pending_action_id:
+        if progress is None or progress.field_id != press.action_id:
             return None
         options = _options(stored.action.edit_form.fields[progress.place])
         if choice > len(options):
@@ -461,10 +463,12 @@ class ChangeHandler:
         """
         note = context.memory.notes.get(NOTE) or {}
         try:
-            progress = _Progress(note["pid"], int(note["place"]), dict(note["values"]))
+            progress = _Progress(note["action_id"], int(note["place"]), dict(note["values"]))
         except (TypeError, KeyError, ValueError):
             return None
-        if progress.pid != stored.pid or not 0 <= progress.place < len(stored.action.form):
+        if progress.action_id != stored.action_id or not 0 <= progress.place < len(
+            stored.action.form
+        ):
             del context.memory.notes[NOTE]
             return None
         return progress
@@ -491,7 +495,7 @@ class ChangeHandler:
         differences = _differences(before, actions, stored.action.editable)
         if not differences:
             return proposal, ""
-        head = replace(proposal.head, changes_of=stored.pid)
+        head = replace(proposal.head, changes_of=stored.action_id)
         text = _what_changed(texts_for(proposal.head.language), differences)
         return replace(proposal, head=head), text
 

@@ -273,7 +273,7 @@ class ChannelAgent:
         continuation.
         """
         conversation = context.turn.conversation.id
-        (stored,) = await self.store.repository.read(conversation, (action_id,))
+        (stored,) = await self.store.repository.load(conversation, (action_id,))
         if stored:
             stored = stored.verified(self.store.signer, context.turn.scope)
         outcome, effects = await self._answers.outcome_to_tell(context, stored)
@@ -351,7 +351,7 @@ class ChannelAgent:
         stored = context.open_action
         last = context.last_answer
         if last and self._reader.repeats_answer(turn, last):
-            return NO_ANSWER.changed(about=last.pending_action_id)
+            return NO_ANSWER.changed(about=last.action_id)
 
         intent = ""
         if turn.decides:
@@ -372,7 +372,7 @@ class ChannelAgent:
             return await self._run_agent(context)
         # The process died while it carried out the action.
         recovered = await self.store.settlement.recover(
-            Claim(turn.scope, stored.pid, turn.event_id), stored
+            Claim(turn.scope, stored.action_id, turn.event_id), stored
         )
         outcome = self._answers.as_line(stored, recovered.record.state, recovered.outcome_text)
         return await self._run_agent(context, outcome)
@@ -550,7 +550,7 @@ class ChannelAgent:
         A tap always needs one: platforms wait for it.
         """
         turn = queued.turn
-        stored = queued.live
+        stored = queued.open_action
         if turn.tap or not turn.decides:
             return True
         if stored is None:
@@ -568,13 +568,13 @@ class ChannelAgent:
         """
         turn = queued.turn
         if turn.tap:
-            return queued.tapped is None or queued.tapped.action.kind != CHOICE_KIND
-        stored = queued.live
+            return queued.tapped_action is None or queued.tapped_action.action.kind != CHOICE_KIND
+        stored = queued.open_action
         if stored is None:
             return False
         if stored.state in WAITING_STATES and turn.decides:
             return self._reader.read_answer(turn, stored, queued.seq).intent != ""
-        return stored.by == turn.event_id
+        return stored.decided_by_event == turn.event_id
 
     def texts_for_turn(self, turn: Turn) -> Texts:
         """Return the texts in the sender's language: of this message, the app, or the channel."""

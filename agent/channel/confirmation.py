@@ -149,7 +149,7 @@ class ConfirmationHandler:
         stored = context.named_action or context.open_action
         if press and stored is None and context.lost_at:
             return self.answer_lost_question(context)
-        if press is None or stored is None or stored.pid != press.pending_action_id:
+        if press is None or stored is None or stored.action_id != press.action_id:
             return self._reject_button(context)
 
         phase = tap_phase_of(stored, context.received_at)
@@ -198,7 +198,7 @@ class ConfirmationHandler:
             context.turn.scope,
             "ignore",
             context.turn.event_id,
-            expected_id=stored.pid,
+            expected_id=stored.action_id,
             ignore_seconds=self._store.ignore_ttl_seconds,
         )
         verdict, _ = await self._store.repository.decide(decision)
@@ -224,7 +224,7 @@ class ConfirmationHandler:
             answer = fixed_answer(context, context.texts.stale())
             return await self._answers.with_closed_question(context, answer, offer, "expired", "")
         label = offer.outcome_text
-        if offer.by != turn.event_id:
+        if offer.decided_by_event != turn.event_id:
             answer = fixed_answer(context, texts_of(offer).already_chosen(label))
         else:
             context = replace(context, turn=replace(turn, text=label))

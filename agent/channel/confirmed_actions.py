@@ -75,8 +75,8 @@ class ConfirmedActions:
 
         claim = Claim(
             scope=context.turn.scope,
-            pending_action_id=stored.pid,
-            by=context.turn.event_id,
+            action_id=stored.action_id,
+            decided_by_event=context.turn.event_id,
             kind="tap" if context.turn.tap else "text",
             lease=context.lease,
             seq=context.seq,
@@ -98,7 +98,7 @@ class ConfirmedActions:
         if outcome is None:
             return fixed_answer(context, context.texts.stale())
         # The files are stored first: the effect took place, so its files must not get lost.
-        files = await self._files.store_after_effect(artifacts, context.turn, stored.pid)
+        files = await self._files.store_after_effect(artifacts, context.turn, stored.action_id)
         if outcome.status == "early":
             return about_question(stored, fixed_answer(context, outcome.outcome_text, files))
 
@@ -107,7 +107,7 @@ class ConfirmedActions:
         ended = replace(
             stored,
             state=state,
-            by=context.turn.event_id,
+            decided_by_event=context.turn.event_id,
             outcome_text=text,
             result=outcome.result or "",
         )
@@ -162,7 +162,7 @@ class ConfirmedActions:
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction, outcome: str
     ) -> TurnAnswer:
         transition = Transition(
-            stored.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id
+            stored.action_id, WAITING_STATES, "cancelled", outcome, context.turn.event_id
         )
         answer = answer.changed(transition=transition)
         return await self._answers.with_closed_question(

@@ -131,7 +131,11 @@ class TurnContext:
         open: it is carried on, and not only told.
         """
         for stored in (self.open_action, self.named_action):
-            if stored and stored.by == self.turn.event_id and stored.state not in OPEN_STATES:
+            if (
+                stored
+                and stored.decided_by_event == self.turn.event_id
+                and stored.state not in OPEN_STATES
+            ):
                 return stored
         return None
 
@@ -167,7 +171,7 @@ class TurnAnswer:
     def about(self, action: StoredAction | None) -> TurnAnswer:
         """Return the answer marked as one to a message about this action, for `sayso trace`."""
         if action and action.action.kind != CHOICE_KIND:
-            return self.changed(about=action.pid)
+            return self.changed(about=action.action_id)
         return self
 
 
@@ -210,7 +214,7 @@ def about_question(stored: StoredAction, answer: TurnAnswer) -> TurnAnswer:
     A message that quotes the answer then quotes the question.
     """
     return answer.changed(
-        replies=tuple((reply, f"{ABOUT}{stored.pid}") for reply, _ in answer.change.replies)
+        replies=tuple((reply, f"{ABOUT}{stored.action_id}") for reply, _ in answer.change.replies)
     )
 
 

@@ -227,7 +227,7 @@ def phase_of(action: StoredAction, event_id: str, now: float) -> Phase:
     when a person answered, not when a worker has time for the answer.
     """
     if action.state not in WAITING_STATES:
-        if action.by == event_id:
+        if action.decided_by_event == event_id:
             return "tampered_here" if action.is_changed else "confirmed_here"
         match action.state:
             case "expired" | "unknown":

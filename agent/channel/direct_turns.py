@@ -100,7 +100,7 @@ class DirectTurns:
     async def _refuse_other_action(self, context: TurnContext, stored: StoredAction) -> AgentResult:
         """Refuse a yes to another action than the one that waits, which ends."""
         self._outcomes.write_outcome(context, stored, "replaced")
-        transition = Transition(stored.pid, WAITING_STATES, "cancelled")
+        transition = Transition(stored.action_id, WAITING_STATES, "cancelled")
         await self._store.repository.change(
             context.turn.conversation.id, TurnChange(transition=transition)
         )
@@ -115,12 +115,12 @@ class DirectTurns:
         """Return a turn with everything that this process knows about it."""
         user = turn.scope.id
         conversation = turn.conversation.id
-        open_action = await self._store.repository.find_open(conversation, user)
+        open_action = await self._store.repository.load_open(conversation, user)
         last_question = self._last_questions.get(conversation)
-        if open_action and last_question not in (None, open_action.pid):
+        if open_action and last_question not in (None, open_action.action_id):
             # Every turn here has the number 0, so any other number says that the question is not
             # the last message.
-            open_action = replace(open_action, followed_at=1)
+            open_action = replace(open_action, followed_after_seq=1)
 
         named_id = turn.continues
         if not named_id and turn.tap:
@@ -128,14 +128,14 @@ class DirectTurns:
             named_id = parts[0] if parts else ""
         named_action = None
         if named_id:
-            (named_action,) = await self._store.repository.read(conversation, (named_id,))
+            (named_action,) = await self._store.repository.load(conversation, (named_id,))
 
         context = self._contexts.build(
             turn,
             open_action=open_action,
             named_action=named_action,
             memory=self._memory_of(f"{conversation}:{user}"),
-            received_at=open_action.looked_at if open_action else time.time(),
+            received_at=open_action.loaded_at if open_action else time.time(),
         )
         return replace(context, journal=RunRecord())
 
@@ -181,7 +181,7 @@ class DirectTurns:
         self._outcomes.link_to_change(context, answer.predecessors)
         if context.open_action:
             self._outcomes.forget_outcome(context, context.open_action)
-        new_ids = [action.pending_action_id for action in answer.change.new_actions]
+        new_ids = [action.action_id for action in answer.change.new_actions]
         self._outcomes.write_outcomes(context, new_ids, "replaced", context.received_at)
         return TurnAnswer(text_change(context.texts.overtaken()))
 

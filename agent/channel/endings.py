@@ -54,8 +54,8 @@ def ended_transition(context: TurnContext, stored: StoredAction, outcome_text: s
     if not stored.action.is_expired(context.received_at):
         return _transition(stored, context.turn, outcome_text)
     expired = with_ran_beside(stored, texts_of(stored).expired(stored.action.preview))
-    return Transition(stored.pid, WAITING_STATES, "expired", expired, context.turn.event_id)
+    return Transition(stored.action_id, WAITING_STATES, "expired", expired, context.turn.event_id)
 
 
 def _transition(stored: StoredAction, turn: Turn, outcome_text: str) -> Transition:
-    return Transition(stored.pid, WAITING_STATES, "cancelled", outcome_text, turn.event_id)
+    return Transition(stored.action_id, WAITING_STATES, "cancelled", outcome_text, turn.event_id)

@@ -65,7 +65,7 @@ class FailedTurns:
         is "", because a command is no part of the conversation.
         """
         turn = context.turn
-        open_action = await self._store.repository.find_open(turn.conversation.id, context.user)
+        open_action = await self._store.repository.load_open(turn.conversation.id, context.user)
         if open_action is not None:
             open_action = open_action.verified(self._store.signer, turn.scope)
         press = None
@@ -113,15 +113,15 @@ class FailedTurns:
         The records are read again: the turn may have changed them before it failed.
         """
         turn = context.turn
-        ids = tuple(stored.pid for stored in (context.named_action, open_action) if stored)
-        for record in await self._store.repository.read(turn.conversation.id, ids):
+        ids = tuple(stored.action_id for stored in (context.named_action, open_action) if stored)
+        for record in await self._store.repository.load(turn.conversation.id, ids):
             if record is None:
                 continue
             stored = record.verified(self._store.signer, turn.scope)
-            is_decided_here = stored.by == turn.event_id
+            is_decided_here = stored.decided_by_event == turn.event_id
             if is_decided_here and stored.state in ("claimed", "started"):
                 return stored
-            is_tapped = press is not None and stored.pid == press.pending_action_id
+            is_tapped = press is not None and stored.action_id == press.action_id
             if stored.state in EXECUTED_STATES and (is_tapped or is_decided_here):
                 return stored
         return None
@@ -170,7 +170,7 @@ class FailedTurns:
                 state = "unknown"
                 outcome = texts.unknown(preview)
                 transition = Transition(
-                    stored.pid, ("started", "unknown"), "unknown", outcome, turn.event_id
+                    stored.action_id, ("started", "unknown"), "unknown", outcome, turn.event_id
                 )
                 self._outcomes.write_outcome(context, stored, "unknown")
             case _:

@@ -48,9 +48,9 @@ class LongReplies:
         if not any(_is_too_long(reply) for reply, _ in change.replies):
             return change
         replies: list[tuple[Reply, str]] = []
-        for reply, pid in change.replies:
+        for reply, action_id in change.replies:
             if not _is_too_long(reply):
-                replies.append((reply, pid))
+                replies.append((reply, action_id))
                 continue
 
             file = None
@@ -58,11 +58,11 @@ class LongReplies:
                 file = await self._store(turn, reply.text)
             if file is None:
                 cut = texts.shortened(reply.text, MAX_REPLY_CHARS)
-                replies.append((replace(reply, text=cut), pid))
+                replies.append((replace(reply, text=cut), action_id))
                 continue
 
             beginning = head(reply.text, BEGINNING_CHARS).rstrip()
-            replies.append((replace(reply, text=f"{beginning}\n\n{texts.in_file()}"), pid))
+            replies.append((replace(reply, text=f"{beginning}\n\n{texts.in_file()}"), action_id))
             replies.append((Reply(media=file, only_for=reply.only_for), ""))
         return replace(change, replies=tuple(replies))
 

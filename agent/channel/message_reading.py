@@ -97,7 +97,7 @@ class MessageReader:
             code=answer.code,
             quotes=quoted,
             is_written_before=written_before(turn, stored),
-            is_received_before=0 < seq <= stored.seen,
+            is_received_before=0 < seq <= stored.last_seen_seq,
             follows_something_else=not stored.was_last_message(seq),
             repeats_request=repeats_request,
             is_repeated=words_id(turn.text) in stored.unclear_answers,
@@ -151,8 +151,8 @@ class MessageReader:
         if answer.intent or not self._confirm_ok or stored.action.code:
             return answer
         is_last = stored.state == "shown" and stored.was_last_message(seq)
-        is_next = is_last and not stored.unclear_answers and seq in (0, stored.seen + 1)
-        may_be_short = is_next or stored.by == turn.event_id
+        is_next = is_last and not stored.unclear_answers and seq in (0, stored.last_seen_seq + 1)
+        may_be_short = is_next or stored.decided_by_event == turn.event_id
         if may_be_short and is_ok(self.parser, turn.text, stored.action.language):
             return ParsedAnswer("confirm")
         return answer

@@ -58,12 +58,12 @@ class OtherMessages:
         """
         context.run.waiting += await self.actions_of(context.turn.scope, stored)
         answer = await self._run_agent(context, "")
-        if any(action.live for action in answer.change.new_actions):
+        if any(action.occupies_scope for action in answer.change.new_actions):
             return await self._with_replaced_question(context, answer, stored)
         if not context.run.asks_for_waiting:
             return answer
         question = self._questions.explained(context, stored)
-        replies = (*answer.change.replies, (question, f"{ABOUT}{stored.pid}"))
+        replies = (*answer.change.replies, (question, f"{ABOUT}{stored.action_id}"))
         return answer.changed(replies=replies)
 
     async def _with_replaced_question(
@@ -146,6 +146,6 @@ class OtherMessages:
 
     async def _read(self, scope: Scope, ids: tuple[str, ...]) -> list[PendingAction]:
         """Return the actions with these ids that are still stored."""
-        records = await self._store.repository.read(scope.conversation.id, ids)
+        records = await self._store.repository.load(scope.conversation.id, ids)
         signer = self._store.signer
         return [record.verified(signer, scope).action for record in records if record]

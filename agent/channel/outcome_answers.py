@@ -108,7 +108,7 @@ class OutcomeAnswers:
 
         text = await self._text_of_second_answer(context, stored, press, outcome)
         last = context.last_answer
-        is_known = last is not None and last.pending_action_id == stored.pid
+        is_known = last is not None and last.action_id == stored.action_id
         if last and is_known and last.intent in (press.intent, "undo"):
             repeated = Reply(self.as_line(stored, stored.state, text), optional=True)
             answer = TurnAnswer(TurnChange(replies=((repeated, ""),)))
@@ -202,9 +202,9 @@ class OutcomeAnswers:
             and context.is_last_turn
             and not files
         )
-        continuation = continuation_turn(context.turn, stored.pid, tells_outcome=tells_later)
+        continuation = continuation_turn(context.turn, stored.action_id, tells_outcome=tells_later)
         if tells_later:
-            context.memory.notes[UNTOLD_OUTCOME] = stored.pid
+            context.memory.notes[UNTOLD_OUTCOME] = stored.action_id
             return TurnAnswer(TurnChange(continuation=continuation))
 
         state = stored.state
@@ -313,7 +313,7 @@ def with_settled_answer(
         return answer
     if is_undo(stored.action):
         intent = "undo"
-    return answer.changed(settles=SettledAnswer(intent, stored.pid, language))
+    return answer.changed(settles=SettledAnswer(intent, stored.action_id, language))
 
 
 def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> TurnAnswer:
@@ -330,7 +330,7 @@ def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> Tur
         return answer
     if any(action.kind == CHOICE_KIND for action in answer.change.new_actions):
         return answer
-    followed = SettledAnswer(intent, stored.pid, stored.action.language, words_follow=True)
+    followed = SettledAnswer(intent, stored.action_id, stored.action.language, words_follow=True)
     return answer.changed(settles=followed)
 
 

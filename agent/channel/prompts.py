@@ -132,14 +132,14 @@ class ConfirmPrompts:
         not asked. What was undone since counts as not done.
         """
         scope = context.turn.scope
-        stored = await self._store.repository.recent(scope.conversation.id, scope.id)
+        stored = await self._store.repository.list_started(scope.conversation.id, scope.id)
         genuine = [each for each in stored if each.is_genuine(self._store.signer, scope)]
         undone = {
             each.action.args["of"]
             for each in genuine
             if each.state == "done" and each.action.kind.startswith(UNDO_PREFIX)
         }
-        not_undone = [each for each in genuine if each.pid not in undone]
+        not_undone = [each for each in genuine if each.action_id not in undone]
 
         texts = texts_for(proposal.head.language)
         lines = []
@@ -158,10 +158,10 @@ class ConfirmPrompts:
         """
         signer = self._store.signer
         scope = context.turn.scope
-        pid = head.pending_action_id
+        action_id = head.pending_action_id
         buttons = _question_buttons(head)
         return tuple(
-            replace(button, data=signer.button_token(pid, intent, scope))
+            replace(button, data=signer.button_token(action_id, intent, scope))
             for intent, button in buttons.items()
         )
 
@@ -249,13 +249,15 @@ class ConfirmPrompts:
         undo = undo_proposal([effect for _, effect in limits], seconds, told)
         scope = context.turn.scope
         texts = texts_for(undo.head.language)
-        pid = undo.head.pending_action_id
-        button = Button(texts.undo_label, self._store.signer.button_token(pid, "confirm", scope))
+        action_id = undo.head.pending_action_id
+        button = Button(
+            texts.undo_label, self._store.signer.button_token(action_id, "confirm", scope)
+        )
         above = ((outcome, ""),) if is_long else ()
         text = f"{told}\n\n{texts.undo_offer(seconds)}".strip()
         offer = Reply(text, (button,), answer_seconds=seconds)
-        new_actions = undo.new_actions(self._store.signer, scope.id, live=False)
-        return answer.changed(replies=(*above, (offer, pid), *files), new_actions=new_actions)
+        new_actions = undo.new_actions(self._store.signer, scope.id, occupies_scope=False)
+        return answer.changed(replies=(*above, (offer, action_id), *files), new_actions=new_actions)
 
     def with_outcome(
         self, context: TurnContext, answer: TurnAnswer, outcome: str, effects: Sequence[Effect]
@@ -275,21 +277,21 @@ class ConfirmPrompts:
         if change.replies:
             first, _ = change.replies[0]
         if first.text and not (first.media or first.edits or change.new_actions):
-            *before, (last, pid) = above.replies
+            *before, (last, action_id) = above.replies
             # What can be undone stands beside the outcome, not below the words of a model.
             kept = last if last.buttons else first
             joined = replace(kept, text=f"{last.text}\n\n{first.text}")
-            replies = (*before, (joined, pid), *change.replies[1:])
+            replies = (*before, (joined, action_id), *change.replies[1:])
         return answer.changed(
             replies=replies, new_actions=(*above.new_actions, *change.new_actions)
         )
 
-    async def note_question(self, turn: Turn, pid: str) -> None:
+    async def note_question(self, turn: Turn, action_id: str) -> None:
         """Note a question that is asked in a thread, for the other threads of the chat."""
         here = turn.conversation
         if here.thread:
-            note = json.dumps({"thread": here.thread, "pid": pid})
-            await self._store.repository.note_asked(
+            note = json.dumps({"thread": here.thread, "action_id": action_id})
+            await self._store.repository.save_question_place(
                 replace(here, thread="").id, turn.scope.id, note
             )
 
@@ -302,15 +304,15 @@ class ConfirmPrompts:
         chat = replace(turn.conversation, thread="")
         stored = None
         if here.thread:
-            stored = await repository.find_open(chat.id, turn.scope.id)
+            stored = await repository.load_open(chat.id, turn.scope.id)
         if self._is_open(stored, turn, chat, now):
             return stored
-        note = await repository.last_asked(chat.id, turn.scope.id)
+        note = await repository.load_question_place(chat.id, turn.scope.id)
         asked = json.loads(note) if note else {}
         there = replace(chat, thread=asked.get("thread", here.thread))
         if there == here:
             return None
-        (stored,) = await repository.read(there.id, (asked["pid"],))
+        (stored,) = await repository.load(there.id, (asked["action_id"],))
         return stored if self._is_open(stored, turn, there, now) else None
 
     def _is_open(
@@ -331,12 +333,12 @@ class ConfirmPrompts:
         """
         if not labels:
             return answer
-        *before, (last, pid) = answer.change.replies or ((Reply(), ""),)
-        fits = not (pid or last.media) and len(last.text) <= MAX_KEPT_CHARS
+        *before, (last, action_id) = answer.change.replies or ((Reply(), ""),)
+        fits = not (action_id or last.media) and len(last.text) <= MAX_KEPT_CHARS
         above = before
         text = last.text
         if not fits:
-            above = [*before, (last, pid)]
+            above = [*before, (last, action_id)]
             text = ""
         if context.lease is None:
             listed = "\n".join(
@@ -358,16 +360,16 @@ class ConfirmPrompts:
             language=context.texts.language,
         )
         # The offer waits beside the scope's pending action, and only its buttons reach it.
-        action = sign_action(offer, self._store.signer, user=context.user, live=False)
+        action = sign_action(offer, self._store.signer, user=context.user, occupies_scope=False)
         signer = self._store.signer
-        pid = offer.pending_action_id
+        action_id = offer.pending_action_id
         buttons = (
-            Button(label, signer.choice_token(pid, place, turn.scope))
+            Button(label, signer.choice_token(action_id, place, turn.scope))
             for place, label in enumerate(labels)
         )
         reply = Reply(offer.args["text"], tuple(buttons))
         return answer.changed(
-            replies=(*above, (reply, pid)), new_actions=(*answer.change.new_actions, action)
+            replies=(*above, (reply, action_id)), new_actions=(*answer.change.new_actions, action)
         )
 
     async def take_choice(
@@ -383,7 +385,9 @@ class ConfirmPrompts:
             return stored
         repository = self._store.repository
         event = context.turn.event_id
-        claim = Claim(context.turn.scope, stored.pid, event, "tap", context.lease, context.seq)
+        claim = Claim(
+            context.turn.scope, stored.action_id, event, "tap", context.lease, context.seq
+        )
         verdict, _ = await repository.claim(claim, stored)
         match verdict:
             case "mine":
@@ -391,7 +395,7 @@ class ConfirmPrompts:
                 if await repository.start(claim, stored, event) != "go":
                     raise StaleTurn(f"{claim.conversation}: the offer changed before it was taken")
                 await repository.finish(claim, event, ActionResult("done", label))
-                return replace(stored, state="done", by=event, outcome_text=label)
+                return replace(stored, state="done", decided_by_event=event, outcome_text=label)
             case "lost":
                 raise LeaseLost(claim.conversation)
             case "moved":
@@ -423,9 +427,9 @@ def prompt_id(turn: Turn, stored: StoredAction) -> str:
     A tap names the message itself. Otherwise it is the one that the sender has noted.
     """
     parts = split_button_token(turn.tap.data) if turn.tap else None
-    if parts and parts[0] == stored.pid and turn.message_id:
+    if parts and parts[0] == stored.action_id and turn.message_id:
         return turn.message_id
-    return stored.prompt
+    return stored.question_message
 
 
 def _question_buttons(head: PendingAction) -> dict[ButtonIntent, Button]:
@@ -505,13 +509,13 @@ def _earlier_run(
     time: `now` is when the turn came in.
     """
     for stored in recent:
-        age = stored.looked_at - stored.begun_at
+        age = stored.loaded_at - stored.started_at
         if not _is_same_effect(stored.action, action) or age > KEEP_RECENT_MS / 1000:
             continue
         if stored.state == "done":
-            return texts.done_before(stored.begun_at)
+            return texts.done_before(stored.started_at)
         if stored.state in ("unknown", "started"):
-            return texts.maybe_done_before(stored.begun_at)
+            return texts.maybe_done_before(stored.started_at)
     ran_at = may_have_run_at(action.reason)
     if ran_at is None:
         return ""

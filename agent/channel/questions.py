@@ -101,10 +101,10 @@ class QuestionRepeats:
         The same words do not repeat it twice.
         """
         transition = Transition(
-            stored.pid,
+            stored.action_id,
             ("shown",),
             "shown",
-            by=context.turn.event_id,
+            decided_by_event=context.turn.event_id,
             unclear=words_id(context.turn.text),
         )
         return answer.changed(transition=transition)

@@ -48,8 +48,8 @@ class TurnContexts:
         """Return a turn of a mailbox with everything that its worker was given."""
         context = self.build(
             queued.turn,
-            open_action=queued.live,
-            named_action=queued.tapped,
+            open_action=queued.open_action,
+            named_action=queued.tapped_action,
             memory=memory,
             received_at=queued.received_at,
         )

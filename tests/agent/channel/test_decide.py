@@ -270,7 +270,7 @@ def stored(state: str, **fields) -> StoredAction:
     """Return a stored action that expires at 100."""
     action = PendingAction(user_id="ana", kind="pay", preview="Pay", state=state, expires_at=100.0)
     kept = StoredAction("a" * 22, fields.pop("record", "{}"), "", state, 100.0, **fields)
-    object.__setattr__(kept, "_parsed_record", (kept.pid, action))
+    object.__setattr__(kept, "_parsed_record", (kept.action_id, action))
     return kept
 
 
@@ -279,14 +279,14 @@ def stored(state: str, **fields) -> StoredAction:
     [
         (stored("shown"), "open", "open"),
         (stored("armed"), "not_shown", "not_shown"),
-        (stored("claimed", by="e1"), "confirmed_here", "running"),
-        (stored("started", by="e0"), "ended", "running"),
-        (stored("done", by="e0"), "ended", "ended"),
+        (stored("claimed", decided_by_event="e1"), "confirmed_here", "running"),
+        (stored("started", decided_by_event="e0"), "ended", "running"),
+        (stored("done", decided_by_event="e0"), "ended", "ended"),
         (stored("expired"), "expired", "ended"),
         (stored("unknown"), "unknown", "ended"),
         (stored("shown", record=""), "tampered", "open"),
         (stored("armed", record=""), "tampered", "open"),
-        (stored("claimed", record="", by="e1"), "tampered_here", "running"),
+        (stored("claimed", record="", decided_by_event="e1"), "tampered_here", "running"),
     ],
 )
 def test_phase_follows_the_record(action, phase, tap_phase):
