@@ -82,14 +82,14 @@ def test_hour_is_that_of_the_store(make_bot):
     bot = make_bot("A", "A")
     bot.say("delete A")
     bot.say("yes")
-    recent = bot.rig.store.repository.recent
+    recent = bot.rig.store.repository.list_started
 
     async def two_hours_later(*args):
         return [
             replace(stored, loaded_at=stored.loaded_at + 7200) for stored in await recent(*args)
         ]
 
-    bot.rig.store.repository.recent = two_hours_later
+    bot.rig.store.repository.list_started = two_hours_later
     assert bot.say("delete A again").startswith("Delete A\n\nReply")
 
 
