@@ -226,13 +226,13 @@ def test_message_without_a_worker_that_failed_stays_in_the_history(error):
 
     model = ScriptedProvider([ToolCall("pay", {"euros": 5}), "done", "You paid."])
     bot = ChannelAgent(Agent([pay], model, AgentConfig(max_retries=0)))
-    reply = bot._reply
+    reply = bot._replies.reply
 
     async def broken(*_: object, **__: object):
-        bot._reply = reply
+        bot._replies.reply = reply
         raise error
 
-    bot._reply = broken
+    bot._replies.reply = broken
     with pytest.raises(type(error)):
         asyncio.run(bot.aask_channel("ana", "pay 5"))
     bot.ask_channel("ana", "did you pay?")

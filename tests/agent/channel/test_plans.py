@@ -122,7 +122,7 @@ def test_second_tap_on_a_plan_is_told_that_it_is_already_done(make_bot):
     [
         ("claim", 1, ["A", "B"]),  # the plan's own claim
         ("start", 1, ["A", "B"]),
-        ("read", 1, ["A", "B"]),
+        ("load", 1, ["A", "B"]),
         ("claim", 2, ["A", "B"]),  # the first step's
         ("finish", 1, ["A", "B"]),
         ("claim", 3, ["A", "B"]),  # the second step's

@@ -63,7 +63,7 @@ def take_over(bot, pid: str) -> None:
     """Set another attempt on the record, so that the result of the current attempt is refused."""
     records = bot.rig.store.repository
     if isinstance(bot.rig, MemoryRig):
-        records._put(pid, replace(records._get(pid), attempt="another"))
+        records._put(pid, replace(records._get(pid), attempt_id="another"))
     else:
         bot.rig.client.hset(key(bot, pid), "attempt", "another")
 
