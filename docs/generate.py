@@ -47,7 +47,7 @@ BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exc
 @dataclass(frozen=True, slots=True)
 class Part:
     """One section of the page: the keys of a model, except those of `base`, which another section has. `place` says
-    where in the YAML the section stands.
+    where in the YAML the section is.
     """
 
     title: str

@@ -195,8 +195,8 @@ class Settings(Section):
     """The whole file."""
 
     name: str = ""
-    """The name of this deployment: 1 to 32 lower-case letters, digits, `-` and `_`. It stands in
-    every Redis key (`sayso:<name>:...`), in the queue (`sayso-<name>`) and in the data folder
+    """The name of this deployment: 1 to 32 lower-case letters, digits, `-` and `_`. It is part of
+    every Redis key (`sayso:<name>:...`), of the queue's name (`sayso-<name>`) and of the data folder
     (`bots/<name>/`), so that several bots can share a Redis. Without it: the file's name. Under
     another name a bot starts from nothing, so set it before you rename the file. A start is refused
     while workers of another bot use the name. Example: `shop`.
@@ -250,7 +250,7 @@ class Settings(Section):
     """
     channels: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], AnyChannel] = Field(min_length=1)
     """The chats that the bot is on, by names of your choice: 1 to 64 letters, digits, `.`, `_` and
-    `-`. A name stands in the addresses of webhooks. Example: `{web: {platform: console}}`.
+    `-`. A name is part of the addresses of webhooks. Example: `{web: {platform: console}}`.
     """
     _origin: Origin = PrivateAttr(default_factory=Origin)
 

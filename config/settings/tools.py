@@ -205,7 +205,7 @@ class SourceSettings(Section):
     """The keys that every source of tools has."""
 
     namespace: Annotated[str, Field(pattern=NAMESPACE)] | None = None
-    """What stands before every tool name of this source, as in `crm-find_customer`.
+    """What precedes every tool name of this source, as in `crm-find_customer`.
 
     Example: `crm`.
     """
