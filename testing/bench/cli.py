@@ -34,16 +34,16 @@ from sayso.ops.cli.command import Options, SaysoCommand, fail, pass_options
     "--redis",
     "redis_url",
     default="",
-    help="The URL of a Redis to measure.  [default: one of its own]",
+    help="The URL of a Redis to measure.  [default: a server that this command starts]",
 )
 @pass_options
 def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: str) -> None:
     """Measure how many webhooks and turns a second this machine takes, and name what limits it.
 
-    It starts Redis, web and worker processes of its own, and sends them messages from a Slack of
-    its own; the model is a script. Nothing of a bot is touched: with --config it only takes
-    `workers` and `spool` from the file. On a Redis that is given with --redis it writes keys of its
-    own, and removes them. --data names the folder whose disk is measured; without it the folder is
+    It starts Redis, web and worker processes, and sends them messages from a fake Slack. The model
+    is a script. It touches nothing of a bot: with --config it only takes `workers` and `spool` from
+    the file. On a Redis that is named with --redis it writes keys that begin with `bench-`, and
+    removes them. --data names the folder whose disk is measured; without it the folder is
     temporary.
     """
     from redis.exceptions import RedisError
