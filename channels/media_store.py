@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
 from sayso.channels.base import MediaStore, Refused, Unreachable
+from sayso.channels.inbound_limits import MAX_FILE_BYTES
 from sayso.channels.types import Media, one_line
 from sayso.infra.ids import random_id
 from sayso.infra.storage.files import make_private, remove_older
@@ -28,9 +29,6 @@ from sayso.infra.storage.objects import LocalObjects, ObjectStore, StoreUnavaila
 
 T = TypeVar("T")
 
-#: The largest file that is stored, in bytes. Telegram gives bots smaller ones only:
-#: FILE_LIMIT in its adapter.
-MAX_BYTES = 25 * 1024 * 1024
 #: How long a file is stored after it was last received or sent, in seconds: a week,
 #: as long as a console shows it.
 KEEP_SECONDS = 7 * 24 * 3600
@@ -107,7 +105,7 @@ _TEXT_TYPES = frozenset(
 
 
 class TooLarge(Exception):
-    """Raised for a file that is larger than MAX_BYTES."""
+    """Raised for a file that is larger than MAX_FILE_BYTES."""
 
 
 class MediaGone(Exception):
@@ -215,13 +213,13 @@ class MediaFiles:
         `owner` is a person's name as `sayso.channels.types.owner_of` makes it, "" for none. `size`
         is the announced size in bytes, 0 if unknown. Raises TooLarge, NoRoom and OSError.
         """
-        if size > MAX_BYTES:
-            raise TooLarge(f"the file has {size} bytes: send at most {MAX_BYTES}")
+        if size > MAX_FILE_BYTES:
+            raise TooLarge(f"the file has {size} bytes: send at most {MAX_FILE_BYTES}")
         if owner:
             self._room.check_person(sum(self._files_of(owner).values()), size)
         make_private(self._arriving)
         with (
-            self._room.claim(size or MAX_BYTES),
+            self._room.claim(size or MAX_FILE_BYTES),
             NamedTemporaryFile(dir=self._arriving, delete=False) as file,
         ):
             try:
@@ -242,8 +240,8 @@ class MediaFiles:
             head = head or block[:64]
             size = size + len(block)
             is_text = is_text and _is_text(block)
-        if size > MAX_BYTES:
-            raise TooLarge(f"{filename!r} has {size} bytes: send at most {MAX_BYTES}")
+        if size > MAX_FILE_BYTES:
+            raise TooLarge(f"{filename!r} has {size} bytes: send at most {MAX_FILE_BYTES}")
         ref = digest.hexdigest()
         if owner:
             own = self._files_of(owner)

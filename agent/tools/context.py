@@ -22,7 +22,7 @@ from sayso.agent.messages import KeptText
 from sayso.agent.tools.errors import ToolError
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import Texts, texts_for
-from sayso.channels.media_store import MAX_BYTES
+from sayso.channels.inbound_limits import MAX_FILE_BYTES
 from sayso.channels.types import Media, storable
 from sayso.infra.storage.spooled import SpooledBytes
 from sayso.pending.context import CallContext, call_context, own_context
@@ -32,7 +32,7 @@ from sayso.pending.turns import Timer
 #: The MIME type of bytes of unknown type.
 UNKNOWN_MIME_TYPE = "application/octet-stream"
 #: Largest artifact, in bytes: the limit of the media store.
-MAX_ARTIFACT_BYTES = MAX_BYTES
+MAX_ARTIFACT_BYTES = MAX_FILE_BYTES
 #: Most labels of one offer. A button carries the index of its label as one digit.
 MAX_CHOICES = 10
 #: Longest label, in characters. Platforms shorten longer ones, or show them as a list.

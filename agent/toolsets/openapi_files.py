@@ -23,11 +23,12 @@ from sayso.agent.tools.context import (
 )
 from sayso.agent.toolsets.base import SourceError
 from sayso.agent.toolsets.openapi_bodies import ANY_TYPE, Place
-from sayso.channels.media_store import MAX_BYTES, file_label
+from sayso.channels.inbound_limits import MAX_FILE_BYTES
+from sayso.channels.media_store import file_label
 from sayso.channels.types import extension_of, readable_size
 
 #: Largest files of one call together, in bytes: one file of the largest size that is received.
-MAX_UPLOAD_BYTES = MAX_BYTES
+MAX_UPLOAD_BYTES = MAX_FILE_BYTES
 #: Most files of one call.
 MAX_UPLOADS = 10
 #: Hex digits of a file's digest in a question. The whole digest is compared at the yes.

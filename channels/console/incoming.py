@@ -16,6 +16,14 @@ from itsdangerous import BadData, URLSafeSerializer
 
 from sayso.channels.base import BadHook, FetchError, MediaStore
 from sayso.channels.console.store import MESSAGE_ID, time_of
+from sayso.channels.inbound_limits import (
+    MAX_MESSAGE_FILES,
+    MAX_PAGE_FORM_VALUES,
+    MAX_PAGE_MESSAGE_BYTES,
+    MAX_PAGE_TEXT_CHARS,
+    MAX_TAP_BYTES,
+    MAX_VALUE_NAME_CHARS,
+)
 from sayso.channels.media_store import UNKNOWN_TYPE, settle_type
 from sayso.channels.types import (
     Conversation,
@@ -29,19 +37,8 @@ from sayso.channels.types import (
     storable,
 )
 
-#: The longest text a person may send, in characters.
-MAX_TEXT_CHARS = 4000
-#: The largest body of a request, in bytes: 4,000 characters of JSON escapes fit.
-MAX_BODY_BYTES = 64 * 1024
-#: The longest button data, in bytes (as in `sayso.channels.types.Button`).
-MAX_TAP_BYTES = 64
 #: The ids that the page gives to messages and taps.
 CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-#: How many values a form may have, and the longest name of one, in characters.
-MAX_VALUES = 100
-MAX_NAME_CHARS = 255
-#: How many files one message may have: as many as an album on other platforms.
-MAX_FILES = 10
 #: Types of text files by their ending, for browsers that do not name a
 #: type or name that of a spreadsheet.
 _ENDINGS = {
@@ -70,8 +67,8 @@ def parse(
 
     Raises BadHook.
     """
-    if len(hook.body) > MAX_BODY_BYTES:
-        raise BadHook(f"the body has {len(hook.body)} bytes: send at most {MAX_BODY_BYTES}")
+    if len(hook.body) > MAX_PAGE_MESSAGE_BYTES:
+        raise BadHook(f"the body has {len(hook.body)} bytes: send at most {MAX_PAGE_MESSAGE_BYTES}")
     try:
         posted = json.loads(hook.body)
     except (ValueError, RecursionError) as exc:
@@ -106,9 +103,9 @@ def _turn(posted: dict[str, Any], conversation: Conversation, files: ConsoleFile
     match posted:
         case {"text": str(text), **rest} if "tap" not in rest:
             media = files.named(user_id, posted.get("files", []))
-            if not (text.strip() or media) or len(text) > MAX_TEXT_CHARS:
+            if not (text.strip() or media) or len(text) > MAX_PAGE_TEXT_CHARS:
                 raise BadHook(
-                    f"text has {len(text)} characters: send 1 to {MAX_TEXT_CHARS}, not only spaces"
+                    f"text has {len(text)} characters: send 1 to {MAX_PAGE_TEXT_CHARS}, not only spaces"
                 )
             return replace(turn, text=text, media=media)
         case {"form": dict(values), "tap": str()}:
@@ -133,9 +130,11 @@ def _turn(posted: dict[str, Any], conversation: Conversation, files: ConsoleFile
 def _checked_values(values: dict[str, Any]) -> dict[str, str]:
     """Return what the page sent as `form`: what was filled in, by the name of the field."""
     are_texts = all(isinstance(value, str) for value in values.values())
-    are_named = all(len(name) <= MAX_NAME_CHARS for name in values)
-    if not (are_texts and are_named) or len(values) > MAX_VALUES:
-        raise BadHook(f"form must be at most {MAX_VALUES} texts by the names of their fields")
+    are_named = all(len(name) <= MAX_VALUE_NAME_CHARS for name in values)
+    if not (are_texts and are_named) or len(values) > MAX_PAGE_FORM_VALUES:
+        raise BadHook(
+            f"form must be at most {MAX_PAGE_FORM_VALUES} texts by the names of their fields"
+        )
     return values
 
 
@@ -216,8 +215,8 @@ class ConsoleFiles:
 
     def named(self, user_id: str, names: object) -> tuple[Media, ...]:
         """Return the files that a user's message names, to be fetched by `copy`. Raises BadHook."""
-        if not isinstance(names, list) or len(names) > MAX_FILES:
-            raise BadHook(f"files must be a list of at most {MAX_FILES} names")
+        if not isinstance(names, list) or len(names) > MAX_MESSAGE_FILES:
+            raise BadHook(f"files must be a list of at most {MAX_MESSAGE_FILES} names")
         media = []
         for name in names:
             try:

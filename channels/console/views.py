@@ -24,8 +24,6 @@ from sayso.channels.base import Forbidden
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.incoming import (
     CLIENT_ID,
-    MAX_FILES,
-    MAX_TEXT_CHARS,
     NotTaken,
     UnknownChat,
     is_encrypted,
@@ -39,7 +37,14 @@ from sayso.channels.console.store import (
     StoreDown,
     title_of,
 )
-from sayso.channels.media_store import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
+from sayso.channels.inbound_limits import (
+    MAX_CHAT_REQUEST_BYTES,
+    MAX_FILE_BYTES,
+    MAX_LOGIN_BYTES,
+    MAX_MESSAGE_FILES,
+    MAX_PAGE_TEXT_CHARS,
+)
+from sayso.channels.media_store import NoRoom, QuotaExceeded, TooLarge
 from sayso.channels.types import Conversation, Turn, WebhookRequest, storable
 from sayso.channels.web.local import is_local
 from sayso.channels.web.pages import ICON, small_page
@@ -49,7 +54,7 @@ COOKIE_SECONDS = 30 * 24 * 3600
 #: Event streams per process. Each holds a thread,
 #: and the web server needs threads for webhooks too.
 MAX_STREAMS = 12
-#: Uploads per process at once. Each holds a thread and up to MAX_BYTES
+#: Uploads per process at once. Each holds a thread and up to MAX_FILE_BYTES
 #: of the disk for temporary files.
 MAX_UPLOADS = 4
 #: Bytes of an upload that are held in memory; what is longer goes to a temporary file.
@@ -70,11 +75,6 @@ BLOCK_MS = 1000
 #: The header with the name of an uploaded file. In the URL it would be in the logs of every proxy.
 FILENAME_HEADER = "X-Sayso-Filename"
 
-#: Bytes of a request that begins, renames or deletes a conversation.
-MAX_CHAT_BYTES = 4096
-#: Bytes of the form with a password. Decoding a larger one would take time before
-#: anything is known of its sender.
-MAX_LOGIN_BYTES = 4096
 _CSP = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
@@ -165,9 +165,9 @@ class Views:
         except UnknownChat:
             return _to_page(channel)
         limits = {
-            "max_chars": MAX_TEXT_CHARS,
-            "max_files": MAX_FILES,
-            "max_bytes": MAX_BYTES,
+            "max_chars": MAX_PAGE_TEXT_CHARS,
+            "max_files": MAX_MESSAGE_FILES,
+            "max_bytes": MAX_FILE_BYTES,
             "max_title": MAX_TITLE_CHARS,
         }
         limits["now_ms"] = round(time.time() * 1000)
@@ -238,7 +238,7 @@ class Views:
         """Begin, rename or delete a conversation of the person. Returns the id of a new one."""
         channel = self._channel(name)
         user_id = channel.sender(self._hook())
-        flask.request.max_content_length = MAX_CHAT_BYTES
+        flask.request.max_content_length = MAX_CHAT_REQUEST_BYTES
         match flask.request.get_json(silent=True):
             case {"new": True}:
                 return flask.jsonify(id=channel.new_chat(user_id))
@@ -258,7 +258,7 @@ class Views:
         channel = self._channel(name)
         hook = self._hook()
         user_id = channel.sender(hook)
-        flask.request.max_content_length = MAX_CHAT_BYTES
+        flask.request.max_content_length = MAX_CHAT_REQUEST_BYTES
         posted = flask.request.get_json(silent=True)
         if not isinstance(posted, dict) or not isinstance(posted.get("name"), str):
             return _plain(400, "Send a name.\n")
@@ -479,14 +479,14 @@ def _body(request: flask.Request) -> Iterator[BinaryIO]:
     Raises TooLarge and NotTaken.
     """
     # A body without an announced length is cut there, without an error.
-    request.max_content_length = MAX_BYTES + 1
+    request.max_content_length = MAX_FILE_BYTES + 1
     with SpooledTemporaryFile(BODY_IN_MEMORY) as file:
-        size = MAX_BYTES + 1
+        size = MAX_FILE_BYTES + 1
         with suppress(RequestEntityTooLarge):
             shutil.copyfileobj(request.stream, file)
             size = file.tell()
-        if size > MAX_BYTES:
-            raise TooLarge(f"the file is too large: send at most {MAX_BYTES} bytes")
+        if size > MAX_FILE_BYTES:
+            raise TooLarge(f"the file is too large: send at most {MAX_FILE_BYTES} bytes")
         if not size:
             raise NotTaken("the file is empty")
         yield cast("BinaryIO", file)

@@ -28,8 +28,9 @@ from sayso.channels.base import (
     Unreachable,
     fetch_errors,
 )
+from sayso.channels.inbound_limits import MAX_FILE_BYTES
 from sayso.channels.markdown import slack_mrkdwn
-from sayso.channels.media_store import MAX_BYTES, file_to_send, open_on_disk, size_of
+from sayso.channels.media_store import file_to_send, open_on_disk, size_of
 from sayso.channels.slack.address import is_user, join_place, split_place
 from sayso.channels.slack.client import (
     FILE_ORIGINS,
@@ -277,7 +278,9 @@ class SlackChannel:
             raise FetchError(f"the file's address is not on {origin.removeprefix('https://')}")
         headers = {"Authorization": f"Bearer {client.token}"}
         with fetch_errors():
-            saved = await SafeDownload(MAX_BYTES).save(self._files_url + match[1], file, headers)
+            saved = await SafeDownload(MAX_FILE_BYTES).save(
+                self._files_url + match[1], file, headers
+            )
         # Slack answers a wrong token with a log-in page. An HTML file that a person
         # sent has the size that Slack named.
         if saved.content_type == "text/html" and (media.kind != "text" or saved.size != media.size):

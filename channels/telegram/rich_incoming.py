@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sayso.channels.inbound_limits import MAX_MESSAGE_FILES
 from sayso.channels.links import MAX_ADDRESSES, with_address
 from sayso.channels.telegram.files import TelegramJson, file_ids, media_of
 from sayso.channels.types import Media
@@ -21,8 +22,6 @@ MAX_DEPTH = 48
 #: The most characters that are read. Telegram accepts 32,768 characters of text; tables and
 #: addresses add some.
 MAX_CHARS = 50_000
-#: The most files that are read of one message, as many as an album has.
-MAX_FILES = 10
 #: The most columns of a table in Telegram.
 _MAX_COLUMNS = 20
 #: Stands for what is nested too deep.
@@ -125,10 +124,12 @@ class _Reader:
         """Return the place of a file in the text, and keep the file."""
         self.file_ids += file_ids(block)
         name = str(block["type"]).replace("voice_note", "voice message")
-        if len(self.media) < MAX_FILES:
+        if len(self.media) < MAX_MESSAGE_FILES:
             self.media += media_of(block)
         else:
-            name = f"{name}, left out: only the first {MAX_FILES} files of a message are read"
+            name = (
+                f"{name}, left out: only the first {MAX_MESSAGE_FILES} files of a message are read"
+            )
         return f"[{name}] {self._caption(block, depth)}".rstrip()
 
     def table(self, block: TelegramJson, depth: int) -> str:

@@ -15,12 +15,13 @@ from werkzeug.exceptions import NotFound
 from werkzeug.http import parse_range_header
 
 from sayso.channels.base import Channel, NotStored, Overloaded, StoreReceived
+from sayso.channels.inbound_limits import MAX_WEBHOOK_BYTES
 from sayso.channels.media_store import BadToken, LinkedFile, MediaFiles, MediaGone
 from sayso.channels.setup import BOT_HEADER
 from sayso.channels.web.forms import WebForms
 from sayso.channels.web.local import is_local
 from sayso.channels.web.pages import add_error_pages
-from sayso.channels.web.webhooks import MAX_BODY, WEBHOOK_ERROR, WebhookMiddleware
+from sayso.channels.web.webhooks import WEBHOOK_ERROR, WebhookMiddleware
 from sayso.infra.records import OtherVersion
 from sayso.infra.storage.objects import StoreUnavailable
 
@@ -61,7 +62,7 @@ def create_app(
     `is_operator` accepts.
     """
     app = Flask("sayso", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
+    app.config["MAX_CONTENT_LENGTH"] = MAX_WEBHOOK_BYTES
     # Flask would redirect a path with a doubled slash, and a redirected webhook comes again as GET,
     # without its form.
     app.url_map.merge_slashes = False

@@ -32,6 +32,7 @@ from sayso.channels.base import (
     note_moves,
     note_workspace,
 )
+from sayso.channels.inbound_limits import MAX_WEBHOOK_BYTES
 from sayso.channels.types import Received, WebhookRequest
 from sayso.channels.web.forms import WebForms
 from sayso.infra import tracing
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The most bytes of a webhook's body. Platforms send far fewer; files come as links.
-MAX_BODY = 1_000_000
 #: The key in the WSGI environment that holds the error of a webhook that was not taken.
 WEBHOOK_ERROR = "sayso.webhook_error"
 
@@ -140,7 +139,7 @@ class WebhookMiddleware:
                 for key, value in environ.items()
                 if (name := _header_name(key)) and value
             },
-            body=get_input_stream(environ, max_content_length=MAX_BODY).read(),
+            body=get_input_stream(environ, max_content_length=MAX_WEBHOOK_BYTES).read(),
             path=path,
             now=time.time(),
         )

@@ -21,8 +21,8 @@ from sayso.channels.base import (
     WindowClosed,
     fetch_errors,
 )
+from sayso.channels.inbound_limits import MAX_FILE_BYTES
 from sayso.channels.markdown import whatsapp_text
-from sayso.channels.media_store import MAX_BYTES
 from sayso.channels.setup import hook_url
 from sayso.channels.types import (
     Conversation,
@@ -184,7 +184,7 @@ class WhatsAppChannel:
         if match is None:
             raise FetchError("the file's address is not one of this Twilio account")
         headers = {"Authorization": basic(account, self._auth_token)}
-        download = SafeDownload(MAX_BYTES, MAX_REDIRECTS, home=api_url)
+        download = SafeDownload(MAX_FILE_BYTES, MAX_REDIRECTS, home=api_url)
         with fetch_errors():
             await download.save((api_url or ORIGINS[0]) + match[1], file, headers)
 

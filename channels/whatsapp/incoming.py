@@ -13,6 +13,7 @@ from typing import Literal
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from sayso.channels.base import AddressClosed, BadHook, ChannelDown, OptedOut, TemplateRefused
+from sayso.channels.inbound_limits import MAX_FORM_BYTES, MAX_FORM_FIELDS
 from sayso.channels.types import (
     UNNAMED_ALBUM,
     AddressChange,
@@ -33,12 +34,6 @@ from sayso.channels.whatsapp.people import ADDRESS, is_user_id
 #: The header that Twilio adds for accounts with shared keys: `key=<id>,algorithm=<name>`.
 TWILIO_SETTINGS = "x-twilio-webhooks-signature-settings"
 _HASHES = {"HMAC_SHA1": "sha1", "HMAC_SHA256": "sha256"}
-#: The most fields of a form. Twilio sends about thirty.
-MAX_FIELDS = 500
-#: The most bytes of a form. The 1,600 characters of a message have 20,000 bytes as escapes.
-#: Twilio's signature covers decoded values, so a form of any sender is decoded: a megabyte of `%`
-#: takes 0.3 s.
-MAX_FORM_BYTES = 64_000
 #: The SmsStatus of a person's message. Statuses of our messages have a MessageStatus too.
 RECEIVED = "received"
 #: The id of a message. A signature covers names and values without separators, so a recorded form
@@ -165,7 +160,7 @@ class TwilioForm:
             )
         self.values: dict[str, list[str]] = {}
         for key, value in parse_qsl(
-            body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS
+            body.decode(), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS
         ):
             self.values.setdefault(key, []).append(value)
 

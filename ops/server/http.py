@@ -25,8 +25,8 @@ from waitress.server import TcpWSGIServer
 from waitress.utilities import BadRequest, Error, RequestEntityTooLarge
 
 from sayso.channels.console.views import UPLOADS
-from sayso.channels.media_store import MAX_BYTES
-from sayso.channels.web.webhooks import MAX_BODY, LogLimit
+from sayso.channels.inbound_limits import MAX_FILE_BYTES, MAX_WEBHOOK_BYTES
+from sayso.channels.web.webhooks import LogLimit
 from sayso.infra.stop_signals import INTERRUPTED_SECONDS, on_stop_signals, say_stopping
 from sayso.ops.server.processes import BACKLOG, refuse_new_connections
 
@@ -104,7 +104,7 @@ class _Parser(HTTPRequestParser):
         if self.error is not None:
             self._refuse(self.error if self.error.code < 500 else BadRequest(self.error.body))
         elif self.headers_finished and not self.completed:
-            most = MAX_BYTES if self.is_upload else MAX_BODY
+            most = MAX_FILE_BYTES if self.is_upload else MAX_WEBHOOK_BYTES
             if max(self.content_length, self.body_bytes_received) > most:
                 self._refuse(RequestEntityTooLarge(f"send at most {most} bytes"))
             elif (
@@ -294,7 +294,7 @@ class WsgiServer(TcpWSGIServer):
             max_request_header_size=MAX_HEADER_BYTES,
             max_request_body_size=2**62,
             # No thread waits for a client that does not read: the largest answer fits.
-            outbuf_high_watermark=2 * MAX_BYTES,
+            outbuf_high_watermark=2 * MAX_FILE_BYTES,
             clear_untrusted_proxy_headers=False,
             expose_tracebacks=False,
             log_socket_errors=False,

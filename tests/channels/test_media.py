@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from sayso.channels.inbound_limits import MAX_FILE_BYTES
 from sayso.channels.media_store import (
     KEEP_SECONDS,
     LEEWAY_SECONDS,
-    MAX_BYTES,
     MAX_LINK_SECONDS,
     UNKNOWN_TYPE,
     BadToken,
@@ -110,7 +110,7 @@ def test_a_link_to_a_removed_file_is_gone(store: LocalMediaStore, tmp_path: Path
 def test_a_file_that_is_too_large_is_refused(store: LocalMediaStore, tmp_path: Path):
     """No part of it is stored."""
     with pytest.raises(TooLarge, match="26214401"):
-        store.put(bytes(MAX_BYTES + 1), mime_type="video/mp4", filename="film.mp4")
+        store.put(bytes(MAX_FILE_BYTES + 1), mime_type="video/mp4", filename="film.mp4")
     assert not list(tmp_path.rglob("*"))
 
 

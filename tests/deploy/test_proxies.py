@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sayso.channels.media_store import MAX_BYTES
+from sayso.channels.inbound_limits import MAX_FILE_BYTES
 from sayso.testing.platforms import webhooks as signing
 from tests.deploy.conftest import SECRETS, Site, program
 from tests.deploy.sandbox import ROOT
@@ -180,11 +180,14 @@ def test_forwarding_headers_of_a_client_change_no_signature(proxy: Proxy):
 def test_upload_at_the_limit_is_stored_and_a_larger_one_refused(proxy: Proxy):
     """The larger one gets 413. Its connection is not reset."""
     assert proxy.log_in(SECRETS["CONSOLE_PASSWORD"]).status_code == 303
-    stored = proxy.upload(MAX_BYTES)
+    stored = proxy.upload(MAX_FILE_BYTES)
     assert stored.status_code == 201, stored.text
-    refused = proxy.upload(MAX_BYTES + 1)
-    assert (refused.status_code, f"send at most {MAX_BYTES} bytes" in refused.text) == (413, True)
-    assert proxy.upload(MAX_BYTES + 4_000_000).status_code == 413
+    refused = proxy.upload(MAX_FILE_BYTES + 1)
+    assert (refused.status_code, f"send at most {MAX_FILE_BYTES} bytes" in refused.text) == (
+        413,
+        True,
+    )
+    assert proxy.upload(MAX_FILE_BYTES + 4_000_000).status_code == 413
 
 
 def test_large_webhook_is_refused(proxy: Proxy):

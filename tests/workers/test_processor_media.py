@@ -161,7 +161,7 @@ def test_turn_with_a_file_too_large_for_the_store_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The limit of the store causes no crash."""
-    monkeypatch.setattr("sayso.channels.media_store.MAX_BYTES", 100)
+    monkeypatch.setattr("sayso.channels.media_store.MAX_FILE_BYTES", 100)
     room = Room(tmp_path, FileChannel(lambda _: JPEG))
     assert (room.hear(PHOTO), room.channel.texts) == ((PHOTO,), ["1 files"])
 

@@ -14,7 +14,8 @@ from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import BadHook, FetchError, Forbidden
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.incoming import MAX_FILES, NotTaken
+from sayso.channels.console.incoming import NotTaken
+from sayso.channels.inbound_limits import MAX_MESSAGE_FILES
 from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.types import Media
 from sayso.pending import InMemoryPendingStore
@@ -98,7 +99,7 @@ def test_file_of_another_user_cannot_be_sent(channel: ConsoleChannel):
 
 
 @pytest.mark.parametrize(
-    "files", [["x"], [5], "x", {}, None, ["a.b"], ["\ud800"], ["x"] * (MAX_FILES + 1)]
+    "files", [["x"], [5], "x", {}, None, ["a.b"], ["\ud800"], ["x"] * (MAX_MESSAGE_FILES + 1)]
 )
 def test_unknown_file_name_is_a_bad_hook(channel: ConsoleChannel, files: Any):
     """The hook accepts no path, no id of the store and no invented name."""
@@ -214,7 +215,7 @@ def test_unsupported_file_is_refused_and_not_stored(
 @pytest.mark.parametrize("chunked", [False, True])
 def test_file_over_the_limit_is_refused(browser, monkeypatch: pytest.MonkeyPatch, *, chunked: bool):
     """The limit also holds for an upload without a declared size."""
-    monkeypatch.setattr("sayso.channels.console.views.MAX_BYTES", 100)
+    monkeypatch.setattr("sayso.channels.console.views.MAX_FILE_BYTES", 100)
     length = {"CONTENT_LENGTH": "", "wsgi.input_terminated": True} if chunked else {}
     for size, status in ((100, 201), (101, 413)):
         data = PNG + b"0" * (size - len(PNG))

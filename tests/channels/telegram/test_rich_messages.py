@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sayso.channels.inbound_limits import MAX_MESSAGE_FILES
 from sayso.channels.links import MAX_ADDRESSES
-from sayso.channels.telegram.rich_incoming import MAX_CHARS, MAX_DEPTH, MAX_FILES, TOO_DEEP
+from sayso.channels.telegram.rich_incoming import MAX_CHARS, MAX_DEPTH, TOO_DEEP
 from sayso.channels.types import Media, Turn
 from sayso.testing.platforms import webhooks as signing
 from tests.channels.harness import MemoryMedia, telegram, telegram_hook
@@ -201,14 +202,14 @@ def test_what_is_read_is_bounded(media: MemoryMedia):
         {"type": "url", "text": "w", "url": f"https://e.org/{number}"}
         for number in range(MAX_ADDRESSES + 5)
     ]
-    photos = [photo(str(number)) for number in range(MAX_FILES + 2)]
+    photos = [photo(str(number)) for number in range(MAX_MESSAGE_FILES + 2)]
     assert read(media, signing.telegram_rich(1, deep)).text == "> " * (MAX_DEPTH + 1) + TOO_DEEP
     assert (
         read(media, signing.telegram_rich(1, paragraph(links))).text.count("https://")
         == MAX_ADDRESSES
     )
     turn = read(media, signing.telegram_rich(1, *photos))
-    assert (len(turn.media), turn.text.count("left out")) == (MAX_FILES, 2)
+    assert (len(turn.media), turn.text.count("left out")) == (MAX_MESSAGE_FILES, 2)
     long = read(media, signing.telegram_rich(1, paragraph("x" * (MAX_CHARS + 7)))).text
     assert long == "x" * MAX_CHARS + "\n[7 more characters are left out]"
 

@@ -18,6 +18,7 @@ from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.base import BadHook, Forbidden
+from sayso.channels.inbound_limits import MAX_WEBHOOK_BYTES
 from sayso.channels.types import (
     AddressChange,
     Conversation,
@@ -28,7 +29,6 @@ from sayso.channels.types import (
     Tap,
     WebhookResponse,
 )
-from sayso.channels.web.webhooks import MAX_BODY
 from sayso.infra.records import OtherVersion
 from sayso.infra.redis.client import connect, set_web_timeouts
 from sayso.infra.redis.connections import Connections
@@ -346,14 +346,14 @@ def test_large_body_is_refused_unread():
     """The answer is 413 over the limit; the limit itself passes."""
     channel = FakeChannel()
     client = browser(channel)
-    assert client.post("/hooks/shop", data=b"x" * (MAX_BODY + 1)).status_code == 413
+    assert client.post("/hooks/shop", data=b"x" * (MAX_WEBHOOK_BYTES + 1)).status_code == 413
     assert channel.hooks == []
-    assert client.post("/hooks/shop", data=b"x" * MAX_BODY).status_code == 200
+    assert client.post("/hooks/shop", data=b"x" * MAX_WEBHOOK_BYTES).status_code == 200
 
 
 def test_large_body_without_a_length_is_refused():
     """A chunked body is counted while it is read."""
-    body = io.BytesIO(b"x" * (MAX_BODY + 1))
+    body = io.BytesIO(b"x" * (MAX_WEBHOOK_BYTES + 1))
     answer = browser(FakeChannel()).post(
         "/hooks/shop", input_stream=body, environ_base={"wsgi.input_terminated": True}
     )

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from sayso.channels.media_store import MAX_BYTES
+from sayso.channels.inbound_limits import MAX_FILE_BYTES
 from sayso.ops.server import http as served
 from sayso.ops.server.http import WsgiServer
 from sayso.ops.server.processes import listen
@@ -225,7 +225,7 @@ def test_refused_body_is_not_requested(running: Running):
         (b"POST /hooks/wa HTTP/1.1\r\nHost: x\r\nContent-Length: 1000001\r\n\r\n", b"413"),
         (
             b"POST /console/web/files HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
-            % (MAX_BYTES + 1),
+            % (MAX_FILE_BYTES + 1),
             b"413",
         ),
     ],
@@ -249,7 +249,7 @@ def test_announced_bodies_take_no_room(running: Running, monkeypatch: pytest.Mon
 
 def test_refused_sender_can_send_its_whole_body_and_read_the_answer(running: Running):
     """A proxy that still sends a buffered body would otherwise see a reset connection and answer 502."""
-    body = bytes(MAX_BYTES + 4_000_000)
+    body = bytes(MAX_FILE_BYTES + 4_000_000)
     for path in ("/hooks/wa", "/console/web/files"):
         assert b"send at most" in running.post(path, body)
 
