@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, aclosing, contextmanager
+from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -156,11 +156,18 @@ class FallbackProvider:
         """
         request = ProviderRequest(**kwargs)
         attempts = _Attempts(self._candidates, self._report_fallback, self._clock)
-        for attempt in attempts:
-            with attempt as candidate:
-                own_request = replace(request, model=candidate.model_for(request.model))
+        for candidate, call in attempts.admitted():
+            own_request = replace(request, model=candidate.model_for(request.model))
+            try:
                 answer, usage = await acall(candidate.provider, own_request)
-                return answer, candidate.with_name(usage)
+            except ProviderError as error:
+                attempts.record_error(candidate, call, error)
+                continue
+            except BaseException:  # cancelled: this says nothing about the provider
+                candidate.breaker.record(call, succeeded=None)
+                raise
+            attempts.record_answer(candidate, call)
+            return answer, candidate.with_name(usage)
         raise attempts.error()
 
     async def astream(self, **kwargs: Any) -> AsyncGenerator[StreamItem, None]:
@@ -171,17 +178,24 @@ class FallbackProvider:
         request = ProviderRequest(**kwargs)
         has_begun = False
         attempts = _Attempts(self._candidates, self._report_fallback, self._clock)
-        for attempt in attempts:
-            if has_begun:
-                yield Restart()
-                has_begun = False
-            with attempt as candidate:
-                own_request = replace(request, model=candidate.model_for(request.model))
+        for candidate, call in attempts.admitted():
+            own_request = replace(request, model=candidate.model_for(request.model))
+            try:
+                if has_begun:
+                    yield Restart()
+                    has_begun = False
                 async with aclosing(stream_items(candidate.provider, own_request)) as stream:
                     async for item in stream:
                         has_begun = True
                         yield candidate.with_name(item) if isinstance(item, UsageStats) else item
-                return
+            except ProviderError as error:
+                attempts.record_error(candidate, call, error)
+                continue
+            except BaseException:  # cancelled, or closed by its reader
+                candidate.breaker.record(call, succeeded=None)
+                raise
+            attempts.record_answer(candidate, call)
+            return
         raise attempts.error()
 
     def complete(self, **kwargs: Any) -> Completion:
@@ -256,10 +270,10 @@ class _Candidate:
 
 
 class _Attempts:
-    """The attempts to get one request answered: iterate over them, and run each in a `with` block.
+    """The attempts to get one request answered. Lives as long as the request.
 
-    The block suppresses a ProviderError. The iteration goes on only after one,
-    as a success returns to the caller.
+    Each call that `admitted` yields is recorded once: by `record_answer`, by `record_error`, or in
+    the circuit breaker alone where its outcome says nothing about the provider.
     """
 
     def __init__(
@@ -274,7 +288,12 @@ class _Attempts:
         self._failures: list[tuple[str, ProviderError]] = []
         self._skipped: list[str] = []
 
-    def __iter__(self) -> Iterator[AbstractContextManager[_Candidate]]:
+    def admitted(self) -> Iterator[tuple[_Candidate, Call]]:
+        """Yield the providers to call, in order; the caller stops at the first answer.
+
+        Before each but the first, the fallback to it is reported. If the circuit breakers admit
+        none, the provider whose cooldown ends first is yielded.
+        """
         for candidate in self._candidates:
             call = candidate.breaker.take()
             if call is None:
@@ -284,30 +303,23 @@ class _Attempts:
             if self._failures:
                 name, error = self._failures[-1]
                 self._report_fallback(name, candidate.name, error)
-            yield self._attempt(candidate, call)
+            yield candidate, call
+
         if not self._failures:  # all were skipped
             self._skipped = []
-            yield self._attempt(
-                min(self._candidates, key=lambda each: each.breaker.open_until), "usual"
-            )
+            yield min(self._candidates, key=lambda each: each.breaker.open_until), "usual"
 
-    @contextmanager
-    def _attempt(self, candidate: _Candidate, call: Call) -> Iterator[_Candidate]:
-        """Yield a provider to call, and record the outcome.
+    def record_answer(self, candidate: _Candidate, call: Call) -> None:
+        """Record that the provider answered."""
+        candidate.access.note_answer()
+        candidate.breaker.record(call, succeeded=True)
 
-        A refused request says nothing about the provider.
-        """
-        succeeded: bool | None = None
-        try:
-            yield candidate
-            succeeded = True
-            candidate.access.note_answer()
-        except ProviderError as error:
-            succeeded = None if isinstance(error, RequestRefusedError) else False
-            candidate.access.note_failure(candidate.name, error)
-            self._failures.append((candidate.name, error))
-        finally:
-            candidate.breaker.record(call, succeeded=succeeded)
+    def record_error(self, candidate: _Candidate, call: Call, error: ProviderError) -> None:
+        """Record why the provider did not answer. A request that it refused is not its failure."""
+        candidate.access.note_failure(candidate.name, error)
+        self._failures.append((candidate.name, error))
+        is_refused = isinstance(error, RequestRefusedError)
+        candidate.breaker.record(call, succeeded=None if is_refused else False)
 
     def error(self) -> ProviderError:
         """Return the errors of all providers as one error."""

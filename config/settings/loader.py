@@ -60,8 +60,11 @@ DEFAULT = Path("sayso.yaml")
 DEFAULT_URL = "http://127.0.0.1:8000"
 #: What `sayso demo` runs: it needs no account.
 DEMO = Path(__file__).parents[1] / "demo.yaml"
-#: What YAML takes for its own in an unquoted reference between { } or [ ], and the private-use
-#: characters that stand for it while the parser reads.
+#: A reference needs no quotes between { } or [ ] either: `{platform: telegram, token: ${TOKEN}}` is
+#: what people write, and YAML alone would read `{TOKEN}` as a map and report a fault elsewhere. So
+#: while the parser reads, each special character of a reference is replaced by one of Unicode's
+#: private use. One character for one keeps the line and column of every other problem right, which
+#: a placeholder of another length would not.
 _COVERS = {ord(special): 0xF0000 + ord(special) for special in "{}[],:#?"}
 _SPECIALS = {cover: special for special, cover in _COVERS.items()}
 _COVERED_REFERENCE = re.compile("\\$\U000f007b[^\U000f007d]*\U000f007d")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import aclosing
 
 import pytest
 
@@ -13,6 +14,7 @@ from sayso.agent.providers.base import (
     ProviderRequest,
     RateLimitedError,
     RequestRefusedError,
+    Restart,
     acall,
     astream_call,
     join_items,
@@ -272,6 +274,23 @@ def test_cancelled_trial_is_released():
     asyncio.run(stopped())
     first.error = None
     assert ask(provider) == "I am a"
+
+
+def test_trial_is_released_by_a_reader_that_leaves_at_the_restart():
+    """The provider after a broken answer was admitted, and not asked yet."""
+    clock = Clock()
+    broken = Streaming("I ", error=ProviderError("cut"))
+    second = Vendor("b", ProviderError("down"))
+    provider = FallbackProvider([broken, second, Vendor("c")], 1, 60, clock=clock)
+    hear(provider)
+    clock.now, second.error = 60, None
+
+    async def leave_at_the_restart():
+        async with aclosing(provider.astream(**REQUEST.as_kwargs())) as stream:
+            return [await anext(stream), await anext(stream)]
+
+    assert asyncio.run(leave_at_the_restart()) == ["I ", Restart()]
+    assert ask(provider) == "I am b"
 
 
 def test_cancellation_is_no_failure():
