@@ -6,7 +6,7 @@ Another distribution adds a platform with an entry point in the group
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -16,7 +16,7 @@ from typing import Any
 
 from sayso.channels.base import AdapterDeps, Channel, PlatformSettings
 from sayso.channels.console.settings import ConsoleSettings
-from sayso.channels.setup import PlatformSetup, SetupOptions
+from sayso.channels.setup import PlatformCommand, PlatformSetup, SetupOptions
 from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.whatsapp.settings import WhatsAppSettings
@@ -38,6 +38,10 @@ class Platform:
     `pages(*channels, public_url=, admit=, stage=, why_waiting=)` returns a Flask blueprint.
     `sdk_modules` are imported by a worker before its first turn, since an import blocks all others.
     The packages that the built-in platforms name there log warnings only.
+    `commands()` returns PlatformCommands: those of `sayso channel` that only this platform has.
+    `missed_messages(channel, message_log, inbox, identities, per_minute=, clock=)` returns an object
+    whose `run()` yields FoundMessages, and `media_deletion(channel, message_log, inbox, identities)`
+    one whose `run()` yields DeletedFiles; both need the `message_log()` of the setup.
     """
 
     settings: type[PlatformSettings]
@@ -46,6 +50,9 @@ class Platform:
     poller: Factory | None = None
     pages: Factory | None = None
     sdk_modules: tuple[str, ...] = ()
+    commands: Factory | None = None
+    missed_messages: Factory | None = None
+    media_deletion: Factory | None = None
 
 
 BUILT_IN: Mapping[str, Platform] = {
@@ -54,6 +61,8 @@ BUILT_IN: Mapping[str, Platform] = {
         adapter="sayso.channels.whatsapp.adapter:WhatsAppChannel",
         setup="sayso.channels.whatsapp.setup:TwilioSetup",
         sdk_modules=("twilio.rest.api", "aiohttp"),
+        missed_messages="sayso.channels.whatsapp.message_log:MissedMessages",
+        media_deletion="sayso.channels.whatsapp.message_log:MediaDeletion",
     ),
     "telegram": Platform(
         settings=TelegramSettings,
@@ -68,6 +77,7 @@ BUILT_IN: Mapping[str, Platform] = {
         setup="sayso.channels.slack.setup:SlackSetup",
         pages="sayso.channels.slack.install_pages:install_pages",
         sdk_modules=("slack_sdk.web.async_client",),
+        commands="sayso.channels.slack.commands:slack_commands",
     ),
     "console": Platform(
         settings=ConsoleSettings,
@@ -127,6 +137,24 @@ def open_setup(
         return None
     setup: PlatformSetup = load(factory)(name, settings, public_url, options or SetupOptions())
     return setup
+
+
+def platform_commands(name: str) -> Sequence[PlatformCommand]:
+    """Return the commands of `sayso channel` that only this platform has."""
+    platform = find_platform(name)
+    if platform is None or platform.commands is None:
+        return ()
+    commands: Sequence[PlatformCommand] = load(platform.commands)()
+    return commands
+
+
+def polled_platforms() -> list[str]:
+    """Return the names of the platforms that can be polled."""
+    return [
+        name
+        for name in platform_names()
+        if (platform := find_platform(name)) and platform.poller is not None
+    ]
 
 
 def load_sdks(platforms: Iterable[str]) -> None:

@@ -11,15 +11,20 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from sayso.channels.types import SignedWebhook
 from sayso.infra.manual import manual
 from sayso.infra.redaction import redact
+from sayso.infra.terminal import one_line
 
 if TYPE_CHECKING:
+    import click
     from redis import Redis
+
+    from sayso.channels.base import PlatformSettings
 
 CheckState = Literal["ok", "warn", "fail"]
 #: A problem, and what an operator can do about it.
@@ -76,21 +81,11 @@ class CheckResult:
     def __str__(self) -> str:
         name = f"{self.channel} {self.check}".strip()
         more = (
-            f"cure: {one_line(self.cure)}" if self.cure else "",
+            f"cure: {one_line(self.cure, MAX_CHARS)}" if self.cure else "",
             f"see:  {self.see}" if self.see else "",
         )
         lines = "".join(f"\n{'':4}  {'':{WIDTH}}  {line}" for line in more if line)
-        return f"{self.state:4}  {name:{WIDTH}}  {one_line(self.says)}{lines}"
-
-
-def one_line(text: str) -> str:
-    """Return a text from outside on one line, without control characters,
-    which could command a terminal.
-    """
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    if len(line) <= MAX_CHARS:
-        return line
-    return f"{line[: MAX_CHARS - 1]}…"
+        return f"{self.state:4}  {name:{WIDTH}}  {one_line(self.says, MAX_CHARS)}{lines}"
 
 
 class SetupError(Exception):
@@ -127,6 +122,47 @@ class SetupOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandTarget:
+    """The channel that a platform's own command is about. Lives as long as the command.
+
+    `open_state` returns where the bot keeps its state. It raises ConfigError and
+    redis.RedisError, so a command that needs no state runs without a Redis.
+    """
+
+    channel: str
+    settings: PlatformSettings
+    public_url: str
+    open_state: Callable[[], BotState]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What a command prints: `value` with --json, else `lines`."""
+
+    value: Any
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformCommand:
+    """A command of `sayso channel` that only one platform has.
+
+    `run(target, **options)` does it and returns what is printed. Its docstring is the help. It
+    raises SetupError, click.UsageError and redis.RedisError.
+    """
+
+    name: str
+    run: Callable[..., CommandResult]
+    examples: Sequence[str]
+    #: Those beside CHANNEL, which every such command takes.
+    parameters: Sequence[click.Parameter] = ()
+    #: Whether CHANNEL is by default the first one whose account many workspaces install.
+    of_workspaces: bool = False
+    #: Whether the secrets of the configuration must be there.
+    needs_secrets: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ListedMessage:
     """One message in a platform's log.
 
@@ -148,6 +184,45 @@ class ListedFile:
     sid: str
     url: str
     mime_type: str
+
+
+#: What became of a message in a platform's log: stored `before`; `missed`; `taken` now; `left` for
+#: good; or `refused`, to be tried again.
+MessageState = Literal["before", "missed", "taken", "left", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """One message of a platform's log and its state. `why` is why it was not stored.
+
+    `sent_at` is in Unix seconds.
+    """
+
+    sid: str
+    sent_at: float
+    conversation: str
+    state: MessageState
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedFiles:
+    """How many files of at most one day were deleted at a platform, and how many were left.
+
+    `begin` is in Unix seconds.
+    """
+
+    begin: float
+    deleted: int = 0
+    #: Files of turns that are not answered yet.
+    waiting: int = 0
+    #: Files of messages that no webhook delivered.
+    missed: int = 0
+
+    @property
+    def day(self) -> str:
+        """The time of `begin`, in UTC."""
+        return f"{datetime.fromtimestamp(self.begin, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 class MessageLog(Protocol):

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from sayso.channels.setup import (
     FORGED,
+    MAX_CHARS,
     CheckResult,
     MessageLog,
     PlatformSetup,
@@ -24,7 +25,6 @@ from sayso.channels.setup import (
     check_outside,
     connection_problem,
     hook_url,
-    one_line,
     platform_calls,
 )
 from sayso.channels.slack.client import (
@@ -39,6 +39,7 @@ from sayso.channels.slack.incoming import slack_hook
 from sayso.channels.slack.settings import InstallSettings, SlackSettings, View
 from sayso.channels.types import SignedWebhook
 from sayso.infra.http import PooledSessions, never_sent
+from sayso.infra.terminal import one_line
 
 #: The environment variable with the token, which is valid for 12 hours and never stored.
 VARIABLE = "SLACK_CONFIG_TOKEN"
@@ -546,7 +547,7 @@ def _faults(exc: Exception) -> Problem:
         faults = []
     pointers = [str(fault.get("pointer") or "/") for fault in faults]
     lines = [
-        f"\n  {one_line(pointer)}  {one_line(str(fault.get('message') or ''))}"
+        f"\n  {one_line(pointer, MAX_CHARS)}  {one_line(str(fault.get('message') or ''), MAX_CHARS)}"
         for pointer, fault in zip(pointers, faults, strict=True)
     ]
     cures = dict.fromkeys(

@@ -9,14 +9,16 @@ import re
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
 from sayso.channels.base import Identities, RateLimited
 from sayso.channels.setup import (
+    DeletedFiles,
+    FoundMessage,
     ListedFile,
     ListedMessage,
     MessageLog,
@@ -189,26 +191,6 @@ def _midnight(at: float) -> datetime:
 _SLICE = 24 * 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """How many files of at most one day were deleted, and how many were left.
-
-    `begin` is in Unix seconds.
-    """
-
-    begin: float
-    deleted: int = 0
-    #: Files of turns that are not answered yet.
-    waiting: int = 0
-    #: Files of messages that no webhook delivered.
-    missed: int = 0
-
-    @property
-    def day(self) -> str:
-        """The time of `begin`, in UTC."""
-        return f"{datetime.fromtimestamp(self.begin, UTC):%Y-%m-%d %H:%M} UTC"
-
-
 class MediaDeletion:
     """Deletes the media of one channel at Twilio.
 
@@ -227,7 +209,7 @@ class MediaDeletion:
         self._inbox = inbox
         self._people = WhatsAppPeople(channel, identities)
 
-    async def run(self, older: float, back: float, *, delete: bool) -> AsyncIterator[Slice]:
+    async def run(self, older: float, back: float, *, delete: bool) -> AsyncIterator[DeletedFiles]:
         """Delete the files that are older than `older` seconds, from `back` seconds before that on,
         day by day.
 
@@ -242,14 +224,16 @@ class MediaDeletion:
         until = time.time() - older
         begin = until - back
         while begin < until:
-            result = Slice(begin)
+            result = DeletedFiles(begin)
             async for message in self._messages.messages(begin, min(begin + _SLICE, until)):
                 if message.files:
                     result = await self._delete(message, result, delete=delete)
             yield result
             begin += _SLICE
 
-    async def _delete(self, message: ListedMessage, result: Slice, *, delete: bool) -> Slice:
+    async def _delete(
+        self, message: ListedMessage, result: DeletedFiles, *, delete: bool
+    ) -> DeletedFiles:
         files = await self._messages.files(message.sid)
         turn = self._people.recognize(_bare_turn(self._channel, message), store=False)
         stage = self._inbox.turn_status(turn)
@@ -263,20 +247,6 @@ class MediaDeletion:
 
 
 _MINUTE = 60.0
-#: The state of a message: stored before; missed; stored now; left for good; or refused,
-#: to be tried again.
-MessageState = Literal["before", "missed", "taken", "left", "refused"]
-
-
-@dataclass(frozen=True, slots=True)
-class FoundMessage:
-    """One message of the log and its state. `why` is why it was not stored."""
-
-    sid: str
-    sent_at: float
-    conversation: str
-    state: MessageState
-    why: str = ""
 
 
 class MissedMessages:

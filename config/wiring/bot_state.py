@@ -1,4 +1,4 @@
-"""The state of a bot for commands: its Redis, its keys, the installations of its Slack apps."""
+"""The state of a bot for commands: its Redis and its secret keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from redis.exceptions import RedisError
 
 from sayso.channels.setup import BotState
-from sayso.channels.slack.installations import SlackInstallations
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.data_folder import known_keys, open_data
@@ -30,11 +29,14 @@ def find_state(settings: Settings, data: Path) -> BotState | None:
     return BotState(redis, settings.key_prefix, keys)
 
 
-def open_installations(settings: Settings, data: Path, channel: str) -> SlackInstallations:
-    """Return the stored installations of a Slack channel with a client_id. Raises ConfigError."""
+def open_state(settings: Settings, data: Path, channel: str) -> BotState:
+    """Return the state of the bot for a command of one channel. Creates the keys where it has none.
+
+    Raises ConfigError, also where the channel needs a library that is missing.
+    """
     from sayso.config.wiring.libraries import require_channel_library
 
     require_channel_library(settings, channel)
     keys = open_data(data, settings.state_folder(data))
     redis = RedisParts.find(settings, data)
-    return SlackInstallations(channel, redis.client, keys, settings.key_prefix)
+    return BotState(redis.client, settings.key_prefix, keys)

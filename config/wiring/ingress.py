@@ -8,14 +8,15 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis.exceptions import RedisError
 
 from sayso.channels.base import StoreReceived
 from sayso.channels.registry import load, platform_of
+from sayso.channels.setup import DeletedFiles, FoundMessage, MessageLog, SetupError
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
@@ -25,10 +26,6 @@ from sayso.infra.redis.client import AGAIN_SECONDS, RedisUnfit
 from sayso.infra.stop_signals import on_stop_signals, say_stopping, stop_signals
 from sayso.workers.mailbox import Ingress
 from sayso.workers.recovery import Heartbeat, LeaderLock
-
-if TYPE_CHECKING:
-    from sayso.channels.setup import MessageLog
-    from sayso.channels.whatsapp.message_log import MediaDeletion, MissedMessages
 
 log = logging.getLogger(__name__)
 
@@ -137,19 +134,28 @@ async def run_pollers(polls: Iterable[Coroutine[Any, Any, None]]) -> None:
             task.cancel()
 
 
-def open_missed_messages(
+def find_missed_messages(
     settings: Settings,
     data: Path,
     channel: str,
     message_log: MessageLog,
+    seconds: float,
+    *,
+    take: bool,
+    newest: int = 0,
     clock: Callable[[], float] = time.time,
-) -> MissedMessages:
-    """Return what finds the messages of a platform's log that never came in. Raises ConfigError."""
-    from sayso.channels.whatsapp.message_log import MissedMessages
+) -> AsyncIterator[FoundMessage]:
+    """Return the messages of a platform's log of the last `seconds`, with what became of each.
 
+    With `take` those that never came in are stored. At most `newest` are examined, 0 for all.
+    Raises ConfigError and SetupError; the iteration raises SetupError and redis.RedisError.
+    """
+    factory = platform_of(settings.channels[channel]).missed_messages
+    if factory is None:
+        raise _without(settings, channel, "messages cannot be taken from its log")
     access, identities = open_inbox(settings, data)
     per_minute = rules_of(settings.channels[channel]).per_minute or 0
-    return MissedMessages(
+    missed = load(factory)(
         channel,
         message_log,
         access,
@@ -157,13 +163,36 @@ def open_missed_messages(
         per_minute=per_minute,
         clock=clock,
     )
+    found: AsyncIterator[FoundMessage] = missed.run(seconds, take=take, newest=newest)
+    return found
 
 
-def open_media_deletion(
-    settings: Settings, data: Path, channel: str, message_log: MessageLog
-) -> MediaDeletion:
-    """Return what deletes the files of a platform's log that no turn needs. Raises ConfigError."""
-    from sayso.channels.whatsapp.message_log import MediaDeletion
+def delete_media(
+    settings: Settings,
+    data: Path,
+    channel: str,
+    message_log: MessageLog,
+    older: float,
+    back: float,
+    *,
+    delete: bool,
+) -> AsyncIterator[DeletedFiles]:
+    """Delete the files at a platform that no turn needs any more, day by day.
 
+    They are older than `older` seconds, and at most `back` seconds older than that. Without `delete`
+    they are only counted. Raises ConfigError and SetupError; the iteration raises SetupError and
+    redis.RedisError.
+    """
+    factory = platform_of(settings.channels[channel]).media_deletion
+    if factory is None:
+        raise _without(settings, channel, "its files cannot be deleted from here")
     access, identities = open_inbox(settings, data)
-    return MediaDeletion(channel, message_log, access, identities)
+    deletion = load(factory)(channel, message_log, access, identities)
+    days: AsyncIterator[DeletedFiles] = deletion.run(older, back, delete=delete)
+    return days
+
+
+def _without(settings: Settings, channel: str, says: str) -> SetupError:
+    """Return the error for a platform that has a log of messages and no code for one of its uses."""
+    platform = settings.channels[channel].platform
+    return SetupError(f"{platform}: {says}", "use the platform's own tools")

@@ -35,7 +35,7 @@ from sayso.config.settings.loader import ConfigError, find_public_url
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bot_state import find_state
 from sayso.config.wiring.data_folder import bot_ids, known_keys
-from sayso.config.wiring.ingress import open_missed_messages, poll_lock
+from sayso.config.wiring.ingress import find_missed_messages, poll_lock
 from sayso.config.wiring.libraries import library_problems
 from sayso.config.wiring.redis_parts import find_queue, find_redis, open_deliveries, risks_of
 from sayso.config.wiring.stores import FileStores, open_bucket
@@ -391,10 +391,17 @@ class Doctor:
             return
         self._setups.append(listed)
         try:
-            missed = open_missed_messages(self._settings, self._data, name, listed, self._own)
-            messages = [
-                each async for each in missed.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)
-            ]
+            found = find_missed_messages(
+                self._settings,
+                self._data,
+                name,
+                listed,
+                MISSED_SECONDS,
+                take=False,
+                newest=MISSED_MOST,
+                clock=self._own,
+            )
+            messages = [each async for each in found]
         except SetupError as exc:
             yield CheckResult("messages", "fail", exc.says, exc.cure, name, id="messages-unknown")
             return
@@ -407,7 +414,7 @@ class Doctor:
             )
             yield CheckResult("messages", "fail", says, f"run `sayso channel recover {name}`", name)
         else:
-            says = f"{len(messages)} on Twilio's list of the last hour, none that never reached us"
+            says = f"{len(messages)} on the platform's list of the last hour, none that never reached us"
             yield CheckResult("messages", "ok", says, channel=name)
 
 
@@ -558,7 +565,7 @@ def clock_result(ahead: Mapping[str, float]) -> CheckResult:
             "clock", "ok", f"this machine and Redis agree within {CLOCK_SECONDS:g} s"
         )
     says = f"Redis is {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} us"
-    cure = "have both set their clocks by NTP: links expire by one, and Slack's signatures by the other"
+    cure = "have both set their clocks by NTP: links expire by one, and signatures of webhooks by the other"
     return CheckResult("clock", "warn" if abs(off) <= CLOCK_LIMIT else "fail", says, cure)
 
 

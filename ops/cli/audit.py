@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sayso.infra.terminal import one_line, utc_time
 from sayso.ops.cli.command import (
     FINDING,
     Options,
@@ -20,9 +21,7 @@ from sayso.ops.cli.command import (
     clear_errors,
     counted,
     fail,
-    one_line,
     pass_options,
-    utc_time,
 )
 
 if TYPE_CHECKING:

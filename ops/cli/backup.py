@@ -1,4 +1,4 @@
-"""The commands `sayso backup` and `sayso restore`."""
+"""The command `sayso backup`, and what it shares with `sayso restore`."""
 
 from __future__ import annotations
 
@@ -9,31 +9,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING
 
 import click
 
-from sayso.ops.cli.audit import chain_lines
 from sayso.ops.cli.command import (
-    FINDING,
     Options,
     SaysoCommand,
     clear_errors,
     counted,
     fail,
     pass_options,
-    resumed_parts,
-    utc_time,
 )
 
 if TYPE_CHECKING:
     from sayso.ops.server.backup import Bot, Manifest
-    from sayso.ops.server.restore import Restored
 
 #: Stands for standard output, or standard input.
 STREAM = "-"
-_without_redis = click.option(
+without_redis_option = click.option(
     "--without-redis",
     is_flag=True,
     help="Only the data folder: for further machines, or with a snapshot of a vendor.",
@@ -51,7 +45,7 @@ _without_redis = click.option(
 @click.option(
     "--with-keys", is_flag=True, help="Include the secret keys: then the file alone is enough."
 )
-@_without_redis
+@without_redis_option
 @pass_options
 def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool) -> None:
     """Write all that the bot stores into FILE, while it goes on working; `-` is standard output.
@@ -63,7 +57,7 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
     from sayso.ops.server.backup import write_backup
 
     set_up_logs()
-    keys = _keys(options)
+    keys = find_keys(options)
     if not keys:
         fail(
             "no secret key: set SAYSO_SECRET_KEYS, or name the data folder of the workers with --data"
@@ -71,14 +65,14 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
     place = "standard output" if file == STREAM else file
     with (
         clear_errors(),
-        _disk_errors(place, options.data),
-        _bot(options, without_redis=without_redis) as bot,
+        disk_errors(place, options.data),
+        open_bot(options, without_redis=without_redis) as bot,
         _new_file(file) as out,
     ):
         manifest = write_backup(out, bot, keys, with_keys=with_keys)
     value = {key: each for key, each in asdict(manifest).items() if key != "sums"}
     if file != STREAM:
-        options.print({"file": file, **value}, [f"{file}: {_contents(manifest)}"])
+        options.print({"file": file, **value}, [f"{file}: {contents_line(manifest)}"])
     if not with_keys:
         click.echo(
             "The secret keys are not in it. Keep them elsewhere: nothing can be restored without them.",
@@ -91,43 +85,8 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
         )
 
 
-@click.command(
-    cls=SaysoCommand,
-    examples=["sayso restore shop.tar.gz", "age -d -i key.txt shop.tar.gz.age | sayso restore -"],
-)
-@click.argument("file")
-@click.option(
-    "--replace",
-    "over",
-    is_flag=True,
-    help="Delete what this bot has in Redis, set its ledger aside, and overwrite files of the data folder.",
-)
-@_without_redis
-@pass_options
-def restore(options: Options, file: str, *, over: bool, without_redis: bool) -> None:
-    """Restore the bot from FILE, a backup, into an empty Redis and data folder;
-    `-` is standard input.
-
-    What happened since the backup is forgotten. Open questions are closed, and messages that waited
-    are not answered. If it is killed, run it again. Exits with 1 if the audit log is not as it was
-    written.
-    """
-    from sayso.ops.server.restore import restore_backup
-
-    keys = _keys(options)
-    opened = _bot(options, without_redis=without_redis, new=True)
-    place = "standard input" if file == STREAM else file
-    with clear_errors(), _disk_errors(place, options.data), _opened(file) as content, opened as bot:
-        restored = restore_backup(content, bot, keys, over=over)
-    value = asdict(restored) | {
-        "manifest": {k: v for k, v in asdict(restored.manifest).items() if k != "sums"}
-    }
-    options.print(value | {"chain": _chain(restored)}, _report(file, restored))
-    sys.exit(FINDING if restored.chain and restored.chain.faults else 0)
-
-
 @contextmanager
-def _bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterator[Bot]:
+def open_bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterator[Bot]:
     """Yield the bot. The Redis of `sayso up` is started for the command where it does not run.
 
     `new`: also where it never ran.
@@ -159,12 +118,12 @@ def _bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterato
         server.stop()
 
 
-def _keys(options: Options) -> list[str]:
+def find_keys(options: Options) -> list[str]:
     """Return the secret keys of the environment or the data folder, none where there are none."""
     from sayso.config.wiring.data_folder import KEYS_VARIABLE, secret_keys
 
     has_keys = bool(os.environ.get(KEYS_VARIABLE)) or (options.data / "secret_keys").exists()
-    with _disk_errors(str(options.data), options.data):
+    with disk_errors(str(options.data), options.data):
         if has_keys:
             return secret_keys(options.data)
         return []
@@ -204,24 +163,8 @@ def _new_file(name: str) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[IO[bytes]]:
-    """Yield the content of a file.
-
-    Standard input is read whole first: a pipe that breaks off restores nothing.
-    """
-    if name != STREAM:
-        with Path(name).open("rb") as file:
-            yield file
-        return
-    with TemporaryFile() as copy:
-        while block := sys.stdin.buffer.read(1024 * 1024):
-            copy.write(block)
-        copy.seek(0)
-        yield copy
-
-
-@contextmanager
-def _disk_errors(name: str, data: Path) -> Iterator[None]:
+def disk_errors(name: str, data: Path) -> Iterator[None]:
+    """Exit with one clear message where the backup `name` or the data folder cannot be used."""
     from sayso.ops.server.backup import BackupError
     from sayso.ops.server.snapshot import SnapshotError
 
@@ -233,7 +176,8 @@ def _disk_errors(name: str, data: Path) -> Iterator[None]:
         fail(f"{exc.filename or f'{name} or {data}'}: {exc.strerror or exc}: nothing was finished")
 
 
-def _contents(manifest: Manifest) -> str:
+def contents_line(manifest: Manifest) -> str:
+    """Return what a backup holds, such as `912 keys of Redis, 3 files`."""
     counts = manifest.counts
     kinds = {
         "keys": ("key of Redis", "keys of Redis"),
@@ -247,29 +191,3 @@ def _contents(manifest: Manifest) -> str:
     return ", ".join(
         counted(counts[name], *words) for name, words in kinds.items() if name in counts
     )
-
-
-def _report(file: str, restored: Restored) -> Iterator[str]:
-    manifest = restored.manifest
-    yield f"{file}: taken {utc_time(manifest.taken_at)} UTC by sayso {manifest.sayso}: {_contents(manifest)}"
-    if done := restored.resumed:
-        yield (
-            f"redis: {counted(restored.keys, 'key that has not expired', 'keys that have not expired')}; "
-            f"{resumed_parts(done)}"
-        )
-    else:
-        yield "redis: nothing was restored"
-    if chain := restored.chain:
-        yield from (f"audit: {line}" for line in chain_lines(chain, ()))
-
-
-def _chain(restored: Restored) -> dict[str, object] | None:
-    chain = restored.chain
-    if chain is None:
-        return None
-    return {
-        "entries": chain.entries,
-        "shards": chain.shards,
-        "faults": [*map(str, chain.faults)],
-        "notes": [*chain.notes],
-    }

@@ -1,6 +1,6 @@
 """The `sayso channel` commands: connect, status, disconnect, recover, purge-media.
 
-Those of a Slack app are in `slack_app`: manifest, workspaces, invite.
+A platform adds its own (`commands` in `channels/registry.py`), such as those of a Slack app.
 """
 
 from __future__ import annotations
@@ -9,28 +9,39 @@ import asyncio
 import re
 import sys
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
+from sayso.infra.terminal import utc_time
 from sayso.ops.cli.command import (
     FINDING,
     Options,
+    SaysoCommand,
     SaysoGroup,
     check_channel,
     clear_errors,
     exit_on_failure,
+    fail,
     pass_options,
-    utc_time,
 )
-from sayso.ops.cli.slack_app import invite, manifest, workspaces
 
 if TYPE_CHECKING:
-    from sayso.channels.setup import CheckResult, MessageLog, PlatformSetup, SetupOptions
-    from sayso.channels.whatsapp.message_log import MediaDeletion, MessageState, MissedMessages
+    from sayso.channels.setup import (
+        BotState,
+        CheckResult,
+        DeletedFiles,
+        FoundMessage,
+        MessageLog,
+        MessageState,
+        PlatformCommand,
+        PlatformSetup,
+        SetupOptions,
+    )
     from sayso.config.settings.schema import Settings
 
 T = TypeVar("T")
@@ -68,12 +79,30 @@ _STATE_LABELS: Mapping[MessageState, str] = {
 
 _channel = click.argument("channel")
 _drop_pending = click.option(
-    "--drop-pending", is_flag=True, help="Make Telegram delete the updates that wait."
+    "--drop-pending",
+    is_flag=True,
+    help="Make the platform delete the updates that wait, where it can.",
 )
 
 
+class ChannelGroup(SaysoGroup):
+    """The group `sayso channel`, with the commands that only one platform has.
+
+    These are looked up when they are needed: the platforms' settings load pydantic, and `sayso --help`
+    must not.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted({*super().list_commands(ctx), *_commands_of_platforms()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, None for an unknown name."""
+        return super().get_command(ctx, cmd_name) or _commands_of_platforms().get(cmd_name)
+
+
 @click.group(
-    cls=SaysoGroup, examples=["sayso channel connect shop-wa", "sayso channel status ops-tg"]
+    cls=ChannelGroup, examples=["sayso channel connect shop-wa", "sayso channel status ops-tg"]
 )
 def channel() -> None:
     """Connect a channel to its platform, and see what the platform knows about it."""
@@ -89,12 +118,12 @@ def channel() -> None:
     type=click.IntRange(1, 100),
     default=40,
     show_default=True,
-    help="Number of updates that Telegram may send at the same time.",
+    help="Number of updates that the platform may send at once, where that can be set.",
 )
 @pass_options
 def connect(options: Options, channel: str, max_connections: int, *, drop_pending: bool) -> None:
     """Make the platform of CHANNEL send its webhooks to public_url, and check the result.
-    For Slack, prints the steps to click.
+    Prints the steps to click where a bot may not do it, as at Slack.
     """
     setup = _platform_setup(
         options, channel, drop_pending=drop_pending, max_connections=max_connections
@@ -128,7 +157,10 @@ def status(options: Options, channel: str) -> None:
 @_drop_pending
 @pass_options
 def disconnect(options: Options, channel: str, *, drop_pending: bool) -> None:
-    """Make the platform of CHANNEL stop sending webhooks. For Slack, prints the steps to click."""
+    """Make the platform of CHANNEL stop sending webhooks.
+
+    Prints the steps to click where a bot may not do it, as at Slack.
+    """
     setup = _platform_setup(options, channel, drop_pending=drop_pending)
     steps = _run(setup.delete_webhook())
     options.print({"steps": steps}, steps)
@@ -191,30 +223,37 @@ def _run(call: Coroutine[Any, Any, T]) -> T:
 @click.option("--dry-run", is_flag=True, help="Print the missed messages, and take none.")
 @pass_options
 def recover(options: Options, channel: str, since: float, *, dry_run: bool) -> None:
-    """Take the messages to CHANNEL that no webhook delivered, from Twilio's message log,
-    oldest first.
+    """Take the messages to CHANNEL that no webhook delivered, from the platform's message log,
+    oldest first. Of the built-in platforms, WhatsApp has one.
 
     A message that was taken before is not taken again. Exits with 1 where a message was refused:
     run it again later.
     """
     with _message_log(options, channel) as (settings, message_log):
-        from sayso.config.wiring.ingress import open_missed_messages
+        from sayso.config.wiring.ingress import find_missed_messages
 
-        missed = open_missed_messages(settings, options.data, channel, message_log)
-        states = asyncio.run(_recover(options, missed, since, dry_run=dry_run))
+        found = find_missed_messages(
+            settings,
+            options.data,
+            channel,
+            message_log,
+            since,
+            take=not dry_run,
+        )
+        states = asyncio.run(_print_messages(options, found))
     if states["refused"]:
         sys.exit(FINDING)
 
 
-async def _recover(
-    options: Options, missed: MissedMessages, since: float, *, dry_run: bool
+async def _print_messages(
+    options: Options, found: AsyncIterator[FoundMessage]
 ) -> Counter[MessageState]:
     """Print each message as it is handled, so that a later error does not hide it.
     Return the number of messages in each state.
     """
     states: Counter[MessageState] = Counter()
     messages = []
-    async for message in missed.run(since, take=not dry_run):
+    async for message in found:
         states[message.state] += 1
         if options.as_json:
             messages.append(asdict(message))
@@ -252,37 +291,42 @@ async def _recover(
 def purge_media(
     options: Options, channel: str, older: float, back: float, *, dry_run: bool
 ) -> None:
-    """Delete the files that people sent to CHANNEL from Twilio, day by day.
-
-    Files that a turn still needs stay.
+    """Delete the files that people sent to CHANNEL from its platform, day by day. Files that a turn
+    still needs stay. Of the built-in platforms, WhatsApp keeps files until they are deleted.
 
     It may run again at any time, for example from cron. Our own copies are not deleted.
     """
     with _message_log(options, channel) as (settings, message_log):
-        from sayso.config.wiring.ingress import open_media_deletion
+        from sayso.config.wiring.ingress import delete_media
 
-        deletion = open_media_deletion(settings, options.data, channel, message_log)
-        asyncio.run(_purge(options, deletion, older, back, dry_run=dry_run))
+        days = delete_media(
+            settings,
+            options.data,
+            channel,
+            message_log,
+            older,
+            back,
+            delete=not dry_run,
+        )
+        asyncio.run(_print_days(options, days, dry_run=dry_run))
 
 
-async def _purge(
-    options: Options, deletion: MediaDeletion, older: float, back: float, *, dry_run: bool
+async def _print_days(
+    options: Options, deleted_files: AsyncIterator[DeletedFiles], *, dry_run: bool
 ) -> None:
     days = []
-    async for day in deletion.run(older, back, delete=not dry_run):
+    async for day in deleted_files:
         days.append(day)
+        remaining = []
         if day.waiting:
-            remaining = [f"{day.waiting} kept for turns that wait"]
-        else:
-            remaining = []
-        remaining += (
-            [f"{day.missed} kept that `sayso channel recover` may take"] if day.missed else []
-        )
+            remaining.append(f"{day.waiting} kept for turns that wait")
+        if day.missed:
+            remaining.append(f"{day.missed} kept that `sayso channel recover` may take")
         if (day.deleted or remaining) and not options.as_json:
             deleted = f"{day.deleted} {'to delete' if dry_run else 'deleted'}"
             click.echo(f"from {day.day}: {', '.join([deleted, *remaining])}")
     total = sum(day.deleted for day in days)
-    summary = f"{total} files {'would be deleted' if dry_run else 'deleted'} at Twilio"
+    summary = f"{total} files {'would be deleted' if dry_run else 'deleted'} at the platform"
     per_day = [{**asdict(day), "day": str(day.day)} for day in days]
     options.print({"deleted": total, "dry_run": dry_run, "days": per_day}, [summary])
 
@@ -298,5 +342,73 @@ def _message_log(options: Options, channel: str) -> Iterator[tuple[Settings, Mes
         yield settings, setup.message_log()
 
 
-for _command in (manifest, workspaces, invite):
-    channel.add_command(_command)
+@cache
+def _commands_of_platforms() -> Mapping[str, SaysoCommand]:
+    """Return the commands that only one platform has, by name."""
+    from sayso.channels.registry import platform_commands, platform_names
+
+    return {
+        command.name: _platform_command(platform, command)
+        for platform in platform_names()
+        for command in platform_commands(platform)
+    }
+
+
+def _platform_command(platform: str, command: PlatformCommand) -> SaysoCommand:
+    """Return a command that only channels of one platform have, as a click command."""
+
+    def run(options: Options, channel: str, **parameters: Any) -> None:
+        from sayso.channels.setup import CommandTarget
+        from sayso.config.settings.loader import find_public_url
+
+        settings = options.load(
+            running=command.needs_secrets, without_secrets=not command.needs_secrets
+        )
+        name = _channel_of(settings, platform, channel, of_workspaces=command.of_workspaces)
+
+        def open_state() -> BotState:
+            from sayso.config.wiring.bot_state import open_state
+
+            return open_state(settings, options.data, name)
+
+        with clear_errors():
+            target = CommandTarget(
+                name,
+                settings.channels[name],
+                find_public_url(settings),
+                open_state,
+            )
+            result = command.run(target, **parameters)
+        options.print(result.value, result.lines)
+
+    channel_argument = click.Argument(["channel"], required=False, default="")
+    return SaysoCommand(
+        command.name,
+        params=[channel_argument, *command.parameters],
+        callback=pass_options(run),
+        help=command.run.__doc__,
+        examples=command.examples,
+    )
+
+
+def _channel_of(settings: Settings, platform: str, name: str, *, of_workspaces: bool) -> str:
+    """Return the name of a channel of the platform, for "" the first one's.
+
+    With `of_workspaces` the first one is preferred whose account many workspaces install. Exits
+    where there is none.
+    """
+    channels = {
+        each: channel for each, channel in settings.channels.items() if channel.platform == platform
+    }
+    if name:
+        check_channel(settings, name)
+        if name not in channels:
+            known = ", ".join(channels) or "there is none"
+            raise click.UsageError(
+                f"{name!r} is no channel of {platform}: name one of these ({known})"
+            )
+        return name
+    if not channels:
+        fail(f"no channel of {platform} is configured: add one with platform: {platform}")
+    installed = [each for each, channel in channels.items() if channel.has_workspaces]
+    return installed[0] if of_workspaces and installed else next(iter(channels))

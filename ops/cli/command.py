@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -289,18 +288,6 @@ def check_id(settings: Settings, channel: str, name: str) -> None:
         raise click.UsageError(f"{name!r} {problem}")
 
 
-def one_line(text: str, width: int) -> str:
-    """Return a text as one line of at most `width` characters,
-    without secrets and without terminal control codes.
-    """
-    line = " ".join(
-        "".join(letter if letter.isprintable() else " " for letter in redact(text)).split()
-    )
-    if len(line) <= width:
-        return line
-    return f"{line[: width - 1]}…"
-
-
 def counted(number: int, one: str, many: str) -> str:
     """Return a number with its noun, such as `2 entries`."""
     return f"{number:,} {one if number == 1 else many}"
@@ -314,8 +301,3 @@ def resumed_parts(done: Resumed) -> str:
     replies = counted(done.replies, "waiting reply goes out", "waiting replies go out")
     actions = counted(done.actions, "open question is closed", "open questions are closed")
     return f"{conversations}, {replies} marked as perhaps repeated, {actions}; what they asked may have run"
-
-
-def utc_time(unix: float) -> str:
-    """Return a time as commands print it."""
-    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,13 +1,13 @@
-"""The commands `sayso init`, which writes a new bot, ready to run, and `sayso schema`."""
+"""The command `sayso init`, which writes a new bot, ready to run."""
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
 import click
 
 from sayso.ops.cli.command import Options, SaysoCommand, fail, pass_options
+from sayso.ops.cli.schema import SCHEMA, schema_text
 
 _YAML = """\
 # yaml-language-server: $schema=sayso.schema.json
@@ -141,8 +141,6 @@ def test_a_no_keeps_the_task() -> None:
 
 #: The files of a new bot and their content, besides the schema of the YAML.
 FILES = {"sayso.yaml": _YAML, "tools.py": _TOOLS, "test_tools.py": _TEST}
-#: The JSON Schema of the YAML: its name in `sayso.config.settings`, and in a new bot.
-SCHEMA = "sayso.schema.json"
 
 
 @click.command(
@@ -157,7 +155,7 @@ def init(options: Options, folder: Path) -> None:
     Beside them is the schema of the configuration, by which editors complete it. The bot runs
     without an account and without a key. Existing files are never changed.
     """
-    contents = {**FILES, SCHEMA: _schema()}
+    contents = {**FILES, SCHEMA: schema_text()}
     existing = [name for name in contents if (folder / name).exists()]
     if existing:
         fail(f"{', '.join(str(folder / name) for name in existing)} exists: name an empty folder")
@@ -180,17 +178,3 @@ def init(options: Options, folder: Path) -> None:
         "  python -m pip install pytest && pytest     run its tests",
     ]
     options.print({"files": paths}, lines)
-
-
-@click.command(cls=SaysoCommand, examples=["sayso schema > sayso.schema.json"])
-def schema() -> None:
-    """Print the JSON Schema of the YAML, by which editors complete keys and mark mistakes.
-
-    An editor with the YAML language server reads it where the first line of the YAML is
-    `# yaml-language-server: $schema=sayso.schema.json`. Print it anew after an update.
-    """
-    click.echo(_schema(), nl=False)
-
-
-def _schema() -> str:
-    return files("sayso.config.settings").joinpath(SCHEMA).read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ Its commands are imported when they are used; `ops.cli.command` has what they sh
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 #: Other distributions, and our own fault simulation, add commands by entry points of this group.
 ENTRY_POINTS = "sayso.commands"
 
-#: The module of each command, in `sayso.ops.cli`. It is imported when the command is used.
-_MODULES = {
-    "audit": "audit",
-    "backup": "backup",
-    "channel": "channel",
-    "chat": "run",
-    "check": "checks",
-    "deliveries": "operate",
-    "demo": "run",
-    "doctor": "checks",
-    "explain": "checks",
-    "init": "init",
-    "migrate": "operate",
-    "people": "people",
-    "poll": "run",
-    "redis": "operate",
-    "restore": "backup",
-    "schema": "init",
-    "trace": "trace",
-    "up": "run",
-    "web": "run",
-    "worker": "run",
-}
+#: Our own commands. Each is in the module of its name, which is imported when it is used.
+_COMMANDS = (
+    "audit",
+    "backup",
+    "channel",
+    "chat",
+    "check",
+    "deliveries",
+    "demo",
+    "doctor",
+    "explain",
+    "init",
+    "migrate",
+    "people",
+    "poll",
+    "redis",
+    "restore",
+    "schema",
+    "trace",
+    "up",
+    "web",
+    "worker",
+)
 #: The commands that run a part of a bot.
 _SERVERS = ("demo", "poll", "up", "web", "worker")
 
@@ -52,26 +52,25 @@ _SERVERS = ("demo", "poll", "up", "web", "worker")
 class RootGroup(SaysoGroup):
     """The command `sayso` itself.
 
-    A command is imported when it is used: ours from `modules`, others by entry point.
+    A command is imported when it is used: ours by its name, others by entry point.
     """
 
-    def __init__(self, *args: Any, modules: Mapping[str, str], **settings: Any) -> None:
+    def __init__(self, *args: Any, commands: Sequence[str], **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.modules = modules
+        self.own_commands = commands
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return sorted({*self.modules, *(point.name for point in _entry_points())})
+        return sorted({*self.own_commands, *(point.name for point in _entry_points())})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, None for an unknown name.
 
         Our own commands come before those of entry points.
         """
-        if cmd_name in self.modules:
-            command: click.Command = getattr(
-                import_module(f"{__package__}.{self.modules[cmd_name]}"), cmd_name
-            )
+        if cmd_name in self.own_commands:
+            module = import_module(f"{__package__}.{cmd_name}")
+            command: click.Command = getattr(module, cmd_name)
             return command
         return next((_load(point) for point in _entry_points() if point.name == cmd_name), None)
 
@@ -98,7 +97,7 @@ def _load(point: EntryPoint) -> click.Command:
 
 @click.group(
     cls=RootGroup,
-    modules=_MODULES,
+    commands=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     examples=[
         "sayso init mybot && cd mybot && sayso chat",

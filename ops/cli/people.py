@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sayso.infra.terminal import one_line
 from sayso.ops.cli.command import (
     Options,
     SaysoGroup,
@@ -17,7 +18,6 @@ from sayso.ops.cli.command import (
     check_id,
     clear_errors,
     fail,
-    one_line,
     pass_options,
 )
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sayso.infra.terminal import one_line, utc_time
 from sayso.ops.cli.command import (
     Options,
     SaysoCommand,
     clear_errors,
     fail,
-    one_line,
     pass_options,
-    utc_time,
 )
 
 if TYPE_CHECKING:

@@ -63,9 +63,10 @@ def free_port() -> int:
 #: Starting Python and loading Sayso costs a second of CPU. Commands are forked from a process that did both.
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([
-    f"sayso.config.{name}" for name in (
-        "cli.run", "cli.checks", "cli.operate", "checks.describe", "server.http", "server.up", "wiring.rq_entry",
-        "wiring.wsgi",
+    f"sayso.{name}" for name in (
+        "ops.cli.up", "ops.cli.doctor", "ops.cli.explain", "ops.cli.deliveries", "ops.cli.redis",
+        "ops.checks.describe", "ops.server.http", "ops.server.up",
+        "config.wiring.rq_entry", "config.wiring.wsgi",
     )
 ])  # fmt: skip
 

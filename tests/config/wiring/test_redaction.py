@@ -14,7 +14,7 @@ from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.channels.setup import CheckResult
 from sayso.config.wiring.observability import EventFormatter
 from sayso.infra.redaction import REDACTED, Redactor, remember, secrets_of
-from sayso.ops.cli.command import one_line
+from sayso.infra.terminal import one_line
 from tests.config.processes import sayso
 
 KEY, FILED = "sk-live-5Ya/pq+2==", "hunter2-of-a-file"

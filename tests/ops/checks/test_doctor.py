@@ -518,7 +518,7 @@ def test_warning_does_not_fail_a_build(monkeypatch: pytest.MonkeyPatch, state: s
     async def found(*_: object, **__: object) -> AsyncIterator[CheckResult]:
         yield CheckResult("clock", state, "says", "" if state == "ok" else "cure")
 
-    monkeypatch.setattr("sayso.ops.cli.checks._checks", found)
+    monkeypatch.setattr("sayso.ops.cli.doctor._checks", found)
     code, words = run()
     assert (code, "1 to look at" in words) == (expected, state != "ok")
 

@@ -1,4 +1,4 @@
-"""`sayso channel purge-media`: inbound files are deleted at Twilio once no turn needs them."""
+"""`sayso channel purge-media`: inbound files are deleted at the platform once no turn needs them."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_files_of_finished_turns_are_deleted_once(bench: Bench):
     bench.take(bench.send(30, files=2))
     bench.take(bench.send(20))
     code, words = bench.run()
-    assert (code, bench.left, "2 files deleted at Twilio" in words) == (0, [0, 1], True)
-    assert bench.run() == (0, "0 files deleted at Twilio\n")
+    assert (code, bench.left, "2 files deleted at the platform" in words) == (0, [0, 1], True)
+    assert bench.run() == (0, "0 files deleted at the platform\n")
 
 
 def test_dry_run_deletes_nothing(bench: Bench):
@@ -125,7 +125,7 @@ def test_new_files_stay_for_any_option(bench: Bench):
 def test_older_files_are_reached_by_an_option(bench: Bench):
     """The default is a week."""
     bench.send(24 * 20)
-    assert (bench.run()[1], bench.left) == ("0 files deleted at Twilio\n", [1])
+    assert (bench.run()[1], bench.left) == ("0 files deleted at the platform\n", [1])
     assert "1 files deleted" in bench.run("--back", "30d")[1]
     assert bench.left == [0]
 

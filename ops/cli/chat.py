@@ -1,0 +1,56 @@
+"""The command `sayso chat`."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from sayso.config.wiring.observability import set_up_logs
+from sayso.ops.cli.command import Options, SaysoCommand, clear_errors, pass_options
+from sayso.ops.cli.process_options import log_options
+
+
+@click.command(cls=SaysoCommand, examples=["sayso chat", "sayso chat shop-wa -c bot.yaml"])
+@click.argument("channel", required=False)
+@log_options
+@pass_options
+def chat(options: Options, channel: str | None) -> None:
+    """Talk to the bot in this terminal; nothing else has to run.
+
+    CHANNEL is the channel whose tools and policy are used, by default the first one.
+    """
+    from sayso.channels.console.terminal import Terminal
+    from sayso.channels.media_store import LocalMediaStore
+    from sayso.config.settings.loader import load_for_terminal
+    from sayso.config.wiring.agents import terminal_agent
+
+    set_up_logs("warning")  # INFO lines would stand between the lines of the conversation
+    with clear_errors():
+        settings = load_for_terminal(options.file(running=False), channel)
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory(prefix="sayso-chat-"))
+        files = LocalMediaStore(Path(folder), keys=["no link is made"], public_url="")
+        bot = terminal_agent(
+            settings,
+            data=options.data,
+            media=files,
+            report_problem=lambda problem: click.echo(problem, err=True),
+        )
+        with clear_errors():
+            agent = stack.enter_context(bot)
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            # A byte in a pipe that is no UTF-8 must not end the conversation.
+            sys.stdin.reconfigure(errors="replace")
+        terminal = Terminal(
+            folder=options.data / "chat",
+            read_file=files.read,
+            print_text=click.echo,
+            styled=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
+        )
+        terminal.talk(sys.stdin, agent.take)

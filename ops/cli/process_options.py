@@ -1,0 +1,121 @@
+"""What the commands share that run a part of a bot: `up`, `demo`, `chat`, `web`, `worker`, `poll`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from sayso.config.wiring.observability import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS
+from sayso.infra.metrics_endpoint import MetricsUnusable
+from sayso.ops.cli.command import fail
+from sayso.ops.server.metrics import MetricsAddress, share_counts
+
+host_option = click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The address to listen on."
+)
+port_option = click.option(
+    "--port",
+    default=8000,
+    show_default=True,
+    type=click.IntRange(1, 65535),
+    help="The port to listen on.",
+)
+workers_option = click.option(
+    "--workers",
+    default=2,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Number of worker processes.",
+)
+reload_option = click.option(
+    "--reload",
+    is_flag=True,
+    envvar="SAYSO_RELOAD",
+    help="Load tools again when their files are saved.",
+)
+metrics_option = click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    envvar="SAYSO_METRICS",
+    callback=lambda _, __, text: _address(text),
+    help="Serve /metrics for Prometheus on this port of this machine, or of HOST.  [default: do not]",
+)
+processes_option = click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    help="Fork this many processes, and replace each that dies.  [default: run as one process]",
+)
+
+
+def log_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of the log to a command.
+
+    They become variables, also for the processes that it starts.
+    """
+
+    def export(context: click.Context, option: click.Parameter, value: str | None) -> None:
+        if value and option.name:
+            os.environ[f"SAYSO_{option.name.upper()}"] = value
+
+    shared: dict[str, Any] = {"expose_value": False, "callback": export, "show_envvar": True}
+    level = click.option(
+        "--log-level",
+        type=click.Choice(LEVELS, case_sensitive=False),
+        envvar=LEVEL_VARIABLE,
+        **shared,
+        help="Print log lines from this level on.  [default: info; of chat: warning]",
+    )
+    form = click.option(
+        "--log-format",
+        type=click.Choice(FORMATS, case_sensitive=False),
+        envvar=FORMAT_VARIABLE,
+        **shared,
+        help="Log lines for people, or one JSON object a line.  [default: pretty]",
+    )
+    return form(level(command))
+
+
+def count_for_metrics(metrics: MetricsAddress, *, forks: bool) -> None:
+    """Have this process, and with `forks` those that it starts, count for `/metrics`.
+
+    Call it before anything is imported that counts. Exits where the folder of the counts is unusable.
+    """
+    try:  # not `clear_errors`, which imports modules that count
+        share_counts(metrics, forks=forks)
+    except MetricsUnusable as exc:
+        fail(str(exc))
+
+
+def _address(text: str | None) -> MetricsAddress:
+    """Return host and port of `--metrics`."""
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+        raise click.BadParameter(
+            f"{text!r} is no address: write a port, such as 9464, or a host before it: 10.0.0.5:9464"
+        )
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+def exit_on_signals() -> None:
+    """Exit at once on SIGINT and SIGTERM, until the command installs its own handlers.
+
+    Nothing runs yet that has to be stopped. The handler raises no exception: a module that is
+    being imported could catch or print it.
+    """
+
+    from sayso.infra.stop_signals import accept_interrupts  # `sayso --help` imports no package
+
+    def leave(_: int, __: FrameType | None) -> NoReturn:
+        os._exit(0)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
+    accept_interrupts()

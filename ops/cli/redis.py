@@ -1,0 +1,109 @@
+"""The `sayso redis` commands: status, resume."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sayso.infra.terminal import utc_time
+from sayso.ops.cli.command import (
+    FINDING,
+    Options,
+    SaysoGroup,
+    clear_errors,
+    fail,
+    pass_options,
+    resumed_parts,
+)
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from sayso.config.settings.schema import Settings
+
+
+@click.group(cls=SaysoGroup, examples=["sayso redis status", "sayso redis resume"])
+def redis() -> None:
+    """See whether Redis lost acknowledged writes, and continue after it did."""
+
+
+@redis.command(examples=["sayso redis status", "sayso redis status --json"])
+@pass_options
+def status(options: Options) -> None:
+    """Print whether Redis is halted, and what it lost. Exits with 1 when it is."""
+    from sayso.infra.manual import manual
+    from sayso.infra.redis.scripts import SHARDS
+    from sayso.workers.data_loss.resume import backup_being_restored, halts_of
+    from sayso.workers.data_loss.watermarks import HaltReason
+
+    with clear_errors():
+        settings = options.load()
+        client = _checked_client(settings, options.data)
+        halts = halts_of(client, prefix=settings.key_prefix)
+        taken_at = backup_being_restored(client, prefix=settings.key_prefix)
+    if taken_at:
+        says = f"a restore of the backup of {utc_time(taken_at)} UTC has not ended, so a part of it is missing"
+        cure = "run `sayso restore` again, with this or another backup. To give up, delete this bot's keys"
+        options.print({"redis": says}, [f"redis: halted: {says}", cure])
+        sys.exit(FINDING)
+    if halts:
+        halt = HaltReason.sum(halts.values())
+    else:
+        halt = None
+    if 0 < len(halts) < SHARDS:
+        part = f" ({len(halts)} of {SHARDS} shards)"
+    else:
+        part = ""
+    lines = [f"redis: {f'halted{part}: {halt}' if halt else 'whole'}"]
+    if halt:
+        page = manual("how-to/redis-in-production.md", "what-resume-does")
+        lines.append(
+            f"`sayso redis resume` continues without what is missing: {page} says what that means"
+        )
+    options.print({"redis": str(halt) if halt else None}, lines)
+    sys.exit(FINDING if halt else 0)
+
+
+@redis.command(examples=["sayso redis resume"])
+@pass_options
+def resume(options: Options) -> None:
+    """Continue with a Redis that lost writes, without using any number twice.
+
+    It may be killed and run again.
+    """
+    from sayso.workers.data_loss.resume import is_restoring
+    from sayso.workers.data_loss.resume import resume as resume_server
+
+    settings = options.load()
+    with clear_errors():
+        client = _checked_client(settings, options.data)
+        if is_restoring(client, prefix=settings.key_prefix):
+            fail(
+                "a restore of this Redis has not ended, so it holds a part of a backup: run `sayso restore` again"
+            )
+        result = resume_server(client, prefix=settings.key_prefix)
+    options.print(
+        {"redis": asdict(result) if result else None},
+        [
+            f"redis: goes on; {result.halt}. {resumed_parts(result)}"
+            if result
+            else "redis: not halted"
+        ],
+    )
+
+
+def _checked_client(settings: Settings, data: Path) -> Redis:
+    """Return a client of the Redis, compared with the watermark noted on this machine.
+
+    After a restart of all processes no other may have compared it.
+    Raises what `clear_errors` handles.
+    """
+    from sayso.config.wiring.redis_parts import RedisParts
+
+    parts = RedisParts.find(settings, data)
+    parts.guard_against_loss(settings.state_folder(data)).check_server()
+    return parts.client

@@ -1,0 +1,114 @@
+"""The command `sayso restore`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from sayso.infra.terminal import utc_time
+from sayso.ops.cli.audit import chain_lines
+from sayso.ops.cli.backup import (
+    STREAM,
+    contents_line,
+    disk_errors,
+    find_keys,
+    open_bot,
+    without_redis_option,
+)
+from sayso.ops.cli.command import (
+    FINDING,
+    Options,
+    SaysoCommand,
+    clear_errors,
+    counted,
+    pass_options,
+    resumed_parts,
+)
+
+if TYPE_CHECKING:
+    from sayso.ops.server.restore import Restored
+
+
+@click.command(
+    cls=SaysoCommand,
+    examples=["sayso restore shop.tar.gz", "age -d -i key.txt shop.tar.gz.age | sayso restore -"],
+)
+@click.argument("file")
+@click.option(
+    "--replace",
+    "over",
+    is_flag=True,
+    help="Delete what this bot has in Redis, set its ledger aside, and overwrite files of the data folder.",
+)
+@without_redis_option
+@pass_options
+def restore(options: Options, file: str, *, over: bool, without_redis: bool) -> None:
+    """Restore the bot from FILE, a backup, into an empty Redis and data folder;
+    `-` is standard input.
+
+    What happened since the backup is forgotten. Open questions are closed, and messages that waited
+    are not answered. If it is killed, run it again. Exits with 1 if the audit log is not as it was
+    written.
+    """
+    from sayso.ops.server.restore import restore_backup
+
+    keys = find_keys(options)
+    opened = open_bot(options, without_redis=without_redis, new=True)
+    place = "standard input" if file == STREAM else file
+    with clear_errors(), disk_errors(place, options.data), _opened(file) as content, opened as bot:
+        restored = restore_backup(content, bot, keys, over=over)
+    value = asdict(restored) | {
+        "manifest": {k: v for k, v in asdict(restored.manifest).items() if k != "sums"}
+    }
+    options.print(value | {"chain": _chain(restored)}, _report(file, restored))
+    sys.exit(FINDING if restored.chain and restored.chain.faults else 0)
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[IO[bytes]]:
+    """Yield the content of a file.
+
+    Standard input is read whole first: a pipe that breaks off restores nothing.
+    """
+    if name != STREAM:
+        with Path(name).open("rb") as file:
+            yield file
+        return
+    with TemporaryFile() as copy:
+        while block := sys.stdin.buffer.read(1024 * 1024):
+            copy.write(block)
+        copy.seek(0)
+        yield copy
+
+
+def _report(file: str, restored: Restored) -> Iterator[str]:
+    manifest = restored.manifest
+    yield f"{file}: taken {utc_time(manifest.taken_at)} UTC by sayso {manifest.sayso}: {contents_line(manifest)}"
+    if done := restored.resumed:
+        yield (
+            f"redis: {counted(restored.keys, 'key that has not expired', 'keys that have not expired')}; "
+            f"{resumed_parts(done)}"
+        )
+    else:
+        yield "redis: nothing was restored"
+    if chain := restored.chain:
+        yield from (f"audit: {line}" for line in chain_lines(chain, ()))
+
+
+def _chain(restored: Restored) -> dict[str, object] | None:
+    chain = restored.chain
+    if chain is None:
+        return None
+    return {
+        "entries": chain.entries,
+        "shards": chain.shards,
+        "faults": [*map(str, chain.faults)],
+        "notes": [*chain.notes],
+    }

@@ -1,0 +1,53 @@
+"""The command `sayso worker`."""
+
+from __future__ import annotations
+
+import click
+
+from sayso.config.wiring.observability import set_up_logs
+from sayso.ops.cli.command import Options, SaysoCommand, clear_errors, pass_options
+from sayso.ops.cli.process_options import (
+    count_for_metrics,
+    exit_on_signals,
+    log_options,
+    metrics_option,
+    processes_option,
+    reload_option,
+)
+from sayso.ops.server.metrics import MetricsAddress
+
+
+@click.command(
+    cls=SaysoCommand, examples=["sayso worker --processes 4", "sayso worker -c bot.yaml --reload"]
+)
+@processes_option
+@metrics_option
+@reload_option
+@log_options
+@pass_options
+def worker(
+    options: Options, processes: int | None, metrics: MetricsAddress, *, reload: bool
+) -> None:
+    """Run a worker process: it answers turns and sends replies."""
+    exit_on_signals()
+    count_for_metrics(metrics, forks=bool(processes))
+    from sayso.config.wiring.bootstrap import bootstrap, check_bucket, check_redis, preload
+    from sayso.config.wiring.metrics import metrics_endpoint
+    from sayso.config.wiring.rq_entry import install, worker_services
+    from sayso.ops.server.metrics import listen_for_readers, serve_metrics
+    from sayso.ops.server.processes import prefork
+    from sayso.workers.rq.process import run_worker
+
+    set_up_logs()
+    settings = options.load(running=False)
+    with clear_errors():
+        preload(settings)
+        readers = listen_for_readers(metrics)
+    if processes:
+        prefork(processes)
+    with clear_errors():
+        services = bootstrap(settings, data=options.data, is_worker=True, reload=reload)
+        check_bucket(services)
+        check_redis(services)
+    serve_metrics(metrics_endpoint(options.data), readers)
+    run_worker(worker_services(services), install(services).loop)
