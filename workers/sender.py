@@ -136,6 +136,67 @@ class GivenUp:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """A reply is tried again after this many seconds.
+
+    `why` is what the outbox has to know of the error, `reason` what an operator reads.
+    """
+
+    why: PostponeReason
+    seconds: float
+    reason: str = ""
+
+
+def decide_after_error(error: SendError, attempt: int, *, chance: float) -> Postponed | GivenUp:
+    """Return what becomes of a reply whose sending failed. Reads no clock, changes nothing.
+
+    `attempt` is the number of the attempt that failed, from 1; `chance`, from 0 to 1, spreads the
+    pauses of many replies.
+    """
+    # A channel that its platform does not accept is no fault of the reply: no attempt is counted.
+    if isinstance(error, ChannelDown):
+        return Postponed("down", DOWN_SECONDS)
+
+    asked = 0.0
+    if isinstance(error, RateLimited):
+        asked = min(max(0.0, error.retry_after), MAX_ASKED_SECONDS)
+    kind = type(error).__name__
+    reason = f"{kind}: {error}"
+    _, why, end = next(row for row in _AFTER_ERROR if isinstance(error, row[0]))
+    if why is None or attempt >= MAX_ATTEMPTS:
+        return GivenUp(reason, end, asked, kind)
+    pause = backoff_seconds(attempt, first=2.0, longest=MAX_BACKOFF_SECONDS, chance=chance)
+    return Postponed(why, max(pause, asked), reason)
+
+
+def log_failed_send(delivery: Delivery, error: SendError, following: Postponed | GivenUp) -> None:
+    """Log an attempt to send that failed. The end of a reply that is given up follows, as
+    `reply.dead`.
+
+    docs/reference/observability.md explains each event. The text of the reply is in none.
+    """
+    conversation = delivery.conversation
+    extra: dict[str, Any] = {"delivery": delivery.id, "reason": str(error)}
+
+    # What an operator has to mend.
+    if isinstance(error, ChannelDown):
+        log.error("channel.down", extra={"channel": conversation.channel, **extra})
+        return
+    if isinstance(error, AddressBarred):
+        address = conversation.chat_id if isinstance(error, ChatBarred) else conversation.id
+        cure = "give the bot the right to write there"
+        barred = {"conversation": address, "reason": str(error), "cure": cure}
+        log.error("address.barred", extra=barred)
+    if isinstance(error, TemplateRefused):
+        log_refused_template(conversation.channel, error.refusal)
+
+    # What becomes of the reply.
+    if isinstance(following, Postponed):
+        event = "reply.held" if following.why == "held" else "reply.postponed"
+        log.warning(event, extra={**extra, "seconds": following.seconds})
+
+
 class ReplySender:
     """Sends one reply at a time to its channel and records the result.
 
@@ -312,43 +373,24 @@ class ReplySender:
     async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> NextItem:
         """Postpone the reply, or give it up and return what is next."""
         channel = lease.conversation.partition(":")[0]
-        kind = type(error).__name__
+        following = decide_after_error(error, reply.attempt, chance=self._chance())
+        log_failed_send(reply.delivery(lease), error, following)
+
         if isinstance(error, ChannelDown):
-            DELIVERIES.labels(channel, "postponed", kind).inc()
-            extra = {"channel": channel, "delivery": reply.delivery_id(lease), "reason": str(error)}
-            log.error("channel.down", extra=extra)
             await call_in_thread(self._alerts.note, channel, str(error))
-            await self._outbox.postpone(lease, reply, DOWN_SECONDS, "down")
-            raise ConversationParked(lease.conversation)
-        _, why, end = next(row for row in _AFTER_ERROR if isinstance(error, row[0]))
-        if isinstance(error, RateLimited):
-            asked = min(max(0.0, error.retry_after), MAX_ASKED_SECONDS)
-        else:
-            asked = 0.0
-        reason = f"{kind}: {error}"
-        if isinstance(error, AddressBarred):
-            address = lease.conversation
-            if end == "chat_barred":
-                address = reply.delivery(lease).conversation.chat_id
-            extra = {"conversation": address, "reason": str(error)}
-            log.error(
-                "address.barred", extra={**extra, "cure": "give the bot the right to write there"}
-            )
         if isinstance(error, TemplateRefused):
-            log_refused_template(channel, error.refusal)
             await call_in_thread(self._alerts.note, channel, error.refusal.alert, "templates")
-        if why is None or reply.attempt >= MAX_ATTEMPTS:
-            return await self._give_up(lease, reply, GivenUp(reason, end, asked, kind))
-        DELIVERIES.labels(channel, "postponed", kind).inc()
-        pause = backoff_seconds(
-            reply.attempt, first=2.0, longest=MAX_BACKOFF_SECONDS, chance=self._chance()
+
+        if isinstance(following, GivenUp):
+            return await self._give_up(lease, reply, following)
+        DELIVERIES.labels(channel, "postponed", type(error).__name__).inc()
+        await self._outbox.postpone(
+            lease,
+            reply,
+            following.seconds,
+            following.why,
+            following.reason,
         )
-        wait = max(pause, asked)
-        ids = {"delivery": reply.delivery_id(lease), "reason": str(error)}
-        log.warning(
-            "reply.held" if why == "held" else "reply.postponed", extra={**ids, "seconds": wait}
-        )
-        await self._outbox.postpone(lease, reply, wait, why, reason)
         raise ConversationParked(lease.conversation)
 
     async def _give_up(self, lease: Lease, reply: QueuedReply, result: GivenUp) -> NextItem:
