@@ -668,8 +668,9 @@ class PlatformSettings(Section):
     such as `tools` and `policy`.
     """
 
-    #: Whether user ids are phone numbers, with or without a prefix such as `whatsapp:`.
-    has_phone_numbers: ClassVar[bool] = False
+    #: The prefix that a user id may be written with or without, such as `whatsapp:` before a phone
+    #: number; "" for a platform whose ids have one spelling.
+    user_id_prefix: ClassVar[str] = ""
     #: Whether people use the channel on a web page of this bot, at /console/<name>.
     has_page: ClassVar[bool] = False
     #: Names that a channel of the platform cannot have.

@@ -51,6 +51,9 @@ class Platform:
     pages: Factory | None = None
     sdk_modules: tuple[str, ...] = ()
     commands: Factory | None = None
+    #: Kinds of its keys in Redis that stay when a person is erased: they hold nothing of a person's,
+    #: or end within hours.
+    kept_keys: tuple[str, ...] = ()
     missed_messages: Factory | None = None
     media_deletion: Factory | None = None
 
@@ -78,11 +81,15 @@ BUILT_IN: Mapping[str, Platform] = {
         pages="sayso.channels.slack.install_pages:install_pages",
         sdk_modules=("slack_sdk.web.async_client",),
         commands="sayso.channels.slack.commands:slack_commands",
+        # Tokens of workspaces, and who installed them: encrypted, until a workspace removes the app.
+        kept_keys=("slack",),
     ),
     "console": Platform(
         settings=ConsoleSettings,
         adapter="sayso.channels.console.adapter:ConsoleChannel",
         pages="sayso.channels.console.views:console_pages",
+        # The lists of conversations among them, `console:chats`, are the person's, and are deleted.
+        kept_keys=("console",),
     ),
 }
 
@@ -146,6 +153,11 @@ def platform_commands(name: str) -> Sequence[PlatformCommand]:
         return ()
     commands: Sequence[PlatformCommand] = load(platform.commands)()
     return commands
+
+
+def platform_keys() -> list[str]:
+    """Return the kinds of keys that the built-in platforms store and that no erasure deletes."""
+    return [kind for platform in BUILT_IN.values() for kind in platform.kept_keys]
 
 
 def polled_platforms() -> list[str]:

@@ -50,8 +50,8 @@ F = TypeVar("F", bound=ExecutorFactory)
 #: Most proposals of one turn that share a yes. People do not read more,
 #: and so do not agree to more.
 MAX_STEPS = 10
-#: A user id that is a phone number, as Twilio and Telegram write it.
-_PHONE = re.compile(r"(?:whatsapp:)?(\+[0-9]{6,15})")
+#: A user id that is a phone number, with or without a prefix of its platform, such as `whatsapp:`.
+_PHONE = re.compile(r"(?:[a-z]+:)?(\+[0-9]{6,15})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ MAX_NAME = 100
 #: Which group messages are for the bot: those that address it or belong to a conversation with it,
 #: all, or none.
 Groups = Literal["mention", "always", "never"]
-_WHATSAPP = "whatsapp:"
 _COMMAND = re.compile(r"\s*/(?:whoami|start)(?:@\w+)?(?:\s|$)", re.IGNORECASE)
 
 
@@ -59,7 +58,7 @@ AccessDecision = Admitted | Ignored | UnknownSender
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """Who may talk on one channel, in which chats, and how often."""
+    """Who may talk on one channel, in which chats, and how often. Ids may be in any spelling."""
 
     #: Only these people, None for all, unless `pairing` asks unknown senders for a code.
     allow: Collection[str] | None = None
@@ -69,10 +68,10 @@ class AccessRules:
     groups: Groups = "mention"
     #: Only there, None for everywhere.
     chats: Collection[str] | None = None
-    #: Turns of one person, None for no limit. With `phones` the ids are phone numbers, as on
-    #: WhatsApp. Ids may be given in any spelling.
+    #: Turns of one person, None for no limit.
     per_minute: int | None = None
-    phones: bool = False
+    #: What ids may begin with or lack, such as `whatsapp:` before a phone number; "" for nothing.
+    id_prefix: str = ""
 
     def __post_init__(self) -> None:
         for name in ("allow", "block", "chats"):
@@ -82,18 +81,19 @@ class AccessRules:
             )
 
     def spelled(self, name: str) -> str:
-        """Return an id in the form that is compared: a phone number in
-        lower case and without `whatsapp:`.
+        """Return an id in the form that is compared: where ids may have a prefix, in lower case and
+        without it.
         """
-        if self.phones:
-            return name.strip().casefold().removeprefix(_WHATSAPP)
+        if self.id_prefix:
+            return name.strip().casefold().removeprefix(self.id_prefix)
         return name
 
     def ids(self, turn: Turn) -> tuple[str, ...]:
-        """Return the ids of the turn's sender, the user id first;
-        on WhatsApp the sending address is one of them.
+        """Return the ids of the turn's sender, the user id first.
+
+        Where ids may have a prefix, as on WhatsApp, the sending address is one of them.
         """
-        address = (turn.conversation.chat,) if self.phones else ()
+        address = (turn.conversation.chat,) if self.id_prefix else ()
         ids = map(self.spelled, (turn.user_id, *turn.aliases, *address))
         return tuple(dict.fromkeys(name for name in ids if name))
 
@@ -102,7 +102,7 @@ class AccessRules:
         if any(name in self.block for name in self.ids(turn)):
             return "blocked"
         chats = {self.spelled(chat) for chat in (turn.conversation.chat, turn.chat_now)}
-        if self.phones:  # a private chat has all addresses of its person
+        if self.id_prefix:  # a private chat has all addresses of its person
             chats |= set(self.ids(turn))
         if self.chats is not None and chats.isdisjoint(self.chats):
             return "chat"
@@ -136,16 +136,16 @@ class AccessRules:
 
 
 def asks_for_id(turn: Turn) -> bool:
-    """Return whether the user asks for their id, or starts a chat with the bot on Telegram."""
+    """Return whether the user asks for their id, or starts a chat with the bot (/start)."""
     return _COMMAND.match(turn.text) is not None
 
 
-def role_names(users: Iterable[tuple[str, str]], *, phones: bool) -> dict[str, str]:
-    """Return roles by user id; for phone numbers both with and without `whatsapp:`."""
+def role_names(users: Iterable[tuple[str, str]], *, prefix: str) -> dict[str, str]:
+    """Return roles by user id; where ids may have a prefix, both with and without it."""
     roles = dict(users)
-    if phones:
-        bare = {name.removeprefix(_WHATSAPP): role for name, role in roles.items()}
-        roles = {**{f"{_WHATSAPP}{name}": role for name, role in bare.items()}, **bare, **roles}
+    if prefix:
+        bare = {name.removeprefix(prefix): role for name, role in roles.items()}
+        roles = {**{f"{prefix}{name}": role for name, role in bare.items()}, **bare, **roles}
     return roles
 
 

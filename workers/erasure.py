@@ -16,6 +16,7 @@ from typing import Any, Literal
 from redis import Redis
 from redis.exceptions import RedisError
 
+from sayso.channels.registry import platform_keys
 from sayso.infra.redis.client import replicas_of, servers_of
 
 #: Seconds to wait for a turn under work, for audit entries that no ledger has yet,
@@ -56,13 +57,10 @@ FATES: Mapping[str, Fate] = {
         ),
         "kept",
     ),
-    # Over within a minute, an hour or `ttl`; sessions belong to the code that stores them. Of
-    # `console` the lists of conversations, `console:chats`, are the person's, and are deleted.
-    **dict.fromkeys(
-        ("decided", "stop", "told", "turns", "waiting", "cache", "session", "console"), "kept"
-    ),
-    # Tokens of workspaces, and who installed them: encrypted, until a workspace removes the app.
-    "slack": "kept",
+    # Over within a minute, an hour or `ttl`; sessions belong to the code that stores them.
+    **dict.fromkeys(("decided", "stop", "told", "turns", "waiting", "cache", "session"), "kept"),
+    # What a platform stores for itself.
+    **dict.fromkeys(platform_keys(), "kept"),
     # The audit log is erased in its file; `sayso people forget` deletes a decision about a person.
     **dict.fromkeys(("audit", "auditor", "people"), "kept"),
     # The ids of a person are forgotten by Identities, which finds them.

@@ -21,7 +21,7 @@ from sayso.channels.whatsapp.people import current_ids
 class WhatsAppSettings(VendorSettings):
     """WhatsApp through Twilio: sent from one number, or by a Messaging Service."""
 
-    has_phone_numbers: ClassVar[bool] = True
+    user_id_prefix: ClassVar[str] = "whatsapp:"
     charges_per_message: ClassVar[bool] = True
 
     platform: Literal["whatsapp"]

@@ -19,7 +19,7 @@ def rules_of(channel: AnyChannel) -> AccessRules:
         groups=access.groups,
         chats=access.chats,
         per_minute=access.per_minute,
-        phones=channel.has_phone_numbers,
+        id_prefix=channel.user_id_prefix,
     )
 
 

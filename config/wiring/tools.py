@@ -504,8 +504,7 @@ def _configured_selectors(
     """
     chosen = settings.channels[channel]
     if chosen.access and chosen.access.roles:
-        phones = chosen.has_phone_numbers
-        users = role_names(chosen.access.roles.users.items(), phones=phones)
+        users = role_names(chosen.access.roles.users.items(), prefix=chosen.user_id_prefix)
         roles = chosen.access.roles.model_copy(update={"users": users})
         yield SelectorSettings(roles=roles), ("channels", channel, "access")
     if chosen.selector:

@@ -29,12 +29,23 @@ PEOPLE = st.lists(NAMES, max_size=4)
 
 
 @given(
-    allow=st.none() | PEOPLE, block=PEOPLE, chats=st.none() | PEOPLE, pairing=st.booleans(), phones=st.booleans(),
+    allow=st.none() | PEOPLE, block=PEOPLE, chats=st.none() | PEOPLE, pairing=st.booleans(), id_prefix=st.sampled_from(["", "whatsapp:"]),
     groups=st.sampled_from(["mention", "always", "never"]), user=NAMES, aliases=PEOPLE, addressed=st.booleans(),
     in_group=st.booleans(), tap=st.booleans(), standing=st.sampled_from(["approved", "blocked", ""]),
 )  # fmt: skip
 def test_blocked_person_never_gets_in(
-    allow, block, chats, pairing, phones, groups, user, aliases, addressed, in_group, tap, standing
+    allow,
+    block,
+    chats,
+    pairing,
+    id_prefix,
+    groups,
+    user,
+    aliases,
+    addressed,
+    in_group,
+    tap,
+    standing,
 ):
     """This holds for any list, id, text or tap, and the person is never told why."""
     said = turn(
@@ -46,7 +57,7 @@ def test_blocked_person_never_gets_in(
         chat="c",
     )
     asked = AccessRules(
-        allow=allow, block=block, pairing=pairing, groups=groups, chats=chats, phones=phones
+        allow=allow, block=block, pairing=pairing, groups=groups, chats=chats, id_prefix=id_prefix
     )
     verdict = asked.judge(said, lambda _: standing)
     if standing == "blocked" or set(block) & {name for name in (user, *aliases) if name}:
@@ -90,7 +101,7 @@ def test_pairing_makes_every_person_unknown_first():
 def test_turn_without_an_id_is_ignored():
     """Its person is neither let in nor told. An empty entry of a list matches no person."""
     assert AccessRules(allow=[""]).judge(turn("")) == Ignored("unknown_sender")
-    assert AccessRules(allow=["whatsapp:"], phones=True).judge(
+    assert AccessRules(allow=["whatsapp:"], id_prefix="whatsapp:").judge(
         turn("", chat="whatsapp:")
     ) == Ignored("unknown_sender")
 
@@ -112,7 +123,7 @@ def test_ids_are_compared_exactly():
 )
 def test_phone_numbers_match_with_and_without_their_platform(entry: str):
     """platforms.md 1, Identity: addresses are whatsapp:+E.164; a bare number of the YAML means the same."""
-    asked = AccessRules(allow=[entry], phones=True)
+    asked = AccessRules(allow=[entry], id_prefix="whatsapp:")
     said = turn("whatsapp:+4915100000042", chat="whatsapp:+4915100000042")
     assert asked.judge(said) == Admitted(said)
     assert (
@@ -123,7 +134,7 @@ def test_phone_numbers_match_with_and_without_their_platform(entry: str):
 
 def test_whatsapp_address_is_an_id_of_its_person():
     """It counts beside the account that came with it; on other platforms a chat is no person."""
-    assert AccessRules(block=["+4915"], phones=True).judge(
+    assert AccessRules(block=["+4915"], id_prefix="whatsapp:").judge(
         turn("DE.1", chat="whatsapp:+4915")
     ) == Ignored("blocked")
     assert AccessRules(block=["+4915"]).judge(turn("DE.1", chat="+4915")) == Admitted(
@@ -172,7 +183,7 @@ def test_commands_ask_for_the_senders_id(words: str, asks: bool):
 
 def test_roles_of_phone_numbers_are_found_with_and_without_their_platform():
     """A turn may spell its user either way."""
-    assert role_names([("+49", "a"), ("DE.1", "b")], phones=True) == {
+    assert role_names([("+49", "a"), ("DE.1", "b")], prefix="whatsapp:") == {
         "+49": "a", "whatsapp:+49": "a", "DE.1": "b", "whatsapp:DE.1": "b",
     }  # fmt: skip
-    assert role_names([("+49", "a")], phones=False) == {"+49": "a"}
+    assert role_names([("+49", "a")], prefix="") == {"+49": "a"}

@@ -389,7 +389,7 @@ def test_blocked_number_stays_blocked_when_it_is_hidden(platforms: FakePlatforms
     """The list names the number, and the webhook only the id."""
     clinic = Clinic(platforms)
     clinic.say("hello", ANA, NUMBER)
-    clinic.restart(AccessRules(block=[NUMBER], phones=True))
+    clinic.restart(AccessRules(block=[NUMBER], id_prefix="whatsapp:"))
     clinic.say("let me in", ANA)
     assert len(platforms.sent) == 1
 
@@ -402,7 +402,7 @@ def test_allowed_number_stays_allowed_when_it_is_hidden(
     rules: dict[str, list[str]],
 ):
     """Lists by number go on working; the number of another person does not get in."""
-    clinic = Clinic(platforms, rules=AccessRules(**rules, phones=True))
+    clinic = Clinic(platforms, rules=AccessRules(**rules, id_prefix="whatsapp:"))
     for ids in ((ANA, NUMBER), (ANA, "")):
         clinic.say("hello", *ids)
     assert len(platforms.sent) == 2
@@ -416,10 +416,10 @@ def test_stranger_is_told_at_the_number_and_forgotten_after_an_hour(platforms: F
 
     Nothing of theirs is kept for longer than the code of a pairing.
     """
-    clinic = Clinic(platforms, rules=AccessRules(allow=[OTHER_NUMBER], phones=True))
+    clinic = Clinic(platforms, rules=AccessRules(allow=[OTHER_NUMBER], id_prefix="whatsapp:"))
     now = [0.0]
     clinic.identities = MemoryIdentities(clock=lambda: now[0])
-    clinic.restart(AccessRules(allow=[OTHER_NUMBER], phones=True))
+    clinic.restart(AccessRules(allow=[OTHER_NUMBER], id_prefix="whatsapp:"))
     clinic.say("hello", ANA, NUMBER)
     assert clinic.recipients == [NUMBER]
     now[0] = WAIT_SECONDS
@@ -431,14 +431,14 @@ def test_stranger_is_told_at_the_number_and_forgotten_after_an_hour(platforms: F
 
 def test_nothing_is_stored_of_the_ids_of_a_blocked_person(platforms: FakePlatforms):
     """They are looked up, to find out whether the person may talk."""
-    clinic = Clinic(platforms, rules=AccessRules(block=[NUMBER], phones=True))
+    clinic = Clinic(platforms, rules=AccessRules(block=[NUMBER], id_prefix="whatsapp:"))
     clinic.say("hello", ANA, NUMBER)
     assert (platforms.sent, clinic.identities.find("wa", NUMBER)) == ([], None)
 
 
 def test_person_approved_with_a_number_stays_approved_with_the_id(platforms: FakePlatforms):
     """An operator decided about one of the ids."""
-    clinic = Clinic(platforms, rules=AccessRules(pairing=True, phones=True))
+    clinic = Clinic(platforms, rules=AccessRules(pairing=True, id_prefix="whatsapp:"))
     clinic.people.keep("wa", ListedPerson(("+4915100000042",), "approved"))
     clinic.say("hello", ANA, NUMBER)
     clinic.say("hello", ANA)
