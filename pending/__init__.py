@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         PendingError,
         compute_args_digest,
     )
+    from sayso.pending.action_outcomes import ConfirmOutcome
     from sayso.pending.consent import ConfirmParser, RegexConfirmParser
     from sayso.pending.context import Confirmation, Person, ToolContext
     from sayso.pending.effect import EffectRefused
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         executor_factory,
         stash_pending,
     )
-    from sayso.pending.settlement import ConfirmOutcome
     from sayso.pending.store import InMemoryPendingStore, PendingActionStore, RedisPendingStore
 
 __all__ = [

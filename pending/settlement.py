@@ -1,5 +1,8 @@
-"""Settlement: take a confirmed action through its states (claim, start, run,
-record) so that it runs at most once.
+"""Settlement: takes a confirmed action through its states, so that it runs at most once.
+
+*Claim*: this yes wins the action, and no other does. *Start*: stored before the effect begins.
+*Run*: the code of the tool. *Record*: how it ended. From the stored state the next worker can tell
+what may have happened if one dies on the way. How an end is told is in `action_outcomes.py`.
 """
 
 from __future__ import annotations
@@ -9,30 +12,41 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, Literal
 
-from sayso.channels.i18n.texts import brief_result, texts_for
-from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown
-from sayso.channels.markdown.outcome_signs import DONE, without_signs
-from sayso.channels.types import Reply, Scope, storable
+from sayso.channels.i18n.texts import texts_for
+from sayso.channels.markdown.literal import as_markdown
+from sayso.channels.markdown.outcome_signs import without_signs
+from sayso.channels.types import Scope, storable
 from sayso.infra import tracing
-from sayso.infra.concurrency import NotStarted, TimedOut, run_with_timeout
+from sayso.infra.concurrency import TimedOut, run_with_timeout
 from sayso.infra.ids import random_id
 from sayso.infra.redaction import redact
 from sayso.pending.action import PLAN_KIND, ActionSigner, ActionState, PendingAction
+from sayso.pending.action_outcomes import (
+    ConfirmOutcome,
+    EffectEnd,
+    EndState,
+    ShownResults,
+    UndoStates,
+    bounded,
+    effect_end_of,
+    effect_outcome,
+    no_executor_outcome,
+    outcome_without_run,
+    plan_end_state,
+    plan_report,
+    refused_outcome,
+    result_in_words,
+    result_to_store,
+)
 from sayso.pending.context import Confirmation, with_context
 from sayso.pending.effect import EffectStart
-from sayso.pending.error_texts import FATAL_ERRORS, error_text
 from sayso.pending.executors import (
     ActionExecutor,
-    Ambiguous,
     Executors,
-    NotFound,
     Reconciler,
-    ToolOutput,
-    ToolResult,
-    as_json,
 )
 from sayso.pending.proposals import (
     ChannelRun,
@@ -53,8 +67,7 @@ from sayso.pending.repository import (
     Claim,
     StoredAction,
 )
-from sayso.pending.result_words import effect_in_words, words_for_person
-from sayso.pending.turns import LeaseLost, StaleTurn, Transition, TurnChange, outbox_entry
+from sayso.pending.turns import LeaseLost, StaleTurn, Transition, TurnChange
 
 log = logging.getLogger(__name__)
 
@@ -63,66 +76,6 @@ log = logging.getLogger(__name__)
 EXECUTOR_TIMEOUT = 100.0
 #: Seconds that a reconciler may take to find out how an interrupted action ended.
 RECONCILE_TIMEOUT = 10.0
-
-#: Characters of a result that are stored for the user, who reads a long one as a file.
-MAX_RESULT_CHARS = 500_000
-#: Characters of a late result that the user is told. No turn runs then that
-#: could send the whole as a file.
-MAX_CORRECTION_CHARS = 3000
-
-#: The seed's statuses, and two that only occur in a worker's turn: `early` and `unknown`.
-OutcomeStatus = Literal[
-    "executed",
-    "expired",
-    "digest_mismatch",
-    "no_executor",
-    "failed",
-    "cancelled",
-    "kind_mismatch",
-    "ignored",
-    "early",
-    "unknown",
-]
-
-#: How much a report has of what tools returned: all, the beginning of each result, or nothing.
-ShownResults = Literal["whole", "brief", "none"]
-#: How an effect that was started may end.
-EndState = Literal["done", "failed", "unknown"]
-#: Of actions that were done and have an undo that was confirmed: whether it took effect,
-#: by the action's id.
-UndoStates = Mapping[str, Literal["undone", "unknown"]]
-
-
-class EffectEnd(NamedTuple):
-    """How an effect ended: its state, and what its tool returned or why it failed,
-    as the user is told it.
-
-    `output`: what a model reads of the result or the error; "" if that is `text`.
-    """
-
-    state: EndState
-    text: str = ""
-    output: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ConfirmOutcome:
-    """What became of a pending action.
-
-    `result`: what its executor returned. `outcome_text`: what the user is told. `effects`: all that
-    took effect; for a plan that failed half-way, the steps before.
-    """
-
-    status: OutcomeStatus
-    record: PendingAction
-    result: str | None = None
-    outcome_text: str = ""
-    effects: tuple[Effect, ...] = ()
-
-    @property
-    def executed(self) -> bool:
-        """Return whether the effect took place now."""
-        return self.status == "executed"
 
 
 class Settlement:
@@ -180,7 +133,7 @@ class Settlement:
             case "mine":
                 return await self._start(claim, stored, state, deadline)
             case "expired" | "early":
-                return _outcome_without_run(status, action)
+                return outcome_without_run(status, action)
             case "tampered":
                 return await self._cancel_tampered(claim, stored)
             case "lost":
@@ -201,16 +154,8 @@ class Settlement:
         stored = stored.verified(self._signer, claim.scope)
         action = stored.action
         is_genuine = not stored.is_changed and _may_decide(claim, action)
-        # Redis compared unsigned fields, with which the signed record must agree.
-        if verdict in (
-            "mine",
-            "stale",
-        ):
-            is_genuine &= (
-                decision.expected_kind in ("", action.kind)
-                and decision.expected_digest in ("", action.args_digest)
-                and (decision.intent != "confirm" or decision.code == action.code)
-            )
+        if verdict in ("mine", "stale") and not _agrees(decision, action):
+            is_genuine = False
         if not is_genuine:
             if verdict == "stale":
                 return await self._refuse_tampered(claim, stored)
@@ -230,7 +175,7 @@ class Settlement:
                 )
             case "stale":
                 return await self.recover(claim, stored)
-        return _outcome_without_run(verdict, action)
+        return outcome_without_run(verdict, action)
 
     async def recover(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """End an action whose process died at it, and say honestly what is known. Runs nothing."""
@@ -248,8 +193,9 @@ class Settlement:
         return ConfirmOutcome("cancelled", replace(action, state="superseded"), outcome_text=text)
 
     async def effects(self, scope: Scope, stored: StoredAction) -> tuple[Effect, ...]:
-        """Return what took effect of a finished action, by its records;
-        nothing if a record was tampered with.
+        """Return what took effect of a finished action.
+
+        It is () if a record was tampered with.
         """
         parts = await self._genuine_parts(scope, stored)
         return tuple(Effect(part.action, part.result) for part in parts if part.state == "done")
@@ -257,17 +203,17 @@ class Settlement:
     async def report(
         self, scope: Scope, stored: StoredAction, *, results: ShownResults = "whole"
     ) -> str:
-        """Return what is known of each step of a finished plan, or that an action was undone;
-        "" for any other action.
+        """Return what is known of each step of a finished plan, or that an action was undone.
 
-        `results`: how much it has of what tools returned. It is "" if a record was tampered with.
+        It is "" for any other action, and if a record was tampered with. `results`: how much it has
+        of what tools returned.
         """
         parts = await self._genuine_parts(scope, stored)
         undos = await self._undo_states(scope, parts)
         if not parts:
             return ""
         if stored.action.kind == PLAN_KIND:
-            return _plan_report(stored.action, parts, undos, results=results)
+            return plan_report(stored.action, parts, undos, results=results)
         texts = texts_for(stored.action.language)
         preview = stored.action.preview
         match undos.get(stored.action_id):
@@ -311,8 +257,9 @@ class Settlement:
         )
 
     async def _genuine_parts(self, scope: Scope, stored: StoredAction) -> list[StoredAction]:
-        """Return the steps of a plan, or any other action itself;
-        nothing if a record was tampered with.
+        """Return the steps of a plan, or any other action itself.
+
+        It is [] if a record was tampered with.
         """
         if not stored.is_genuine(self._signer, scope):
             return []
@@ -332,14 +279,13 @@ class Settlement:
         # The steps of a plan were compared when it began.
         is_new = state == "claimed" and not action.plan
         refusal = await self._refusal(claim, action, render=is_new)
+        executor = None
         if not refusal:
             executor = self._executors.take(action)
-        else:
-            executor = None
         if refusal or (executor is None and action.kind != PLAN_KIND):
             if state == "started":  # by an earlier worker, whose tool is gone or has changed
                 return await self._end_interrupted(claim, action)
-            outcome = refusal or _no_executor_outcome(action)
+            outcome = refusal or no_executor_outcome(action)
             if not await self._move(claim, ("claimed",), "failed", outcome.outcome_text):
                 raise StaleTurn(
                     f"{claim.conversation}: another worker has taken the action further"
@@ -391,10 +337,9 @@ class Settlement:
     async def _refusal(
         self, claim: Claim, action: PendingAction, *, render: bool
     ) -> ConfirmOutcome | None:
-        """Return the outcome of an action that must not run;
-        None if its tools are those that were shown.
+        """Return the outcome of an action that must not run, None if it may.
 
-        With `render` the previews are compared too. A plan is refused as a whole before its first
+        It may run if its tools are those that were shown. With `render` the previews are compared too. A plan is refused as a whole before its first
         step; later its steps are compared one by one, without their previews, which earlier steps
         may have changed.
         """
@@ -411,13 +356,13 @@ class Settlement:
                 comparison = await self._executors.compare(each, render=render)
                 match comparison.state:
                     case "changed":
-                        why = without_signs(as_markdown(_bounded(storable(redact(comparison.why)))))
+                        why = without_signs(as_markdown(bounded(storable(redact(comparison.why)))))
                         text = "\n".join(filter(None, [texts.tool_changed(each.preview), why]))
-                        return _refused_outcome(action, text)
+                        return refused_outcome(action, text)
                     case "gone":
-                        return _no_executor_outcome(action, texts.unsafe(each.preview))
+                        return no_executor_outcome(action, texts.unsafe(each.preview))
                     case "unknown":
-                        return _refused_outcome(action, texts.unsafe(each.preview))
+                        return refused_outcome(action, texts.unsafe(each.preview))
         return None
 
     async def _run_started(
@@ -432,7 +377,7 @@ class Settlement:
         if action.kind == PLAN_KIND:
             return await self._run_plan(claim, action, attempt)
         if executor is None:
-            outcome = _no_executor_outcome(action)
+            outcome = no_executor_outcome(action)
             await self._repository.finish(
                 claim, attempt, ActionResult("failed", outcome.outcome_text)
             )
@@ -475,7 +420,7 @@ class Settlement:
                 return  # it has failed, or another worker runs it again
             log.warning("pending.late", extra=ids)
             if not isinstance(error, TimedOut):  # after that it stays unknown
-                await self._record(claim, attempt, action, _end_of(action, value, error))
+                await self._record(claim, attempt, action, effect_end_of(action, value, error))
 
         try:
             with (
@@ -483,7 +428,7 @@ class Settlement:
                 tracing.span("execute action", attributes=attributes),
             ):
                 value = await run_with_timeout(executor.run, seconds, record_late)
-            end = _end_of(action, value)
+            end = effect_end_of(action, value)
             log.info("pending.done" if end.state == "done" else "pending.failed", extra=ids)
             return end
         except asyncio.CancelledError:
@@ -500,34 +445,17 @@ class Settlement:
                 await self._record(claim, attempt, action, EffectEnd("unknown"))
             raise
         except Exception as exc:  # noqa: BLE001  # an executor is user code: its error is an outcome
-            return _end_of(action, None, exc)
+            return effect_end_of(action, None, exc)
 
     async def _record(
         self, claim: Claim, attempt: str, action: PendingAction, end: EffectEnd
     ) -> ConfirmOutcome:
-        """Record how an effect ended, with the correction to send if
-        the user was told otherwise before.
-        """
-        state, result, output = end
-        texts = texts_for(action.language)
-        correction = ""
-        effects = tuple[Effect, ...]()
-        match state:
-            case "done":
-                text = texts.done(action.preview, result)
-                effects = (Effect(action, result),)
-                if claim.lease:
-                    shown = as_kind_of(result, texts.shortened(result, MAX_CORRECTION_CHARS))
-                    corrected = Reply(f"{DONE} {texts.correction(action.preview, shown)}")
-                    correction = outbox_entry(claim.scope.conversation, corrected, later=True)
-            case "failed":
-                reason = without_signs(as_markdown(result))
-                text = "\n".join(filter(None, [texts.failed(action.preview), reason]))
-            case "unknown":
-                text = texts.unknown(action.preview)
-        ending = ActionResult(state, text, result if state == "done" else "", correction, output)
-        await self._repository.finish(claim, attempt, ending)
-        return _effect_outcome(action, state, text, result, effects)
+        """Record how an effect ended."""
+        place = claim.scope.conversation if claim.lease else None
+        result = result_to_store(action, end, place)
+        await self._repository.finish(claim, attempt, result)
+        effects = (Effect(action, end.text),) if end.state == "done" else ()
+        return effect_outcome(action, end.state, result.outcome_text, end.text, effects)
 
     async def _run_plan(self, claim: Claim, plan: PendingAction, attempt: str) -> ConfirmOutcome:
         """Run the steps in order until one does not end well.
@@ -548,20 +476,21 @@ class Settlement:
             effects += outcome.effects if outcome else ()
             if outcome is None or not outcome.executed:
                 break
-        # The records were genuine when the plan began; only the state is read again.
+        # The records were genuine when the plan began. Only their states are read again.
         current = await self._repository.load(
             claim.conversation, tuple(step.action_id for step in steps)
         )
-        ended_steps = [
-            replace(step, state=now.state, outcome_text=now.outcome_text)
-            if now
-            else replace(step, state="unknown")
-            for step, now in zip(steps, current, strict=True)
-        ]
-        text = _plan_report(plan, ended_steps)
+        ended_steps: list[StoredAction] = []
+        for step, now in zip(steps, current, strict=True):
+            if now:
+                ended = replace(step, state=now.state, outcome_text=now.outcome_text)
+            else:
+                ended = replace(step, state="unknown")
+            ended_steps.append(ended)
+        text = plan_report(plan, ended_steps)
         state = plan_end_state([step.state for step in ended_steps])
         await self._repository.finish(claim, attempt, ActionResult(state, text))
-        return _effect_outcome(plan, state, text, text, effects)
+        return effect_outcome(plan, state, text, text, effects)
 
     async def _genuine_steps(self, scope: Scope, plan: PendingAction) -> list[StoredAction] | None:
         """Return the steps of a plan, None when one of them is not what was shown."""
@@ -578,7 +507,7 @@ class Settlement:
     ) -> ConfirmOutcome | None:
         if stored.state == "done":
             effects = (Effect(stored.action, stored.result),)
-            return _effect_outcome(stored.action, "done", stored.outcome_text, effects=effects)
+            return effect_outcome(stored.action, "done", stored.outcome_text, effects=effects)
         if stored.state not in OPEN_STATES:
             return None
         return await self.confirm(claim, stored, plan=plan.pending_action_id, deadline=deadline)
@@ -592,16 +521,14 @@ class Settlement:
         has_begun = any(step and step.state not in ("shown", "claimed") for step in steps)
         texts = texts_for(plan.language)
         state: EndState = "unknown" if has_begun else "failed"
-        if has_begun:
-            text = texts.unknown(plan.preview)
-        else:
-            text = texts.unsafe(plan.preview)
+        text = texts.unknown(plan.preview) if has_begun else texts.unsafe(plan.preview)
         await self._repository.finish(claim, attempt, ActionResult(state, text))
-        return _effect_outcome(plan, state, text)
+        return effect_outcome(plan, state, text)
 
     async def _end_interrupted_plan(self, claim: Claim, plan: PendingAction) -> ConfirmOutcome:
-        """End a plan whose process died: reconcile the step it died at,
-        and report how all steps ended.
+        """End a plan whose process died, and report how all steps ended.
+
+        The step at which it died is reconciled.
         """
         steps = await self._genuine_steps(claim.scope, plan) or []
         for step in steps:
@@ -613,7 +540,7 @@ class Settlement:
                 claim, plan, "unknown", texts_for(plan.language).unknown(plan.preview)
             )
         state = plan_end_state([step.state for step in ended_steps])
-        return await self._end_started(claim, plan, state, _plan_report(plan, ended_steps))
+        return await self._end_started(claim, plan, state, plan_report(plan, ended_steps))
 
     async def _end_interrupted(self, claim: Claim, action: PendingAction) -> ConfirmOutcome:
         """End an action that an earlier worker started before it died. It is never repeated.
@@ -633,7 +560,7 @@ class Settlement:
             case answer:
                 result = ""
                 if isinstance(answer, str):
-                    result = _in_words(answer)
+                    result = result_in_words(answer)
                 return await self._end_started(
                     claim, action, "done", texts.done(action.preview, result)
                 )
@@ -657,13 +584,13 @@ class Settlement:
         # Only the process that ran it may correct it.
         before = ("started", "unknown") if state == "unknown" else ("started",)
         if await self._move(claim, before, state, text):
-            return _effect_outcome(action, state, text, text)
+            return effect_outcome(action, state, text, text)
         (now,) = await self._repository.load(claim.conversation, (claim.action_id,))
         if claim.lease:
             raise StaleTurn(f"{claim.conversation}: the outcome came in just now")
         if now is None or now.state not in ("done", "failed", "unknown"):
-            return _effect_outcome(action, state, text, text)
-        return _effect_outcome(action, now.state, now.outcome_text, now.result)
+            return effect_outcome(action, state, text, text)
+        return effect_outcome(action, now.state, now.outcome_text, now.result)
 
     async def _refuse_tampered(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """End an action whose record is not what the user saw.
@@ -719,10 +646,26 @@ async def reconciled(reconcile: Reconciler, action: PendingAction) -> str | bool
 
 
 def _may_decide(claim: Claim, action: PendingAction, plan: str = "") -> bool:
-    """Return whether the claim may decide on the action: on a step only through its plan,
-    on an undo only by button.
+    """Return whether the claim may decide on the action.
+
+    A step is decided only through its `plan`, whose id is "" for other actions. An undo is decided
+    only by its button: a yes in words may be meant for a question.
     """
-    return action.plan == plan and not (claim.kind == "text" and is_undo(action) and not plan)
+    if action.plan != plan:
+        return False
+    return bool(plan) or claim.kind != "text" or not is_undo(action)
+
+
+def _agrees(decision: ActionDecision, action: PendingAction) -> bool:
+    """Return whether the signed record has the values that a decision expects.
+
+    The store compares fields that are not signed, so they are compared again here.
+    """
+    if decision.expected_kind not in ("", action.kind):
+        return False
+    if decision.expected_digest not in ("", action.args_digest):
+        return False
+    return decision.intent != "confirm" or decision.code == action.code
 
 
 def _may_have_happened(effect: EffectStart | None) -> bool:
@@ -742,128 +685,6 @@ def _cut_off(effect: EffectStart | None, ids: Mapping[str, str]) -> EffectEnd:
     return EffectEnd("failed")
 
 
-def _outcome_without_run(verdict: str, action: PendingAction) -> ConfirmOutcome:
-    """Return the outcome of a decision that runs nothing."""
-    texts = texts_for(action.language)
-    preview = action.preview
-    match verdict:
-        case "expired":
-            return ConfirmOutcome(
-                "expired", replace(action, state="expired"), outcome_text=texts.expired(preview)
-            )
-        case "early":
-            return ConfirmOutcome("early", action, outcome_text=texts.early(preview))
-        case "changed":
-            return ConfirmOutcome("digest_mismatch", action, outcome_text=texts.unsafe(preview))
-        case "cancelled":
-            return ConfirmOutcome("cancelled", action, outcome_text=texts.cancelled(preview))
-        case "ignored":
-            return ConfirmOutcome("ignored", action, outcome_text=texts.ignored(preview))
-    return ConfirmOutcome("kind_mismatch", action, outcome_text=texts.stale())
-
-
-def _refused_outcome(action: PendingAction, text: str) -> ConfirmOutcome:
-    """Return the outcome of an action whose tool is not the one that was shown."""
-    return ConfirmOutcome(
-        "digest_mismatch", replace(action, state="failed", outcome=text), outcome_text=text
-    )
-
-
-def _no_executor_outcome(action: PendingAction, text: str = "") -> ConfirmOutcome:
-    """Return the outcome of an action that nothing in this process can run, or may run by now."""
-    text = text or texts_for(action.language).unsafe(action.preview)
-    return ConfirmOutcome(
-        "no_executor", replace(action, state="failed", outcome=text), outcome_text=text
-    )
-
-
-def _effect_outcome(
-    action: PendingAction,
-    state: EndState,
-    text: str,
-    result: str = "",
-    effects: tuple[Effect, ...] = (),
-) -> ConfirmOutcome:
-    """Return the outcome of an effect that was started. `text` is what the user is told."""
-    record = replace(action, state=state, outcome=text)
-    if state == "done":
-        return ConfirmOutcome("executed", record, result, text, effects)
-    return ConfirmOutcome(state, record, None, text, effects)
-
-
-def plan_end_state(states: list[ActionState]) -> EndState:
-    """Return how a plan ended whose steps are in these states."""
-    if all(state == "done" for state in states):
-        return "done"
-    if "unknown" in states or "started" in states:
-        return "unknown"
-    return "failed"
-
-
-def _plan_report(
-    plan: PendingAction,
-    steps: Sequence[StoredAction],
-    undos: UndoStates | None = None,
-    *,
-    results: ShownResults = "whole",
-) -> str:
-    """Return the text that says of each step: done, undone, failed, unknown, or not started.
-
-    `results`: how much it has of what tools returned, and of why they failed.
-    """
-    texts = texts_for(plan.language)
-    states = {"done": "done", "failed": "failed", "unknown": "unknown", "started": "unknown"}
-    undos = undos or {}
-    lines = []
-    for step in steps:
-        state = undos.get(step.action_id, states.get(step.state, "cancelled"))
-        preview = step.action.preview
-        outcome = step.outcome_text
-        if results == "none":
-            outcome = ""
-        elif results == "brief":
-            outcome = brief_outcome(step)
-        if undos.get(step.action_id) == "unknown":  # what was interrupted is the undo
-            preview = texts.undo(preview)
-        lines.append((state, preview, outcome))
-    return texts.plan_report(lines)
-
-
-def brief_outcome(stored: StoredAction) -> str:
-    """Return the outcome of a finished action, or of a step,
-    with the beginning of a long result or reason.
-    """
-    texts = texts_for(stored.action.language)
-    preview = stored.action.preview
-    failed = texts.failed(preview)
-    text = stored.outcome_text
-    if stored.state == "done":
-        result = stored.result
-        if not result or result == text:  # a check has found out that it was done
-            result = as_kind_of(text, text.removeprefix(texts.done(preview, "")).strip())
-        return texts.done_briefly(preview, result)
-    if stored.state == "failed" and text.startswith(failed):
-        reason = brief_result(Markdown(text.removeprefix(failed)))
-        return "\n".join(filter(None, [failed, reason]))
-    return text
-
-
-def _failure_text(action: PendingAction, error: BaseException) -> str:
-    """Return what the user is told of an error: for an unexpected one,
-    its type and a reference into the log.
-    """
-    ids = {"kind": action.kind, "pending": action.pending_action_id}
-    text = redact(words_for_person(error))
-    if text:
-        log.warning("pending.failed", extra={**ids, "why": text})
-        return _bounded(storable(text))
-    wrapped = getattr(error, "error", None)
-    reference = random_id(4)
-    raised = wrapped if isinstance(wrapped, BaseException) else error
-    log.error("pending.failed", extra={**ids, "reference": reference}, exc_info=error)
-    return texts_for(action.language).reference(f"{reference} ({type(raised).__name__})")
-
-
 def _confirmed(
     claim: Claim, action: PendingAction, effect: EffectStart | None = None
 ) -> AbstractContextManager[ChannelRun]:
@@ -874,66 +695,3 @@ def _confirmed(
     at = claim.received_at or time.time()
     confirmation = Confirmation(action.pending_action_id, action.preview, claim.scope.user_id, at)
     return confirmed_run(confirmation, claim.scope, action.language, effect)
-
-
-def _bounded(text: str) -> str:
-    """Return the text, or the beginning of one that is too long for a
-    record and how many characters it had.
-    """
-    if len(text) <= MAX_RESULT_CHARS:
-        return text
-    return f"{text[:MAX_RESULT_CHARS]} [… {len(text)}]"
-
-
-def _end_of(action: PendingAction, value: Any, error: BaseException | None = None) -> EffectEnd:
-    """Return how an executor ended that returned `value` or raised `error`."""
-    if isinstance(error, NotStarted):
-        return EffectEnd("failed")
-    if error is not None:
-        # A model reads the error of a call that ran at once, too.
-        # The text for the user may leave it out.
-        output = storable(redact(error_text(error) or type(error).__name__))
-        return EffectEnd("failed", _failure_text(action, error), _bounded(output))
-    try:
-        return _end_with(value)
-    except (Exception, *FATAL_ERRORS):  # a value's own code may raise anything
-        facts = {"tool": action.kind, "type": type(value).__name__}
-        log.exception("tool.result_unreadable", extra=facts)
-    # Its type says what became of it, whatever its text is.
-    is_nothing_done = isinstance(value, Ambiguous | NotFound)
-    return EffectEnd("failed" if is_nothing_done else "done")
-
-
-def _end_with(value: Any) -> EffectEnd:
-    """Return how an executor ended that returned a value.
-
-    Raises what the value's own code raises.
-    """
-    if isinstance(value, Ambiguous | NotFound):
-        return EffectEnd(
-            "failed", storable(redact(value.in_words)), storable(redact(value.to_json()))
-        )
-    if isinstance(value, ToolOutput):
-        if value.output != value.text:
-            output = storable(value.output)
-        else:
-            output = ""
-        return EffectEnd("done", as_kind_of(value.text, _bounded(storable(value.text))), output)
-    if value is None:
-        return EffectEnd("done")
-    raw = value
-    if isinstance(value, ToolResult | dict | list | bool):
-        raw = as_json(value)
-    text = _in_words(raw)
-    output = _bounded(storable(str(raw)))
-    return EffectEnd("done", text, output if output != text else "")
-
-
-def _in_words(value: Any) -> str:
-    """Return a result as the user is told it, within the limit of a record.
-
-    Markdown stays Markdown.
-    """
-    if isinstance(value, Markdown):
-        return Markdown(_bounded(storable(value)))
-    return _bounded(effect_in_words(storable(str(value))))

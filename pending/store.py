@@ -29,13 +29,14 @@ from sayso.pending.action import (
     check_proposal,
     exact_args,
 )
+from sayso.pending.action_outcomes import ConfirmOutcome
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, parse_answer
 from sayso.pending.executors import ExecutorFactory, Executors, Reconciler
 from sayso.pending.memory import MemoryActionRepository
 from sayso.pending.redis_repository import RedisActionRepository
 from sayso.pending.repository import ActionDecision, ActionRepository, EffectNotes, sign_action
 from sayso.pending.scripts import ACTION_SCRIPTS
-from sayso.pending.settlement import ConfirmOutcome, Settlement
+from sayso.pending.settlement import Settlement
 
 log = logging.getLogger(__name__)
 

@@ -21,10 +21,10 @@ from sayso.channels.i18n.texts import brief
 from sayso.channels.markdown.outcome_signs import without_own_sign
 from sayso.channels.types import Media, Reply, Scope
 from sayso.pending.action import PLAN_KIND, ActionState, ButtonPress, PendingAction, after_of
+from sayso.pending.action_outcomes import brief_outcome
 from sayso.pending.consent.asking import invites_answer
 from sayso.pending.proposals import Effect, is_undo
 from sayso.pending.repository import EXECUTED_STATES, WAITING_STATES, StoredAction
-from sayso.pending.settlement import brief_outcome
 from sayso.pending.store import PendingActionStore
 from sayso.pending.turns import CHOICE_KIND, SettledAnswer, SettledIntent, Transition, TurnChange
 

@@ -13,9 +13,10 @@ from sayso.infra.concurrency import run_without_loop
 from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import PendingAction
+from sayso.pending.action_outcomes import plan_end_state
 from sayso.pending.executors import Executors, NotFound
 from sayso.pending.repository import ActionResult, Claim, sign_action
-from sayso.pending.settlement import Settlement, plan_end_state
+from sayso.pending.settlement import Settlement
 from sayso.pending.store import scope_of
 from sayso.pending.turns import Lease, LeaseLost, StaleTurn, Transition, TurnChange
 from tests.contracts.rigs import Blocking
