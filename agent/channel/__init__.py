@@ -1,1 +1,18 @@
-"""One turn of one person on one channel."""
+"""One turn of one person on one channel.
+
+Read it in this order:
+
+* `channel_agent`: takes a turn and lets the part answer that knows this kind of turn.
+* `context`, `turn_contexts`: what is known about a turn, and how it is gathered.
+* `message_reading`, `decide`: what a message says, and what it means for the action that waits.
+* `confirmation`: does what was decided. Its parts: `confirmed_actions` (a yes or a no),
+  `other_messages` (the model answers), `questions` (the question again), `changes` (other values).
+* `outcome_answers`, `outcomes`: how an action ended, for the person and for the model.
+* `run_replies`, `prompts`: what a person reads of a run, and the questions with their buttons.
+* `turn_journal`, `failed_turns`: a turn that another worker takes over, and one that fails.
+* `direct_turns`: turns without a worker.
+
+Three words: an *action* is a stored proposal. As a `StoredAction` it is called `stored`, and
+`stored.action` is the signed `PendingAction` in it. A *question* is the message that shows an
+action. A *choice* is one of several offered answers, which confirms nothing.
+"""

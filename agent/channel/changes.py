@@ -102,8 +102,8 @@ class _Difference:
 class _Progress:
     """How far a person has got with the fields of a question. Kept in the notes of the memory.
 
-    `action_id`: the action of the question. `place`: the field that is asked for now, from 0. `values`:
-    what the person has typed so far, by the names of the fields.
+    `action_id`: the action of the question. `place`: the field that is asked for now, from 0.
+    `values`: what the person has typed so far, by the names of the fields.
     """
 
     action_id: str
@@ -329,10 +329,10 @@ class ChangeHandler:
         return self._ask_field(context, stored, _Progress(stored.action_id, 0, {}))
 
     def takes_message(self, context: TurnContext, stored: StoredAction, phase: Phase) -> bool:
-        """Return whether a message is the value of the field that is asked for, or the wish to
-        change the question.
+        """Return whether a message is about the fields of a question.
 
-        A person says the wish with the label of the button. A message that quotes the question is
+        It is the value of the field that is asked for, or the wish to change the question, for
+        which a person writes the label of the button. A message that quotes the question is
         no value: it answers the question. Once the time of the question is over, a value still
         counts as an answer that came too late.
         """

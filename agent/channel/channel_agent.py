@@ -266,11 +266,10 @@ class ChannelAgent:
     async def _with_untold_outcome(
         self, context: TurnContext, answer: TurnAnswer, action_id: str
     ) -> TurnAnswer:
-        """Return the answer below an outcome that waits for its continuation, which tells it no
-        more.
+        """Return the answer below an outcome that still waits for its continuation.
 
-        The turn came in while the action was carried out, so it is answered before the
-        continuation.
+        The continuation does not tell it again. The turn came in while the action was carried out,
+        so it is answered before the continuation.
         """
         conversation = context.turn.conversation.id
         (stored,) = await self.store.repository.load(conversation, (action_id,))
@@ -378,14 +377,13 @@ class ChannelAgent:
         return await self._run_agent(context, outcome)
 
     async def _go_on(self, context: TurnContext) -> TurnAnswer:
-        """Let the agent go on after the decision about an action, whose outcome is the result of
-        its call.
+        """Let the agent go on after the decision about an action.
 
-        If a model has answered another message since, it has read the outcome, and there is nothing
-        to go on with. Answers without a model, such as that to a second tap, change nothing. After
-        them the history gets a message which says that the request goes on. Where the deciding turn
-        did not tell the outcome, it is told first; it waits for the model for OUTCOME_SECONDS.
-        Raises TimeoutError after that.
+        The outcome is the result of the call that had proposed it. If a model has answered another
+        message since, it has read the outcome, and there is nothing to go on with. Answers without
+        a model, such as that to a second tap, change nothing. After them the history gets a message
+        which says that the request goes on. Where the deciding turn did not tell the outcome, it is
+        told first; it waits for the model for OUTCOME_SECONDS. Raises TimeoutError after that.
         """
         turn = context.turn
         decided = context.named_action
@@ -562,10 +560,7 @@ class ChannelAgent:
         return not is_known_plea(waiting, message)
 
     def may_settle(self, queued: QueuedTurn) -> bool:
-        """Return whether this turn may settle the pending action, or did so before its worker
-        died.
-
-        """
+        """Return whether this turn may settle the pending action, or has done so before."""
         turn = queued.turn
         if turn.tap:
             return queued.tapped_action is None or queued.tapped_action.action.kind != CHOICE_KIND
@@ -640,9 +635,9 @@ async def _stored_history(memory: ConversationMemory, long_texts: LongTexts) -> 
 
 
 def may_stream(config: AgentConfig) -> bool:
-    """Return whether the text may be shown while it arrives:
-    no check of the answer or its calls follows.
+    """Return whether the text may be shown while it arrives.
 
+    It may not where a check follows, of the answer or of its calls.
     """
     return not (config.coherence_check or (config.guardrails and config.guardrails.output))
 

@@ -180,9 +180,9 @@ class ConfirmationHandler:
                 return self._reject_button(context)
 
     def _read_press(self, turn: Turn) -> ButtonPress | None:
-        """Return what the turn's button says, None for one that was not issued for this person and
-        place.
+        """Return what the turn's button says.
 
+        It is None for a button that was not issued for this person and place.
         """
         if turn.tap is None:
             return None
@@ -234,9 +234,9 @@ class ConfirmationHandler:
         )
 
     async def _answer_chosen(self, context: TurnContext) -> TurnAnswer:
-        """Answer an offered answer that was chosen. For an action that waits it is another
-        message.
+        """Answer an offered answer that was chosen.
 
+        For an action that waits it is a message about something else.
         """
         stored = context.waiting_action
         if stored is None:

@@ -125,9 +125,9 @@ class ConfirmedActions:
         return await self._answers.with_closed_question(context, answer, stored, state, text)
 
     async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:
-        """Return whether the person may no longer use the action's tools, as after a change of
-        role.
+        """Return whether the person may no longer use the action's tools.
 
+        Their role may have changed since the question was asked.
         """
         selector = self._agent.selector
         action = stored.action

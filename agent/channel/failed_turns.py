@@ -107,10 +107,10 @@ class FailedTurns:
     async def _decided_action(
         self, context: TurnContext, open_action: StoredAction | None, press: ButtonPress | None
     ) -> StoredAction | None:
-        """Return the action that the turn decided, or whose ended question it tapped; None if there
-        is none.
+        """Return the action that the turn decided, or on whose ended question it was a tap.
 
-        The records are read again: the turn may have changed them before it failed.
+        It is None if there is no such action. The records are read again: the turn may have changed
+        them before it failed.
         """
         turn = context.turn
         ids = tuple(stored.action_id for stored in (context.named_action, open_action) if stored)
@@ -152,9 +152,9 @@ class FailedTurns:
             self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
 
     async def _outcome_of_decision(self, context: TurnContext, stored: StoredAction) -> TurnChange:
-        """Return the outcome of an action that the turn claimed, and perhaps started, before it
-        failed.
+        """Return the outcome of an action that the turn decided before it failed.
 
+        It may have been started or not. In doubt its outcome is unknown.
         """
         turn = context.turn
         texts = texts_of(stored)

@@ -158,11 +158,10 @@ class MessageReader:
         return answer
 
     def repeats_answer(self, turn: Turn, last: SettledAnswer | None) -> bool:
-        """Return whether a message repeats a yes or no whose outcome is the last thing that the
-        bot said.
+        """Return whether a message repeats the yes or no that was answered last.
 
-        A message that quotes another one may answer that one, and a command such as "delete it" may
-        be a new request.
+        `last`: that answer, None where the bot has said something else since. A message that quotes
+        another one may answer that one, and a command such as "delete it" may be a new request.
         """
         if last is None or last.words_follow or not turn.decides or turn.replied_to:
             return False

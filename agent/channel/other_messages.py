@@ -80,10 +80,9 @@ class OtherMessages:
         )
 
     async def drop_and_run(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """End the action because of a message about something else, say so, and answer the
-        message.
+        """End the action because of a message about something else, and answer the message.
 
-        An action whose time was over before has expired, of which its person was told.
+        The person is told that the action ended, unless its time was over before.
         """
         transition = ended_transition(context, stored, dropped_text(stored))
         preface = ""
@@ -115,9 +114,9 @@ class OtherMessages:
         )
 
     async def _checked_words(self, turn: Turn) -> str:
-        """Return the words of a no as the guardrails pass them, since the model reads the message
-        so, too.
+        """Return the words of a no as the guardrails pass them.
 
+        The model reads the message in this form, too.
         """
         guardrails = self._agent.config.guardrails
         if guardrails is None:
@@ -132,9 +131,9 @@ class OtherMessages:
         return await self._read(scope, step_ids(stored.action))
 
     async def refused_by_no(self, scope: Scope, stored: StoredAction) -> list[PendingAction]:
-        """Return what a plain no refuses: an action or the steps of a plan, and what its person has
-        changed to these.
+        """Return what a plain no refuses.
 
+        It is an action, or the steps of a plan, and the calls that its person has changed to these.
         A person who changes a call and then says no does not want the call of the model either.
         """
         changed = await self.actions_of(scope, stored)

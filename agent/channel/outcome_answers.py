@@ -317,11 +317,10 @@ def with_settled_answer(
 
 
 def with_answer_followed(answer: TurnAnswer, stored: StoredAction | None) -> TurnAnswer:
-    """Return what a model says below an outcome, marked so that a further tap on the question needs
-    no answer.
+    """Return what a model says below an outcome, marked as known to the person.
 
-    It is not marked where the model asks for another yes or offers choices: a tap may be meant for
-    that.
+    A further tap on the question then needs no answer. It is not marked where the model asks for
+    another yes or offers choices: a tap may be meant for that.
     """
     if stored is None:
         return answer

@@ -384,9 +384,7 @@ def links_in_history(context: TurnContext) -> Iterator[ActionLink]:
 
 
 def _may_change(message: Message) -> bool:
-    """Return whether a message is a result with an action that is open or may turn out
-    otherwise.
-    """
+    """Return whether a message is a result with an action whose outcome may still change."""
     return not all(link.is_final for link in message.actions)
 
 

@@ -236,17 +236,21 @@ class ConfirmPrompts:
         """
         if context.returns_text or not answer.change.replies:
             return answer
-        limits = [
-            (self._store.executors.undo_seconds(effect.action.kind), effect) for effect in effects
-        ]
-        limits = [(limit, effect) for limit, effect in limits if limit]
-        if not limits:
+        undoable: list[Effect] = []
+        limits: list[float] = []
+        for effect in effects:
+            limit = self._store.executors.undo_seconds(effect.action.kind)
+            if limit:
+                undoable.append(effect)
+                limits.append(limit)
+        if not undoable:
             return answer
-        seconds = min(limit for limit, _ in limits)
+
+        seconds = min(limits)
         (outcome, _), *files = answer.change.replies
         is_long = len(outcome.text) > MAX_KEPT_CHARS
-        told = "" if is_long else outcome.text
-        undo = undo_proposal([effect for _, effect in limits], seconds, told)
+        kept_text = "" if is_long else outcome.text
+        undo = undo_proposal(undoable, seconds, kept_text)
         scope = context.turn.scope
         texts = texts_for(undo.head.language)
         action_id = undo.head.pending_action_id
@@ -254,7 +258,7 @@ class ConfirmPrompts:
             texts.undo_label, self._store.signer.button_token(action_id, "confirm", scope)
         )
         above = ((outcome, ""),) if is_long else ()
-        text = f"{told}\n\n{texts.undo_offer(seconds)}".strip()
+        text = f"{kept_text}\n\n{texts.undo_offer(seconds)}".strip()
         offer = Reply(text, (button,), answer_seconds=seconds)
         new_actions = undo.new_actions(self._store.signer, scope.id, occupies_scope=False)
         return answer.changed(replies=(*above, (offer, action_id), *files), new_actions=new_actions)
@@ -296,8 +300,9 @@ class ConfirmPrompts:
             )
 
     async def find_question_elsewhere(self, turn: Turn, now: float) -> StoredAction | None:
-        """Return the question that is open for this person in another thread of the chat, or
-        None.
+        """Return the question that is open for this person in another thread of the chat.
+
+        `now`: when the turn came in, in Unix seconds. It is None if there is no such question.
         """
         repository = self._store.repository
         here = turn.conversation

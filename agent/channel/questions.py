@@ -95,10 +95,9 @@ class QuestionRepeats:
     def _with_noted_message(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction
     ) -> TurnAnswer:
-        """Return the answer so that the record notes the message for which the question was
-        repeated.
+        """Return the answer so that the record notes this message.
 
-        The same words do not repeat it twice.
+        The same words do not repeat the question twice.
         """
         transition = Transition(
             stored.action_id,

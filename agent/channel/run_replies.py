@@ -137,9 +137,9 @@ class RunReplies:
         preface: str,
         prompt: str,
     ) -> tuple[tuple[Reply, str], TurnChange]:
-        """Return the question of a proposal with the id of its action, and the change that stores
-        the action.
+        """Return the question of a proposal, and the change that stores its action.
 
+        With the question comes the id of the action.
         """
         names = ran_beside(result, self._agent.tools, proposal)
         proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
@@ -186,11 +186,10 @@ def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
 
 
 def terminal_text(result: AgentResult, texts: Texts) -> str:
-    """Return what the user is told of a tool's result that ended the run:
-    it reads as it does for the model.
+    """Return what the user is told of a tool's result that ended the run.
 
-    Of a tool without a value, such as one that returned None, the user is told that it is done. A
-    file or choices of the tool say so themselves.
+    It reads as it does for the model. Of a tool without a value, such as one that returned None,
+    the user is told that it is done. A file or choices of the tool say so themselves.
     """
     text = result_text(unfenced(result.content))
     if text != WITHOUT_VALUE:
@@ -203,8 +202,7 @@ def terminal_text(result: AgentResult, texts: Texts) -> str:
 def read_results(
     result: AgentResult, tools: Iterable[Tool], *, shown: Collection[str]
 ) -> list[str]:
-    """Return the results of read-only tools that the model's last answer with calls asked for,
-    as text.
+    """Return the results of read-only tools in the model's last answer with calls, as text.
 
     If that answer also proposed an action, the run has ended before a model could report them.
     Errors are for models and are left out, and so are results that are `shown` already, and
@@ -228,12 +226,11 @@ def read_results(
 def not_done_beside(
     result: AgentResult, tools: Iterable[Tool], proposal: Proposal, texts: Texts
 ) -> list[str]:
-    """Return what the user is told of calls that did nothing beside a question: they failed,
-    or found no target.
+    """Return what the user is told of calls that did nothing beside a question.
 
-    The run has ended before a model could report them. Calls of tools that only read are left out.
-    So are the names of failed tools that the question is about: they would be read as if the
-    question had failed.
+    These calls failed, or found no target. The run has ended before a model could report them.
+    Calls of tools that only read are left out. So are the names of failed tools that the question
+    is about: they would be read as if the question had failed.
     """
     last = max(
         (at for at, message in enumerate(result.messages) if message.tool_calls),
@@ -261,10 +258,10 @@ def not_done_beside(
 
 
 def ran_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal) -> str:
-    """Return the names of the tools that ran in a run which ends with a question,
-    and may have changed something.
+    """Return the names of the tools that may have changed something before a question.
 
-    A tool whose code asks for itself runs only to ask.
+    They ran in the run that ends with the question. A tool whose code asks for itself runs only to
+    ask.
     """
     actions = proposal.steps or (proposal.head,)
     asking = {action.asked_by for action in actions if action.kind != action.asked_by}

@@ -98,9 +98,9 @@ class TurnContexts:
         )
 
     def texts(self, turn: Turn, memory: ConversationMemory | None = None) -> Texts:
-        """Return the texts in the sender's language: of this or earlier messages, the app, or the
-        channel.
+        """Return the texts in the language of the sender.
 
+        It is that of this message, of an earlier one in `memory`, of their app, or of the channel.
         """
         history = memory.get_history() if memory else []
         before = (
@@ -143,10 +143,10 @@ class TurnContexts:
         return effective_after(name, tool, policy)
 
     def _tool_and_policy(self, name: str) -> tuple[Tool | None, ToolPolicy | None]:
-        """Return the tool of this name, and the policy of its agent: this one, or one that is a
-        tool of this one.
+        """Return the tool of this name, and the policy of its agent.
 
-        For a kind of action that is no tool's name there is only the policy of this agent.
+        The agent is this one, or one that is a tool of this one. For a kind of action that is no
+        tool's name there is only the policy of this agent.
         """
         policy = self._agent.config.tool_policy
         own = [(tool, policy) for tool in self._agent.tools]

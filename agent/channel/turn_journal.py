@@ -227,8 +227,9 @@ class TurnJournal:
                 del self._unsaved[:saved]
 
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
-        """Record the outcome of a call, with its files stored and its texts cut to
-        MAX_FULL_CHARS.
+        """Record the outcome of a call. Return it as it was recorded.
+
+        Its files are stored, and its texts are cut to MAX_FULL_CHARS.
         """
         stored = await self._with_files(outcome)
         content = kept_part(stored.content, MAX_FULL_CHARS)
