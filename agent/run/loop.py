@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.decisions import RunSnapshot
@@ -37,6 +37,7 @@ from sayso.agent.run.pause import forget_ended_pause, note_run_counts
 from sayso.agent.run.resume import DecisionRunner
 from sayso.agent.run.shown_tools import ShownTools, note_names, noted_names
 from sayso.agent.run.state import (
+    CallOutcome,
     JournaledAnswer,
     ModelAnswer,
     NoJournal,
@@ -397,52 +398,52 @@ class AgentLoop:
         return is_empty and has_steps and self._config.max_retries > 0 and not run.has_asked_again
 
     async def _call_tools(self, run: RunState, journaled: JournaledAnswer) -> RunEnd | None:
-        """Run the calls and add them to the transcript.
+        """Run the calls of an answer and add them to the transcript.
 
-        Return how the run ends, if it ends here.
+        `journaled` has the outcomes that an earlier attempt at the turn has noted. Return how the
+        run ends, None for another iteration.
         """
-        config = self._config
         answer = journaled.answer.message
-        names = journaled.answer.tools
         run.open_round = OpenRound(answer, dict(journaled.outcomes))
-        tools = self._shown_tools.callable_tools(run, names)
+        tools = self._shown_tools.callable_tools(run, journaled.answer.tools)
         if any(call.tool_name == READ_RESULT for call in answer.tool_calls):
             # Also where it is not shown any more.
             tools.setdefault(READ_RESULT, read_result_tool())
-        caller = ToolCaller(run, self._provider, config, self._analytics)
-        outcomes = await run_calls(run, run.open_round, tools, config, caller)
-        new_usage = [
-            outcome.usage for at, outcome in enumerate(outcomes) if at not in journaled.outcomes
-        ]
-        for usage in new_usage:
-            run.events.tell_side_usage(usage)
-        await self._model_caller.book(run, sum(new_usage, NO_USAGE))
+        caller = ToolCaller(run, self._provider, self._config, self._analytics)
+        outcomes = await run_calls(run, run.open_round, tools, self._config, caller)
+
+        new = [outcome for at, outcome in enumerate(outcomes) if at not in journaled.outcomes]
+        for outcome in new:
+            run.events.tell_side_usage(outcome.usage)
+        await self._model_caller.book(run, sum((outcome.usage for outcome in new), NO_USAGE))
         # Now, so that a run that is stopped later has booked it.
         await self._model_caller.book_side_usage(run)
-        # The first of each.
-        ends = {outcome.ends: outcome.final_text for outcome in reversed(outcomes) if outcome.ends}
-        # A proposal comes first: the user must see what waits for a yes.
-        reason: Literal["pending", "terminal"] = "pending" if "pending" in ends else "terminal"
-        if ends:
-            end = RunEnd(ends[reason], stop_reason=reason)
-        else:
-            end = None
-        # Each call waits for a decision of its own.
-        if end is not None and run.may_pause and reason == "pending":
-            previews = [outcome.final_text for outcome in outcomes if outcome.ends == "pending"]
-            end = RunEnd("\n\n".join(previews), stop_reason="pending")
-        if run.loop_watch is None and config.loop_detector is not None:
-            run.loop_watch = config.loop_detector.watch()
-        watch = run.loop_watch if end is None else None
-        if watch:
-            fingerprints = [outcome.fingerprint for outcome in outcomes]
-            verdict = watch.add_round(answer.tool_calls, fingerprints)
-        else:
-            fingerprints = []
-            verdict = ""
-        run.close_round(outcomes, note=NUDGE if verdict == "nudge" else "")
-        if watch is None or not verdict:
+
+        end = end_after_calls(outcomes, may_pause=run.may_pause)
+        if end is not None:
+            run.close_round(outcomes)
             return end
+        return await self._close_round(run, answer, outcomes)
+
+    async def _close_round(
+        self, run: RunState, answer: Message, outcomes: Sequence[CallOutcome]
+    ) -> RunEnd | None:
+        """Close a round after which the model is asked again, unless it calls in circles.
+
+        A model that begins to repeat itself is told so. If it goes on, the run ends.
+        """
+        if run.loop_watch is None and self._config.loop_detector is not None:
+            run.loop_watch = self._config.loop_detector.watch()
+        watch = run.loop_watch
+        if watch is None:
+            run.close_round(outcomes)
+            return None
+
+        fingerprints = [outcome.fingerprint for outcome in outcomes]
+        verdict = watch.add_round(answer.tool_calls, fingerprints)
+        run.close_round(outcomes, note=NUDGE if verdict == "nudge" else "")
+        if not verdict:
+            return None
         names_called = [call.tool_name for call in run.tool_calls[-1:]]
         await run.events.tell(
             "tool_loop_detected", watch.kind, {"verdict": verdict, "tools": names_called}
@@ -529,6 +530,27 @@ def _paused(run: RunState, end: RunEnd) -> RunSnapshot | None:
     # The calls were decided, and the model has not read it yet.
     is_unanswered = end.stop_reason in ("provider_error", "cancelled", "budget")
     return run.snapshot if is_unanswered else None
+
+
+def end_after_calls(outcomes: Sequence[CallOutcome], *, may_pause: bool) -> RunEnd | None:
+    """Return how a run ends after the calls of one answer, None if the model is asked next.
+
+    `may_pause`: a program decides about each call that waits, so it is shown all of them.
+
+    | a call of the answer               | the run ends with                                      |
+    |------------------------------------|--------------------------------------------------------|
+    | waits for a yes (ends "pending")   | its preview; where the run may pause, that of each one |
+    | of a terminal tool ("terminal")    | the text of the first, if no call waits for a yes      |
+    | any other                          | nothing: the model reads its result                    |
+    """
+    pending = [outcome.final_text for outcome in outcomes if outcome.ends == "pending"]
+    if pending:
+        shown = pending if may_pause else pending[:1]
+        return RunEnd("\n\n".join(shown), stop_reason="pending")
+    terminal = [outcome.final_text for outcome in outcomes if outcome.ends == "terminal"]
+    if terminal:
+        return RunEnd(terminal[0], stop_reason="terminal")
+    return None
 
 
 def _too_many_steps(run: RunState) -> RunEnd:
