@@ -99,9 +99,11 @@ end
 #: result, and whether a worker is to be woken.
 _IN_TWO_STEPS = "local result = script()\nreturn {result or false, wake}"
 _URGENT = 2
-#: The parts of all scripts: the header, and the version of stored records.
+#: The parts of all scripts: the header, the clock, and the version of stored records.
 _OWN_PARTS = Path(__file__).parent / "lua"
 _HEADER = _OWN_PARTS / "header.lua"
+#: Defines `now()` as the time of the server.
+SERVER_CLOCK = _OWN_PARTS / "clock.lua"
 #: The first line of a script or part names the parts that it uses: `-- needs: actions, keys`.
 _NEEDS = re.compile(r"-- needs: (.*)")
 #: What each script knows of stored records: the version that is written, and the newest that is
@@ -121,7 +123,7 @@ def _people_tag(channel: str) -> Tag:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScriptFolder:
-    """The Lua scripts of one folder, and what they share.
+    """The Lua scripts of one folder, and what they share. Lives as long as the process.
 
     `parts` are folders with texts that several scripts need. `constants` become local variables of
     each script; a mapping becomes a table. The three sets name scripts:
@@ -134,6 +136,8 @@ class ScriptFolder:
     reply that only the primary has.
 
     `unguarded`: they hold nothing that a loss of writes would make wrong.
+
+    `clock` is the Lua file that defines `now()`. Only tests give another one, to pass the time in.
     """
 
     path: Path
@@ -142,6 +146,7 @@ class ScriptFolder:
     read_only: frozenset[str] = frozenset()
     durable: frozenset[str] = frozenset()
     unguarded: frozenset[str] = frozenset()
+    clock: Path = SERVER_CLOCK
 
     def part(self, name: str, wanted_by: str) -> Path:
         """Return the file of a shared part. Raises ValueError for an unknown one."""
@@ -348,7 +353,7 @@ def _script_text(folder: ScriptFolder, path: Path, *, split: bool, in_cluster: b
         check = _ONLY_HALTED
     if path.stem in folder.unguarded:
         check = ""
-    texts = {"header": _HEADER.read_text() + check}
+    texts = {"header": _HEADER.read_text(), "clock": folder.clock.read_text(), "check": check}
     _add_parts(folder, path, texts)
     if "queue" in texts:
         texts["queue"] = (

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sayso.infra.redis.scripts import LuaScripts
+from redis import Redis
+
+from sayso.infra.redis.client import PREFIX
+from sayso.infra.redis.scripts import LuaScripts, ScriptFolder, Tag
 from sayso.pending.scripts import ACTION_SCRIPTS
 from sayso.workers.scripts import CONVERSATION_SCRIPTS, QUEUE_SCRIPTS
 
@@ -81,11 +86,33 @@ _ARGS = {
 }
 
 
-class CheckedScripts(LuaScripts):
-    """Scripts that refuse a named argument which neither the script nor one of its parts reads."""
+#: The same folders, with scripts that get the time from their caller.
+_ON_PASSED_CLOCK = {
+    folder: replace(folder, clock=Path(__file__).parent / "passed_clock.lua") for folder in FOLDERS
+}
 
-    def call(self, name: str, shard: int, conversation: str, args: Any, payloads: Any) -> Any:
-        """Check the names first."""
+
+class CheckedScripts(LuaScripts):
+    """Scripts that refuse a named argument which neither the script nor one of its parts reads.
+
+    With `clock`, in Unix seconds, that is the time for them, and not the time of the server.
+    """
+
+    def __init__(
+        self,
+        client: Redis,
+        folder: ScriptFolder,
+        *,
+        prefix: str = PREFIX,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        super().__init__(client, _ON_PASSED_CLOCK[folder] if clock else folder, prefix=prefix)
+        self._clock = clock
+
+    def call(self, name: str, shard: Tag, conversation: str, args: Any, payloads: Any) -> Any:
+        """Check the names, and pass the time in."""
         unknown = set(args) - _ARGS[name]
         assert not unknown, f"{name}.lua does not read {sorted(unknown)}"
+        if self._clock:
+            args = {**args, "clock_ms": round(self._clock() * 1000)}
         return super().call(name, shard, conversation, args, payloads)
