@@ -21,9 +21,9 @@ from sayso.agent.providers import testing
 from sayso.agent.run.pause import WAITING
 from sayso.infra.redis.client import connect
 from sayso.infra.tracing import stop_tracing
-from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.pending.context import add_log_fields
 from tests.s3 import S3Server
+from tests.scratch_redis import scratch_url
 from tests.workers.clusters import Cluster
 
 # Neither a slow machine nor chance fails a test: each run draws the same examples. The profile inherits from the loaded
@@ -140,13 +140,9 @@ def print_log() -> Iterator[Callable[[logging.Formatter], io.StringIO]]:
 
 
 @pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
+def redis_url() -> str:
     """Return the URL of a separate server. Fails on a machine that cannot run one."""
-    with tempfile.TemporaryDirectory(prefix="sayso-") as folder:
-        server = EmbeddedRedis(Path(folder))
-        server.start()
-        yield server.url
-        server.stop()
+    return scratch_url()
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,18 @@
-"""Fixtures of the contract suites: each promise holds in memory and in Redis."""
+"""Fixtures of the contract suites: each promise holds for every store that a user can choose."""
 
 from __future__ import annotations
 
 import pytest
 
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
-from tests.contracts.rigs import MemoryRig, RedisRig
+from tests.contracts.rigs import Rig
 
 
-@pytest.fixture(params=["memory", "redis", "cluster"])
+@pytest.fixture(params=["redis", "cluster"])
 def make_rig(request):
     """Return a function that makes a rig of each kind."""
-    if request.param == "memory":
-        return MemoryRig
     client = request.getfixturevalue(f"{request.param}_client")
-    return lambda **options: RedisRig(client, **options)
+    return lambda **options: Rig(client, **options)
 
 
 @pytest.fixture

@@ -18,12 +18,11 @@ from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Conversation, Tap, Turn
 from sayso.infra.concurrency import has_no_loop, is_in_loop, run_without_loop
 from sayso.infra.redis.client import PREFIX
-from sayso.infra.redis.cluster import ClusterClient, ClusterConnections
-from sayso.infra.redis.scripts import NO_JOB, WakeUpJob, shard_of
+from sayso.infra.redis.cluster import ClusterConnections
+from sayso.infra.redis.scripts import NO_JOB, ScriptFolder, WakeUpJob, shard_of
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import split_button_token
 from sayso.pending.scripts import ACTION_SCRIPTS
-from sayso.testing.memory import MemoryConversations
 from sayso.testing.stores import MemoryAlerts, MemorySharedCache, NoReceipts
 from sayso.workers.data_loss.notices import AcknowledgedWork
 from sayso.workers.deliveries import RedisDeliveries
@@ -34,6 +33,7 @@ from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox, ReplySender
 from tests.infra.redis.lua_source import CheckedScripts
+from tests.scratch_redis import empty_redis
 
 CHAT = Conversation("chat", "room")
 #: What workers say in these tests.
@@ -114,74 +114,33 @@ class BlockingOutsideLoops(Blocking):
 
 
 class Rig:
-    """The methods with which tests drive both implementations."""
+    """Mailbox, outbox and pending store in Redis, with a clock that only tests move.
 
-    def accept(self, given: Turn):
-        """Accept a turn as the web does."""
-        parts = split_button_token(given.tap.data) if given.tap else None
-        return self.mailbox.accept(given, tapped=parts[0] if parts else "")
-
-    def end_lease(self) -> None:
-        """Let the current lease expire."""
-        self.pass_time(LEASE_MS / 1000 + 1)
-
-
-class MemoryRig(Rig):
-    """Mailbox and outbox in memory, on a clock of their own."""
-
-    def __init__(self, *, limits: InboxLimits | None = None) -> None:
-        self.now = time.time()
-        self.store = InMemoryPendingStore(clock=lambda: self.now)
-        self.deliveries = MemoryConversations(
-            voice, self.store.repository, clock=lambda: self.now, limits=limits
-        )
-        self.mailbox = self.outbox = self.journals = BlockingOutsideLoops(self.deliveries)
-        self.repository = Blocking(self.store.repository)
-
-    def pass_time(self, seconds: float) -> None:
-        """Move the clock."""
-        self.now += seconds
-
-    def overdue(self) -> list[str]:
-        """Run one round of the reaper; return the conversations that it wakes."""
-        return self.mailbox.overdue()
-
-    def dead(self) -> int:
-        """Return the number of replies that were given up."""
-        return len(self.mailbox.undelivered("dead"))
-
-    def stops(self) -> list[str]:
-        """Return the users whose stop is stored."""
-        return list(self.mailbox._conversations[CHAT.id].stops)
-
-    def journal(self) -> list[str]:
-        """Return the stored journal of the turn at the head."""
-        return list(self.mailbox._conversations[CHAT.id].journal)
-
-    def audit(self) -> list[dict]:
-        """Return the audit log."""
-        return list(self.store.repository.log)
-
-
-class RedisRig(Rig):
-    """Mailbox and outbox in Redis. Its clock cannot be moved, so stored times move back instead."""
+    Without a `client` it begins with the empty Redis of this test process: one rig at a time.
+    """
 
     def __init__(
         self,
-        client: Redis,
+        client: Redis | None = None,
         *,
         limits: InboxLimits | None = None,
         prefix: str = PREFIX,
         work: AcknowledgedWork | None = None,
     ) -> None:
         """`work` notes what Redis acknowledges."""
-        scripts = self.scripts = CheckedScripts(client, CONVERSATION_SCRIPTS, prefix=prefix)
+        client = client or empty_redis()
+        #: The time of all scripts, in Unix seconds.
+        self.now = time.time()
+        scripts = self.scripts = self._scripts(client, CONVERSATION_SCRIPTS, prefix)
         note_turn = work.note_turn if work else lambda _: None
         self.client = client
         self.shard = f"{prefix}{{{shard_of(CHAT.id)}}}"
-        actions = CheckedScripts(client, ACTION_SCRIPTS, prefix=prefix)
         self.store = RedisPendingStore(
-            client=client, secret_keys=["key"], prefix=prefix, scripts=actions, effects=work
+            client=client,
+            secret_keys=["key"],
+            prefix=prefix,
+            scripts=self._scripts(client, ACTION_SCRIPTS, prefix),
+            effects=work,
         )
         self.repository = Blocking(self.store.repository)
         self.mailbox = BlockingOutsideLoops(
@@ -193,33 +152,21 @@ class RedisRig(Rig):
         self.woken: list[str] = []
         self.reaper = Reaper(client, scripts, self._wake_up, WorkerLock(Path("none")))
 
+    def _scripts(self, client: Redis, folder: ScriptFolder, prefix: str) -> CheckedScripts:
+        return CheckedScripts(client, folder, prefix=prefix, clock=lambda: self.now)
+
+    def accept(self, given: Turn):
+        """Accept a turn as the web does."""
+        parts = split_button_token(given.tap.data) if given.tap else None
+        return self.mailbox.accept(given, tapped=parts[0] if parts else "")
+
     def pass_time(self, seconds: float) -> None:
-        """Move back leases, rate limits, due times, times of receipt, timers and windows."""
-        ms = round(seconds * 1000)
-        lane, inbox = f"{self.shard}:lane:{CHAT.id}", f"{self.shard}:in:{CHAT.id}"
-        self.client.hincrby(lane, "until", -ms)
-        for name in ("chat", "told_full", "heard"):
-            self._hurry(lane, name, ms)
-        for name in ("free", "closed"):
-            self._hurry(self._pace, name, ms)
-        self._hurry_slot(ms)
-        said, _, slot = (self.client.hget(lane, "slot") or "").partition(":")
-        if slot:
-            self.client.hset(lane, "slot", f"{said}:{int(slot) - ms}")
-        mark = (self.client.hget(lane, "held") or "").split(" ", 3)
-        if len(mark) == 4:
-            self.client.hset(lane, "held", " ".join([*mark[:2], str(int(mark[2]) - ms), mark[3]]))
-        self._hurry_settled(lane, ms)
-        if self.client.zscore(f"{self.shard}:due", CHAT.id) is not None:
-            self.client.zincrby(f"{self.shard}:due", -ms, CHAT.id)
-        for name in self.client.zrange(f"{self.shard}:timers:{CHAT.id}", 0, -1):
-            self.client.zincrby(f"{self.shard}:timers:{CHAT.id}", -ms, name)
-        for index, entry in enumerate(self.client.lrange(inbox, 0, -1)):
-            seq, at, rest = entry.split(" ", 2)
-            self.client.lset(inbox, index, f"{seq} {int(at) - ms} {rest}")
-        for key in self.client.scan_iter(f"{self.shard}:pending:*"):
-            if self.client.hexists(key, "expires"):
-                self.client.hincrby(key, "expires", -ms)
+        """Move the clock."""
+        self.now += seconds
+
+    def end_lease(self) -> None:
+        """Let the current lease expire."""
+        self.pass_time(LEASE_MS / 1000 + 1)
 
     def overdue(self) -> list[str]:
         """Run one round of the reaper; return the conversations that it wakes."""
@@ -244,35 +191,18 @@ class RedisRig(Rig):
         """Return the stored journal of the turn at the head."""
         return self.client.lrange(f"{self.shard}:journal:{CHAT.id}", 0, -1)
 
+    def write_journal(self, at: int, entry: str) -> None:
+        """Replace an entry of the stored journal."""
+        self.client.lset(f"{self.shard}:journal:{CHAT.id}", at, entry)
+
+    def inbox(self, conversation: str = CHAT.id) -> list[str]:
+        """Return the stored turns that wait, oldest first."""
+        shard = f"{PREFIX}{{{shard_of(conversation)}}}"
+        return self.client.lrange(f"{shard}:in:{conversation}", 0, -1)
+
     def audit(self) -> list[dict]:
         """Return the audit log of the conversation's shard."""
         return [json.loads(entry) for entry in self.client.lrange(f"{self.shard}:audit", 0, -1)]
-
-    @property
-    def _pace(self) -> str:
-        """Return the key of the channel's rate. A cluster stores it in another shard than the conversation."""
-        name = f"pace:{CHAT.channel}"
-        return (
-            f"{PREFIX}{{{name}}}" if isinstance(self.client, ClusterClient) else f"{PREFIX}{name}"
-        )
-
-    def _hurry_settled(self, lane: str, ms: int) -> None:
-        """Set back the time of the last yes or no that settled a question."""
-        if settled := json.loads(self.client.hget(lane, "settled") or "{}"):
-            self.client.hset(
-                lane, "settled", json.dumps({**settled, "at": str(int(settled["at"]) - ms)})
-            )
-
-    def _hurry_slot(self, ms: int) -> None:
-        """Set back the time of the channel's next message, which a cluster stores beside the rate."""
-        key = f"{self._pace}:slot:{CHAT.id}"
-        mark, _, slot = (self.client.get(key) or "").partition(" ")
-        if slot:
-            self.client.set(key, f"{mark} {int(slot) - ms}", keepttl=True)
-
-    def _hurry(self, key: str, name: str, ms: int) -> None:
-        if self.client.hexists(key, name):
-            self.client.hincrbyfloat(key, name, -ms)
 
     def _wake_up(self, conversation: str) -> WakeUpJob:
         self.woken.append(conversation)

@@ -1,4 +1,4 @@
-"""What every mailbox and outbox promises: leases, order, windows, late outcomes. One suite for memory and Redis."""
+"""What mailbox and outbox promise: leases, order, windows, late outcomes. On one server and on a cluster."""
 
 from __future__ import annotations
 
@@ -70,6 +70,23 @@ def claim_of(given: Turn, action: PendingAction, held, seq: int, kind="text") ->
     return Claim(given.scope, action.pending_action_id, given.event_id, kind, held, seq)
 
 
+@pytest.mark.parametrize(
+    ("intent", "verdict"), [("confirm", "early"), ("cancel", "cancelled"), ("ignore", "ignored")]
+)
+def test_decision_before_the_preview_was_delivered(rig, intent, verdict):
+    """A yes is early, a no counts, and an ignore does not touch the unopened window."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    rig.mailbox.commit(held, work, propose(rig)[0])
+    decision = ActionDecision(turn().scope, intent, "yes-1", ignore_seconds=5)
+    assert rig.repository.decide(decision)[0] == verdict
+    action = look(rig)
+    assert (action.state, action.expires_at) == (
+        "cancelled" if intent == "cancel" else "armed",
+        0.0,
+    )
+
+
 def test_commit_after_a_takeover_changes_nothing(rig):
     """A paused worker that comes back holds an old token, so none of its replies is stored."""
     rig.accept(turn())
@@ -134,6 +151,18 @@ def test_threads_that_ask_for_one_conversation_get_one_lease(rig):
     with ThreadPoolExecutor(8) as pool:
         taken = list(pool.map(lambda number: rig.mailbox.lease(CHAT.id, f"w{number}"), range(8)))
     assert sum(lease is not None for lease in taken) == 1
+
+
+def test_event_ids_need_not_rise(rig):
+    """platforms.md 2.1: Telegram picks update_id anew after a quiet week, so a low id is not a duplicate."""
+    events = ("900000001", "5", "900000001", "6")
+    outcomes = [rig.accept(turn(event=event)).outcome for event in events]
+    assert outcomes == ["new", "new", "duplicate", "new"]
+
+
+def test_event_is_remembered_longer_than_platforms_repeat_it():
+    """platforms.md 2.1, 3.1: Telegram repeats for 24 hours, and so does Slack with delayed events."""
+    assert SEEN_MS > 24 * 3600 * 1000
 
 
 def test_event_is_a_duplicate_after_it_was_worked_on(rig):

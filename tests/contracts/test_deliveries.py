@@ -13,7 +13,7 @@ from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_HELD_MS, KEEP_OPT_OU
 from sayso.pending.turns import LeaseLost, Timer, TurnChange
 from sayso.workers.deliveries import LATE_SECONDS, NotRepeatable
 from sayso.workers.sender import GivenUp, Sent
-from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.contracts.rigs import CHAT, Rig, turn
 from tests.contracts.test_conversations import lease, look, propose, shown
 
 HALL = Conversation("chat", "hall")
@@ -336,7 +336,7 @@ def test_opt_out_of_a_person_who_never_wrote_holds(rig):
 
 def test_opt_out_is_kept_for_a_year(redis_client):
     """A conversation is forgotten after 30 days, and the next message to the person would be one too many."""
-    rig = RedisRig(redis_client)
+    rig = Rig(redis_client)
     held, reply = said(rig)
     rig.outbox.mark_delivered(held, reply, GivenUp("OptedOut: 63050", end="opted_out"))
     lane = f"{rig.shard}:lane:{CHAT.id}"
@@ -383,7 +383,7 @@ def test_question_of_a_channel_that_is_down_is_kept_for_as_long_as_it_waits(
     redis_client, action_id: str
 ):
     """The operator may need more than the two days of a record's TTL. An id may start with a hyphen."""
-    rig = RedisRig(redis_client)
+    rig = Rig(redis_client)
     rig.accept(turn())
     held, work = lease(rig)
     reply = rig.mailbox.commit(held, work, propose(rig, pending_action_id=action_id)[0])
@@ -398,7 +398,7 @@ def test_question_of_a_channel_that_is_down_is_kept_for_as_long_as_it_waits(
 
 def test_mark_of_an_unknown_address_is_not_stored(redis_client):
     """The platform reports every chat that removes the bot; storing each would fill Redis."""
-    RedisRig(redis_client).deliveries.close(CHAT.id, "kicked")
+    Rig(redis_client).deliveries.close(CHAT.id, "kicked")
     assert not [key for key in redis_client.scan_iter() if "lane" in key]
 
 
@@ -415,7 +415,7 @@ def test_channel_that_is_down_counts_no_attempts(rig):
     rig.pass_time(30)
     assert rig.mailbox.lease(CHAT.id, "early") is None
     rig.pass_time(31)
-    assert rig.overdue()[:1] == [CHAT.id]
+    assert CHAT.id in rig.overdue()
     held, again = lease(rig, "w2")
     assert (again.attempt, again.suspect, wait_of(rig, held, again) or 0.0) == (1, False, 0.0)
 
@@ -549,7 +549,7 @@ def test_silence_is_endless_where_no_person_ever_wrote(rig):
 
 def test_conversation_of_an_older_version_does_not_know_its_silence(redis_client):
     """Older versions did not store the time."""
-    rig = RedisRig(redis_client)
+    rig = Rig(redis_client)
     rig.accept(turn())
     redis_client.hdel(f"{rig.shard}:lane:{CHAT.id}", "heard")
     held, work = lease(rig)
@@ -558,7 +558,7 @@ def test_conversation_of_an_older_version_does_not_know_its_silence(redis_client
 
 def test_held_question_outlives_its_record(redis_client):
     """A record's TTL is two days, a held reply's a week; the question must not lose its action meanwhile."""
-    rig = RedisRig(redis_client)
+    rig = Rig(redis_client)
     rig.accept(turn("delete"))
     held, work = lease(rig)
     change, action = propose(rig)
@@ -777,7 +777,7 @@ def test_question_never_collapses(rig):
 
 def test_question_of_a_delivery_is_deleted_with_it(redis_client):
     """A conversation that goes on for years keeps no list of its questions."""
-    rig = RedisRig(redis_client)
+    rig = Rig(redis_client)
     held, _ = shown(rig)
     assert redis_client.hexists(f"{rig.shard}:lane:{CHAT.id}", "asks:1")
     rig.accept(turn("more"))

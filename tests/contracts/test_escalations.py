@@ -13,7 +13,7 @@ from sayso.pending.limits import MAX_FORWARDED_WAITING
 from sayso.pending.repository import Claim, sign_action
 from sayso.pending.turns import CHOICE_KIND, QueuedReply, Transition, TurnChange, outbox_entry
 from sayso.workers.sender import GivenUp, Sent
-from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.contracts.rigs import CHAT, Rig, turn
 from tests.contracts.test_conversations import lease, look, propose
 from tests.contracts.test_timers import HOUR, said, set_timers, timer
 
@@ -268,7 +268,7 @@ def test_operators_have_a_conversation_of_their_own(rig):
 
 def test_forward_is_remembered_for_a_week(redis_client):
     """That is longer than the pause of any dead worker between its two steps, and not for ever."""
-    rig = RedisRig(redis_client)
+    rig = Rig(redis_client)
     rig.outbox.forward(to_chat())
     (key,) = redis_client.scan_iter(f"{rig.shard}:forwarded:*")
     assert 6 * 86_400 < redis_client.ttl(key) <= 7 * 86_400

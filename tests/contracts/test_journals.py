@@ -9,7 +9,7 @@ import pytest
 from sayso.channels.types import Reply
 from sayso.pending.turns import LeaseLost, StaleTurn, TurnChange
 from sayso.workers.sender import Sent
-from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.contracts.rigs import CHAT, Rig, turn
 
 SAID = TurnChange(replies=((Reply("hi"), ""),))
 
@@ -158,7 +158,7 @@ def test_threads_that_send_the_same_write_make_it_once(rig):
 
 def test_journal_in_redis_expires(redis_client):
     """Its TTL is that of its conversation."""
-    rig = RedisRig(redis_client)
+    rig = Rig(redis_client)
     held, work = begun(rig)
     rig.journals.journal(held, work.seq, 0, ["head"])
     assert redis_client.pttl(f"{rig.shard}:journal:{CHAT.id}") > 29 * 86_400_000

@@ -21,7 +21,7 @@ from sayso.pending.turns import (
     outbox_entry,
 )
 from sayso.workers.sender import GivenUp, Sent
-from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.contracts.rigs import CHAT, Rig, turn
 from tests.contracts.test_admission import Crowded
 from tests.contracts.test_conversations import lease, look, propose
 
@@ -515,7 +515,7 @@ def test_late_outcome_is_sent_although_a_timer_waits(rig):
 
 def test_timer_outlives_the_keys_of_an_idle_conversation(redis_client):
     """A timer may be further away than the TTL of an idle conversation."""
-    rig = RedisRig(redis_client)
+    rig = Rig(redis_client)
     set_timers(rig, timer(300 * DAY))
     kept = [redis_client.pttl(f"{rig.shard}:{key}:{CHAT.id}") / 1000 for key in ("timers", "timer")]
     assert min(kept) > 320 * DAY
@@ -528,7 +528,7 @@ def test_timer_outlives_the_keys_of_an_idle_conversation(redis_client):
 
 def test_timer_leaves_no_keys_after_it_rang(redis_client):
     """Both its keys are gone, and the outbox that took its text expires."""
-    rig = RedisRig(redis_client)
+    rig = Rig(redis_client)
     set_timers(rig, timer(1))
     rig.pass_time(2)
     rig.overdue()

@@ -1,17 +1,19 @@
-"""Fixtures of the worker tests: a whole bot, in memory and on Redis."""
+"""Fixtures of the worker tests: a whole bot."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.contracts.rigs import MemoryRig, RedisRig
+from tests.contracts.rigs import Rig
+from tests.scratch_redis import empty_redis
 from tests.workers.fakes import Bot
 
 
-@pytest.fixture(params=["memory", "redis"])
-def make_bot(request):
-    """Return a function that makes a bot whose model deletes these names, then says these lines."""
-    client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-    return lambda *names, **options: Bot(
-        RedisRig(client) if client else MemoryRig(), *names, **options
-    )
+@pytest.fixture
+def make_bot():
+    """Return a function that makes a bot whose model deletes these names, then says these lines.
+
+    All bots of a test have the same Redis.
+    """
+    client = empty_redis()
+    return lambda *names, **options: Bot(Rig(client), *names, **options)

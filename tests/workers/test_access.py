@@ -10,33 +10,28 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Received, Turn
 from sayso.pending.action import split_button_token
-from sayso.testing.stores import MemoryPeople
 from sayso.workers.access import (
     AccessConfig,
     AccessControl,
     AccessRules,
     UnknownSender,
-    memory_quota,
     redis_quota,
 )
 from sayso.workers.people import LETTERS, RedisPeople, Register
 from sayso.workers.spool import Spool, SpoolFile
-from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
+from tests.contracts.rigs import CHAT, Rig, turn, voice
 from tests.workers.fakes import Bot, FakeChannel
 
 ENGLISH = texts_for("en")
 
 
 class Site:
-    """A bot behind access control, in memory or in Redis."""
+    """A bot behind access control."""
 
-    def __init__(self, request, kind: str) -> None:
-        client = request.getfixturevalue("redis_client") if kind == "redis" else None
-        self.rig = RedisRig(client) if client else MemoryRig()
-        self.people = RedisPeople(client) if client else MemoryPeople()
-        self.quota = (
-            redis_quota(client, request.getfixturevalue("redis_url")) if client else memory_quota()
-        )
+    def __init__(self, redis_url: str) -> None:
+        self.rig = Rig()
+        self.people = RedisPeople(self.rig.client)
+        self.quota = redis_quota(self.rig.client, redis_url)
         self.register = Register(self.people)
         self.bot = Bot(self.rig, "A", "B")
 
@@ -65,10 +60,10 @@ class Site:
         return self.bot.channel.texts
 
 
-@pytest.fixture(params=["memory", "redis"])
-def site(request) -> Site:
-    """Return a bot on each kind of store."""
-    return Site(request, request.param)
+@pytest.fixture
+def site(redis_url: str) -> Site:
+    """Return a bot behind access control."""
+    return Site(redis_url)
 
 
 def test_person_who_was_removed_confirms_nothing(site: Site):
@@ -100,15 +95,14 @@ def test_text_of_an_unknown_sender_is_not_stored(site: Site):
     """It reaches no model, history or mailbox; only the answer is stored."""
     site.open(allow=["bob"])
     assert site.hear("my secret") == "unknown_sender"
-    if isinstance(site.rig, RedisRig):
-        client = site.rig.client
-        kept = [
-            key
-            for key in client.scan_iter("*")
-            if ":in:" in key or ":history:" in key or ":journal:" in key
-        ]
-        assert kept == []
-        assert not any("my secret" in str(client.dump(key)) for key in client.scan_iter("*"))
+    client = site.rig.client
+    kept = [
+        key
+        for key in client.scan_iter("*")
+        if ":in:" in key or ":history:" in key or ":journal:" in key
+    ]
+    assert kept == []
+    assert not any("my secret" in str(client.dump(key)) for key in client.scan_iter("*"))
     assert site.heard == [ENGLISH.stranger()]
     assert site.bot.provider.requests == []
 
@@ -296,8 +290,8 @@ class Supergroup(FakeChannel):
 
 def test_turn_of_a_supergroup_waits_in_the_spool_while_its_first_id_is_unknown(tmp_path):
     """It is stored although the list of chats names the group that it was, and becomes a turn of that group."""
-    rig, group = MemoryRig(), Supergroup()
-    config = AccessConfig({"chat": AccessRules(chats=["-551"])}, MemoryPeople())
+    rig, group = Rig(), Supergroup()
+    config = AccessConfig({"chat": AccessRules(chats=["-551"])}, RedisPeople(rig.client))
     spool = Spool(
         SpoolFile(tmp_path), AccessControl(rig.mailbox, voice, config, channels={"chat": group})
     )

@@ -12,7 +12,7 @@ from sayso.infra.concurrency import run_without_loop
 from sayso.pending.limits import MAX_BURST
 from sayso.pending.turns import ALBUM_SECONDS, TurnChange
 from sayso.workers.albums import LOOK_SECONDS
-from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn
+from tests.contracts.rigs import CHAT, Rig, turn
 from tests.workers.fakes import Bot
 from tests.workers.story import Killed, Story, call
 from tests.workers.test_processor import Room
@@ -279,7 +279,7 @@ def test_album_whose_worker_is_killed_while_it_waits_is_answered_once_by_the_nex
 
 def test_photos_beside_an_open_question_drop_it_once():
     """As one photo does: the person reads in one message what became of the question, and the answer."""
-    bot = Bot(MemoryRig(), "A", lines=["Two cats.", "Yes what?"])
+    bot = Bot(Rig(), "A", lines=["Two cats.", "Yes what?"])
     assert "Delete A" in bot.say("get rid of A")
     for name in "ab":
         bot.rig.accept(part(name, group=UNNAMED_ALBUM))
@@ -294,14 +294,10 @@ def test_photos_beside_an_open_question_drop_it_once():
     assert bot.deleted == []
 
 
-@pytest.fixture(params=["memory", "redis"])
-def rig(request):
+@pytest.fixture
+def rig():
     """Return a rig of each kind."""
-    return (
-        MemoryRig()
-        if request.param == "memory"
-        else RedisRig(request.getfixturevalue("redis_client"))
-    )
+    return Rig()
 
 
 @pytest.mark.parametrize("group", ["g", UNNAMED_ALBUM])

@@ -13,7 +13,7 @@ from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.mailbox import InboxLimits
 from tests.channels.harness import slack, slack_hook
-from tests.contracts.rigs import CHAT, MemoryRig, make_processor, make_sender, turn
+from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import Bot
 
 SECOND = Conversation("chat", "U0ADA")
@@ -58,7 +58,7 @@ def test_yes_under_one_id_confirms_the_question_under_the_other(make_bot):
 
 def test_tap_is_answered_where_it_was_asked():
     """A question that was asked under the second id waits there."""
-    bot = relaying(Bot(MemoryRig()))
+    bot = relaying(Bot(Rig()))
     bot.rig.accept(replace(turn(tap="x:1:yes"), conversation=SECOND, tap=Tap("x:1:yes")))
     assert [chat for chat, _ in work(bot, SECOND, CHAT)] == ["U0ADA"]
 
@@ -82,7 +82,7 @@ def test_worker_that_dies_after_forwarding_forwards_once(make_bot):
 
 def test_forwarded_burst_is_not_forwarded_again_in_pieces():
     """Its worker died right after it. The next one forwards each turn by itself and finds each there already."""
-    bot = relaying(Bot(MemoryRig(), lines=["hello"]))
+    bot = relaying(Bot(Rig(), lines=["hello"]))
     processor = replace(bot.processor, joins=True)
     for text in ("one", "two"):
         bot.rig.accept(replace(turn(text), conversation=SECOND))
@@ -96,7 +96,7 @@ def test_forwarded_burst_is_not_forwarded_again_in_pieces():
 
 def test_refusal_under_the_first_id_is_told_there():
     """A full mailbox is full for turns under both ids."""
-    bot = relaying(Bot(MemoryRig(limits=InboxLimits(waiting=1)), lines=["one", "two"]))
+    bot = relaying(Bot(Rig(limits=InboxLimits(waiting=1)), lines=["one", "two"]))
     bot.rig.accept(turn("first"))
     bot.rig.accept(replace(turn("second"), conversation=SECOND))
     sent = work(bot, SECOND, CHAT)
@@ -110,7 +110,7 @@ def test_typed_yes_answers_what_a_shortcut_or_a_form_of_slack_began(kind: str):
     began = {"callback_id": "clean", "action_ts": "1.2"} if kind == "shortcut" else {"view": view}
     with FakePlatforms() as platforms:
         channel = slack(None, platforms.slack_url, view="none")
-        rig = MemoryRig()
+        rig = Rig()
         bot = Bot(rig, "A", lines=["done"])
         sender = make_sender(rig.outbox, {"sl": channel})
         processor = make_processor(rig.mailbox, sender, {"sl": channel}, {"sl": bot.agent})

@@ -43,7 +43,7 @@ from sayso.workers.erasure import ErasedPerson, Erasure
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.recovery import LeaderLock
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
-from tests.contracts.rigs import CHAT, RedisRig, turn, voice
+from tests.contracts.rigs import CHAT, Rig, turn, voice
 from tests.pending.state_log import KEY, SIGNER
 from tests.workers.clusters import Cluster
 from tests.workers.fakes import Bot
@@ -55,7 +55,7 @@ WRITE_COUNTER, _, HALTED = keys_of(SHARD)
 
 def test_confirmed_action_runs_once(cluster_client: Redis):
     """Each script touches the keys of one shard only."""
-    bot = Bot(RedisRig(cluster_client), "A")
+    bot = Bot(Rig(cluster_client), "A")
     bot.say("delete it")
     assert bot.say("yes") == "deleted A"
     assert bot.deleted == ["A"]
@@ -135,7 +135,7 @@ def test_shards_of_a_server_that_lost_writes_are_halted_and_resumed(
     cluster_client: Redis, guard: DataLossGuard
 ):
     """Numbers of its other shards are raised, too: they may have lost writes as well."""
-    rig = RedisRig(cluster_client)
+    rig = Rig(cluster_client)
     first = rig.accept(turn()).seq
     guard.check_server()
     cluster_client.set(WRITE_COUNTER, 0)
@@ -168,7 +168,7 @@ def test_script_on_a_master_that_lost_writes_changes_nothing(
 
 def test_script_does_not_run_while_its_slot_moves(cluster: Cluster, cluster_client: Redis):
     """Two nodes have some of its keys each. Afterwards the conversation goes on at the new node."""
-    rig = RedisRig(cluster_client)
+    rig = Rig(cluster_client)
     rig.accept(turn("one", event="e1"))
     slot = key_slot(HALTED.encode())
     (source,) = [node for node in cluster.masters if node.owns(slot)]
@@ -193,8 +193,8 @@ def test_audit_log_of_all_shards_is_collected(cluster_client: Redis, tmp_path):
     """All shards are read at once, whichever node they are on."""
     for name in ("one", "two", "three", "four"):
         cluster_client.delete("sayso:auditor")
-        RedisRig(cluster_client, prefix=f"sayso:{name}:")
-    bot = Bot(RedisRig(cluster_client), "A")
+        Rig(cluster_client, prefix=f"sayso:{name}:")
+    bot = Bot(Rig(cluster_client), "A")
     bot.say("delete it")
     bot.say("yes")
     ledger = AuditLedger(tmp_path / FILE, SIGNER)
@@ -204,7 +204,7 @@ def test_audit_log_of_all_shards_is_collected(cluster_client: Redis, tmp_path):
 
 def test_person_is_erased_from_all_nodes(cluster_client: Redis):
     """The keys are on several nodes, so they are deleted one by one."""
-    rig = RedisRig(cluster_client)
+    rig = Rig(cluster_client)
     rig.accept(turn("my secret"))
     person = ErasedPerson("chat", frozenset({turn().scope.id}), frozenset({CHAT.id}))
     erasure = Erasure(cluster_client, "sayso:")
@@ -276,8 +276,8 @@ def test_users_of_the_acl_file_can_process_a_turn(cluster: Cluster, cluster_clie
     )
     guard = DataLossGuard(web, prefix="sayso:shop:")
     guard.check_server()
-    assert RedisRig(web, prefix="sayso:shop:").accept(turn("delete it")).outcome == "new"
-    bot = Bot(RedisRig(worker, prefix="sayso:shop:"), "A")
+    assert Rig(web, prefix="sayso:shop:").accept(turn("delete it")).outcome == "new"
+    bot = Bot(Rig(worker, prefix="sayso:shop:"), "A")
     bot.work()
     assert bot.say("yes") == "deleted A"
     for client in (web, worker):

@@ -17,7 +17,7 @@ from sayso.infra.threads import LoopThread
 from sayso.workers import processor
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.rq.jobs import PROCESS_CONVERSATION, QUEUE
-from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig
+from tests.contracts.rigs import CHAT, ENGLISH, Rig
 from tests.flows.system import until
 from tests.workers.story import Story, call, playing
 from tests.workers.works import make_worker, work_while
@@ -62,14 +62,10 @@ def demolish(what: str) -> str:
     return dig(what=what)
 
 
-@pytest.fixture(params=["memory", "redis"])
-def rig(request):
+@pytest.fixture
+def rig():
     """Return a rig of each kind."""
-    return (
-        MemoryRig()
-        if request.param == "memory"
-        else RedisRig(request.getfixturevalue("redis_client"))
-    )
+    return Rig()
 
 
 def story(rig, name: str) -> Story:
@@ -139,7 +135,7 @@ def test_reply_that_was_being_sent_is_marked(rig):
 def test_redis_outage_does_not_block_a_cancelled_pass(monkeypatch, silent):
     """The lease expires by itself."""
     monkeypatch.setattr(processor, "LET_GO_SECONDS", 0.01)
-    rig = MemoryRig()
+    rig = Rig()
 
     async def away(*_, **__):
         if silent:
@@ -154,7 +150,7 @@ def test_redis_outage_does_not_block_a_cancelled_pass(monkeypatch, silent):
 
 def test_worker_that_is_cut_off_leaves_no_lease_behind(redis_client, redis_url):
     """At the end of its grace it releases its conversation, with a wake-up, before it exits."""
-    told, loop = story(RedisRig(redis_client), "wait"), LoopThread()
+    told, loop = story(Rig(redis_client), "wait"), LoopThread()
     bare = Redis.from_url(redis_url)
     Queue(QUEUE, connection=bare, serializer=JSONSerializer).enqueue(
         PROCESS_CONVERSATION, CHAT.id, job_id="process-1", result_ttl=0

@@ -27,7 +27,7 @@ from sayso.testing.stores import MemorySharedCache
 from sayso.workers import processor
 from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.progress import FIRST_WORDS_SECONDS, DraftMessage, DraftRateLimiter
-from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
+from tests.contracts.rigs import CHAT, ENGLISH, Rig, turn
 from tests.workers.fakes import FakeAgent
 from tests.workers.story import call
 from tests.workers.test_processor import Room
@@ -639,7 +639,7 @@ class Ear:
 )
 def test_agent_streams_its_text_step_by_step(coherent, heard):
     """It does not if a check follows."""
-    rig, ear = MemoryRig(), Ear()
+    rig, ear = Rig(), Ear()
     agent = ChannelAgent(
         Agent([peek], Streamer(), AgentConfig(coherence_check=coherent)),
         rig.store,

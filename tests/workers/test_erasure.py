@@ -12,7 +12,7 @@ from sayso.channels.console.store import Chats, Feed
 from sayso.channels.types import Scope
 from sayso.pending.turns import Timer, TurnChange
 from sayso.workers.erasure import FATES, ErasedPerson, Erasure, ErasureBusy
-from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.contracts.rigs import CHAT, Rig, turn
 from tests.workers.documented_keys import documented_keys
 
 ANA, BOB = (Scope(name, CHAT).id for name in ("ana", "bob"))
@@ -20,9 +20,9 @@ PREFIX = "sayso:era:"
 
 
 @pytest.fixture
-def rig(redis_client) -> RedisRig:
+def rig(redis_client) -> Rig:
     """Return a conversation of two people; ana and bob each have a waiting turn and a timer."""
-    rig = RedisRig(redis_client, prefix=PREFIX)
+    rig = Rig(redis_client, prefix=PREFIX)
     for name in ("ana", "bob"):
         rig.accept(replace(turn(f"{name} talked"), user_id=name))
         lease, work = rig.mailbox.lease(CHAT.id, "w")
@@ -58,7 +58,7 @@ def test_list_of_conversations_goes_with_all_that_it_names(redis_client):
     here = replace(CHAT, chat="ana", thread="00000000000000aa")
     Chats(redis_client, PREFIX).add(here)
     Feed(redis_client, PREFIX).append(here.id, {"type": "user", "text": "ana typed /help"})
-    RedisRig(redis_client, prefix=PREFIX).accept(
+    Rig(redis_client, prefix=PREFIX).accept(
         replace(turn("ana waits"), conversation=here, user_id="ana")
     )
     erasure(redis_client).erase(ErasedPerson("chat", frozenset({Scope("ana", here).id})))
@@ -68,7 +68,7 @@ def test_list_of_conversations_goes_with_all_that_it_names(redis_client):
     )
 
 
-def test_in_a_group_only_the_data_of_the_person_goes(rig: RedisRig, redis_client):
+def test_in_a_group_only_the_data_of_the_person_goes(rig: Rig, redis_client):
     """Their waiting turn, history and timer go; those of the others stay."""
     assert "ana waits" in kept(redis_client)
     assert erasure(redis_client).erase(ErasedPerson("chat", frozenset({ANA}))) > 0
@@ -78,7 +78,7 @@ def test_in_a_group_only_the_data_of_the_person_goes(rig: RedisRig, redis_client
     assert (gone, len(stays)) == ([], 3)
 
 
-def test_another_channel_is_not_touched(rig: RedisRig, redis_client):
+def test_another_channel_is_not_touched(rig: Rig, redis_client):
     """The same id on another channel may be another person."""
     before = kept(redis_client)
     assert erasure(redis_client).erase(ErasedPerson("other", frozenset({ANA, BOB}))) == 0
@@ -127,7 +127,7 @@ def test_erasure_deletes_what_it_says_of_each_documented_key(redis_client):
 class Overtaken:
     """A client: right before the first deletion of a history a worker starts a turn, and commits it afterwards."""
 
-    def __init__(self, client, rig: RedisRig) -> None:
+    def __init__(self, client, rig: Rig) -> None:
         self._client, self._rig, self._is_late = client, rig, False
 
     def __getattr__(self, name: str):
@@ -149,7 +149,7 @@ class Overtaken:
 
 def test_turn_during_the_erasure_does_not_restore_the_history(redis_client):
     """Its worker read the history before the erasure and wrote it afterwards."""
-    rig = RedisRig(redis_client, prefix=PREFIX)
+    rig = Rig(redis_client, prefix=PREFIX)
     rig.accept(replace(turn("ana talked"), user_id="ana"))
     lease, work = rig.mailbox.lease(CHAT.id, "w")
     rig.mailbox.commit(lease, work, TurnChange(history="ana history"), let_go=True)
@@ -159,7 +159,7 @@ def test_turn_during_the_erasure_does_not_restore_the_history(redis_client):
     assert "ana history" not in kept(redis_client)
 
 
-def test_running_turn_refuses_the_erasure(rig: RedisRig, redis_client):
+def test_running_turn_refuses_the_erasure(rig: Rig, redis_client):
     """Its commit would write it again. The operator is told to try again, and nothing is erased."""
     rig.mailbox.lease(CHAT.id, "w")
     times = iter(range(10_000))

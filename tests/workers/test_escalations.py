@@ -15,7 +15,7 @@ from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, texts_for
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.pending.limits import MAX_FORWARDED_WAITING
 from sayso.workers.sender import MAX_ATTEMPTS
-from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender, turn
+from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeChannel
 
 OPS = Conversation("ops", "C123")
@@ -69,11 +69,10 @@ class Room:
         return self.work() if CHAT.id in self.rig.overdue() else []
 
 
-@pytest.fixture(params=["memory", "redis"])
-def make_room(request):
+@pytest.fixture
+def make_room():
     """Return a function that makes both conversations on each kind of store."""
-    client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-    return lambda **options: Room(RedisRig(client) if client else MemoryRig(), **options)
+    return lambda **options: Room(Rig(), **options)
 
 
 def test_operators_are_told_once_and_the_person_gets_nothing(make_room):

@@ -24,21 +24,17 @@ from sayso.workers.lease import HeldLease
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.sender import ReceiptFiles
 from tests.channels.web import services
-from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender
+from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender
 from tests.workers.fakes import FakeChannel
 
 PHONE = "+4915100000042"
 TURN = Turn(f"{PHONE}:SM7", CHAT, PHONE, text="hello")
 
 
-@pytest.fixture(params=["memory", "redis"])
-def rig(request: pytest.FixtureRequest) -> MemoryRig | RedisRig:
+@pytest.fixture
+def rig() -> Rig | Rig:
     """Return a rig of each kind."""
-    return (
-        RedisRig(request.getfixturevalue("redis_client"))
-        if request.param == "redis"
-        else MemoryRig()
-    )
+    return Rig()
 
 
 @pytest.fixture
@@ -69,7 +65,7 @@ def runs(log: io.StringIO) -> list[dict[str, object]]:
     ]
 
 
-def web(rig: MemoryRig | RedisRig):
+def web(rig: Rig | Rig):
     """Return a browser that posts the turn as a webhook, each time it posts."""
     channel = services.FakeChannel(Received(turns=(TURN,)))
     channel.name = CHAT.channel
@@ -79,7 +75,7 @@ def web(rig: MemoryRig | RedisRig):
 class Site:
     """A web process and workers. `look`, the tool of the agent, does `happens`, and waits if that is awaitable."""
 
-    def __init__(self, rig: MemoryRig | RedisRig, happens=lambda: None) -> None:
+    def __init__(self, rig: Rig | Rig, happens=lambda: None) -> None:
         self.begun = asyncio.Event()
 
         @tool(read_only=True)
@@ -111,7 +107,7 @@ class Site:
         asyncio.run(self.worker().run(CHAT.id))
 
 
-def test_repeated_webhook_is_answered_once(rig: MemoryRig | RedisRig, log: io.StringIO):
+def test_repeated_webhook_is_answered_once(rig: Rig | Rig, log: io.StringIO):
     """Both webhooks name one event and one turn, and the turn was answered once, with one reply."""
     site = Site(rig)
     for _ in range(2):
@@ -126,7 +122,7 @@ def test_repeated_webhook_is_answered_once(rig: MemoryRig | RedisRig, log: io.St
     ]
 
 
-def test_turn_that_is_done_again_after_a_lost_lease(rig: MemoryRig | RedisRig, log: io.StringIO):
+def test_turn_that_is_done_again_after_a_lost_lease(rig: Rig | Rig, log: io.StringIO):
     """The first worker left the conversation in the middle of the turn. The second one died. The third one answered."""
     seconds = iter(["second"])
 
@@ -148,7 +144,7 @@ def test_turn_that_is_done_again_after_a_lost_lease(rig: MemoryRig | RedisRig, l
     ]
 
 
-def test_reply_that_may_have_arrived_is_sent_again(rig: MemoryRig | RedisRig, log: io.StringIO):
+def test_reply_that_may_have_arrived_is_sent_again(rig: Rig | Rig, log: io.StringIO):
     """The turn was answered once. Its reply came twice, because the platform's answer was lost."""
     site = Site(rig)
     site.channel.errors = [DeliveryUncertain("no answer")]
@@ -163,7 +159,7 @@ def test_reply_that_may_have_arrived_is_sent_again(rig: MemoryRig | RedisRig, lo
     assert sent == f"reply.sent delivery={CHAT.id}#1 suspect=True conversation={CHAT.id}"
 
 
-def test_run_of_the_agent_names_its_turn(rig: MemoryRig | RedisRig, log: io.StringIO):
+def test_run_of_the_agent_names_its_turn(rig: Rig | Rig, log: io.StringIO):
     """So that a run id leads to the conversation and back. A line of JSON stays one."""
     site = Site(rig)
     site.web.post(f"/hooks/{CHAT.channel}")
@@ -175,9 +171,7 @@ def test_run_of_the_agent_names_its_turn(rig: MemoryRig | RedisRig, log: io.Stri
     assert all(line.endswith("}") for line in log.getvalue().splitlines() if " INFO {" in line)
 
 
-def test_turns_that_are_answered_together_name_the_last_one(
-    rig: MemoryRig | RedisRig, log: io.StringIO
-):
+def test_turns_that_are_answered_together_name_the_last_one(rig: Rig | Rig, log: io.StringIO):
     """The line names the numbers of the first and of the last one."""
     site, album = Site(rig), replace(TURN, group="album")
     for event in ("e1", "e2"):
@@ -190,7 +184,7 @@ def test_turns_that_are_answered_together_name_the_last_one(
     )
 
 
-def test_log_has_no_event_id_in_clear(rig: MemoryRig | RedisRig, log: io.StringIO):
+def test_log_has_no_event_id_in_clear(rig: Rig | Rig, log: io.StringIO):
     """An event id may contain a phone number or a token."""
     site = Site(rig)
     site.web.post(f"/hooks/{CHAT.channel}")
@@ -198,7 +192,7 @@ def test_log_has_no_event_id_in_clear(rig: MemoryRig | RedisRig, log: io.StringI
     assert (PHONE in log.getvalue(), "SM7" in log.getvalue()) == (False, False)
 
 
-def test_line_about_a_turn_names_it(rig: MemoryRig | RedisRig, log: io.StringIO):
+def test_line_about_a_turn_names_it(rig: Rig | Rig, log: io.StringIO):
     """Also where the code that writes it knows no turn."""
 
     def fail() -> None:
@@ -234,9 +228,7 @@ def test_receipt_that_is_not_noted_names_its_delivery(tmp_path: Path, log: io.St
     assert story(log) == [f"receipt.not_noted delivery={CHAT.id}#3 reason=FileExistsError"]
 
 
-def test_worker_that_is_cut_off_says_which_turn_it_leaves(
-    rig: MemoryRig | RedisRig, log: io.StringIO
-):
+def test_worker_that_is_cut_off_says_which_turn_it_leaves(rig: Rig | Rig, log: io.StringIO):
     """The next worker does the turn again."""
     seconds = iter([60.0])
     site = Site(rig, lambda: asyncio.sleep(next(seconds, 0.0)))

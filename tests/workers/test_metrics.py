@@ -21,7 +21,7 @@ from sayso.pending.turns import LeaseLost, TurnChange
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.rq.jobs import WakeUps, waiting_jobs
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
-from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender, turn, voice
+from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn, voice
 from tests.pending.state_log import SIGNER
 from tests.workers.fakes import Bot, FakeAgent, FakeChannel
 
@@ -42,9 +42,9 @@ def grown() -> Callable[..., float]:
     return growth
 
 
-def run(agent: FakeAgent, channel: FakeChannel, *, turns: int = 1) -> MemoryRig:
+def run(agent: FakeAgent, channel: FakeChannel, *, turns: int = 1) -> Rig:
     """Answer turns of one conversation."""
-    rig = MemoryRig()
+    rig = Rig()
     for _ in range(turns):
         rig.accept(turn())
     sender = make_sender(rig.outbox, {"chat": channel})
@@ -166,7 +166,7 @@ class TakenOver:
 
 def test_reply_that_another_worker_gives_up_counts_as_dead_once(grown):
     """The worker that lost its lease counts no dead letter: it has recorded none."""
-    rig, channel = MemoryRig(), FakeChannel()
+    rig, channel = Rig(), FakeChannel()
     channel.errors = [AddressClosed("blocked")]
     rig.accept(turn())
     sender = make_sender(TakenOver(rig.outbox), {"chat": channel})
@@ -225,7 +225,7 @@ def measured(client: Redis) -> dict[str, int]:
 
 def test_what_waits_is_counted_with_the_age_of_the_oldest(redis_client):
     """The age of a turn begins when it was received, also by another process; that of a reply in the outbox."""
-    rig = RedisRig(redis_client)
+    rig = Rig(redis_client)
     assert set(measured(redis_client).values()) == {0}
     rig.mailbox.accept(turn("late"), waited_seconds=90)
     rig.accept(turn("later"))
@@ -242,7 +242,7 @@ def test_what_waits_is_counted_with_the_age_of_the_oldest(redis_client):
 
 def test_a_reply_that_waits_for_its_person_has_no_age(redis_client):
     """It may wait for days, until the person writes again."""
-    rig = RedisRig(redis_client)
+    rig = Rig(redis_client)
     rig.mailbox.notify(turn(), Reply("too many"))
     (key,) = redis_client.keys("sayso:*:out:*")
     redis_client.lset(key, 0, redis_client.lindex(key, 0).rpartition(": ")[0] + ": 1000}")
@@ -253,7 +253,7 @@ def test_a_reply_that_waits_for_its_person_has_no_age(redis_client):
 
 def test_a_question_counts_by_its_states_and_the_answer_by_its_time(redis_client, grown, tmp_path):
     """They are read from the audit log by the worker that collects it."""
-    rig = RedisRig(redis_client)
+    rig = Rig(redis_client)
     bot = Bot(rig, "INV-42")
     bot.say("delete INV-42")
     rig.pass_time(7)

@@ -16,7 +16,7 @@ from sayso.pending.turns import TurnChange
 from sayso.workers import lease, processor, sender
 from sayso.workers import progress as beside
 from sayso.workers.processor import LONG_CHARS, MAX_TURNS, split_replies
-from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, make_processor, make_sender, turn
+from tests.contracts.rigs import CHAT, ENGLISH, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeAgent, FakeChannel
 
 
@@ -24,7 +24,7 @@ class Room:
     """One conversation in memory with a fake channel and a fake agent."""
 
     def __init__(self, answer=str.upper, agent=None, **options) -> None:
-        self.rig, self.channel = MemoryRig(), FakeChannel()
+        self.rig, self.channel = Rig(), FakeChannel()
         channels = {"chat": self.channel}
         agents = {"chat": agent or FakeAgent(answer)}
         sender = make_sender(self.rig.outbox, channels, chance=lambda: 1.0)
@@ -307,7 +307,7 @@ def test_refused_reply_is_given_up_and_the_next_goes_out():
     room = Room()
     room.channel.errors = [Refused("blocked")]
     assert (room.work("a", "b"), room.rig.dead()) == (["B"], 1)
-    assert "Refused" in room.rig.mailbox.undelivered("dead")[0].reason
+    assert "Refused" in room.rig.deliveries.undelivered("dead")[0].reason
 
 
 def test_crash_of_an_adapter_counts_as_an_attempt():

@@ -17,7 +17,7 @@ from sayso.channels.types import Conversation, Delivery, Media, Receipt, Reply
 from sayso.pending.turns import QueuedTurn, TurnChange
 from sayso.testing.platforms.webhooks import JPEG
 from sayso.workers import processor, sender
-from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, make_processor, make_sender, turn
+from tests.contracts.rigs import CHAT, ENGLISH, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import Bot, FakeAgent, FakeChannel
 
 SECRET_URL = "https://files.example/secret-link"
@@ -101,7 +101,7 @@ class Room:
     """One conversation in memory whose channel has files, with a real media store."""
 
     def __init__(self, folder: Path, channel: FakeChannel, **options) -> None:
-        self.rig, self.channel, self.agent = MemoryRig(), channel, Looking()
+        self.rig, self.channel, self.agent = Rig(), channel, Looking()
         self.store = LocalMediaStore(folder, keys=["k"], public_url="https://bots.example.com")
         channels: dict[str, Channel] = {"chat": channel}
         settings = {"media": self.store, **options}
@@ -194,7 +194,7 @@ def test_download_counts_as_time_of_the_turn(tmp_path: Path):
 
 def test_caption_of_a_fetched_photo_confirms_nothing(tmp_path: Path):
     """A yes below a picture is no yes, with or without the picture's bytes."""
-    bot = Bot(MemoryRig(), "the house", lines=["A fine picture."])
+    bot = Bot(Rig(), "the house", lines=["A fine picture."])
     bot.channel = FileChannel(lambda _: JPEG)
     channels: dict[str, Channel] = {"chat": bot.channel}
     store = LocalMediaStore(tmp_path, keys=["k"], public_url="https://bots.example.com")

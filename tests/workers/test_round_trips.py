@@ -19,7 +19,7 @@ from sayso.workers.rq.process import new_worker
 from sayso.workers.rq.worker import Capacity
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from tests.channels.web.services import FakeChannel, browser
-from tests.contracts.rigs import RedisRig, turn, voice
+from tests.contracts.rigs import Rig, turn, voice
 from tests.workers.fakes import Bot
 
 JOBS = 20
@@ -33,10 +33,8 @@ def asked(redis_url, redis_client):
 
     Commands that a script runs inside the server are no round trips.
     """
-    names = {
-        script.sha: name
-        for name, script in LuaScripts(redis_client, CONVERSATION_SCRIPTS)._scripts.items()
-    }
+    runners = (LuaScripts(redis_client, CONVERSATION_SCRIPTS), Rig(redis_client).scripts)
+    names = {script.sha: name for runner in runners for name, script in runner._scripts.items()}
 
     def listen(act) -> list[str]:
         with Redis.from_url(redis_url, decode_responses=True).monitor() as monitor:
@@ -111,7 +109,7 @@ def test_webhook_of_a_person_with_several_ids_is_one_round_trip(asked, mailbox, 
 
 def test_turn_with_one_reply_is_three_round_trips(asked, redis_client):
     """They are the lease, the commit, and the receipt that releases the lease."""
-    bot = Bot(RedisRig(redis_client), lines=("hello", "hello again"))
+    bot = Bot(Rig(redis_client), lines=("hello", "hello again"))
     bot.say("hi")
     bot.hear("hi again")
     assert asked(bot.work) == ["lease", "commit", "delivered"]
@@ -120,7 +118,7 @@ def test_turn_with_one_reply_is_three_round_trips(asked, redis_client):
 
 def test_further_turn_is_two_round_trips_more(asked, redis_client):
     """A turn that came in meanwhile runs under the same lease."""
-    bot = Bot(RedisRig(redis_client), lines=("one", "two", "three"))
+    bot = Bot(Rig(redis_client), lines=("one", "two", "three"))
     bot.say("first")
     for text in ("second", "third"):
         bot.hear(text)

@@ -31,7 +31,7 @@ from sayso.infra.records import OtherVersion
 from sayso.pending.turns import ConversationParked, QueuedReply, TurnChange
 from sayso.workers import sender
 from sayso.workers.sender import ReceiptFiles
-from tests.contracts.rigs import MemoryRig, make_sender, turn
+from tests.contracts.rigs import Rig, make_sender, turn
 
 #: The mark of a reply that may have arrived before.
 MARK = texts_for("").repeated("x")[:-1]
@@ -53,7 +53,7 @@ class Platform:
 
     name = "chat"
 
-    def __init__(self, rig: MemoryRig, faults) -> None:
+    def __init__(self, rig: Rig, faults) -> None:
         self.rig, self.faults = rig, iter(faults)
         self.arrived: list[tuple[str, str]] = []
         self.tries: list[float] = []
@@ -102,7 +102,7 @@ class Post:
         receipts=None,
         said=None,
     ) -> None:
-        self.rig = MemoryRig()
+        self.rig = Rig()
         self.platform = Platform(self.rig, faults)
         self.slept: list[float] = []
         self.platform.pace = pace or RateLimit()
@@ -123,19 +123,32 @@ class Post:
     def run(self, rounds: int = 5000) -> None:
         """Start workers whenever a conversation is due, until none is."""
         for _ in range(rounds):
-            self.rig.now += 1
-            for room in self.rig.overdue():
-                self.work(room)
-            if not any(lane.busy for lane in self.rig.mailbox._conversations.values()):
+            if not self.rig.client.keys("*:out:*"):
                 return
+            self.rig.now = max(self.rig.now + 1, min(self._due().values()))
+            self._work_due()
         raise AssertionError("something was never sent nor given up")
 
     def run_for(self, seconds: float) -> None:
         """Let time pass, and start workers whenever a conversation is due."""
         until = self.rig.now + seconds
-        while self.rig.now < until:
-            self.rig.now += 1 if seconds < 7200 else 600
-            for room in self.rig.overdue():
+        while (due := min(self._due().values(), default=until)) < until:
+            self.rig.now = max(self.rig.now + 1, due)
+            self._work_due()
+        self.rig.now = until
+
+    def _due(self) -> dict[str, float]:
+        """Return when each conversation needs a worker, in Unix seconds."""
+        return {
+            room: at / 1000
+            for key in self.rig.client.keys("*:due")
+            for room, at in self.rig.client.zrange(key, 0, -1, withscores=True)
+        }
+
+    def _work_due(self) -> None:
+        """Let a worker process each conversation that is due."""
+        for room, at in self._due().items():
+            if at <= self.rig.now:
                 self.work(room)
 
     def say(self, reply: Reply) -> None:
@@ -241,7 +254,7 @@ def test_bad_day_of_a_provider(caplog):
     with caplog.at_level(logging.ERROR):
         post.run(10_000)
     check(post, 100)
-    assert caplog.messages.count("reply.dead") == post.rig.dead() > 0
+    assert caplog.messages.count("reply.dead") == len(post.rig.deliveries.undelivered("dead")) > 0
     assert len(post.platform.tries) > 1000
 
 
@@ -451,7 +464,7 @@ def test_channel_whose_token_is_dead_loses_nothing(caplog):
     post = Post(["down"] * 150, chats=3, replies=2)
     post.run_for(3600)
     assert len(post.platform.tries) == pytest.approx(60, abs=3)
-    assert (post.platform.arrived, post.rig.dead()) == ([], 0)
+    assert (post.platform.arrived, post.rig.deliveries.undelivered("dead")) == ([], [])
     assert [alert.text for alert in post.sender._alerts.of(["chat"])] == [
         "the token is wrong: set TOKEN"
     ]

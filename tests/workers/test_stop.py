@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from sayso.channels.types import Reply, Turn
 from sayso.pending.turns import Lease, LeaseLost, QueuedTurn, TurnChange
 from sayso.workers.lease import HeldLease, listen_for_stops
-from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig, turn
+from tests.contracts.rigs import CHAT, ENGLISH, Rig, turn
 from tests.workers.fakes import Bot
 from tests.workers.test_processor import Room
 
@@ -134,7 +134,7 @@ def test_turn_that_takes_too_long_after_a_stop_of_another_person_gets_a_notice()
 
 def test_stop_that_came_before_the_agent_started_ends_the_turn():
     """It came while the worker looked for a dead worker's draft."""
-    held = HeldLease(Lease(CHAT.id, 1, "w"), 0.0, MemoryRig().mailbox.renew)
+    held = HeldLease(Lease(CHAT.id, 1, "w"), 0.0, Rig().mailbox.renew)
     queued = QueuedTurn(1, 0.0, "u", turn(), None, None, "")
 
     async def scene() -> None:
@@ -281,7 +281,7 @@ def test_a_yes_in_a_burst_is_not_joined(make_bot):
 
 def test_stop_signal_reaches_other_processes(redis_client, redis_url):
     """The lease holder gets a stop that another process accepted."""
-    rig = RedisRig(redis_client)
+    rig = Rig(redis_client)
     rig.accept(turn("work"))
 
     async def hear() -> str:

@@ -20,7 +20,7 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.tools.loading import load_tools
 from sayso.channels.base import DeliveryUncertain
 from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, texts_for
-from tests.contracts.rigs import CHAT, MemoryRig, make_processor, make_sender, turn
+from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeChannel
 
 
@@ -38,7 +38,7 @@ class Room:
     """A conversation in memory with reminders and a destructive tool."""
 
     def __init__(self, provider=None, policy=None, **options) -> None:
-        self.rig, self.channel = MemoryRig(), FakeChannel()
+        self.rig, self.channel = Rig(), FakeChannel()
         tools = [*load_tools("sayso.examples.reminders").tools, delete]
         config = AgentConfig(max_retries=0, tool_policy=policy)
         agent = Agent(tools, provider or OfflineProvider(), config)

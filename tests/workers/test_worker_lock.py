@@ -14,7 +14,7 @@ import pytest
 from sayso.workers import recovery as lifeline
 from sayso.workers.lease import new_token
 from sayso.workers.recovery import KEEP_SECONDS, WorkerLock
-from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.contracts.rigs import CHAT, Rig, turn
 
 #: Takes its lock, prints that, and waits.
 WORKER = textwrap.dedent("""
@@ -122,7 +122,7 @@ class TestRelease:
 
     @pytest.fixture
     def rig(self, redis_client):
-        return RedisRig(redis_client)
+        return Rig(redis_client)
 
     def test_conversation_of_a_dead_worker_is_woken_without_its_lease(self, rig):
         """The next holder gets the turn with a new epoch, and calls of the dead worker are refused."""

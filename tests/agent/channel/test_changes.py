@@ -25,7 +25,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown import slack_mrkdwn, telegram_html, whatsapp_text
 from sayso.channels.types import Tap
 from sayso.pending.repository import StoredAction
-from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender, turn
+from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import Bot, FakeChannel
 
 WORDS = texts_for("en")
@@ -106,13 +106,10 @@ class Shop(Bot):
         return tuple((item, kg) for item, kg, *_ in self.ordered)
 
 
-@pytest.fixture(params=["memory", "redis"])
-def shop(request):
+@pytest.fixture
+def shop():
     """Return a function that makes a shop whose model makes these calls, an answer each, then says these lines."""
-    client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-    return lambda *calls, **options: Shop(
-        RedisRig(client) if client else MemoryRig(), *calls, **options
-    )
+    return lambda *calls, **options: Shop(Rig(), *calls, **options)
 
 
 def test_form_asks_anew_and_only_the_new_question_runs(shop):

@@ -15,7 +15,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import RESERVED_PREFIX
 from sayso.pending.turns import CHOICE_KIND
 from tests.agent.channel.test_tampered import rewrite
-from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender, turn
+from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeChannel
 
 #: The model's call of the tool that offers sizes.
@@ -81,13 +81,10 @@ class Shop:
         return self.provider.requests[-1].messages[-1].content
 
 
-@pytest.fixture(params=["memory", "redis"])
-def make_shop(request):
+@pytest.fixture
+def make_shop():
     """Return a function that makes a shop whose model answers with these lines."""
-    client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-    return lambda *lines, **options: Shop(
-        RedisRig(client) if client else MemoryRig(), *lines, **options
-    )
+    return lambda *lines, **options: Shop(Rig(), *lines, **options)
 
 
 @pytest.fixture
@@ -307,7 +304,7 @@ def test_confirmed_tool_may_offer_choices(make_shop):
 
 def test_labels_are_listed_where_buttons_do_not_work():
     """A call without a channel could not receive a tap."""
-    shop = Shop(MemoryRig(), ASK, "Which size?")
+    shop = Shop(Rig(), ASK, "Which size?")
     assert shop.agent.ask_channel("ana", "a coffee").content == "Which size?\n\n- Small\n- Large"
 
 
@@ -329,7 +326,7 @@ def test_list_of_labels_is_refused_with_the_cure():
 
 def test_labels_show_invisible_characters():
     """A direction mark cannot turn one label into another."""
-    shop = Shop(MemoryRig(), ASK, "Which?", labels=("safe\u202eelif\n",))
+    shop = Shop(Rig(), ASK, "Which?", labels=("safe\u202eelif\n",))
     shop.say("hm")
     assert list(shop.buttons) == ["safe⟨U+202E⟩elif"]
 

@@ -25,7 +25,7 @@ from sayso.agent.toolsets.selectors import UserRoles
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown import plain
-from tests.contracts.rigs import CHAT, MemoryRig, make_processor, make_sender, turn
+from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeChannel
 
 COMMANDS = ("/help", "/start", "/tools", "/status", "/whoami", "/reset")
@@ -50,7 +50,7 @@ class Room:
     """A conversation in memory with these tools."""
 
     def __init__(self, *tools, provider=None, policy=None, selector=None, **options) -> None:
-        self.rig, self.channel = MemoryRig(), FakeChannel()
+        self.rig, self.channel = Rig(), FakeChannel()
         self.provider = provider or OfflineProvider()
         config = AgentConfig(max_retries=0, tool_policy=policy)
         agent = Agent(tools or [delete, find], self.provider, config, selector=selector)

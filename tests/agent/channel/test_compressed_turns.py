@@ -8,7 +8,7 @@ import pytest
 
 from sayso.agent import Message, Role, ToolConfig, UsageStats, tool
 from sayso.agent.run.state import UNCLEAR
-from tests.contracts.rigs import MemoryRig, RedisRig
+from tests.contracts.rigs import Rig
 from tests.workers.story import Story, call, playing
 
 LONG = "row 1; " * 40
@@ -42,15 +42,12 @@ async def read(what: str) -> str:
     return LONG
 
 
-@pytest.fixture(params=["memory", "redis"])
-def story(request):
+@pytest.fixture
+def story():
     """Return a function that makes a story with one call of `export` or `read` and compression."""
 
     def make(name: str) -> Story:
-        client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-        made = Story(
-            RedisRig(client) if client else MemoryRig(), [(call(name, what="a"),), "all done"]
-        )
+        made = Story(Rig(), [(call(name, what="a"),), "all done"])
         options = ToolConfig(True, 100, Summarizer(made), "cheap")
         made._config = made._config.__class__(max_retries=0, tool=options)
         made.tools += [export, read]

@@ -34,7 +34,7 @@ from sayso.infra.concurrency import run_sync
 from sayso.pending.action import PendingAction
 from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import current_user, stash_pending
-from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender, turn
+from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import Bot, FakeChannel
 
 ANA = {"user_name": "Ana", "aliases": ("whatsapp:+4915100000042",)}
@@ -59,13 +59,10 @@ class ToolBot(Bot):
         self.rig.accept(replace(turn(text, **fields), **ANA))
 
 
-@pytest.fixture(params=["memory", "redis"])
-def make(request):
+@pytest.fixture
+def make():
     """Return a function that makes a bot on the store in memory or on Redis."""
-    client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-    return lambda *args, **options: ToolBot(
-        RedisRig(client) if client else MemoryRig(), *args, **options
-    )
+    return lambda *args, **options: ToolBot(Rig(), *args, **options)
 
 
 def is_ana(context: ToolContext) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, texts_for
 from sayso.channels.types import Tap
 from sayso.pending.repository import Claim
-from tests.contracts.rigs import CHAT, MemoryRig, turn
+from tests.contracts.rigs import CHAT, turn
 
 
 class Asking:
@@ -51,11 +51,7 @@ class Asking:
 
 def note_prompt(rig, pid: str, message: str) -> None:
     """Store `message` as the id of the message that asked for this action."""
-    if isinstance(rig, MemoryRig):
-        records = rig.store.repository
-        records._put(pid, replace(records._get(pid), question_message=message))
-    else:
-        rig.client.hset(f"{rig.shard}:pending:{pid}", "prompt", message)
+    rig.client.hset(f"{rig.shard}:pending:{pid}", "prompt", message)
 
 
 @pytest.fixture

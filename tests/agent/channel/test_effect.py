@@ -16,7 +16,7 @@ from sayso.channels.types import Button
 from sayso.infra.concurrency import run_without_loop
 from sayso.pending import current_context, executor_factory
 from sayso.workers.processor import MAX_ATTEMPTS
-from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig
+from tests.contracts.rigs import CHAT, ENGLISH, Rig
 from tests.workers.story import Mortal, Story, call, playing
 
 #: What the person reads of an action whose worker died after its effect had begun.
@@ -109,13 +109,10 @@ class EffectStory(Story):
         return next(each.reply.buttons for each in self.channel.sent if each.reply.buttons)
 
 
-@pytest.fixture(params=["memory", "redis"])
-def make_story(request):
+@pytest.fixture
+def make_story():
     """Return a function that makes a story with tools and lines on the store in memory or on Redis."""
-    client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-    return lambda tools, *lines: EffectStory(
-        RedisRig(client) if client else MemoryRig(), tools, *lines
-    )
+    return lambda tools, *lines: EffectStory(Rig(), tools, *lines)
 
 
 WIRE_A = (call("wire", what="a"),)

@@ -16,7 +16,7 @@ from sayso.agent import (
 from sayso.agent.providers.base import ProviderError
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending import stash_pending
-from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig
+from tests.contracts.rigs import CHAT, ENGLISH, Rig
 from tests.workers.story import Script, Story, call
 
 #: A vendor's error text, which only the operator may read.
@@ -52,7 +52,7 @@ class Checker:
 
 def play(*lines, text: str = "go", **config) -> tuple[Story, str]:
     """Run a story to its end; return it with its last text."""
-    story = Story(MemoryRig(), list(lines), **config)
+    story = Story(Rig(), list(lines), **config)
     story.model = Away(list(lines), story.life)
     story.hear(text)
     return story, story.work_on()
@@ -78,7 +78,7 @@ def test_model_failure_after_an_effect_gives_its_reason(kind):
             return answer, usage
 
     lines = [(call("post", what="b"),), None]
-    story = Story(MemoryRig(), lines)
+    story = Story(Rig(), lines)
     story.model = Failing(lines, story.life)
     story.hear("go")
     words = story.work_on()
@@ -137,9 +137,7 @@ def test_step_limit_is_reported_in_the_users_language():
 @pytest.mark.parametrize("calls", ["post", "post wait"])
 def test_call_that_was_only_being_checked_is_not_unclear(step, calls):
     """The worker was killed during the coherence check, so the call had certainly not started."""
-    story = Story(
-        MemoryRig(), [tuple(call("post", what=what) for what in calls.split()), "all done"]
-    )
+    story = Story(Rig(), [tuple(call("post", what=what) for what in calls.split()), "all done"])
     story._config = story._config.__class__(
         max_retries=0,
         coherence_check=True,
@@ -171,7 +169,7 @@ def test_terminal_result_is_sent_beside_a_question():
         return "asked"
 
     story = Story(
-        MemoryRig(),
+        Rig(),
         [(call("prepare"), call("show", what="x"))],
         tool_policy=ToolPolicy(allow=["*"]),
     )

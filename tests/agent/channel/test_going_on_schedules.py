@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from sayso.agent import Agent, AgentConfig, BelievingModel, ChannelAgent, ProviderError, ToolCall
 from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.providers.testing import InvalidHistory
-from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
+from tests.contracts.rigs import CHAT, ENGLISH, Rig, turn
 from tests.workers.fakes import Bot
 
 #: How many schedules are played; the same ones each time.
@@ -81,7 +81,7 @@ class Play:
             f"do {number}": [ToolCall("delete", {"name": f"{name}{number}"}) for name in NAMES]
             for number in range(4)
         }
-        self.bot = Bot(MemoryRig())
+        self.bot = Bot(Rig())
         self.model = FaultyModel(wishes, self.chance, failures)
         agent = Agent(
             self.bot.agent.agent.tools, self.model, AgentConfig(max_retries=0, max_iterations=20)

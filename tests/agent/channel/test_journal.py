@@ -14,7 +14,7 @@ from sayso.infra.concurrency import run_without_loop
 from sayso.pending import stash_pending
 from sayso.pending.executors import PendingConfirmation
 from sayso.workers.processor import MAX_ATTEMPTS
-from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig
+from tests.contracts.rigs import CHAT, ENGLISH, Rig
 from tests.workers.story import LINES, Story, call, playing
 
 #: The text a user receives about a turn that was given up.
@@ -23,13 +23,10 @@ INTERRUPTED = ENGLISH.interrupted_before()
 UNKNOWN = "I was interrupted while doing this: {}\nI cannot tell whether it finished"
 
 
-@pytest.fixture(params=["memory", "redis"])
-def make_story(request):
+@pytest.fixture
+def make_story():
     """Return a function that makes a story on the store in memory or on Redis."""
-    client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-    return lambda *lines, **config: Story(
-        RedisRig(client) if client else MemoryRig(), list(lines) or None, **config
-    )
+    return lambda *lines, **config: Story(Rig(), list(lines) or None, **config)
 
 
 def test_interrupted_tool_is_not_repeated_and_is_reported(make_story):
@@ -364,11 +361,11 @@ def test_full_journal_ends_the_run_with_a_message(make_story, monkeypatch):
 @pytest.mark.parametrize("at", [0, 1, -1])
 def test_unreadable_journal_ends_the_turn_with_a_message(garbage, at):
     """The record of the work is lost, so no call is repeated, and the next turn is answered normally."""
-    story = Story(MemoryRig())
+    story = Story(Rig())
     story.hear()
     story.life.names = {"after post b"}
     assert not story.work()
-    story.rig.mailbox._conversations[CHAT.id].journal[at] = garbage
+    story.rig.write_journal(at, garbage)
     assert story.work_on() == INTERRUPTED
     assert story.begun == {"a": 1, "b": 1}
     story.hear()
@@ -377,14 +374,13 @@ def test_unreadable_journal_ends_the_turn_with_a_message(garbage, at):
 
 def proposal_changed(**fields) -> Story:
     """Return a story whose worker was killed and whose recorded proposal was then changed."""
-    story = Story(MemoryRig(), [(call("delete", what="x"),), "all done"])
+    story = Story(Rig(), [(call("delete", what="x"),), "all done"])
     story.hear()
     story.life.names = {"before commit"}
     story.work()
-    kept = story.rig.mailbox._conversations[CHAT.id].journal
-    entry = json.loads(kept[-1])
+    entry = json.loads(story.rig.journal()[-1])
     entry["proposals"][0]["action"].update(fields)
-    kept[-1] = json.dumps(entry)
+    story.rig.write_journal(-1, json.dumps(entry))
     return story
 
 
@@ -606,20 +602,11 @@ def lived(rig, deaths: set[int], **config) -> bool:
     return killed == len(deaths)
 
 
-@pytest.fixture(params=["memory", "redis"])
-def make_rig(request):
-    """Return a function that makes an empty rig of either kind."""
-    if request.param == "memory":
-        return MemoryRig
-    client = request.getfixturevalue("redis_client")
-    return lambda: client.flushall() and RedisRig(client)
-
-
 @pytest.mark.parametrize("parallel", [True, False], ids=["at once", "one by one"])
-def test_killed_at_every_step(make_rig, parallel):
+def test_killed_at_every_step(parallel):
     """A worker is killed before and after each call of a store, the model and a tool, and during each tool."""
     step = 1
-    while lived(make_rig(), {step}, parallel_tool_execution=parallel):
+    while lived(Rig(), {step}, parallel_tool_execution=parallel):
         step += 1
     assert step > 35
 
@@ -629,5 +616,5 @@ def test_killed_at_every_two_steps():
     ended = 0
     for first in range(1, 39):
         for second in range(first + 1 + first % 4, first + 40, 4):
-            ended += lived(MemoryRig(), {first, second})
+            ended += lived(Rig(), {first, second})
     assert ended > 150

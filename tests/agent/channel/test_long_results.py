@@ -14,7 +14,7 @@ from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.providers.testing import check_history
 from sayso.agent.run.long_results import digest_id
 from sayso.infra.storage.objects import LocalObjects
-from tests.contracts.rigs import MemoryRig, RedisRig, turn
+from tests.contracts.rigs import Rig, turn
 from tests.workers.story import Story
 
 LIST = "\n".join(
@@ -74,11 +74,10 @@ class Reader:
         return None
 
 
-@pytest.fixture(params=["memory", "redis"])
-def story(request, tmp_path):
+@pytest.fixture
+def story(tmp_path):
     """Return a bot whose workers share a folder for texts."""
-    redis = request.param == "redis"
-    made = Story(RedisRig(request.getfixturevalue("redis_client")) if redis else MemoryRig(), [])
+    made = Story(Rig(), [])
     made.model = Reader()
     made.tools = [orders, export]
     made.texts = TextFiles(LocalObjects(tmp_path / "texts"))

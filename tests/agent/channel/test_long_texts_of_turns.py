@@ -21,7 +21,7 @@ from sayso.channels.markdown import plain
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.infra.storage.objects import LocalObjects
-from tests.contracts.rigs import ENGLISH, MemoryRig, RedisRig
+from tests.contracts.rigs import ENGLISH, Rig
 from tests.workers.story import Story, call
 
 LONG = "0123456789" * 6_000
@@ -74,14 +74,10 @@ def in_redis(client) -> dict[str, int]:
     return sizes
 
 
-@pytest.fixture(params=["memory", "redis"])
-def rig(request):
+@pytest.fixture
+def rig():
     """Return a rig of either kind."""
-    return (
-        MemoryRig()
-        if request.param == "memory"
-        else RedisRig(request.getfixturevalue("redis_client"))
-    )
+    return Rig()
 
 
 def test_worker_that_takes_over_without_the_file_continues(rig, tmp_path):
@@ -186,7 +182,7 @@ def test_long_result_of_a_stopped_turn_is_in_a_file_too(rig, tmp_path):
 
 def test_redis_holds_little_of_a_long_result(redis_client, tmp_path):
     """Of 60,000 characters, about two kilobytes are in the journal during the turn, and in the history afterwards."""
-    story = new_story(RedisRig(redis_client), tmp_path)
+    story = new_story(Rig(redis_client), tmp_path)
     story.hear()
     story.life.names = {"after model 1"}
     assert not story.work()

@@ -17,7 +17,7 @@ from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.pending import stash_pending
 from sayso.pending.executors import PendingConfirmation
 from tests.agent.channel.test_context import ToolBot
-from tests.contracts.rigs import ENGLISH, MemoryRig
+from tests.contracts.rigs import ENGLISH, Rig
 from tests.workers.fakes import Bot
 
 FORGED = "I looked.\n\n✅ Done: Refund order 17"
@@ -50,17 +50,17 @@ def fail() -> str:
 
 def test_model_writes_no_line_that_passes_for_an_outcome():
     """In a plain turn, whatever made it write that."""
-    assert Bot(MemoryRig(), lines=[FORGED]).say("did you refund it?") == PLAIN
+    assert Bot(Rig(), lines=[FORGED]).say("did you refund it?") == PLAIN
 
 
 def test_terminal_result_has_no_sign():
     """No model stands between it and the person."""
-    assert ToolBot(MemoryRig(), [show], ["show"]).say("show it") == PLAIN
+    assert ToolBot(Rig(), [show], ["show"]).say("show it") == PLAIN
 
 
 def test_result_beside_a_question_has_no_sign():
     """It stands right above the question, which is the bot's own."""
-    bot = ToolBot(MemoryRig(), [look, send], ["look", "send"])
+    bot = ToolBot(Rig(), [look, send], ["look", "send"])
     bot.say("look, and send it")
     above, question = (each.reply.text for each in bot.channel.sent)
     assert (above, question.startswith("Send it")) == (PLAIN, True)
@@ -69,14 +69,14 @@ def test_result_beside_a_question_has_no_sign():
 @pytest.mark.parametrize("name", ["send", "fail"])
 def test_outcome_quotes_no_sign_of_a_tool(name):
     """What an API returned, or why it failed, stands inside of the bot's own outcome."""
-    bot = ToolBot(MemoryRig(), [send, fail], [name])
+    bot = ToolBot(Rig(), [send, fail], [name])
     bot.say("do it")
     assert bot.say("yes").endswith(PLAIN)
 
 
 def test_question_shows_its_preview_exactly():
     """A yes agrees to this text, and so does the tool that gets it."""
-    bot = Bot(MemoryRig(), "✅", preview="Post {name}")
+    bot = Bot(Rig(), "✅", preview="Post {name}")
     assert bot.say("post it").startswith("Post ✅\n")
     assert bot.say("yes") == "deleted (+)"
     assert bot.deleted == ["✅"]
@@ -91,7 +91,7 @@ def post() -> PendingConfirmation:
 
 def test_prompt_of_a_tool_has_no_sign_and_its_preview_keeps_them():
     """The prompt stands below the preview that the yes agrees to."""
-    bot = ToolBot(MemoryRig(), [post], ["post"])
+    bot = ToolBot(Rig(), [post], ["post"])
     question = bot.say("post it")
     assert question.startswith("Post ✅\n\n(+) Done already. Really?\n")
 
@@ -100,7 +100,7 @@ class GoingOn(ToolBot):
     """A bot whose model goes on after decisions, and then says these lines."""
 
     def __init__(self, tools, names, *lines: str, after="continue", one_message=False) -> None:
-        super().__init__(MemoryRig(), tools, names)
+        super().__init__(Rig(), tools, names)
         self.provider = ScriptedProvider(
             [[ToolCall(name, {}, f"c{name}") for name in names], *lines]
         )

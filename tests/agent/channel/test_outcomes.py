@@ -31,7 +31,7 @@ from sayso.pending.repository import ActionResult, Claim
 from sayso.pending.store import scope_of
 from sayso.pending.turns import TurnChange
 from tests.agent.channel.test_ask_channel import start_and_die
-from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, time_passes
+from tests.contracts.rigs import CHAT, ENGLISH, time_passes
 from tests.workers.fakes import Bot
 
 HERE = {"channel_id": "chat", "conversation_id": "room"}
@@ -239,14 +239,8 @@ def test_action_without_a_record_is_unknown(make_believer):
 
 def forget(bot: Bot) -> None:
     """Delete the records of all actions."""
-    if isinstance(bot.rig, MemoryRig):
-        bot.rig.store.repository._actions.clear()
-        bot.rig.store.repository._scopes.clear()
-        bot.rig.store.repository._occupants.clear()
-    else:
-        bot.rig.client.delete(
-            *bot.rig.client.scan_iter("*:pending:*"), *bot.rig.client.scan_iter("*:live:*")
-        )
+    client = bot.rig.client
+    client.delete(*client.scan_iter("*:pending:*"), *client.scan_iter("*:live:*"))
 
 
 def test_result_is_kept_although_its_record_is_gone(make_believer):

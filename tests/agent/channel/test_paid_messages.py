@@ -25,7 +25,7 @@ from sayso.channels.types import Media
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from tests.channels.harness import FILES, WHATSAPP, MemoryMedia, whatsapp_hook
-from tests.contracts.rigs import MemoryRig, make_processor, make_sender
+from tests.contracts.rigs import Rig, make_processor, make_sender
 
 #: Longer than the window of a question.
 WINDOW = 61.0
@@ -39,7 +39,7 @@ class WhatsAppChat:
     def __init__(self, platforms: fakes.FakePlatforms, media: MemoryMedia) -> None:
         platforms.reset()
         self.platforms = platforms
-        self.rig = MemoryRig()
+        self.rig = Rig()
         self.refunded = []
         self._sids = (f"SM{number:032x}" for number in itertools.count(1))
 

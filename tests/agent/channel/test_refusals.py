@@ -12,7 +12,7 @@ from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import PendingAction
 from sayso.pending.consent import SHIPPED_LANGUAGES, RegexConfirmParser, names_effect, read_answer
-from tests.contracts.rigs import CHAT, MemoryRig, make_processor, make_sender
+from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender
 from tests.workers.fakes import Bot, FakeChannel
 
 ASKED = "Cancel appointment 9\n\nReply **yes** or **no**, within 60 seconds."
@@ -23,7 +23,7 @@ class Clinic(Bot):
     """A bot whose one tool cancels an appointment."""
 
     def __init__(self) -> None:
-        self.rig, self.channel, self.cancelled = MemoryRig(), FakeChannel(), []
+        self.rig, self.channel, self.cancelled = Rig(), FakeChannel(), []
 
         @tool(requires_approval=True, preview="Cancel appointment {number}")
         def cancel_appointment(number: int) -> str:

@@ -14,7 +14,7 @@ from sayso.pending.consent import SHIPPED_LANGUAGES
 from sayso.pending.consent.asking import invites_answer
 from sayso.pending.limits import REPEAT_MS
 from tests.agent.channel.test_choices import Shop
-from tests.contracts.rigs import CHAT, MemoryRig
+from tests.contracts.rigs import CHAT, Rig
 
 
 def asked(make_bot, *lines, name="A"):
@@ -63,7 +63,7 @@ def test_yes_to_an_outcome_that_asks_something_goes_to_the_model(make_bot, name)
 
 def test_yes_to_offered_choices_goes_to_the_model():
     """The outcome has buttons that wait for an answer."""
-    shop = Shop(MemoryRig(), ToolCall("delete", {"name": "A"}, "c1"), "The model.")
+    shop = Shop(Rig(), ToolCall("delete", {"name": "A"}, "c1"), "The model.")
     for words in ("delete A", "yes"):
         shop.say(words)
     assert shop.say("yes") == "The model."

@@ -19,7 +19,7 @@ from sayso.agent import (
 )
 from sayso.agent.channel.channel_agent import ChannelAgent
 from tests.agent.run.test_turn_journal import Steps
-from tests.contracts.rigs import MemoryRig, make_processor, make_sender
+from tests.contracts.rigs import Rig, make_processor, make_sender
 from tests.workers.fakes import Bot, FakeChannel
 
 
@@ -60,7 +60,7 @@ class WatchedBot(Bot):
     """A bot whose turns are told to a listener; `states` are those of the calls that ended."""
 
     def __init__(self, *calls: ToolCall) -> None:
-        self.rig = MemoryRig()
+        self.rig = Rig()
         self.channel = FakeChannel()
         self.steps = Steps()
         config = AgentConfig(tool_policy=ToolPolicy(allow=["look"], deny=["wipe"]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,7 @@ from sayso.agent import ChannelAgent
 from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.repository import StoredAction
-from tests.contracts.rigs import CHAT, MemoryRig
+from tests.contracts.rigs import CHAT
 from tests.workers.fakes import Bot
 
 WORDS = texts_for("en")
@@ -39,19 +38,12 @@ def key(bot, pid: str) -> str:
 
 def lose(bot, pid: str) -> None:
     """Delete the record."""
-    if isinstance(bot.rig, MemoryRig):
-        del bot.rig.store.repository._actions[pid]
-    else:
-        bot.rig.client.delete(key(bot, pid))
+    bot.rig.client.delete(key(bot, pid))
 
 
 def rewrite(bot, pid: str, record: str) -> None:
     """Replace the signed text of the record."""
-    records = bot.rig.store.repository
-    if isinstance(bot.rig, MemoryRig):
-        records._put(pid, replace(records._get(pid), record=record))
-    else:
-        bot.rig.client.hset(key(bot, pid), "rec", record)
+    bot.rig.client.hset(key(bot, pid), "rec", record)
 
 
 def change(bot, pid: str) -> None:
@@ -61,11 +53,7 @@ def change(bot, pid: str) -> None:
 
 def take_over(bot, pid: str) -> None:
     """Set another attempt on the record, so that the result of the current attempt is refused."""
-    records = bot.rig.store.repository
-    if isinstance(bot.rig, MemoryRig):
-        records._put(pid, replace(records._get(pid), attempt_id="another"))
-    else:
-        bot.rig.client.hset(key(bot, pid), "attempt", "another")
+    bot.rig.client.hset(key(bot, pid), "attempt", "another")
 
 
 @pytest.mark.parametrize("number", [0, 1])

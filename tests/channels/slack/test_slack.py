@@ -16,7 +16,7 @@ from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.mailbox import InboxLimits
 from tests.channels.harness import IMAGE, NOW, MemoryMedia, slack, slack_hook
-from tests.contracts.rigs import MemoryRig
+from tests.contracts.rigs import Rig
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
 YES_NO = (Button("Yes", "a:1:yes", "primary"), Button("No", "a:1:no", "danger"))
@@ -85,7 +85,7 @@ def test_mention_that_arrives_twice_is_stored_once(
     media: MemoryMedia, kinds: tuple[str, str], *, refused: bool
 ):
     """platforms.md 3.1: the order does not matter; if the first one was refused, the second one is answered."""
-    rig = MemoryRig(limits=InboxLimits(waiting=1))
+    rig = Rig(limits=InboxLimits(waiting=1))
     twins = [
         read(media, signing.slack_text("1.1", "<@U0BOT> hi", channel="C0OPS", kind=kind))
         for kind in kinds

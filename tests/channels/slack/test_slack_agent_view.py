@@ -20,7 +20,7 @@ from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.stores import MemorySharedCache
 from tests.channels.harness import IMAGE, YES_NO, MemoryMedia, slack, slack_hook
-from tests.contracts.rigs import MemoryRig, make_processor, make_sender
+from tests.contracts.rigs import Rig, make_processor, make_sender
 from tests.workers.fakes import Bot
 
 ROOT = "1795204800.000100"
@@ -131,7 +131,7 @@ class SlackBot:
 
     def __init__(self, platforms: FakePlatforms) -> None:
         self.platforms = platforms
-        self.rig = MemoryRig()
+        self.rig = Rig()
         self.bot = Bot(self.rig, "A", lines=["done"])
         self.channel = slack(None, platforms.slack_url)
         sender = make_sender(self.rig.outbox, {"sl": self.channel})

@@ -32,7 +32,7 @@ from sayso.infra.redaction import REDACTED, remember
 from sayso.infra.tracing import span, start_tracing
 from sayso.ops.cli.main import main
 from sayso.pending.context import context_field
-from tests.contracts.rigs import CHAT, MemoryRig
+from tests.contracts.rigs import CHAT, Rig
 from tests.workers.fakes import Bot
 
 SECRET = 'hush-"quoted"-7Ya'
@@ -214,7 +214,7 @@ def test_tool_that_ends_late_names_its_turn(lines: io.StringIO):
 
 def test_lines_about_an_action_have_its_id(lines: io.StringIO):
     """From the turn that proposed it to the failure inside it. Each line also has the job that woke the worker."""
-    bot = Bot(MemoryRig(), "A")
+    bot = Bot(Rig(), "A")
     bot.broken.add("A")
     for job, text in (("process-1", "delete A"), ("process-2", "yes")):
         bot.hear(text)
@@ -249,7 +249,7 @@ def test_line_inside_a_span_has_its_trace_id():
 def test_line_about_a_reply_names_the_trace_of_its_turn(lines: io.StringIO):
     """Also a line that is logged before or after the span of sending."""
     start_tracing(TracerProvider())
-    bot = Bot(MemoryRig(), lines=["hello"])
+    bot = Bot(Rig(), lines=["hello"])
     bot.channel.errors = [SendError("blocked")]
     bot.say("hi")
     dead = next(line for line in parsed(lines) if line["message"] == "reply.dead")

@@ -29,7 +29,9 @@ def test_script_lists_its_named_arguments(script):
 def test_script_names_exactly_the_parts_it_uses(script):
     """No more, for Redis runs each part on every call; and no fewer, so that a reader finds every definition."""
     parts = {
-        part.stem: shared_names(part) for part in PARTS if part.stem not in ("header", "clock", script.stem)
+        part.stem: shared_names(part)
+        for part in PARTS
+        if part.stem not in ("header", "clock", script.stem)
     }
     assert needs(script) == sorted(name for name, names in parts.items() if names & used(script))
 

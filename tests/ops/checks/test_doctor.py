@@ -100,9 +100,22 @@ class Clinic:
         return {f"{finding.channel} {finding.check}".strip(): str(finding) for finding in findings}
 
 
+@pytest.fixture(scope="module")
+def durable_redis(redis_url: str) -> Iterator[None]:
+    """Let the Redis of the tests write to disk, as one that a bot uses must."""
+    with connect(redis_url) as client:
+        client.config_set("appendonly", "yes")
+        yield
+        client.config_set("appendonly", "no")
+
+
 @pytest.fixture
 def clinic(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_client: Redis, redis_url: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    durable_redis: None,
+    redis_client: Redis,
+    redis_url: str,
 ) -> Iterator[Clinic]:
     """Return a bot with Redis, a worker, the web and all three platforms."""
     for name, value in {**ENVIRON, "REDIS_URL": redis_url}.items():

@@ -10,7 +10,7 @@ from sayso.ops.cli.main import main
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.sender import GivenUp, Sent
 from tests.config.processes import free_port
-from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.contracts.rigs import CHAT, Rig, turn
 from tests.contracts.test_deliveries import bury, on_hold, said, saying
 
 DEAD = f"{CHAT.id}#1"
@@ -25,7 +25,7 @@ def rig(redis_client, redis_url, tmp_path, monkeypatch):
         "agent: {model: offline}\nchannels: {web: {platform: console}}\n"
     )
     monkeypatch.setenv("SAYSO_CONFIG", str(tmp_path / "shop.yaml"))
-    return RedisRig(redis_client, prefix="sayso:shop:")
+    return Rig(redis_client, prefix="sayso:shop:")
 
 
 def run(*args: object) -> tuple[int, str]:

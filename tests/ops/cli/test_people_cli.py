@@ -10,7 +10,7 @@ from sayso.channels.types import Conversation
 from sayso.ops.cli.main import main
 from sayso.workers.people import RedisPeople, Waiting
 from tests.config.processes import free_port
-from tests.contracts.rigs import CHAT, RedisRig
+from tests.contracts.rigs import CHAT, Rig
 
 FILE = """
 channels:
@@ -72,7 +72,7 @@ def test_approved_person_is_let_in_and_told_in_their_language(people, redis_clie
         "Ana [31m (ana) may talk on chat, and is told\n",
     )
     assert people.decision("chat", ["DE.1"]) == "approved"
-    rig = RedisRig(redis_client, prefix="sayso:sayso:")
+    rig = Rig(redis_client, prefix="sayso:sayso:")
     _, reply = rig.mailbox.lease(CHAT.id, "w")
     assert (
         reply.delivery(rig.mailbox.lease(CHAT.id, "w")[0]).reply.text == texts_for("de").approved()

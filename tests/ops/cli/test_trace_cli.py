@@ -20,7 +20,7 @@ from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE, AuditLedger, EntrySigner
 from sayso.workers.recovery import Heartbeat
 from tests.config.processes import free_port
-from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.contracts.rigs import CHAT, Rig, turn
 from tests.workers.fakes import Bot, FakeAgent
 
 PREFIX = "sayso:shop:"
@@ -28,7 +28,7 @@ ASK, YES = "update-471", "SM-yes*[1]"
 
 
 @pytest.fixture
-def rig(redis_client, redis_url, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RedisRig:
+def rig(redis_client, redis_url, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """Return a conversation in the Redis that the environment names."""
     monkeypatch.setenv("REDIS_URL", redis_url)
     monkeypatch.setenv("SAYSO_DATA", str(tmp_path))
@@ -36,11 +36,11 @@ def rig(redis_client, redis_url, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "shop.yaml").write_text(
         "agent: {model: offline}\nchannels: {web: {platform: console}}\n"
     )
-    return RedisRig(redis_client, prefix=PREFIX)
+    return Rig(redis_client, prefix=PREFIX)
 
 
 @pytest.fixture
-def bot(rig: RedisRig) -> Bot:
+def bot(rig: Rig) -> Bot:
     """Return a bot that was told to delete INV-42, asked, and did it after a yes."""
     bot = Bot(rig, "INV-42")
     bot.say("please delete it", event=ASK)
@@ -48,7 +48,7 @@ def bot(rig: RedisRig) -> Bot:
     return bot
 
 
-def collect(rig: RedisRig, data: Path) -> None:
+def collect(rig: Rig, data: Path) -> None:
     """Move the audit entries into the ledger, as a worker does each second."""
     folder = data / "bots" / "shop"
     folder.mkdir(parents=True)
@@ -71,14 +71,14 @@ def story(wanted: str, *args: str) -> dict:
     return found
 
 
-def action_of(rig: RedisRig) -> str:
+def action_of(rig: Rig) -> str:
     """Return the id of the only action."""
     (key,) = rig.client.scan_iter(f"{PREFIX}*:pending:*")
     return key.rpartition(":")[2]
 
 
 def test_story_of_an_action_goes_from_its_question_to_its_outcome(
-    rig: RedisRig, bot: Bot, tmp_path: Path
+    rig: Rig, bot: Bot, tmp_path: Path
 ):
     """It says who confirmed it with which message, how it ended, and what each turn replied."""
     collect(rig, tmp_path)
@@ -109,7 +109,7 @@ def test_story_of_an_action_goes_from_its_question_to_its_outcome(
     assert re.fullmatch(rf"{pid} \(delete\): {says}", confirmed)
 
 
-def test_every_id_leads_to_the_story(rig: RedisRig, bot: Bot, tmp_path: Path):
+def test_every_id_leads_to_the_story(rig: Rig, bot: Bot, tmp_path: Path):
     """The platform's event id, its hash, the turn, the reply, the platform's id of the reply, the action, its audit
     entry.
     """
@@ -137,7 +137,7 @@ def test_every_id_leads_to_the_story(rig: RedisRig, bot: Bot, tmp_path: Path):
         ), wanted
 
 
-def test_nothing_personal_is_printed_unless_asked_for(rig: RedisRig, bot: Bot, tmp_path: Path):
+def test_nothing_personal_is_printed_unless_asked_for(rig: Rig, bot: Bot, tmp_path: Path):
     """No text, no preview, no user, and no event id of the platform."""
     collect(rig, tmp_path)
     bot.hear("my card is 4111", event="later")
@@ -153,7 +153,7 @@ def test_nothing_personal_is_printed_unless_asked_for(rig: RedisRig, bot: Bot, t
 
 
 def test_story_of_an_action_is_read_from_the_ledger_without_redis(
-    rig: RedisRig, bot: Bot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, bot: Bot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The command says what it could not search."""
     collect(rig, tmp_path)
@@ -166,7 +166,7 @@ def test_story_of_an_action_is_read_from_the_ledger_without_redis(
     assert "nothing is known about 'update-471'" in trace(ASK)
 
 
-def test_story_of_a_question_has_the_yes_that_came_too_late(rig: RedisRig, tmp_path: Path):
+def test_story_of_a_question_has_the_yes_that_came_too_late(rig: Rig, tmp_path: Path):
     """It confirmed nothing. The user read twice that the question had expired, and the story says why."""
     bot = Bot(rig, "INV-42")
     bot.say("delete it", event=ASK)
@@ -186,7 +186,7 @@ def test_story_of_a_question_has_the_yes_that_came_too_late(rig: RedisRig, tmp_p
         assert again in told["answers"]["said_twice"]
 
 
-def test_yes_whose_turn_is_forgotten_leads_to_its_action(rig: RedisRig, bot: Bot, tmp_path: Path):
+def test_yes_whose_turn_is_forgotten_leads_to_its_action(rig: Rig, bot: Bot, tmp_path: Path):
     """After a week, or after an erasure, Redis no longer has the turn, but the ledger has the action."""
     collect(rig, tmp_path)
     rig.client.delete(f"{rig.shard}:answered:{CHAT.id}")
@@ -195,7 +195,7 @@ def test_yes_whose_turn_is_forgotten_leads_to_its_action(rig: RedisRig, bot: Bot
     assert "The user who was asked confirmed it" in told["answers"]["confirmed_by"][0]
 
 
-def test_tap_of_another_user_confirms_nothing(rig: RedisRig):
+def test_tap_of_another_user_confirms_nothing(rig: Rig):
     """The question waits on, and its story has the tap."""
     bot = Bot(rig, "INV-42")
     bot.say("delete it", event=ASK)
@@ -208,7 +208,7 @@ def test_tap_of_another_user_confirms_nothing(rig: RedisRig):
     ]
 
 
-def test_story_of_a_cancelled_action_names_the_message_with_the_no(rig: RedisRig):
+def test_story_of_a_cancelled_action_names_the_message_with_the_no(rig: Rig):
     """Its id and its turn are printed."""
     bot = Bot(rig, "INV-42")
     bot.say("delete it", event=ASK)
@@ -217,7 +217,7 @@ def test_story_of_a_cancelled_action_names_the_message_with_the_no(rig: RedisRig
     assert says.endswith(f"not confirmed, it was cancelled by message {digest(YES)} ({CHAT.id}@2).")
 
 
-def test_story_of_a_changed_action_names_the_form(rig: RedisRig):
+def test_story_of_a_changed_action_names_the_form(rig: Rig):
     """The message with the form ended the earlier action and asked about the new one."""
     bot = Bot(rig, "INV-42", editable=["name"])
     bot.say("delete it", event=ASK)
@@ -237,7 +237,7 @@ def _confirmed(told: dict) -> list[str]:
     return told["answers"]["confirmed_by"]
 
 
-def test_yes_in_the_ledger_of_another_machine_is_read_from_redis(rig: RedisRig, tmp_path: Path):
+def test_yes_in_the_ledger_of_another_machine_is_read_from_redis(rig: Rig, tmp_path: Path):
     """This machine's ledger has only the question. The story does not say that the question waits."""
     bot = Bot(rig, "INV-42")
     bot.say("delete it", event=ASK)
@@ -250,7 +250,7 @@ def test_yes_in_the_ledger_of_another_machine_is_read_from_redis(rig: RedisRig, 
     assert says == f"{pid} (delete): confirmed with message {digest(YES)}; {known}"
 
 
-def test_story_of_a_yes_has_the_offer_to_undo(rig: RedisRig, tmp_path: Path):
+def test_story_of_a_yes_has_the_offer_to_undo(rig: Rig, tmp_path: Path):
     """It leads to the turn that offers the undo, and to the confirmed action."""
     bot = Bot(rig, "INV-42", undo=lambda **_: "restored")
     bot.say("delete it", event=ASK)
@@ -262,20 +262,20 @@ def test_story_of_a_yes_has_the_offer_to_undo(rig: RedisRig, tmp_path: Path):
 @pytest.mark.parametrize(
     "wanted", [f"{CHAT.id}#99", f"{CHAT.id}@0", f"{CHAT.id}@99", f"web:{'0' * 20}#1"]
 )
-def test_mistyped_id_is_unknown_and_not_forgotten(rig: RedisRig, bot: Bot, wanted: str):
+def test_mistyped_id_is_unknown_and_not_forgotten(rig: Rig, bot: Bot, wanted: str):
     """For example a reply, a turn or a conversation with a wrong number."""
     assert "nothing is known about" in trace(wanted)
 
 
 @pytest.mark.parametrize("wanted", ["SM\udcff", f"{CHAT.id}@{'9' * 5000}", f"3/{'9' * 5000}"])
-def test_malformed_id_is_refused_in_one_line(rig: RedisRig, wanted: str):
+def test_malformed_id_is_refused_in_one_line(rig: Rig, wanted: str):
     """For example bytes that are not UTF-8, and endless numbers."""
     printed = trace(wanted)
     assert printed.splitlines()[-1].startswith("Error: ")
     assert len(printed) < 1500
 
 
-def test_story_of_an_action_that_is_not_collected_yet_is_read_from_redis(rig: RedisRig, bot: Bot):
+def test_story_of_an_action_that_is_not_collected_yet_is_read_from_redis(rig: Rig, bot: Bot):
     """This works on a machine without a ledger, too."""
     printed = trace(action_of(rig))
     assert "no audit ledger" in printed
@@ -283,7 +283,7 @@ def test_story_of_an_action_that_is_not_collected_yet_is_read_from_redis(rig: Re
 
 
 def test_ledger_is_not_read_into_memory(
-    rig: RedisRig, bot: Bot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, bot: Bot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The ledger of a year has millions of entries."""
     collect(rig, tmp_path)
@@ -298,7 +298,7 @@ def test_ledger_is_not_read_into_memory(
         assert story(wanted)["actions"], wanted
 
 
-def test_unknown_id_says_what_was_searched(rig: RedisRig):
+def test_unknown_id_says_what_was_searched(rig: Rig):
     """It also says how long records are kept, and what to search for in the log."""
     result = CliRunner().invoke(main, ["trace", "SM404"])
     assert result.exit_code == 3
@@ -306,7 +306,7 @@ def test_unknown_id_says_what_was_searched(rig: RedisRig):
     assert ("72 hours" in result.output, digest("SM404") in result.output) == (True, True)
 
 
-def test_repeated_webhook_is_shown_as_recognized(rig: RedisRig):
+def test_repeated_webhook_is_shown_as_recognized(rig: Rig):
     """The person was answered once."""
     bot = Bot(rig, "A")
     for _ in range(3):
@@ -320,7 +320,7 @@ def test_repeated_webhook_is_shown_as_recognized(rig: RedisRig):
     ]
 
 
-def test_reply_that_was_sent_twice_is_shown(rig: RedisRig):
+def test_reply_that_was_sent_twice_is_shown(rig: Rig):
     """The answer of the platform to the first attempt was lost."""
     bot = Bot(rig, lines=["hello"])
     bot.channel.errors = [DeliveryUncertain("no answer")]
@@ -331,7 +331,7 @@ def test_reply_that_was_sent_twice_is_shown(rig: RedisRig):
     assert says.startswith(f"Reply {CHAT.id}#1 was sent again, marked as repeated.")
 
 
-def test_attempts_of_a_turn_that_killed_its_worker_are_shown(rig: RedisRig):
+def test_attempts_of_a_turn_that_killed_its_worker_are_shown(rig: Rig):
     """Only the replies of the last attempt were sent."""
     bot = Bot(rig, "A")
     bot.hear("delete A", event=ASK)
@@ -342,7 +342,7 @@ def test_attempts_of_a_turn_that_killed_its_worker_are_shown(rig: RedisRig):
     assert says.startswith(f"Workers began {CHAT.id}@1 2 times.")
 
 
-def test_waiting_turn_shows_what_it_waits_for(rig: RedisRig):
+def test_waiting_turn_shows_what_it_waits_for(rig: Rig):
     """It waits for any worker to start, for the next one, or for the one that holds the lease of its conversation."""
     rig.accept(turn("one", event=ASK))
     rig.accept(turn("two", event=YES))
@@ -359,7 +359,7 @@ def test_waiting_turn_shows_what_it_waits_for(rig: RedisRig):
     assert says == f"{CHAT.id}@1 is next in its conversation. {attempt}"
 
 
-def test_killed_worker_is_not_said_to_work(rig: RedisRig):
+def test_killed_worker_is_not_said_to_work(rig: Rig):
     """It holds its lease for some seconds more, and sends no heartbeats."""
     rig.accept(turn("one", event=ASK))
     rig.mailbox.lease(CHAT.id, "worker1.x")
@@ -373,14 +373,14 @@ def test_killed_worker_is_not_said_to_work(rig: RedisRig):
     )
 
 
-def test_keys_hold_no_id_of_a_platform(rig: RedisRig):
+def test_keys_hold_no_id_of_a_platform(rig: Rig):
     """They are listed by SCAN, in backups and in what operators copy into reports."""
     rig.accept(turn("one", event=ASK))
     assert not [key for key in rig.client.scan_iter("*") if ASK in key]
     assert story(ASK)["turns"][0]["event"] == digest(ASK)
 
 
-def test_journal_of_the_turn_in_progress_is_shown(rig: RedisRig):
+def test_journal_of_the_turn_in_progress_is_shown(rig: Rig):
     """It has the names of the tool calls that began and returned."""
     lease, _ = (rig.accept(turn("one", event=ASK)), rig.mailbox.lease(CHAT.id, "worker1.x"))[1]
     call = {"tool_name": "look", "parameters": {"card": "4111"}, "id": "c1"}
@@ -399,7 +399,7 @@ def test_journal_of_the_turn_in_progress_is_shown(rig: RedisRig):
     ("error", "says"),
     [(SendError("blocked"), "was given up: SendError: blocked"), (None, "An unexpected error")],
 )
-def test_message_without_an_answer_has_a_reason(rig: RedisRig, error: Exception | None, says: str):
+def test_message_without_an_answer_has_a_reason(rig: Rig, error: Exception | None, says: str):
     """Here the platform refused the reply, or the agent failed."""
 
     def answer(_: str) -> str:
@@ -414,21 +414,21 @@ def test_message_without_an_answer_has_a_reason(rig: RedisRig, error: Exception 
     assert any(says in each for each in story(ASK)["answers"]["not_answered"])
 
 
-def test_reply_without_a_stored_turn_is_shown(rig: RedisRig, bot: Bot):
+def test_reply_without_a_stored_turn_is_shown(rig: Rig, bot: Bot):
     """Redis keeps replies for longer than turns."""
     rig.client.delete(f"{rig.shard}:answered:{CHAT.id}")
     assert story(f"{CHAT.id}#1")["replies"][0]["state"] == "sent"
     assert f"{CHAT.id}@1: it is no longer stored how it was answered" in trace(f"{CHAT.id}@1")
 
 
-def test_record_of_another_version_is_left_out(rig: RedisRig, bot: Bot):
+def test_record_of_another_version_is_left_out(rig: Rig, bot: Bot):
     """A record is read as a whole or not at all."""
     rig.client.hset(f"{rig.shard}:answered:{CHAT.id}", "1", '{"v":2,"sequence":1}')
     assert story(f"{CHAT.id}@1")["turns"][0]["status"] == "forgotten"
 
 
 @pytest.mark.parametrize("planted", ["", "no json", "[1]", "{}", '{"answer": 5}', '{"begun": [7]}'])
-def test_forged_values_in_redis_do_not_break_the_command(rig: RedisRig, planted: str):
+def test_forged_values_in_redis_do_not_break_the_command(rig: Rig, planted: str):
     """A person with access to Redis may have written any value."""
     rig.accept(turn("one", event=ASK))
     lease, _ = rig.mailbox.lease(CHAT.id, "worker1.x")
@@ -439,7 +439,7 @@ def test_forged_values_in_redis_do_not_break_the_command(rig: RedisRig, planted:
     trace("0" * 22)
 
 
-def test_conversation_keeps_the_last_turns_only(rig: RedisRig):
+def test_conversation_keeps_the_last_turns_only(rig: Rig):
     """The number of stored turns is bounded, also when webhooks are repeated."""
     bot = Bot(rig)
     bot.processor.agents["chat"] = FakeAgent()
@@ -456,7 +456,7 @@ def test_conversation_keeps_the_last_turns_only(rig: RedisRig):
 
 
 @pytest.fixture
-def continuing(rig: RedisRig) -> Bot:
+def continuing(rig: Rig) -> Bot:
     """Return a bot whose agent goes on after a decision. It was told to delete INV-42, and asked."""
     bot = Bot(rig, "INV-42", lines=["Anything else?"])
     bot.agent = ChannelAgent(
@@ -471,7 +471,7 @@ def continuing(rig: RedisRig) -> Bot:
 
 
 @pytest.mark.parametrize("wanted", ["the message", "the yes", "the continuation", "its event"])
-def test_story_has_the_turn_in_which_the_agent_went_on(rig: RedisRig, continuing: Bot, wanted: str):
+def test_story_has_the_turn_in_which_the_agent_went_on(rig: Rig, continuing: Bot, wanted: str):
     """It stands under the message that asked and the yes that decided, whichever of the three is traced."""
     continuing.say("yes", event=YES)
     pid = action_of(rig)
@@ -495,7 +495,7 @@ def test_story_has_the_turn_in_which_the_agent_went_on(rig: RedisRig, continuing
     assert f"no message: the agent goes on after action {pid}" in trace(ids[wanted])
 
 
-def test_continuation_that_waits_is_shown_under_its_message(rig: RedisRig, continuing: Bot):
+def test_continuation_that_waits_is_shown_under_its_message(rig: Rig, continuing: Bot):
     """Another worker will take it: an operator sees that the rest is still to come."""
     continuing.hear("yes", event=YES)
     go_on = continuing.agent._go_on
@@ -511,7 +511,7 @@ def test_continuation_that_waits_is_shown_under_its_message(rig: RedisRig, conti
     continuing.agent._go_on = go_on
 
 
-def test_continuation_without_a_rest_says_why(rig: RedisRig, continuing: Bot):
+def test_continuation_without_a_rest_says_why(rig: Rig, continuing: Bot):
     """A message that the model answered between the yes and it was the rest."""
     continuing.hear("yes", event=YES)
     continuing.hear("and what else is there?")

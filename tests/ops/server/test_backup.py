@@ -44,7 +44,7 @@ from sayso.workers.data_loss.watermarks import HaltReason
 from sayso.workers.people import ListedPerson, RedisPeople
 from sayso.workers.recovery import Heartbeat
 from tests.config.processes import short_folder
-from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.contracts.rigs import CHAT, Rig, turn
 from tests.workers.clusters import Cluster
 from tests.workers.documented_keys import documented_keys
 from tests.workers.fakes import Bot as TalkingBot
@@ -85,7 +85,7 @@ class Machine:
 
     def __init__(self, client: Redis, settings: Settings, data: Path) -> None:
         self.client, self.data = client, data
-        self.rig = RedisRig(client, prefix=PREFIX)
+        self.rig = Rig(client, prefix=PREFIX)
         self.bot = Bot(settings, data, client)
         self.collector = AuditCollector(
             client, AuditLedger(self.bot.ledger, EntrySigner(KEYS)), prefix=PREFIX
@@ -587,7 +587,7 @@ def on_cluster(cluster_client: Redis, settings: Settings, tmp_path: Path) -> Mac
 def many_conversations(client: Redis) -> set[str]:
     """Say hello in conversations of all masters. Return the keys of all conversations."""
     for number in range(30):
-        RedisRig(client, prefix=PREFIX).accept(
+        Rig(client, prefix=PREFIX).accept(
             replace(turn(), conversation=Conversation("chat", str(number)))
         )
     return set(client.scan_iter(f"{PREFIX}*:lane:*"))

@@ -27,7 +27,7 @@ from sayso.workers.data_loss.watermarks import (
 )
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
-from tests.contracts.rigs import CHAT, RedisRig, turn, voice
+from tests.contracts.rigs import CHAT, Rig, turn, voice
 from tests.workers.fakes import Bot
 from tests.workers.servers import put_back, saved
 
@@ -41,7 +41,7 @@ EMPTY = [None] * 3 * SHARDS
 @pytest.fixture
 def rig(redis_client):
     """Return a conversation in Redis."""
-    return RedisRig(redis_client)
+    return Rig(redis_client)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from sayso.workers.data_loss.notices import (
     NoteFiles,
 )
 from sayso.workers.data_loss.resume import resume
-from tests.contracts.rigs import CHAT, RedisRig, voice
+from tests.contracts.rigs import CHAT, Rig, voice
 from tests.workers.data_loss.test_resume import HALTED, WRITE_COUNTER, connect_like
 from tests.workers.fakes import Bot
 from tests.workers.servers import put_back, saved
@@ -38,7 +38,7 @@ UNKNOWN_ANSWER = "I do not know what you are answering"
 @pytest.fixture
 def rig(redis_client, tmp_path):
     """Return a conversation in Redis, whose acknowledged work is noted on a disk."""
-    rig = RedisRig(redis_client, work=AcknowledgedWork(NoteFiles(tmp_path)))
+    rig = Rig(redis_client, work=AcknowledgedWork(NoteFiles(tmp_path)))
     rig.files = NoteFiles(tmp_path)
     rig.data_loss_guard = DataLossGuard(connect_like(redis_client))
     rig.data_loss_guard.check_server()
@@ -143,6 +143,7 @@ def test_effect_that_was_cut_off_is_told_as_unknown(rig):
 def test_lost_yes_whose_effect_never_began_is_told(rig):
     """The notice says that the outcome is unknown, and the action is not run later."""
     bot = Bot(rig, "A", lines=["small talk"])
+    rig.pass_time(-600)
     bot.say("delete it")
     rig.pass_time(600)  # its window is over when Redis is resumed
     lose(rig, lambda: bot.hear("yes"))

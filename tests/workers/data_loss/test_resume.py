@@ -16,7 +16,7 @@ from sayso.workers.data_loss.resume import RESUME_STEP, halts_of, resume
 from sayso.workers.data_loss.watermarks import HaltReason, keys_of
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import Sent
-from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.contracts.rigs import CHAT, Rig, turn
 from tests.pending.state_log import KEY, SIGNER
 from tests.workers.fakes import Bot
 from tests.workers.killed_client import Fate, FatedRedis, Killed, killed
@@ -31,7 +31,7 @@ ANSWER = TurnChange(replies=((Reply("answer"), ""),))
 @pytest.fixture
 def rig(redis_client):
     """Return a conversation in Redis, watched by one process."""
-    rig = RedisRig(redis_client)
+    rig = Rig(redis_client)
     rig.data_loss_guard = DataLossGuard(connect_like(redis_client))
     rig.data_loss_guard.check_server()
     return rig
