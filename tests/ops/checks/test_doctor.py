@@ -25,6 +25,7 @@ from sayso.channels.setup import FORGED, CheckResult
 from sayso.channels.types import Received
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.ingress import poll_lock
+from sayso.infra.redis.client import connect
 from sayso.ops.checks.doctor import Doctor, _safety, check_models
 from sayso.ops.cli.main import main
 from sayso.ops.server.processes import Running, leave_note
