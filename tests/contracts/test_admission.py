@@ -1,4 +1,4 @@
-"""Admission: which turns a mailbox refuses, joins or stops. One suite for the stores in memory and in Redis."""
+"""Admission: which turns a mailbox refuses, joins or stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the channel agent tests: a whole bot, in memory and on Redis."""
+"""Fixtures of the channel agent tests: a whole bot."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class ToolBot(Bot):
 
 @pytest.fixture
 def make():
-    """Return a function that makes a bot on the store in memory or on Redis."""
+    """Return a function that makes a bot."""
     return lambda *args, **options: ToolBot(Rig(), *args, **options)
 
 

@@ -111,7 +111,7 @@ class EffectStory(Story):
 
 @pytest.fixture
 def make_story():
-    """Return a function that makes a story with tools and lines on the store in memory or on Redis."""
+    """Return a function that makes a story with tools and lines."""
     return lambda tools, *lines: EffectStory(Rig(), tools, *lines)
 
 

@@ -25,7 +25,7 @@ UNKNOWN = "I was interrupted while doing this: {}\nI cannot tell whether it fini
 
 @pytest.fixture
 def make_story():
-    """Return a function that makes a story on the store in memory or on Redis."""
+    """Return a function that makes a story."""
     return lambda *lines, **config: Story(Rig(), list(lines) or None, **config)
 
 

@@ -76,7 +76,7 @@ def in_redis(client) -> dict[str, int]:
 
 @pytest.fixture
 def rig():
-    """Return a rig of either kind."""
+    """Return an empty rig."""
     return Rig()
 
 
