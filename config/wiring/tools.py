@@ -607,7 +607,7 @@ def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> li
         # The rule would deny nothing, silently.
         if matching and rule.arg not in known and not takes_any:
             tool_names = ", ".join(tool.name for tool in matching)
-            says = f"{rule.arg!r} is no argument of {tool_names}{_hint(rule.arg, known)}"
+            says = f"{rule.arg!r} is not an argument of {tool_names}{_hint(rule.arg, known)}"
             problems.append(
                 settings.problem(("channels", channel, "policy", "deny_when", index), says, "arg")
             )
@@ -627,7 +627,7 @@ def _unknown_editable(settings: Settings, channel: str, tools: Sequence[Tool]) -
         for index, argument in enumerate(arguments):
             says = ""
             if argument not in known:
-                says = f"{argument!r} is no argument of {names}{_hint(argument, known)}"
+                says = f"{argument!r} is not an argument of {names}{_hint(argument, known)}"
             elif not any(edit_fields(tool, [argument], {}) for tool in matching):
                 says = f"{argument!r} of {names} fits in no form, so no person can change it"
             if matching and says:

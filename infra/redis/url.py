@@ -244,7 +244,7 @@ def addresses_of(hosts: str, what: str, default_port: int) -> tuple[Address, ...
             host = None
             port = None
         if not host or port == 0 or " " in text:
-            raise ValueError(f"{text!r} is no address of {what}: write host:{default_port}")
+            raise ValueError(f"{text!r} is not an address of {what}: write host:{default_port}")
         addresses.append((host, port or default_port))
     return tuple(addresses)
 

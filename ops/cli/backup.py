@@ -134,7 +134,7 @@ def _new_file(name: str) -> Iterator[IO[bytes]]:
     """Yield a new file that only our own user may read. It gets its name when it is whole."""
     if name == STREAM:
         if sys.stdout.isatty():
-            fail("a backup is no text: write it to a file, or into a pipe")
+            fail("a backup is not text: write it to a file, or into a pipe")
         yield sys.stdout.buffer
         return
     from sayso.infra.storage.files import sync

@@ -60,7 +60,7 @@ class TimeSpan(click.ParamType[float]):
         match = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", str(value))
         if not match:
             self.fail(
-                f"{value!r} is no time span: write a number and s, m, h or d, such as 90m or 2h",
+                f"{value!r} is not a time span: write a number and s, m, h or d, such as 90m or 2h",
                 param,
                 ctx,
             )
@@ -405,7 +405,7 @@ def _channel_of(settings: Settings, platform: str, name: str, *, of_workspaces: 
         if name not in channels:
             known = ", ".join(channels) or "there is none"
             raise click.UsageError(
-                f"{name!r} is no channel of {platform}: name one of these ({known})"
+                f"{name!r} is not a channel of {platform}: name one of these ({known})"
             )
         return name
     if not channels:

@@ -74,7 +74,7 @@ class Options:
         click.echo(line, err=self.as_json)
 
     def new_folder(self, prefix: str) -> Path:
-        """Create a folder of its own for this run, below that of --data,
+        """Create a separate folder for this run, below that of --data,
         without it below the temporary folder.
 
         Exits where it cannot be created.

@@ -92,17 +92,17 @@ def _arguments(args: Sequence[str], tool: Tool | None) -> dict[str, Any] | None:
         try:
             arguments = json.loads(text)
         except ValueError as exc:
-            raise click.UsageError(f"{text!r} is no JSON object: {exc}") from None
+            raise click.UsageError(f"{text!r} is not a JSON object: {exc}") from None
         except RecursionError:
             raise click.UsageError("the arguments are nested too deeply to be read") from None
         if not isinstance(arguments, dict):
-            raise click.UsageError(f"{text!r} is no JSON object")
+            raise click.UsageError(f"{text!r} is not a JSON object")
         return arguments
     for arg in args:
         name, equals, value = arg.partition("=")
         if not equals or not name:
             raise click.UsageError(
-                f"{arg!r} is no argument: write name=value, or one JSON object in quotes"
+                f"{arg!r} is not an argument: write name=value, or one JSON object in quotes"
             )
         if name in arguments:
             raise click.UsageError(f"{name} is given twice: keep one of them")

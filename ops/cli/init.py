@@ -99,7 +99,7 @@ from sayso.agent import ToolCall
 
 @pytest.fixture(autouse=True)
 def task_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the tasks of each test in a folder of its own."""
+    """Keep the tasks of each test in a separate folder."""
     monkeypatch.setattr(tools, "FILE", tmp_path / "tasks.json")
 
 
@@ -152,7 +152,7 @@ def init(options: Options, folder: Path) -> None:
     """Write a new bot to FOLDER: a configuration with comments, a safe and a destructive tool,
     and their tests.
 
-    Beside them is the schema of the configuration, by which editors complete it. The bot runs
+    The schema of the configuration comes with them, so that editors complete its keys. The bot runs
     without an account and without a key. Existing files are never changed.
     """
     contents = {**FILES, SCHEMA: schema_text()}

@@ -90,7 +90,7 @@ def _load(point: EntryPoint) -> click.Command:
         return click.Command(point.name, callback=partial(fail, reason), help=f"({reason})")
     if not isinstance(command, click.Command):
         return click.Command(
-            point.name, callback=partial(fail, f"{point.value} is no click command")
+            point.name, callback=partial(fail, f"{point.value} is not a click command")
         )
     return command
 

@@ -50,8 +50,8 @@ _person = click.argument("person", metavar="CODE_OR_ID")
     cls=SaysoGroup, examples=["sayso people list desk", "sayso people approve desk BCDFGHJK"]
 )
 def people() -> None:
-    """Decide who may talk to the bot on a channel with `access`,
-    beside the people named in the YAML.
+    """Decide who may talk to the bot on a channel with `access`, in addition to the people named in
+    the YAML.
     """
 
 

@@ -99,7 +99,7 @@ def _address(text: str | None) -> MetricsAddress:
     host, _, port = text.rpartition(":")
     if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise click.BadParameter(
-            f"{text!r} is no address: write a port, such as 9464, or a host before it: 10.0.0.5:9464"
+            f"{text!r} is not an address: write a port, such as 9464, or a host before it: 10.0.0.5:9464"
         )
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 

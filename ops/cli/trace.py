@@ -58,7 +58,9 @@ def trace(options: Options, what: str, *, show_texts: bool) -> None:
     from sayso.ops.checks.trace import find_stories
 
     if any("\ud800" <= letter <= "\udfff" for letter in what):  # what a shell gave was no UTF-8
-        raise click.UsageError(f"{one_line(repr(what), WIDTH)} is no id: it is not text in UTF-8")
+        raise click.UsageError(
+            f"{one_line(repr(what), WIDTH)} is not an id: it is not text in UTF-8"
+        )
     with clear_errors():
         settings = options.load(without_secrets=True)
         stories, searched = find_stories(settings, options.data, what, show_texts=show_texts)

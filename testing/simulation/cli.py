@@ -91,7 +91,7 @@ def simulate(
 
 
 def _run(profile: Profile, options: Options) -> SimulationReport:
-    """Run one simulation in a folder of its own, which is kept if a promise was
+    """Run one simulation in a separate folder, which is kept if a promise was
     broken or if --data named its place.
     """
     from sayso.testing.simulation.processes import MachineError

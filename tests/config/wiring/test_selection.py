@@ -94,7 +94,7 @@ def test_mistake_is_reported_with_its_place_and_fix(tmp_path, mistake):
     [
         (
             "{tool: delete_*, arg: invoice, pattern: x}",
-            "'invoice' is no argument of delete_invoice, did you mean 'inv",
+            "'invoice' is not an argument of delete_invoice, did you mean 'inv",
         ),
         (
             "{tool: delete_*, args: x, pattern: x}",
@@ -117,7 +117,8 @@ def test_argument_that_no_person_could_change_is_refused(tmp_path):
     """A misspelled name would leave the button out, without a word."""
     policy = "    policy: {editable: {delete_*: [invoice]}}\n"
     with pytest.raises(
-        ConfigError, match="'invoice' is no argument of delete_invoice, did you mean 'invoice_id'"
+        ConfigError,
+        match="'invoice' is not an argument of delete_invoice, did you mean 'invoice_id'",
     ):
         describe(load(tmp_path, "{embedding: {}}", policy))
 

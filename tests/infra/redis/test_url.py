@@ -37,8 +37,11 @@ from sayso.infra.redis.url import RedisUrl
             "has a parameter that redis:// does not take: 'x'",
         ),
         ("redis+sentinel://:secret@a:26379/shop/one", "'one' is no number of a database"),
-        ("redis+sentinel://:secret@a:26379,b:port/shop", "'b:port' is no address of a Sentinel"),
-        ("redis+sentinel://:secret@/shop", "'' is no address of a Sentinel"),
+        (
+            "redis+sentinel://:secret@a:26379,b:port/shop",
+            "'b:port' is not an address of a Sentinel",
+        ),
+        ("redis+sentinel://:secret@/shop", "'' is not an address of a Sentinel"),
         ("valkey://:secret@db/0", "begins with 'valkey': no URL of a Redis: write it as redis://"),
         ("redis://:secret@db:0/0", "its port is no number from 1 to 65535"),
         ("redis://:secret@[::1/0", "has an address in [ without its ]"),
@@ -53,7 +56,7 @@ from sayso.infra.redis.url import RedisUrl
             "rediss://:secret@db/0?ssl_ca_certs=/no/file",
             "names a file that cannot be read: ssl_ca_certs=/no/file",
         ),
-        ("redis+sentinel://s1:0/shop", "'s1:0' is no address of a Sentinel"),
+        ("redis+sentinel://s1:0/shop", "'s1:0' is not an address of a Sentinel"),
         (
             "redis+sentinel://a:secret@s1,a:secret@s2/shop",
             "has a login before more than one host: write it once",

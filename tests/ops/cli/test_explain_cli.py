@@ -250,10 +250,10 @@ def test_lone_surrogate_is_shown_escaped(ask):
         (
             ["find_letter", "5"],
             {},
-            "'5' is no argument: write name=value, or one JSON object in quotes",
+            "'5' is not an argument: write name=value, or one JSON object in quotes",
         ),
         (["find_letter", "number=1", "number=2"], {}, "number is given twice: keep one of them"),
-        (["find_letter", "{number"], {}, "'{number' is no JSON object"),
+        (["find_letter", "{number"], {}, "'{number' is not a JSON object"),
         (
             ["find_letter", '{"number": ' + "[" * 5000 + "]" * 5000 + "}"],
             {},

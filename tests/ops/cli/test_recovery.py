@@ -257,7 +257,10 @@ def test_reach_is_bounded_by_the_remembered_ids(bench: Bench):
     assert (code, "remembered for 72 h" in words, "71 h at most" in words) == (3, True, True)
     assert bench.run("wa", "--since", "71h")[0] == 0
     code, words = bench.run("wa", "--since", "soon")
-    assert (code, "'soon' is no time span: write a number and s, m, h or d" in words) == (2, True)
+    assert (code, "'soon' is not a time span: write a number and s, m, h or d" in words) == (
+        2,
+        True,
+    )
 
 
 def test_accepted_messages_are_reported_although_twilio_fails_later(

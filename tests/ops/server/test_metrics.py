@@ -235,4 +235,4 @@ def test_malformed_address_is_refused(given: str) -> None:
     """The line shows the value and the cure."""
     code, _, errors = sayso("worker", "--metrics", given)
     assert code == 2
-    assert f"{given!r} is no address: write a port, such as 9464" in " ".join(errors.split())
+    assert f"{given!r} is not an address: write a port, such as 9464" in " ".join(errors.split())
