@@ -182,11 +182,12 @@ class RegexConfirmParser:
 
         Unlike a yes, it may trail off or begin with a "please".
         """
+        book = self._book
         words = self._normalize(msg, "no").removesuffix(" …")
-        if words in _EMOJI_NO or self._is_in(self._book.cancel, words):
+        if words in _EMOJI_NO or self._is_in(book.cancel, words):
             return True
         return any(
-            words.removeprefix(f"{polite} ") in self._book.cancel for polite in self._book.polite
+            before in book.polite and after in book.cancel for before, after in _splits(words)
         )
 
     def is_ok(self, msg: str) -> bool:
@@ -284,11 +285,14 @@ class RegexConfirmParser:
         """Return whether the words are one of the phrases,
         apart from a polite ending and stretched letters.
         """
-        forms = {words, unstretch(words), unstretch(words, keep=2)}
-        without_thanks = {
-            form.removesuffix(f" {polite}") for form in forms for polite in self._book.polite
-        }
-        return not phrases.isdisjoint(forms | without_thanks)
+        polite = self._book.polite
+        for form in {words, unstretch(words), unstretch(words, keep=2)}:
+            if form in phrases:
+                return True
+            # Every message is read here. It has few words, and the book many polite phrases.
+            if any(after in polite and before in phrases for before, after in _splits(form)):
+                return True
+        return False
 
     def _normalize(self, msg: str, answer: Literal["yes", "no"]) -> str:
         if len(msg) > MAX_DECISION_CHARS:
@@ -692,6 +696,14 @@ def plain_words(text: str) -> str:
     text = unicodedata.normalize("NFC", text).casefold().translate(TYPED)
     text = _TRAILING_OFF.sub(" … ", text)
     return " ".join(_STOPS.sub(" ", text).split())
+
+
+def _splits(words: str) -> Iterator[tuple[str, str]]:
+    """Yield what stands before and after each space."""
+    at = words.find(" ")
+    while at >= 0:
+        yield words[:at], words[at + 1 :]
+        at = words.find(" ", at + 1)
 
 
 def unstretch(words: str, keep: Literal[1, 2] = 1) -> str:
