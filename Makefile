@@ -78,7 +78,7 @@ bench: .venv-bench/ready .venv-price/ready  ## speed, as ratios inside one run, 
 	.venv-bench/bin/python -m benchmarks.slow_clients --seconds 20
 	.venv-price/bin/python -m benchmarks.price
 
-figures: $(VENV)/ready-dev  ## sizes, jumps and names in the code, beside their goals
+figures: $(VENV)/ready-dev  ## how dense the code is, beside its neighbors, and the way of a message through it
 	@$(BIN)/python -m benchmarks.figures
 
 peers: .venv-peers/ready  ## the same faults for Sayso and four peers, and the page docs/explanation/comparison.md; twenty to forty minutes

@@ -19,6 +19,7 @@ from sayso.channels.i18n.texts import Texts, brief, texts_for
 from sayso.channels.markdown import slack_mrkdwn
 from sayso.channels.slack.address import split_place
 from sayso.channels.slack.client import translated
+from sayso.channels.slack.outgoing import Block
 from sayso.channels.slack.submissions import CHANGE_FORM, CHECKED, FormPlace
 from sayso.channels.types import Turn
 from sayso.infra.records import OtherVersion
@@ -52,8 +53,6 @@ FILL_SECONDS = 30.0
 _OTHER_BLOCKS = 2
 #: A time that Slack's time picker can show. It knows neither seconds nor time zones.
 _CLOCK_TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d(:00)?")
-
-Block = dict[str, Any]
 
 
 def place_of(turn: Turn) -> FormPlace:

@@ -23,6 +23,7 @@ BUTTON_LIMIT = 25
 #: What Slack could look up in a file's comment: our links, bare URLs, bare names.
 _LOOKED_UP = re.compile(r"[<@]|://")
 
+#: A block of Block Kit, or an element of one, as Slack's JSON.
 Block = dict[str, Any]
 
 

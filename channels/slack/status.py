@@ -64,7 +64,7 @@ _APP_ERRORS = frozenset(
 #: What follows from errors that concern a chat, whatever the thread.
 _CHAT_REACTIONS = ("closed", "chat_barred")
 #: What became of a call: Slack took it, asks to call later, refuses it here, or the call failed.
-Outcome = Literal["taken", "later", "refused", "failed"]
+StatusOutcome = Literal["taken", "later", "refused", "failed"]
 #: A chat and the ts of a thread's first message, or of another message for the older status.
 StatusPlace = tuple[str, str]
 
@@ -165,7 +165,9 @@ class ConversationStatus:
     def _uses_sessions(self, chat: str, ts: str) -> bool:
         return self._has_sessions and self._sessions.of(chat, ts) != "refused"
 
-    async def _set_session(self, chat: str, ts: str, state: ShownState, title: str = "") -> Outcome:
+    async def _set_session(
+        self, chat: str, ts: str, state: ShownState, title: str = ""
+    ) -> StatusOutcome:
         """Set the state of a thread's session unless Slack refused that lately.
 
         The end of what this process shows as working is tried in any case.
@@ -202,7 +204,7 @@ class ConversationStatus:
             log.warning("status.no_stop_button", extra={"channel": self._channel})
         return outcome
 
-    async def _set_status(self, chat: str, ts: str, status: str) -> Outcome:
+    async def _set_status(self, chat: str, ts: str, status: str) -> StatusOutcome:
         """Set "is thinking…", or remove it with "", unless Slack refused that lately."""
         known = self._statuses.of(chat, ts)
         if known:
@@ -224,7 +226,7 @@ class ConversationStatus:
         ts: str,
         refusals: Refusals,
         call: Callable[[AsyncWebClient, str], Awaitable[Any]],
-    ) -> tuple[Outcome, Any]:
+    ) -> tuple[StatusOutcome, Any]:
         """Call one of the two methods, and remember a refusal.
 
         Return the outcome and Slack's answer.
@@ -307,7 +309,7 @@ class Refusals:
         """Note that Slack took a call in a chat."""
         self._refused_threads.pop(split_place(chat).team, None)
 
-    def learn(self, chat: str, ts: str, error: SlackApiError) -> Outcome:
+    def learn(self, chat: str, ts: str, error: SlackApiError) -> StatusOutcome:
         """Remember a refusal, of the app in a workspace, of one chat or of one thread.
 
         Return what became of the call.
