@@ -23,9 +23,9 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.types import Intent, Scope
 from sayso.infra.ids import random_id
 
-#: Seconds a user has to answer, counted from the delivery of the preview (seed).
+#: Seconds a user has to answer, counted from the delivery of the preview.
 DEFAULT_TTL_SECONDS = 60.0
-#: Seconds left to answer after an "ignore" tap (seed).
+#: Seconds left to answer after a tap on "ignore".
 DEFAULT_IGNORE_TTL_SECONDS = 10.0
 #: Most seconds that a user may have to answer: records are kept for two days.
 MAX_TTL_SECONDS = 86_400.0

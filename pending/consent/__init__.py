@@ -123,7 +123,7 @@ class ParsedAnswer:
 
 
 class ConfirmParser(Protocol):
-    """Decides whether a whole message is a yes or a no (seed).
+    """Decides whether a whole message is a yes or a no.
 
     Replaceable; each action records its `version`.
     """
@@ -141,7 +141,7 @@ class RegexConfirmParser:
     """Looks the whole message up in a table of phrases:
     a phrase inside a longer sentence never decides.
 
-    "ok", "claro", "pode", "sure" and "go" acknowledge many things and confirm nothing (seed). With
+    "ok", "claro", "pode", "sure" and "go" acknowledge many things and confirm nothing. With
     a question, a condition or a second object the message is another sentence, which is not in the
     table. Raises ValueError for a language that has no table. The tables are read with the first
     message, since most processes get none.
