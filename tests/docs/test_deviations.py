@@ -71,7 +71,7 @@ ROWS = re.findall(
 PROVEN = {
     "summaries-at-once": "agent/run/test_compression.py::test_results_of_one_answer_are_summarized_in_parallel",
     "place-of-a-yes": "agent/channel/test_decides.py::test_yes_that_quotes_another_message_decides_nothing",
-    "window-from-delivery": "contracts/test_parity.py::test_decision_before_the_preview_was_delivered",
+    "window-from-delivery": "contracts/test_conversations.py::test_decision_before_the_preview_was_delivered",
     "form-gives-time": "contracts/test_timers.py::test_question_whose_form_is_open_gets_more_time",
     "sealed-records": "agent/channel/test_tampered.py::test_action_changed_before_the_yes_is_disarmed",
     "no-temperature": (
