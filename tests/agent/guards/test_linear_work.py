@@ -111,13 +111,10 @@ READERS: dict[str, Callable[[str], Any]] = {
 
 
 def seconds(read: Callable[[str], Any], text: str) -> float:
-    """Return the least CPU time of this thread that reading the text takes."""
-    times = []
-    for _ in range(2):
-        began = time.thread_time()
-        read(text)
-        times.append(time.thread_time() - began)
-    return min(times)
+    """Return the CPU time of this thread that reading the text takes."""
+    began = time.thread_time()
+    read(text)
+    return time.thread_time() - began
 
 
 @pytest.mark.slow
@@ -126,10 +123,11 @@ def test_work_grows_with_the_text_and_not_with_its_square(name: str):
     """Eight times the text takes about eight times the work: a quadratic reader takes 64 times."""
     read = READERS[name]
     for piece in PIECES:
-        short, long = (f"{piece * (size // len(piece))}x" for size in (12_500, 100_000))
-        before = seconds(read, short)
+        short, long = (f"{piece * (size // len(piece))}x" for size in (6_000, 48_000))
         # Below two milliseconds the clock says nothing about growth, and no person waits.
-        assert seconds(read, long) < 28 * max(before, 0.002), piece
+        limit = 28 * max(min(seconds(read, short), seconds(read, short)), 0.002)
+        # A machine that does something else may take long once, a quadratic reader does always.
+        assert any(seconds(read, long) < limit for _ in range(3)), piece
 
 
 @given(st.text(alphabet='ab@" ?&<>.,:[]()\n', max_size=20))
