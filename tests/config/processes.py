@@ -13,10 +13,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from sayso.channels.registry import BUILT_IN
 from sayso.config.settings.loader import DEMO
 from sayso.ops.cli.main import main
 from sayso.testing.ports import ReservedPort
@@ -60,15 +61,29 @@ def free_port() -> int:
     return port.number
 
 
+#: The modules of the commands, of the web and of a worker with all platforms.
+PRELOADED = (
+    "sayso.ops.cli.up",
+    "sayso.ops.cli.doctor",
+    "sayso.ops.cli.explain",
+    "sayso.ops.cli.deliveries",
+    "sayso.ops.cli.redis",
+    "sayso.ops.checks.describe",
+    "sayso.ops.server.http",
+    "sayso.ops.server.up",
+    "sayso.config.wiring.rq_entry",
+    "sayso.config.wiring.wsgi",
+    "sayso.workers.rq.worker",
+    "sayso.channels.slack.adapter",
+    "sayso.channels.telegram.adapter",
+    "sayso.channels.whatsapp.adapter",
+    # What adapters need of the platforms' libraries.
+    *(module for platform in BUILT_IN.values() for module in platform.sdk_modules),
+    "tests.config.processes",
+)
 #: Starting Python and loading Sayso costs a second of CPU. Commands are forked from a process that did both.
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([
-    f"sayso.{name}" for name in (
-        "ops.cli.up", "ops.cli.doctor", "ops.cli.explain", "ops.cli.deliveries", "ops.cli.redis",
-        "ops.checks.describe", "ops.server.http", "ops.server.up",
-        "config.wiring.rq_entry", "config.wiring.wsgi",
-    )
-])  # fmt: skip
+_FORKS.set_forkserver_preload(list(PRELOADED))
 
 
 def sayso(
@@ -101,8 +116,9 @@ def forked(
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / name for name in ("stdin", "stdout", "stderr")]
         files[0].write_text(stdin)
+        opened = [(file, os.O_RDWR | os.O_CREAT) for file in files]
         process = _FORKS.Process(
-            target=_run_in_fork, args=(call, args, files, cwd or Path.cwd(), whole)
+            target=_run_in_fork, args=(call, args, opened, cwd or Path.cwd(), whole)
         )
         process.start()
         process.join(PATIENCE)
@@ -114,13 +130,16 @@ def forked(
 def _run_in_fork(
     call: Callable[..., object],
     args: Sequence[str],
-    files: Sequence[Path],
+    files: Sequence[tuple[Path, int]],
     cwd: Path,
     environ: Mapping[str, str],
 ) -> None:
-    """Call a function as a new Python process would, with files for input, output and errors."""
-    for number, file in enumerate(files):
-        os.dup2(os.open(file, os.O_RDWR | os.O_CREAT), number)
+    """Call a function as a new Python process would.
+
+    `files` are those for input, output and errors, each with the flags to open it.
+    """
+    for number, (file, flags) in enumerate(files):
+        os.dup2(os.open(file, flags), number)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115  # until the process ends
     os.chdir(cwd)
     os.environ.clear()
@@ -133,6 +152,62 @@ def _run_in_fork(
         sys.exit(1)
     finally:
         atexit._run_exitfuncs()  # multiprocessing leaves them out
+
+
+class ForkedCommand:
+    """A `sayso` command as a process of its own, used like a Popen. It saves the second that Python and Sayso take to load.
+
+    What a process reads while it loads is that of these tests: start one of its own for `PROMETHEUS_MULTIPROC_DIR`.
+    """
+
+    def __init__(self, args: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
+        """Start it; output and errors go to the end of `log`."""
+        self.args = args
+        whole = {**environ, "PYTHONPATH": str(Path.cwd())}
+        self._process = _FORKS.Process(target=_run_command, args=(args, log, whole))
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, or minus the signal that ended it; None while it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end and return the exit code. Raises subprocess.TimeoutExpired."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(list(self.args), timeout or 0)
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        with suppress(ProcessLookupError):
+            if self._process.exitcode is None:
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _run_command(args: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    _run_in_fork(
+        _main,
+        args,
+        [(Path(os.devnull), os.O_RDONLY), (log, flags), (log, flags)],
+        Path.cwd(),
+        environ,
+    )
 
 
 def is_running(pid: int) -> bool:

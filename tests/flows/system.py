@@ -22,13 +22,15 @@ from sayso.ops.server.embedded_redis import EmbeddedRedis
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import ENVIRON, FakePlatforms
-from tests.config.processes import free_port, sayso
+from tests.config.processes import ForkedCommand, free_port, sayso
 
 #: Seconds to wait for something that should happen at once. A deadline for hangs, not a measure of speed: five
 #: processes, which take seconds to start, share the machine with other tests.
 PATIENCE = 90.0
 
 T = TypeVar("T")
+#: One of Sayso's commands.
+Process = subprocess.Popen[bytes] | ForkedCommand
 
 YAML = """
 public_url: {public_url}
@@ -100,8 +102,8 @@ class System:
         self.log = folder / "processes.log"
         # One client for all: loading certificates costs 30 ms. No connection is kept, because servers are killed.
         self.http = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
-        self.web: subprocess.Popen[bytes] | None = None
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self.web: Process | None = None
+        self.workers: list[Process] = []
         self._wanted = workers
         self._environ = environ or {}
 
@@ -136,21 +138,20 @@ class System:
         self.platforms.__exit__()
         self.http.close()
 
-    def process(self, command: str, *args: str) -> subprocess.Popen[bytes]:
-        """Start one of Sayso's commands as a process of its own."""
+    def process(self, command: str, *args: str) -> Process:
+        """Start one of Sayso's commands as a process of its own.
+
+        It is forked from one that has loaded Sayso, except where it reads PROMETHEUS_MULTIPROC_DIR while it loads.
+        """
         environ = {**os.environ, **ENVIRON, **self._environ, "REDIS_URL": self.redis.url}
-        full = [
-            sys.executable,
-            "-m",
-            "sayso",
-            *command.split(),
-            "--config",
-            str(self.config),
-            "--data",
-            str(self.worker_data if command == "worker" else self.data),
-        ]
+        data = self.worker_data if command == "worker" else self.data
+        full = [*command.split(), "--config", str(self.config), "--data", str(data), *args]
+        if "PROMETHEUS_MULTIPROC_DIR" not in environ:
+            return ForkedCommand(full, environ, self.log)
         with self.log.open("ab") as log:
-            return subprocess.Popen([*full, *args], env=environ, stdout=log, stderr=log)
+            return subprocess.Popen(
+                [sys.executable, "-m", "sayso", *full], env=environ, stdout=log, stderr=log
+            )
 
     def command(self, *args: str, **environ: str) -> tuple[int, str, str]:
         """Return exit code, output and errors of an operator's command, run beside the system."""
@@ -163,7 +164,7 @@ class System:
         assert code == 0, errors
         return output
 
-    def start_worker(self) -> subprocess.Popen[bytes]:
+    def start_worker(self) -> Process:
         """Start one more worker."""
         self.workers.append(self.process("worker"))
         return self.workers[-1]
