@@ -67,7 +67,7 @@ FATES: Mapping[str, Fate] = {
     "ids": "kept",
     # Processes.
     **dict.fromkeys(
-        ("workers", "ingress", "reaper", "baton", "deployment", "jobs", "job", "writable"), "kept"
+        ("workers", "ingress", "reaper", "leader", "deployment", "jobs", "job", "writable"), "kept"
     ),
 }
 _OF_PERSON = tuple(kind for kind, fate in FATES.items() if fate == "person")

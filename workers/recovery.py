@@ -1,7 +1,5 @@
 """Recovery: find dead workers by their heartbeats and file locks,
 and wake conversations that no worker took.
-
-`LeaderLock` lets one process of all machines do something for as long as it lives.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from redis import Redis
-from redis.exceptions import LockError, NoPermissionError, RedisError
-from redis.lock import Lock
+from redis.exceptions import NoPermissionError, RedisError
 
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.ids import random_id
@@ -42,8 +39,6 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 KEEP_SECONDS = 7 * 24 * 3600
 #: Seconds after its last heartbeat that a worker counts as gone.
 GONE_SECONDS = 5
-#: Seconds after its last renewal that another process may acquire the lock.
-HOLD_SECONDS = 3
 log = logging.getLogger(__name__)
 #: Seconds between two rounds.
 INTERVAL = 1.0
@@ -237,39 +232,6 @@ class Heartbeat:
         else:
             versions = []
         return dict(Counter(str(version or "") for version in versions))
-
-
-class LeaderLock:
-    """A process's handle on the lock of a name: of all processes on all machines, one has it."""
-
-    def __init__(self, client: Redis, name: str, *, prefix: str = PREFIX) -> None:
-        self._lock = Lock(
-            client,
-            f"{prefix}baton:{name}",
-            timeout=HOLD_SECONDS,
-            blocking=False,
-            thread_local=False,
-        )
-
-    def take(self) -> bool:
-        """Acquire the lock, or keep it for another HOLD_SECONDS.
-        Return whether this process has it. Raises redis.RedisError.
-        """
-        try:
-            return self._lock.reacquire()
-        except LockError:  # not acquired yet, or lost
-            return bool(self._lock.acquire())
-
-    def leave(self) -> None:
-        """Release the lock, if this process has it. Raises redis.RedisError."""
-        try:
-            self._lock.release()
-        except LockError:
-            return
-
-    def is_held(self) -> bool:
-        """Return whether any process has the lock. Raises redis.RedisError."""
-        return self._lock.locked()
 
 
 class Reaper:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -29,6 +29,7 @@ from sayso.channels.base import (
 from sayso.channels.telegram.adapter import TelegramChannel
 from sayso.channels.types import Conversation, Received
 from sayso.infra.http import backoff_seconds
+from sayso.infra.redis.leader_lock import LeaderLock
 
 log = logging.getLogger(__name__)
 
@@ -49,23 +50,10 @@ WINDOW = 100
 UpdateResult = Literal["stored", "refused", "failed"]
 
 
-class PollLock(Protocol):
-    """Lets one process of several poll a bot.
-
-    Its holder renews it all the time; a dead holder loses it.
-    """
-
-    def take(self) -> bool:
-        """Take or renew the lock. Return whether this process holds it. Raises redis.RedisError."""
-
-    def leave(self) -> None:
-        """Give the lock back, if this process holds it. Raises redis.RedisError."""
-
-
 class Poller:
     """Polls one bot while this process holds its leader lock. Lives on one event loop."""
 
-    def __init__(self, bot: TelegramChannel, store: StoreReceived, lock: PollLock) -> None:
+    def __init__(self, bot: TelegramChannel, store: StoreReceived, lock: LeaderLock) -> None:
         self._bot = bot
         self._store_received = store
         self._lock = lock

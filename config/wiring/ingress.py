@@ -23,9 +23,10 @@ from sayso.config.wiring.access import rules_of
 from sayso.config.wiring.bootstrap import Services, check_redis, open_inbox
 from sayso.infra.redis.checks import unreachable
 from sayso.infra.redis.client import AGAIN_SECONDS, RedisUnfit
+from sayso.infra.redis.leader_lock import LeaderLock
 from sayso.infra.stop_signals import on_stop_signals, say_stopping, stop_signals
 from sayso.workers.mailbox import Ingress
-from sayso.workers.recovery import Heartbeat, LeaderLock
+from sayso.workers.recovery import Heartbeat
 
 log = logging.getLogger(__name__)
 

@@ -51,12 +51,13 @@ from sayso.infra.redis.client import (
     servers_of,
 )
 from sayso.infra.redis.failures import Failure
+from sayso.infra.redis.leader_lock import LeaderLock
 from sayso.infra.storage.objects import StoreUnavailable
 from sayso.ops.server.processes import FILE as UP_FILE
 from sayso.ops.server.processes import Running
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss.resume import halts_of, is_restoring
-from sayso.workers.recovery import Heartbeat, LeaderLock, own_version
+from sayso.workers.recovery import Heartbeat, own_version
 from sayso.workers.rq.jobs import is_suspended
 
 if TYPE_CHECKING:

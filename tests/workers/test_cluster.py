@@ -32,6 +32,7 @@ from sayso.infra.redis.client import (
 )
 from sayso.infra.redis.cluster import AsyncCluster, ClusterUrl
 from sayso.infra.redis.connections import Connections, Halted, NotReplicated
+from sayso.infra.redis.leader_lock import LeaderLock
 from sayso.infra.redis.scripts import SHARDS, LuaScripts, shard_of
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
 from sayso.pending.audit.ledger import FILE, AuditLedger
@@ -41,7 +42,6 @@ from sayso.workers.data_loss.watermarks import keys_of
 from sayso.workers.deployment import Deployment
 from sayso.workers.erasure import ErasedPerson, Erasure
 from sayso.workers.mailbox import RedisMailbox
-from sayso.workers.recovery import LeaderLock
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from tests.contracts.rigs import CHAT, Rig, turn, voice
 from tests.pending.state_log import KEY, SIGNER

@@ -30,13 +30,13 @@ from sayso.channels.telegram.poller import (
     Poller,
 )
 from sayso.config.wiring.ingress import run_pollers
+from sayso.infra.redis.leader_lock import LeaderLock
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
 from sayso.testing.stores import MemoryAlerts
 from sayso.workers.access import AccessControl
 from sayso.workers.mailbox import Ingress
-from sayso.workers.recovery import LeaderLock
 from tests.channels.harness import telegram, telegram_hook
 from tests.channels.web.services import FakeDeliveries, FakeMailbox
 from tests.contracts.rigs import voice

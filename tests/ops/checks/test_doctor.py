@@ -26,6 +26,7 @@ from sayso.channels.types import Received
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.ingress import poll_lock
 from sayso.infra.redis.client import connect
+from sayso.infra.redis.leader_lock import LeaderLock
 from sayso.ops.checks.doctor import Doctor, _safety, check_models
 from sayso.ops.cli.main import main
 from sayso.ops.server.processes import Running, leave_note
@@ -33,7 +34,7 @@ from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.alerts import KEEP_HEARD_SECONDS, RedisAlerts
 from sayso.workers.data_loss.watermarks import keys_of
-from sayso.workers.recovery import Heartbeat, LeaderLock
+from sayso.workers.recovery import Heartbeat
 from tests.agent.providers.recorder import ModelRecorder
 from tests.channels.web import services
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
