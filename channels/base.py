@@ -379,28 +379,6 @@ class ShowsSteps(Protocol):
         """
 
 
-class FormSource(Protocol):
-    """The forms of open questions, as a web process reads them: without tools and without workers."""
-
-    def asks_for_form(self, turn: Turn) -> bool:
-        """Return whether a turn is a tap on the button of a question that opens its form.
-
-        No I/O.
-        """
-
-    async def open(self, turn: Turn) -> EditForm | None:
-        """Return the form of the question for a tap, None if its person cannot change it now.
-
-        Gives the person more time to answer. Raises redis.RedisError.
-        """
-
-    async def find(self, turn: Turn) -> EditForm | None:
-        """Return the form for what was filled in, None if the question cannot be changed any more.
-
-        Raises redis.RedisError.
-        """
-
-
 @runtime_checkable
 class ShowsForms(Protocol):
     """A channel on which people fill in the forms of questions.

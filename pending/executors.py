@@ -8,7 +8,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic_core import to_json
 
@@ -49,35 +49,36 @@ class Comparison:
     why: str = ""
 
 
-class ToolKinds(Protocol):
-    """The tools of an agent as kinds of actions: the name of a tool is its kind.
+class ActionKinds:
+    """What is known of each kind of action. This class knows no tools: see `ToolExecutors`.
 
-    Asked anew at each use.
-
-    `own` is what was registered for the kind or kept for the action;
-    it comes before what the tool itself brings.
+    Every method is told what was registered for a kind or kept for an action (`own`). That comes
+    before what a tool brings.
     """
 
     def executor(self, action: PendingAction, own: ExecutorFactory | None) -> ActionExecutor | None:
-        """Return what performs a confirmed action now.
+        """Return what performs a confirmed action now, None if nothing may.
 
-        None: nothing may. Raises what a tool's author may raise.
-
-        It marks its effect if it is a tool that does. Of `own` the caller knows.
+        Raises what the author of `own` or of a tool may raise.
         """
+        run = own(action) if own is not None else None
+        return ActionExecutor(run) if run is not None else None
 
     async def compare(self, action: PendingAction, *, render: bool, has_own: bool) -> Comparison:
-        """Compare the tool of an action with the one that was shown;
-        with `render` its preview as well.
+        """Compare the tool of an action with the one that was shown. Raises nothing.
 
-        `has_own`: something else than a tool can run the action. Raises nothing.
+        `render`: compare its preview as well. `has_own`: something else than a tool can run the
+        action.
         """
+        return Comparison("same" if has_own else "gone")
 
     def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
-        """Return what finds out how an interrupted action of this kind ended."""
+        """Return what finds out how an interrupted action of this kind ended, None if nothing can."""
+        return own
 
     def undo_seconds(self, kind: str) -> float:
         """Return for how long an action of this kind can be undone, 0 when it cannot."""
+        return 0.0
 
 
 class Executors:
@@ -87,8 +88,8 @@ class Executors:
     """
 
     def __init__(self, *, max_closures: int = 5000) -> None:
-        #: The tools of the agent that uses this store.
-        self.tools: ToolKinds | None = None
+        #: The kinds of actions; of an agent that uses this store, its ToolExecutors.
+        self.kinds = ActionKinds()
         self._factories: dict[str, ExecutorFactory] = {}
         self._reconcilers: dict[str, Reconciler] = {}
         self._closures: OrderedDict[str, Executor] = OrderedDict()
@@ -126,14 +127,7 @@ class Executors:
         try:
             # See `executor_factory`
             marks_effect = bool(getattr(own, "__sayso_marks_effect__", False))
-            if self.tools is not None:
-                executor = self.tools.executor(action, own)
-            else:
-                run = own(action) if own is not None else None
-                if run is not None:
-                    executor = ActionExecutor(run)
-                else:
-                    executor = None
+            executor = self.kinds.executor(action, own)
             if executor is not None and marks_effect:
                 return executor._replace(marks_effect=True)
             return executor
@@ -149,22 +143,15 @@ class Executors:
         with `render` its preview as well.
         """
         has_own = action.pending_action_id in self._closures or action.kind in self._factories
-        if self.tools is not None:
-            return await self.tools.compare(action, render=render, has_own=has_own)
-        return Comparison("same" if has_own else "gone")
+        return await self.kinds.compare(action, render=render, has_own=has_own)
 
     def reconciler(self, kind: str) -> Reconciler | None:
         """Return the reconciler of this kind."""
-        own = self._reconcilers.get(kind)
-        if self.tools is None:
-            return own
-        return self.tools.reconciler(kind, own)
+        return self.kinds.reconciler(kind, self._reconcilers.get(kind))
 
     def undo_seconds(self, kind: str) -> float:
         """Return for how long an action of this kind can be undone, 0 when it cannot."""
-        if self.tools is None:
-            return 0.0
-        return self.tools.undo_seconds(kind)
+        return self.kinds.undo_seconds(kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from secrets import randbelow
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from sayso.channels.forms import fits_in_record
 from sayso.channels.i18n.texts import texts_for
@@ -101,7 +101,7 @@ def stash_pending(
     asked_by = ""
     if shown is None and asking is not None:
         asked_by = asking.name
-        shown = ShownTool(asking.definition_digest)
+        shown = ShownTool(asking.digest())
     action = PendingAction(
         user_id=run.user_id,
         kind=kind,
@@ -414,42 +414,33 @@ def restore_proposals(proposals: Iterable[ProposedAction]) -> None:
             run.restore(proposed)
 
 
-class AskingTool(Protocol):
-    """A tool while its code runs, as far as a proposal of that code needs it."""
+class RunningTool(NamedTuple):
+    """What the author of a tool declared, while the tool's code runs.
 
-    @property
-    def name(self) -> str:
-        """The tool's name."""
+    `read_only`: it changes nothing. `proposes`: it may ask for a yes; None: undeclared.
+    `marks_effect`: it says itself where its effect begins. `digest` returns its
+    `Tool.definition_digest`, which is costly and seldom needed.
+    """
 
-    @property
-    def read_only(self) -> bool:
-        """Whether its author says that it changes nothing."""
-
-    @property
-    def proposes(self) -> bool | None:
-        """Whether its author declared that it may ask for a yes."""
-
-    @property
-    def marks_effect(self) -> bool:
-        """Whether its author declared that it says where its effect begins."""
-
-    @property
-    def definition_digest(self) -> str:
-        """The digest of what the tool is."""
+    name: str
+    read_only: bool
+    proposes: bool | None
+    marks_effect: bool
+    digest: Callable[[], str]
 
 
 #: The tool that runs, None outside of tools. Not a field of the CallContext: each call of a tool
 #: sets it, and would take a quarter longer.
-_running_tool: ContextVar[AskingTool | None] = ContextVar("sayso_running_tool", default=None)
+_running_tool: ContextVar[RunningTool | None] = ContextVar("sayso_running_tool", default=None)
 
 
 class running_tool:  # noqa: N801  # used like a function
     """Tell `stash_pending` which tool runs inside the block."""
 
     __slots__ = ("_token", "_tool")
-    _token: Token[AskingTool | None]
+    _token: Token[RunningTool | None]
 
-    def __init__(self, tool: AskingTool) -> None:
+    def __init__(self, tool: RunningTool) -> None:
         self._tool = tool
 
     def __enter__(self) -> None:
@@ -459,7 +450,7 @@ class running_tool:  # noqa: N801  # used like a function
         _running_tool.reset(self._token)
 
 
-def _check_declared(tool: AskingTool) -> None:
+def _check_declared(tool: RunningTool) -> None:
     """Refuse a proposal of a read-only tool.
 
     Log that of a tool which did not declare that it proposes.

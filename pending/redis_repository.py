@@ -15,7 +15,7 @@ from sayso.pending.repository import (
     Claim,
     ClaimStatus,
     DecisionVerdict,
-    EffectNotes,
+    NoteEffect,
     StartVerdict,
     StoredAction,
 )
@@ -28,9 +28,9 @@ class RedisActionRepository:
     Every method raises redis.RedisError.
     """
 
-    def __init__(self, scripts: LuaScripts, effects: EffectNotes | None = None) -> None:
+    def __init__(self, scripts: LuaScripts, note_effect: NoteEffect | None = None) -> None:
         self._scripts = scripts
-        self._effects = effects
+        self._note_effect = note_effect
 
     async def load_open(self, conversation: str, user: str) -> StoredAction | None:
         """Return the action that occupies a scope."""
@@ -122,14 +122,14 @@ class RedisActionRepository:
         verdict: StartVerdict = await self._scripts.arun(
             "start", claim.conversation, args, stored.record
         )
-        if self._effects and verdict == "go":
-            self._effects.note_start(claim, stored.action)
+        if self._note_effect and verdict == "go":
+            self._note_effect(claim, stored.action)
         return verdict
 
     async def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
         """Record how an effect ended."""
-        if self._effects:
-            self._effects.note_end(claim, result)
+        if self._note_effect:
+            self._note_effect(claim, result)
         args = {
             "pid": claim.action_id,
             "attempt": attempt,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -342,14 +342,9 @@ class ActionResult:
     output: str = ""
 
 
-class EffectNotes(Protocol):
-    """Notes outside of the store when effects begin and how they end, in case the store loses data."""
-
-    def note_start(self, claim: Claim, action: PendingAction) -> None:
-        """Note that an effect begins."""
-
-    def note_end(self, claim: Claim, result: ActionResult) -> None:
-        """Note how an effect ended."""
+#: Notes an effect outside of the store, in case the store loses data: with its action right before
+#: it begins, and with its result before that is stored.
+NoteEffect = Callable[[Claim, PendingAction | ActionResult], None]
 
 
 class ActionRepository(Protocol):

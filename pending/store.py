@@ -34,7 +34,7 @@ from sayso.pending.consent import ConfirmParser, RegexConfirmParser, parse_answe
 from sayso.pending.executors import ExecutorFactory, Executors, Reconciler
 from sayso.pending.memory import MemoryActionRepository
 from sayso.pending.redis_repository import RedisActionRepository
-from sayso.pending.repository import ActionDecision, ActionRepository, EffectNotes, sign_action
+from sayso.pending.repository import ActionDecision, ActionRepository, NoteEffect, sign_action
 from sayso.pending.scripts import ACTION_SCRIPTS
 from sayso.pending.settlement import Settlement
 
@@ -264,8 +264,8 @@ class RedisPendingStore(PendingActionStore):
 
     Only the record is stored, never a closure: register an executor factory for each kind.
     `secret_keys` sign the records; they default to SAYSO_SECRET_KEYS of the environment. `scripts`
-    replaces the runner of ACTION_SCRIPTS, for several primaries. `effects` notes what was
-    run, for a Redis that may lose it. Raises ValueError for a `client` that does not decode its
+    replaces the runner of ACTION_SCRIPTS, for several primaries. `note_effect` notes what
+    was run, for a Redis that may lose it. Raises ValueError for a `client` that does not decode its
     answers.
     """
 
@@ -280,7 +280,7 @@ class RedisPendingStore(PendingActionStore):
         client: Redis | None = None,
         scripts: LuaScripts | None = None,
         secret_keys: list[str] | None = None,
-        effects: EffectNotes | None = None,
+        note_effect: NoteEffect | None = None,
     ) -> None:
         scripts = scripts or LuaScripts(client or connect(url), ACTION_SCRIPTS, prefix=prefix)
         keys = secret_keys or [
@@ -292,7 +292,7 @@ class RedisPendingStore(PendingActionStore):
             )
         signer = ActionSigner(keys or ["unsealed"])
         super().__init__(
-            RedisActionRepository(scripts, effects),
+            RedisActionRepository(scripts, note_effect),
             signer,
             parser,
             default_ttl_seconds,

@@ -129,7 +129,7 @@ class ChannelAgent:
         self._journals = journals
         self._text_files = texts
         self._assemble(TurnFiles(media))
-        self.store.executors.tools = ToolExecutors(lambda: agent.tools, lambda: agent.config)
+        self.store.executors.kinds = ToolExecutors(lambda: agent.tools, lambda: agent.config)
 
     def _assemble(self, files: TurnFiles) -> None:
         """Make the parts that answer a turn."""

@@ -26,6 +26,7 @@ from sayso.pending.error_texts import error_text
 from sayso.pending.executors import (
     UNDO_PREFIX,
     ActionExecutor,
+    ActionKinds,
     Ambiguous,
     Comparison,
     EffectFailed,
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 PREVIEW_SECONDS = 10.0
 
 
-class ToolExecutors:
+class ToolExecutors(ActionKinds):
     """The agent's tools as kinds of actions.
 
     Lives as long as the store, and follows changes of the tools.

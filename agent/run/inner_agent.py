@@ -5,9 +5,8 @@ Where calls of the inner run wait for a decision, the outer run waits with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from sayso.agent.config import DecisionLog
 from sayso.agent.decisions import Decision, RunSnapshot
@@ -18,21 +17,12 @@ from sayso.agent.tools.tool import Tool
 from sayso.pending.context import call_context
 from sayso.pending.executors import PendingConfirmation
 
-
-class RunInside(Protocol):
-    """Runs an agent inside a tool of another one: `Agent._run_inside`.
-
-    It answers a request, or goes on with a paused run and the decisions about its calls.
-    """
-
-    async def __call__(
-        self,
-        request: str,
-        snapshot: RunSnapshot | None,
-        decisions: Mapping[str, Decision],
-        decision_log: DecisionLog | None,
-    ) -> AgentResult:
-        """Return the result of the run."""
+#: Runs an agent inside a tool of another one: `Agent._run_inside`. It answers the request, or goes
+#: on with a paused run and the decisions about its calls.
+RunInside = Callable[
+    [str, RunSnapshot | None, Mapping[str, Decision], DecisionLog | None],
+    Awaitable[AgentResult],
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -62,16 +62,6 @@ MAX_SEARCH_CHARS = 200
 
 #: How the JSON of an outcome and of a proposal begins. It stays valid JSON when it is shortened.
 _JSON_STARTS = ('{"outcome": ', '{"kind": "pending_confirmation"')
-
-
-class RunTranscript(Protocol):
-    """A run: everything that its model may know, and how many tokens the model reads of one result."""
-
-    result_tokens: int
-
-    @property
-    def transcript(self) -> list[Message]:
-        """Return the messages of earlier turns and of this one."""
 
 
 def text_tokens(text: str) -> int:
@@ -249,57 +239,39 @@ def has_shortened_result(messages: Iterable[Message], max_tokens: int) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class RunResults:
-    """The results that one run may read on: those of its conversation and of its own calls.
+async def find_result(
+    messages: Sequence[Message], wanted: str, load: TextLoader | None = None
+) -> tuple[str, str]:
+    """Return the name of the tool and the whole text of a result, by its id.
 
-    Lives as long as the run.
-
-    `load` reads the texts of earlier turns from their files; None: there are no files.
+    `messages` are all that the model of a run may know. `load` reads the texts of earlier turns
+    from their files; None: there are no files. Raises ToolError, with words for the model.
     """
+    wanted = wanted.strip().lower()
+    ids: dict[str, None] = {}
+    for message in reversed(messages):
+        if message.role is not Role.TOOL or message.tool_name == READ_RESULT:
+            continue
+        id_ = result_id(message)
+        if id_ == wanted:
+            return message.tool_name, await _whole_text(message, load)
+        if message.kept or message.full_text:
+            ids[id_] = None
+    known = f"; there are: {', '.join(ids)}" if ids else ""
+    raise ToolError(
+        f"this conversation has no result {wanted!r}{known}. Call its tool again if it is still needed"
+    )
 
-    run: RunTranscript
-    load: TextLoader | None = None
 
-    @property
-    def max_tokens(self) -> int:
-        """Return how much is read at once."""
-        return self.run.result_tokens
-
-    async def find(self, wanted: str) -> tuple[str, str]:
-        """Return the name of a result's tool, and the whole text.
-
-        Raises ToolError, with words for the model.
-        """
-        wanted = wanted.strip().lower()
-        ids: dict[str, None] = {}
-        for message in reversed(self.run.transcript):
-            if message.role is not Role.TOOL or message.tool_name == READ_RESULT:
-                continue
-            id_ = result_id(message)
-            if id_ == wanted:
-                return message.tool_name, await self._text(message)
-            if message.kept or message.full_text:
-                ids[id_] = None
-        if ids:
-            known = f"; there are: {', '.join(ids)}"
-        else:
-            known = ""
+async def _whole_text(message: Message, load: TextLoader | None) -> str:
+    if message.kept is None:
+        return message.full_text or message.content
+    text = await load(message.kept) if load is not None else None
+    if text is None:
         raise ToolError(
-            f"this conversation has no result {wanted!r}{known}. Call its tool again if it is still needed"
+            f"the rest of this result of {message.tool_name!r} is not stored any more. Call the tool again"
         )
-
-    async def _text(self, message: Message) -> str:
-        if message.kept is None:
-            return message.full_text or message.content
-        text: str | None = None
-        if self.load is not None:
-            text = await self.load(message.kept)
-        if text is None:
-            raise ToolError(
-                f"the rest of this result of {message.tool_name!r} is not stored any more. Call the tool again"
-            )
-        return text
+    return text
 
 
 def with_read_result(schemas: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -329,15 +301,15 @@ async def _read_result(
     search: Annotated[str, Field(description="Words to find from there on")] = "",
 ) -> str:
     """Read more of a tool's result that was shortened."""
-    results = tool_environment().results
-    if results is None:
+    find = tool_environment().find_result
+    if find is None:
         raise ToolError("there are no results to read here")
-    name, stored = await results.find(result_id)
-    _, text, _ = fence_parts(stored)
+    result = await find(result_id)
+    _, text, _ = fence_parts(result.text)
     lost: re.Match[str] | None = None
     if len(text) >= MIN_CUT_CHARS:
         lost = _LOST_MIDDLE_MARK.search(text)
-    max_bytes = max(results.max_tokens - FRAME_TOKENS, MIN_PAGE_TOKENS) * BYTES_PER_TOKEN
+    max_bytes = max(result.max_tokens - FRAME_TOKENS, MIN_PAGE_TOKENS) * BYTES_PER_TOKEN
     words = search.strip()[:MAX_SEARCH_CHARS]
     if words:
         heading, page = _matches(text, words, offset, max_bytes)
@@ -353,12 +325,10 @@ async def _read_result(
     else:
         kinds = await call_in_thread(suspicions, text)
     if kinds:
-        shown = marked(name, page, kinds)
+        shown = marked(result.tool_name, page, kinds)
     else:
         shown = fenced(page)
-    return (
-        f"Result {result_id.strip().lower()} of {name}, {len(text)} characters. {heading}\n{shown}"
-    )
+    return f"Result {result_id.strip().lower()} of {result.tool_name}, {len(text)} characters. {heading}\n{shown}"
 
 
 def _page(text: str, offset: int, max_bytes: int) -> tuple[str, str]:

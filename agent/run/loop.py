@@ -26,7 +26,7 @@ from sayso.agent.result import AgentResult, stop_text
 from sayso.agent.run.cancellation import RunCancelled
 from sayso.agent.run.long_results import (
     READ_RESULT,
-    RunResults,
+    find_result,
     read_result_tool,
     shorten_for_history,
     with_read_result,
@@ -56,7 +56,7 @@ from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.call_texts import result_text
-from sayso.agent.tools.context import ToolEnvironment, tool_environment
+from sayso.agent.tools.context import LongResult, ToolEnvironment, tool_environment
 from sayso.agent.tools.registry import Toolset
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
@@ -190,10 +190,15 @@ class AgentLoop:
         token = run.request.cancellation_token
         run.may_pause = self._may_pause(run.request)
         with own_context(ToolEnvironment) as own:
+
+            async def find(wanted: str) -> LongResult:
+                name, text = await find_result(run.transcript, wanted, own.load_text)
+                return LongResult(name, text, run.result_tokens)
+
             own.pauses = run.may_pause
             own.artifacts = run.artifacts
             own.memory_scope = run.run_memory.tool_scope
-            own.results = RunResults(run, own.load_text)
+            own.find_result = find
             if token is None:
                 return await self._run(run)
             try:
@@ -220,7 +225,7 @@ class AgentLoop:
             return False
         if request.is_inner:
             return around.pauses
-        return self._config.pause_for_approval and around.results is None
+        return self._config.pause_for_approval and around.find_result is None
 
     async def _carry_out_decisions(self, run: RunState) -> RunEnd | None:
         """Carry out the decisions about open calls.

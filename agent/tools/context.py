@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from sayso.agent.messages import KeptText
@@ -117,18 +117,19 @@ FileListing = Callable[[], Sequence[ReceivedFile]]
 TextLoader = Callable[[KeptText], Awaitable[str | None]]
 
 
-class ResultSource(Protocol):
-    """The results that one run may read on."""
+class LongResult(NamedTuple):
+    """A result that was shortened for the model: the name of its tool and its whole text.
 
-    @property
-    def max_tokens(self) -> int:
-        """Return how much may be read at once."""
+    `max_tokens`: how much of it the model may read at once.
+    """
 
-    async def find(self, wanted: str) -> tuple[str, str]:
-        """Return the name of the tool and the whole text of a result, by its id.
+    tool_name: str
+    text: str
+    max_tokens: int
 
-        Raises ToolError.
-        """
+
+#: Finds a result of the run by its id. Raises ToolError with words for the model.
+ResultFinder = Callable[[str], Awaitable[LongResult]]
 
 
 class FileNotReceived(ToolError, ValueError):
@@ -179,8 +180,8 @@ class ToolEnvironment(CallContext):
     memory_scope: str | None = None
     #: Loads the texts of the user's conversation that are stored in files.
     load_text: TextLoader | None = None
-    #: The results that the run may read on.
-    results: ResultSource | None = None
+    #: Finds the results that the run may read on. None outside of runs.
+    find_result: ResultFinder | None = None
     #: Whether the run that called the tool can wait for a decision about a call.
     pauses: bool = False
 

@@ -74,7 +74,7 @@ from sayso.pending.action import encode_canonical
 from sayso.pending.context import context_parameters
 from sayso.pending.error_texts import FATAL_ERRORS, error_text, own_words
 from sayso.pending.executors import ToolResult
-from sayso.pending.proposals import current_context, running_tool
+from sayso.pending.proposals import RunningTool, current_context, running_tool
 
 #: Most characters of the words with which a preview refuses. They are stored, and people read them
 #: in a chat.
@@ -365,7 +365,15 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     def _declared(self) -> AbstractContextManager[Any]:
         """Tell `stash_pending` which tool calls it, and what the tool declares."""
-        return running_tool(self)
+        return running_tool(
+            RunningTool(
+                self.name,
+                read_only=self.read_only,
+                proposes=self.proposes,
+                marks_effect=self.marks_effect,
+                digest=lambda: self.definition_digest,
+            )
+        )
 
     async def _value(
         self,

@@ -18,10 +18,9 @@ from sayso.channels.base import Channel, NotStored, Overloaded, StoreReceived
 from sayso.channels.inbound_limits import MAX_WEBHOOK_BYTES
 from sayso.channels.media_store import BadToken, LinkedFile, MediaFiles, MediaGone
 from sayso.channels.setup import BOT_HEADER
-from sayso.channels.web.forms import WebForms
 from sayso.channels.web.local import is_local
 from sayso.channels.web.pages import add_error_pages
-from sayso.channels.web.webhooks import WEBHOOK_ERROR, WebhookMiddleware
+from sayso.channels.web.webhooks import WEBHOOK_ERROR, AnswerForm, WebhookMiddleware
 from sayso.infra.records import OtherVersion
 from sayso.infra.storage.objects import StoreUnavailable
 
@@ -49,13 +48,13 @@ def create_app(
     health: HealthCheck,
     public_url: str,
     pages: Iterable[Blueprint],
-    forms: WebForms | None = None,
+    answer_form: AnswerForm | None = None,
     bot_id: str = "",
     is_operator: Callable[[str], bool] = lambda _: False,
 ) -> Flask:
     """Return the WSGI app of one process. `pages` are the web pages of platforms that have some.
 
-    Without `forms` a tap that asks for one is a turn like any other.
+    Without `answer_form` a tap that asks for a form is a turn like any other.
 
     Health checks show the `bot_id`, by which `sayso doctor` tells this bot from another. They show
     more than their status only on this machine, and to a client whose `Authorization` header
@@ -74,7 +73,7 @@ def create_app(
         channels,
         store,
         public_url=public_url,
-        forms=forms,
+        answer_form=answer_form,
     )
     add_error_pages(app)
     _add_webhooks(app)

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -34,7 +34,6 @@ from sayso.channels.base import (
 )
 from sayso.channels.inbound_limits import MAX_WEBHOOK_BYTES
 from sayso.channels.types import Received, WebhookRequest
-from sayso.channels.web.forms import WebForms
 from sayso.infra import tracing
 from sayso.infra.metrics import WEBHOOK_SECONDS, WEBHOOKS, of_labels
 from sayso.infra.records import OtherVersion
@@ -59,6 +58,10 @@ REASON_CHARS = 24
 _PATH = re.compile(r"/*hooks/([^/]+)(?:/([^/].*?))?/?")
 
 
+#: Opens the form that a tap asks for, or checks a filled-in form. Returns what is left to store.
+AnswerForm = Callable[[Channel, Received], Received]
+
+
 class WebhookMiddleware:
     """A WSGI app that takes the webhooks of known channels and passes all other requests to `app`.
 
@@ -72,13 +75,13 @@ class WebhookMiddleware:
         store: StoreReceived,
         *,
         public_url: str,
-        forms: WebForms | None = None,
+        answer_form: AnswerForm | None = None,
     ) -> None:
         self._app = app
         self._channels = channels
         self._store = store
         self._public_url = public_url
-        self._forms = forms
+        self._answer_form = answer_form
         self._log_limit = LogLimit()
         #: The path of `public_url`, "" for none. A proxy may pass it on or remove it.
         self._prefix = urlsplit(public_url).path.rstrip("/")
@@ -111,8 +114,8 @@ class WebhookMiddleware:
                 received = self._receive(channel, environ, path[2] or "")
                 tracing.add_link(span, str(environ.get("HTTP_TRACEPARENT", "")))
                 note_workspace(channel, received)
-                if self._forms:
-                    received = self._forms.answered(channel, received)
+                if self._answer_form:
+                    received = self._answer_form(channel, received)
                 self._store(channel.name, note_moves(channel, received))
                 outcome = "ignored" if received.ignored else "stored"
             except Exception as exc:  # noqa: BLE001  # Flask answers for it, as for an error raised by a view

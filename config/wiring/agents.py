@@ -81,7 +81,7 @@ from sayso.infra.redis.scripts import LuaScripts
 from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from sayso.pending.action import After
 from sayso.pending.error_texts import error_text
-from sayso.pending.repository import EffectNotes
+from sayso.pending.repository import NoteEffect
 from sayso.pending.store import PendingActionStore
 
 T = TypeVar("T")
@@ -390,7 +390,7 @@ def build_agents(
     keys: list[str],
     journals: Journals,
     texts: TextFiles,
-    effects: EffectNotes,
+    note_effect: NoteEffect,
 ) -> dict[str, ChannelAgent]:
     """Return the agent of each channel, with its store of pending actions in Redis.
 
@@ -399,7 +399,10 @@ def build_agents(
     agents = {}
     for name, channel in deps.settings.channels.items():
         store = RedisPendingStore(
-            parser=confirm_parser(channel), scripts=scripts, secret_keys=keys, effects=effects
+            parser=confirm_parser(channel),
+            scripts=scripts,
+            secret_keys=keys,
+            note_effect=note_effect,
         )
         agents[name] = _build_agent(deps, name, opened, store, keys, media, journals, texts)
     return agents

@@ -21,7 +21,6 @@ from sayso.channels.i18n.texts import Texts, TextsForTurn, texts_for
 from sayso.channels.markdown import trust_hosts
 from sayso.channels.media_store import MediaFiles
 from sayso.channels.types import Turn
-from sayso.channels.web.forms import WebForms
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError, check_consoles, find_public_url
 from sayso.config.settings.schema import Settings
@@ -59,6 +58,7 @@ from sayso.pending.consent import phrasebook
 from sayso.pending.open_forms import OpenForms
 from sayso.pending.redis_repository import RedisActionRepository
 from sayso.pending.scripts import ACTION_SCRIPTS
+from sayso.pending.web_forms import WebForms
 from sayso.workers.access import AccessControl
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss.guard import DataLossGuard
@@ -153,7 +153,14 @@ def bootstrap(
     notes = NoteFiles(state / ACKNOWLEDGED)
     work = AcknowledgedWork(notes)
     agents = build_agents(
-        deps, tools, redis.scripts(ACTION_SCRIPTS), media, keys, RedisJournals(scripts), texts, work
+        deps,
+        tools,
+        redis.scripts(ACTION_SCRIPTS),
+        media,
+        keys,
+        RedisJournals(scripts),
+        texts,
+        work.note_effect,
     )
     if reload:
         reload_on_edit(tools, settings, agents)

@@ -140,7 +140,7 @@ class Rig:
             secret_keys=["key"],
             prefix=prefix,
             scripts=self._scripts(client, ACTION_SCRIPTS, prefix),
-            effects=work,
+            note_effect=work.note_effect if work else None,
         )
         self.repository = Blocking(self.store.repository)
         self.mailbox = BlockingOutsideLoops(

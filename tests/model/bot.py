@@ -224,7 +224,7 @@ class Bot:
         self.agent_of_hall = ChannelAgent(
             proposer, self.store, behavior=ChannelBehavior(after=self._after, is_one_message=True)
         )
-        self.store.executors.tools = Undoable(tuple, AgentConfig)
+        self.store.executors.kinds = Undoable(tuple, AgentConfig)
         postman = make_sender(Stepped(self.outbox), {"chat": Messenger(self)}, chance=lambda: 0.5)
         self.processor = ModelProcessor(
             Stepped(self.mailbox),

@@ -198,8 +198,15 @@ class AcknowledgedWork:
             }
         )
 
-    def note_start(self, claim: Claim, action: PendingAction) -> None:
-        """Note that an action begins, right before its effect. Steps are told with their plan."""
+    def note_effect(self, claim: Claim, what: PendingAction | ActionResult) -> None:
+        """Note that an action begins, right before its effect, or how it ended."""
+        if isinstance(what, PendingAction):
+            self._note_start(claim, what)
+        else:
+            self._note_end(claim, what)
+
+    def _note_start(self, claim: Claim, action: PendingAction) -> None:
+        """Steps are not noted: people are told of their plan."""
         if not action.plan and action.kind != CHOICE_KIND:
             note = {
                 "pid": claim.action_id,
@@ -208,8 +215,7 @@ class AcknowledgedWork:
             }
             self._files.add({**_about(claim.scope), **note, "language": action.language})
 
-    def note_end(self, claim: Claim, result: ActionResult) -> None:
-        """Note how an action ended, before Redis is told."""
+    def _note_end(self, claim: Claim, result: ActionResult) -> None:
         note = {
             "pid": claim.action_id,
             "state": result.state,

@@ -277,9 +277,9 @@ def test_undo_of_a_changed_tool_does_not_run(make_bot):
     bot = make_bot("A", undo=restore)
     bot.say("delete A")
     bot.say("yes")
-    bot.rig.store.executors.tools = make_bot(
+    bot.rig.store.executors.kinds = make_bot(
         "A", undo=restore, version="3"
-    ).rig.store.executors.tools
+    ).rig.store.executors.kinds
     assert bot.say(tap=bot.buttons[0].data).startswith(
         "This has changed since I asked you: Undo: Delete A"
     )
@@ -292,7 +292,7 @@ def test_claimed_action_is_compared_by_the_worker_that_takes_over(make_bot):
     bot.say("delete A")
     bot.hear("yes", event="e-yes")
     bot.die_after("claim")
-    bot.rig.store.executors.tools = make_bot("A", version="3").rig.store.executors.tools
+    bot.rig.store.executors.kinds = make_bot("A", version="3").rig.store.executors.kinds
     assert bot.work().startswith("This has changed since I asked you: Delete A")
     assert bot.deleted == []
 

@@ -599,7 +599,7 @@ def test_yes_that_was_refused_failed(make_believer):
         """Delete another thing."""
         return f"deleted {name}"
 
-    bot.rig.store.executors.tools._tools = lambda: [other]
+    bot.rig.store.executors.kinds._tools = lambda: [other]
     assert "Nothing was done" in bot.say("yes")
     (link,) = [link for message in history(bot) for link in message.actions]
     assert link.outcome == "failed"

@@ -151,7 +151,7 @@ def test_tool_changed_since_the_preview_does_not_run(make_bot):
     """A new version was deployed between the question and the yes."""
     bot = make_bot("A", version="2")
     bot.say("delete it")
-    bot.rig.store.executors.tools = make_bot("A", version="3").rig.store.executors.tools
+    bot.rig.store.executors.kinds = make_bot("A", version="3").rig.store.executors.kinds
     assert "Nothing was done" in bot.say("yes")
     assert bot.deleted == []
 

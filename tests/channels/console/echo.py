@@ -14,8 +14,8 @@ from sayso.channels.console.store import FeedEntries, FeedEntry, StoreDown
 from sayso.channels.console.views import console_pages
 from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.types import Delivery, Reply, Turn, WebhookRequest
-from sayso.channels.web.forms import WebForms
 from sayso.infra.concurrency import run_sync
+from sayso.pending.web_forms import WebForms
 from sayso.testing.stores import MemoryFeed
 
 KEYS = ["console-test-key"]

@@ -16,8 +16,8 @@ from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.forms import EditForm, FormField
 from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Delivery, Reply, Tap, ToolStep, Turn
-from sayso.channels.web.forms import WebForms
 from sayso.infra.concurrency import run_sync
+from sayso.pending.web_forms import WebForms
 from sayso.workers.processor import replace_draft
 from tests.channels.parts import console_channel
 

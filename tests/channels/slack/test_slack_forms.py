@@ -18,7 +18,7 @@ from sayso.channels.slack.forms import SlackForms, form_view
 from sayso.channels.slack.submissions import FormPlace
 from sayso.channels.slack.threads import new_thread
 from sayso.channels.types import Conversation, Received, Turn
-from sayso.channels.web.forms import WebForms
+from sayso.pending.web_forms import WebForms
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.slack import FakeSlack

@@ -31,6 +31,14 @@ PUBLIC_URL = "https://bots.example.com/base"
 TURN = Turn("event-1", Conversation("shop", "+4915100000042"), "+4915100000042", text="hello")
 
 
+class NoForms:
+    """Opens no form: each tap is a turn."""
+
+    def answered(self, channel: Any, received: Received) -> Received:
+        """Return all of it."""
+        return received
+
+
 class FakeChannel:
     """A channel that records its hooks and returns or raises the given answer."""
 
@@ -146,7 +154,7 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         "public_url": PUBLIC_URL,
         "settings": SimpleNamespace(limits=InboxLimits(), key_prefix=PREFIX),
         "channels": {},
-        "forms": None,
+        "forms": NoForms(),
         "spool": None,
         "bot_id": "b0",
         "data_loss_guard": SimpleNamespace(

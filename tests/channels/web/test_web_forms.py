@@ -10,7 +10,7 @@ import pytest
 from sayso.channels.base import FindForm
 from sayso.channels.forms import EditForm, FormField
 from sayso.channels.types import Conversation, Received, Tap, Turn, WebhookResponse
-from sayso.channels.web.forms import WebForms
+from sayso.pending.web_forms import WebForms
 from tests.channels.web.services import FakeChannel
 
 HERE = Conversation("shop", "room")

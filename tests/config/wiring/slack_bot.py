@@ -19,10 +19,10 @@ from flask.testing import FlaskClient
 from redis import Redis
 from werkzeug.test import TestResponse
 
-from sayso.channels.web.forms import WebForms
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import Services, bootstrap
 from sayso.config.wiring.wsgi import build_app
+from sayso.pending.web_forms import WebForms
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.slack import FakeSlack
 from sayso.testing.platforms.slack_manifests import CREDENTIALS
@@ -85,7 +85,7 @@ class SlackBot:
             is_worker=True,
         )
         # A busy machine is not to look like a Slack that gives up.
-        patient = WebForms(services.forms.source, open_seconds=60, check_seconds=60)
+        patient = WebForms(services.forms.questions, open_seconds=60, check_seconds=60)
         self.services: Services = replace(services, forms=patient)
         self.channel: Any = self.services.channels["desk"]
         self.client = self.browser()

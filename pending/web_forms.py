@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from sayso.channels.base import Channel, FormSource, ShowsForms
+from sayso.channels.base import Channel, ShowsForms
 from sayso.channels.forms import EditForm
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown import plain
 from sayso.channels.types import Received, Turn
 from sayso.infra.records import OtherVersion
+from sayso.pending.open_forms import OpenForms
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +41,12 @@ class WebForms:
 
     def __init__(
         self,
-        source: FormSource,
+        questions: OpenForms,
         *,
         open_seconds: float = OPEN_SECONDS,
         check_seconds: float = CHECK_SECONDS,
     ) -> None:
-        self.source = source
+        self.questions = questions
         self._open_seconds = open_seconds
         self._check_seconds = check_seconds
         self._lock = threading.Lock()
@@ -62,9 +63,9 @@ class WebForms:
             return received
         if turn.kind == "form":
             return self._checked(channel, received, turn)
-        if not self.source.asks_for_form(turn):
+        if not self.questions.asks_for_form(turn):
             return received
-        answer = self._run(channel.open_form(turn, self.source.open), self._open_seconds)
+        answer = self._run(channel.open_form(turn, self.questions.open), self._open_seconds)
         if answer is None:
             return received
         ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
@@ -84,7 +85,7 @@ class WebForms:
 
     async def _find(self, turn: Turn) -> EditForm | None:
         try:
-            return await self.source.find(turn)
+            return await self.questions.find(turn)
         except (RedisError, OtherVersion):
             return None
 
