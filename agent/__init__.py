@@ -54,7 +54,6 @@ from sayso.agent.messages import Message, Role, ToolCall, UsageStats
 from sayso.agent.observability.builtin import LoggingObserver
 from sayso.agent.observability.observer import AgentObserver, AsyncAgentObserver
 from sayso.agent.observability.otel import OpenTelemetryObserver
-from sayso.agent.observability.trace import AgentTrace, TraceStep
 from sayso.agent.observability.usage import AgentAnalytics, AgentUsage, ToolMetrics
 from sayso.agent.providers.base import (
     Provider,
@@ -133,6 +132,7 @@ from sayso.agent.toolsets.selectors import (
     ToolSelector,
     discover_selectors,
 )
+from sayso.agent.trace import AgentTrace, TraceStep
 from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.pending.context import ToolContext
 from sayso.pending.executors import Ambiguous, NotFound, PendingConfirmation, ToolResult

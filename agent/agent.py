@@ -17,7 +17,7 @@ from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.memory.sessions import Session
 from sayso.agent.messages import Message
 from sayso.agent.observability.builtin import VerboseObserver, hooks_observer
-from sayso.agent.observability.trace import RunEvents
+from sayso.agent.observability.run_events import RunEvents
 from sayso.agent.observability.usage import AgentAnalytics, AgentUsage
 from sayso.agent.providers.base import Provider
 from sayso.agent.providers.offline import OfflineProvider

@@ -15,8 +15,8 @@ from sayso.agent.messages import (
     ToolCall,
     UsageStats,
 )
-from sayso.agent.observability.trace import AgentTrace
 from sayso.agent.tools.context import Artifact
+from sayso.agent.trace import AgentTrace
 
 #: Why a run ended early: its budget is spent, a guardrail blocked it, it was cancelled,
 #: it repeated itself, or no model answered.

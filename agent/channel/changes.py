@@ -22,7 +22,6 @@ from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.run.edited_call import EditedCall, EditRefused, edited_call
 from sayso.agent.tools.call_texts import literal, result_text, serialize
 from sayso.agent.tools.definition import name_in_words
-from sayso.agent.tools.edits import edit_fields
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.forms import EditForm, FieldProblem, FormField, UnreadableValue, value_text
@@ -508,7 +507,7 @@ def _fields_of(call: EditedCall) -> dict[str, Any]:
         "preview": as_markdown(call.preview),
         "tool_digest": tool.definition_digest,
         "values_digest": call.values_digest,
-        "form": edit_fields(tool, call.editable, call.args),
+        "form": tool.edit_fields(call.editable, call.args),
         "version": tool.version,
         "idempotent": tool.idempotent,
     }

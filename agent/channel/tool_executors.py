@@ -11,7 +11,7 @@ from typing import Any
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.policy import ToolPolicy, effective_decision
-from sayso.agent.observability.trace import RunEvents
+from sayso.agent.observability.run_events import RunEvents
 from sayso.agent.result import AgentResult
 from sayso.agent.run.inner_agent import inner_tools
 from sayso.agent.run.long_results import MAX_FULL_CHARS

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from sayso.agent.observability.trace import RunEvents
+from sayso.agent.observability.run_events import RunEvents
 from sayso.agent.tools.screening import plain, suspicions
 from sayso.infra.concurrency import await_isolated, call_in_tool_thread, run_sync
 

@@ -20,7 +20,7 @@ from threading import Lock
 from typing import Any, ClassVar, Protocol, Self
 
 from sayso.agent.memory.conversation import ConversationMemory
-from sayso.agent.observability.trace import RunEvents
+from sayso.agent.observability.run_events import RunEvents
 from sayso.infra.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)

@@ -10,19 +10,17 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sayso.agent.messages import UsageStats
 from sayso.agent.observability.observer import AgentObserver, LlmCall, Source, event_reader
 from sayso.agent.providers.base import ProviderError
+from sayso.agent.result import AgentResult
 from sayso.agent.tools.definition import loggable_name
 from sayso.agent.tools.errors import ToolNotFoundError
 from sayso.infra import metrics
 from sayso.pending.context import call_context, context_field
 from sayso.pending.error_texts import error_text
-
-if TYPE_CHECKING:
-    from sayso.agent.result import AgentResult  # which imports this package
 
 
 class LoggingObserver(AgentObserver):

@@ -7,14 +7,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import Any, ParamSpec
 from urllib.parse import urlsplit
 
 from sayso.agent.messages import Message, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, UnchosenTemperature, name_of
-
-if TYPE_CHECKING:
-    from sayso.agent.result import AgentResult  # which imports this package
+from sayso.agent.result import AgentResult
 
 P = ParamSpec("P")
 
@@ -188,7 +186,7 @@ class AsyncAgentObserver(AgentObserver):
 
     With `blocking` the run waits for `a_on_<event>`. Otherwise the run goes on, and what the
     observer has not finished when the event loop ends is lost: wait for it with
-    `sayso.agent.observability.trace.wait_for_observers`. A synchronous `run()` does not call
+    `sayso.agent.observability.run_events.wait_for_observers`. A synchronous `run()` does not call
     `a_on_<event>`.
     """
 

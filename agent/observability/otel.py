@@ -1,23 +1,19 @@
-"""OpenTelemetry: live spans and metrics of runs (OpenTelemetryObserver),
-and the spans of a finished trace.
-"""
+"""OpenTelemetryObserver: live spans and metrics of runs."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sayso.agent import otel_conventions as gen_ai
 from sayso.agent.extras import import_libraries
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.observability import conventions as gen_ai
 from sayso.agent.observability.observer import AgentObserver, LlmCall
 from sayso.agent.providers.base import ProviderError
+from sayso.agent.result import AgentResult
 from sayso.agent.tools.context import scope_digest, tool_environment
-from sayso.agent.tools.definition import loggable_name
 from sayso.infra.redaction import redact
 from sayso.pending.error_texts import error_text
 
@@ -26,8 +22,6 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Meter, MeterProvider
     from opentelemetry.trace import Span, TracerProvider
 
-    from sayso.agent.observability.trace import AgentTrace, TraceStep
-    from sayso.agent.result import AgentResult  # which imports this package
 
 #: How many runs may have open spans at a time; beyond that, the spans of the oldest run are ended.
 MAX_RUNS = 10_000
@@ -405,117 +399,3 @@ def _message(message: Message) -> dict[str, Any]:
 
 def _text_part(content: str) -> dict[str, Any]:
     return {"type": "text", "content": content}
-
-
-_TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
-#: The class name that an error's text begins with.
-_ERROR_CLASS = re.compile(r"(?:\w+\.)*[A-Z]\w*(?=:)")
-
-
-def trace_spans(trace: AgentTrace, *, include_content: bool) -> list[dict[str, Any]]:
-    """Return a finished run and its steps as spans in plain data,
-    the run first (see `AgentTrace.to_otel_spans`).
-    """
-    run_id = trace.parent_run_id or trace.run_id  # a nested run is part of its parent's trace
-    if _TRACE_ID.fullmatch(run_id):
-        trace_id = run_id
-    else:
-        trace_id = hashlib.sha256(run_id.encode()).hexdigest()[:32]
-    errors = [step.error for step in trace.filter("error") if step.error]
-    attributes = {
-        gen_ai.OPERATION: gen_ai.INVOKE_AGENT,
-        gen_ai.RUN_ID: trace.run_id,
-        gen_ai.INPUT_TOKENS: sum(step.prompt_tokens or 0 for step in trace),
-        gen_ai.OUTPUT_TOKENS: sum(step.completion_tokens or 0 for step in trace),
-        gen_ai.COST_USD: sum(step.cost_usd or 0.0 for step in trace),
-    }
-    if errors:
-        attributes[gen_ai.ERROR_TYPE] = _error_type(errors[-1])
-    for key, value in trace.metadata.items():
-        is_plain = isinstance(value, str | int | float | bool)
-        if is_plain:
-            attributes[f"sayso.metadata.{key}"] = value
-        else:
-            attributes[f"sayso.metadata.{key}"] = json.dumps(value, default=str)
-    run_span = {
-        "span_id": span_id_of(trace.run_id),
-        "parent_span_id": span_id_of(trace.parent_run_id) if trace.parent_run_id else "",
-        "name": gen_ai.INVOKE_AGENT,
-        "kind": "INTERNAL",
-        "attributes": attributes,
-        "status": {"code": "ERROR" if errors else "OK"},
-        **_times(trace.start_time, trace.total_duration_ms),
-    }
-    step_spans = (
-        {
-            "span_id": span_id_of(trace.run_id, str(number)),
-            "parent_span_id": run_span["span_id"],
-            **_step_span(step, include_content=include_content),
-        }
-        for number, step in enumerate(trace)
-    )
-    return [{"trace_id": trace_id, **span} for span in (run_span, *step_spans)]
-
-
-def span_id_of(run_id: str, part: str = "run") -> str:
-    """Return the id of a run's span.
-
-    It follows from the run id, so that nested runs can refer to it.
-    """
-    return hashlib.sha256(f"{run_id}/{part}".encode()).hexdigest()[:16]
-
-
-def _step_span(step: TraceStep, *, include_content: bool) -> dict[str, Any]:
-    """Return the span of a step without its ids.
-
-    Calls of models and tools are operations of the conventions.
-    """
-    operation = {"llm_call": gen_ai.CHAT, "tool_execution": gen_ai.EXECUTE_TOOL}.get(step.type)
-    attributes = {
-        gen_ai.STEP: step.type,
-        gen_ai.OPERATION: operation,
-        gen_ai.REQUEST_MODEL: step.model,
-        gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(step.provider, step.provider)
-        if step.provider
-        else None,
-        gen_ai.FINISH_REASONS: [step.finish_reason] if step.finish_reason else None,
-        gen_ai.RESPONSE_ID: step.response_id,
-        gen_ai.INPUT_TOKENS: step.prompt_tokens,
-        gen_ai.OUTPUT_TOKENS: step.completion_tokens,
-        gen_ai.CACHE_READ_TOKENS: step.cache_read_tokens,
-        gen_ai.CACHE_WRITE_TOKENS: step.cache_write_tokens,
-        gen_ai.COST_USD: step.cost_usd,
-        gen_ai.TOOL_NAME: None if step.tool_name is None else loggable_name(step.tool_name),
-        gen_ai.ERROR_TYPE: _error_type(step.error) if step.error else None,
-    }
-    status = {"code": "ERROR" if step.error else "OK"}
-    if include_content:
-        if step.tool_args is None:
-            args = None
-        else:
-            args = json.dumps(dict(step.tool_args), default=str)
-        attributes |= {gen_ai.TOOL_ARGUMENTS: args, gen_ai.TOOL_RESULT: step.tool_result}
-        status |= {"message": step.error} if step.error else {}
-    name = step.model if operation == gen_ai.CHAT else step.tool_name
-    return {
-        "name": f"{operation} {name}" if operation and name else operation or step.type,
-        "kind": "CLIENT" if operation == gen_ai.CHAT else "INTERNAL",
-        "attributes": {name: value for name, value in attributes.items() if value is not None},
-        "status": status,
-        **_times(step.timestamp, step.duration_ms),
-    }
-
-
-def _error_type(error: str) -> str:
-    error_class = _ERROR_CLASS.match(error)
-    if error_class:
-        return error_class.group()
-    return gen_ai.OTHER
-
-
-def _times(start: float, duration_ms: float) -> dict[str, int]:
-    start_ns = int(start * 1e9)
-    return {
-        "start_time_unix_nano": start_ns,
-        "end_time_unix_nano": start_ns + int(duration_ms * 1e6),
-    }

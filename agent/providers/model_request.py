@@ -21,7 +21,7 @@ from contextlib import (
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 from pydantic_ai import direct
@@ -64,10 +64,7 @@ from sayso.agent.providers.model_messages import (
 )
 from sayso.agent.providers.reasoning import without_reasoning
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.vendor_schemas import for_vendor, inlined
-
-if TYPE_CHECKING:
-    from sayso.agent.providers.vendors import VendorProvider
+from sayso.agent.tools.vendor_schemas import ApiFormat, for_vendor, inlined
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -102,10 +99,28 @@ _MAX_CHARS_TO_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
+class VendorTraits:
+    """What a request needs to know of its vendor.
+
+    `name` is the vendor's in usage and errors. `api_format` is the format of its tool schemas.
+    `ends_streams`: its streams always end with a finish reason. `model_settings` are the operator's
+    fields of the request. `knows_model`: the price list has the model that is asked. The names of
+    tools that the vendor does not accept are added to `omitted_tools`, so that each is logged once.
+    """
+
+    name: str
+    api_format: ApiFormat
+    ends_streams: bool
+    model_settings: Mapping[str, Any]
+    knows_model: bool
+    omitted_tools: set[str]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRequest:
     """One request to a model of a vendor."""
 
-    vendor: VendorProvider
+    vendor: VendorTraits
     model: Model[Any]
     request: ProviderRequest
     messages: Sequence[MessageWithFiles]
@@ -222,10 +237,9 @@ class ModelRequest:
         Its timeout is for a whole answer; a stream limits each silence instead.
         """
         settings: dict[str, Any] = {"max_tokens": self.request.max_tokens, **self.settings}
-        is_known = self.vendor.context_tokens(self.model.model_name) is not None
         temperature = self.vendor.model_settings.get("temperature", self.request.temperature)
         if isinstance(temperature, UnchosenTemperature) and (
-            not is_known or "anthropic_thinking" in settings
+            not self.vendor.knows_model or "anthropic_thinking" in settings
         ):
             temperature = None  # many unknown and thinking models refuse the default
         profile: Mapping[str, Any] = self.model.profile

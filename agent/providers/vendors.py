@@ -309,7 +309,7 @@ class VendorProvider(ABC):
         """Yield one request, with the bytes of its files held in memory meanwhile."""
         if not self._preloaded:
             await call_in_thread(self.preload)
-        from sayso.agent.providers.model_request import ModelRequest
+        from sayso.agent.providers.model_request import ModelRequest, VendorTraits
 
         request = ProviderRequest(**kwargs)
         name = request.model or self.default_model
@@ -328,7 +328,15 @@ class VendorProvider(ABC):
                 caching = self.cache_settings(request)
                 mark = self.stable_mark(request, model.profile)
             settings = {**self._library_settings, **caching}
-            yield ModelRequest(self, model, request, messages, settings, self._api_key, mark)
+            vendor = VendorTraits(
+                name=self.name,
+                api_format=self.api_format,
+                ends_streams=self.ends_streams,
+                model_settings=self.model_settings,
+                knows_model=self.context_tokens(model.model_name) is not None,
+                omitted_tools=self.omitted_tools,
+            )
+            yield ModelRequest(vendor, model, request, messages, settings, self._api_key, mark)
             self._has_cached = self._has_cached or bool(caching)
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.policy import editable_names, effective_decision
-from sayso.agent.tools.edits import changed_args
 from sayso.agent.tools.errors import ToolError, ToolParameterError
 from sayso.agent.tools.tool import Tool
 from sayso.infra.concurrency import TimedOut, run_with_timeout
@@ -89,7 +88,11 @@ async def edited_call(
         raise EditRefused("not_editable", f"{refused!r} cannot be changed; {known}", refused)
     try:
         await tool.aschema()  # in a thread, as it may call an injector that blocks
-        changed = changed_args(tool, args, changes, editable)
+        given = {**args, **changes}
+        for name, value in changes.items():
+            if value is None:  # the argument is removed, so that the tool's default counts
+                del given[name]
+        changed = tool.validate_record(given)
     except ToolParameterError as exc:
         names = [name for name in changes if name in exc.param_name]
         raise EditRefused("invalid", str(exc), names) from exc

@@ -19,7 +19,7 @@ from sayso.agent.memory.extraction import current_scope
 from sayso.agent.memory.sessions import Session
 from sayso.agent.messages import NO_USAGE, Message, Role
 from sayso.agent.observability.observer import AgentObserver
-from sayso.agent.observability.trace import RunEvents
+from sayso.agent.observability.run_events import RunEvents
 from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider, ProviderError
 from sayso.agent.result import AgentResult, stop_text

@@ -12,10 +12,11 @@ from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft, try
 from sayso.agent.memory.entities import Entity, EntityMemory
 from sayso.agent.memory.extraction import current_scope, one_line, required_scope, spoken_messages
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.observability.trace import RunEvents, StepType
+from sayso.agent.observability.run_events import RunEvents
 from sayso.agent.providers.base import Provider
 from sayso.agent.providers.pricing import with_cost
 from sayso.agent.tools.screening import fenced
+from sayso.agent.trace import StepType
 from sayso.infra.concurrency import call_in_thread, gather_all
 
 log = logging.getLogger(__name__)

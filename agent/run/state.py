@@ -37,7 +37,7 @@ from sayso.agent.messages import (
     ToolCall,
     UsageStats,
 )
-from sayso.agent.observability.trace import RunEvents
+from sayso.agent.observability.run_events import RunEvents
 from sayso.agent.result import AgentResult, StopReason
 from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.memory import RunMemory

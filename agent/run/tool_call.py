@@ -25,7 +25,7 @@ from sayso.agent.guards.policy import (
     require_approval,
 )
 from sayso.agent.messages import ToolCall
-from sayso.agent.observability.trace import RunEvents, place_of
+from sayso.agent.observability.run_events import RunEvents, place_of
 from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider
 from sayso.agent.providers.pricing import with_cost
@@ -36,7 +36,6 @@ from sayso.agent.run.tool_results import cache_key, load_result, with_summary
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.call_texts import ChunkCallback, serialize
 from sayso.agent.tools.definition import RESULTS, SEARCH, ProposalDraft
-from sayso.agent.tools.edits import edit_fields
 from sayso.agent.tools.errors import (
     EffectUnknownError,
     PreviewError,
@@ -295,7 +294,7 @@ class ToolCaller:
             # A channel changes only calls of its own agent's tools.
             if not self._run.request.is_inner:
                 editable = editable_names(tool, config.tool_policy)
-            form = edit_fields(tool, editable, draft.args)
+            form = tool.edit_fields(editable, draft.args)
             return ToolRun(await _proposal_outcome(request, draft.propose(decision.reason, form)))
         if request.may_pause:
             return ToolRun(await self._open_call(request))

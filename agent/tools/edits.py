@@ -1,17 +1,13 @@
-"""The form by which a person changes a proposed call: its fields, and the arguments after it."""
+"""The fields of the form by which a person changes a proposed call."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sayso.agent.tools.definition import name_in_words
-from sayso.agent.tools.errors import ToolParameterError
 from sayso.channels.forms import MAX_VALUE_CHARS, FieldType, FormField, fits_in_record
-
-if TYPE_CHECKING:
-    from sayso.agent.tools.tool import Tool  # which imports this module
 
 log = logging.getLogger(__name__)
 
@@ -32,17 +28,15 @@ _SCALARS = (str, int, float, bool)
 
 
 def edit_fields(
-    tool: Tool, names: Sequence[str], args: Mapping[str, Any]
+    parameters: Mapping[str, Any], names: Sequence[str], args: Mapping[str, Any]
 ) -> tuple[dict[str, Any], ...]:
     """Return the fields of the form for these arguments of a call, ready for a record.
 
-    They have the present values. What fits in no form is left out: objects, lists of anything but
-    text, present values that are too long, and fields beyond the limits of a record. The schema of
-    the tool must be loaded if it has an injector.
+    `parameters` is the JSON Schema of the tool's parameters, as `tool.schema()["parameters"]`, and
+    `names` are the arguments that the person may change. The fields have the present values. What
+    fits in no form is left out: objects, lists of anything but text, present values that are too
+    long, and fields beyond the limits of a record.
     """
-    if not names:
-        return ()
-    parameters = tool.schema()["parameters"]
     entries: list[dict[str, Any]] = []
     for name in names:
         schema = parameters["properties"].get(name)
@@ -55,31 +49,6 @@ def edit_fields(
         if fits_in_record([*entries, entry]):
             entries.append(entry)
     return tuple(entries)
-
-
-def changed_args(
-    tool: Tool,
-    args: Mapping[str, Any],
-    changes: Mapping[str, Any],
-    editable: Sequence[str],
-) -> dict[str, Any]:
-    """Return the arguments of a call after a person's changes, as a record holds them.
-
-    None removes an argument, so that the tool's default counts. Raises ToolParameterError for an
-    argument that is not `editable`, and for values that the tool does not take.
-    """
-    refused = sorted(set(changes) - set(editable))
-    if refused:
-        raise ToolParameterError(
-            tool_name=tool.name,
-            param_name=", ".join(refused),
-            issue=f"{refused!r} cannot be changed by the person who confirms; editable: {sorted(editable)!r}",
-        )
-    changed = {**args, **changes}
-    given = {
-        name: value for name, value in changed.items() if name not in changes or value is not None
-    }
-    return tool.validate_record(given)
 
 
 def _field(

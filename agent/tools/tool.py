@@ -6,7 +6,7 @@ import functools
 import json
 import sys
 import warnings
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from types import GenericAlias, MethodType
@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 from typing_extensions import ParamSpec, TypeVar
 
+from sayso.agent.tools import edits
 from sayso.agent.tools.arguments import (
     HiddenArguments,
     SchemaArguments,
@@ -46,7 +47,6 @@ from sayso.agent.tools.definition import (
     name_in_words,
     returns_awaitable,
 )
-from sayso.agent.tools.edits import edit_fields
 from sayso.agent.tools.errors import (
     EffectUnknownError,
     PreviewError,
@@ -522,7 +522,19 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         ToolExecutionError when no user could answer, and PreviewError when the preview fails.
         """
         draft = self.draft(params)
-        return draft.propose(reason, edit_fields(self, self.editable, draft.args))
+        return draft.propose(reason, self.edit_fields(self.editable, draft.args))
+
+    def edit_fields(
+        self, names: Sequence[str], args: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], ...]:
+        """Return the fields of the form for these arguments of a call, ready for a record.
+
+        `names` are the arguments that the person may change; without any the form is empty. See
+        `sayso.agent.tools.edits`. The schema must be loaded if the tool has an injector.
+        """
+        if not names:
+            return ()
+        return edits.edit_fields(self.schema()["parameters"], names, args)
 
     def draft(self, params: Mapping[str, Any]) -> ProposalDraft:
         """Return what `propose` would ask, without asking.
@@ -616,7 +628,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             )
         if self.config_injector is not None or not self.editable:
             return
-        fillable = {entry["name"] for entry in edit_fields(self, self.editable, {})}
+        fillable = {entry["name"] for entry in self.edit_fields(self.editable, {})}
         unfillable = [name for name in self.editable if name not in fillable]
         if unfillable:
             cure = "a form takes text, numbers, yes or no, choices, dates, times and lists of text"

@@ -51,7 +51,7 @@ from sayso.agent.guards.guardrails import (
 )
 from sayso.agent.observability.builtin import MetricsObserver
 from sayso.agent.observability.observer import AgentObserver
-from sayso.agent.observability.trace import wait_for_observers
+from sayso.agent.observability.run_events import wait_for_observers
 from sayso.agent.providers.base import Provider
 from sayso.agent.providers.offline import OfflineProvider
 from sayso.agent.run.conversation_key import conversation_secret

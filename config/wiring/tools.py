@@ -22,7 +22,6 @@ from sayso.agent import (
 from sayso.agent.extras import LibraryError
 from sayso.agent.toolbox import need, open_toolbox
 from sayso.agent.tools import Tool, ToolRegistry
-from sayso.agent.tools.edits import edit_fields
 from sayso.agent.tools.errors import ToolError, ToolLoadError
 from sayso.agent.tools.loading import LoadedTools, WatchedSource, claim, load_tools
 from sayso.agent.tools.registry import Toolset
@@ -628,7 +627,7 @@ def _unknown_editable(settings: Settings, channel: str, tools: Sequence[Tool]) -
             says = ""
             if argument not in known:
                 says = f"{argument!r} is not an argument of {names}{_hint(argument, known)}"
-            elif not any(edit_fields(tool, [argument], {}) for tool in matching):
+            elif not any(tool.edit_fields([argument], {}) for tool in matching):
                 says = f"{argument!r} of {names} fits in no form, so no person can change it"
             if matching and says:
                 yield settings.problem(

@@ -12,7 +12,7 @@ from sayso.agent.guards.guardrails import Guardrail, GuardrailsPipeline
 from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
 from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory
-from sayso.agent.observability.trace import RunEvents
+from sayso.agent.observability.run_events import RunEvents
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.state import WITHHELD
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from sayso.agent.observability.observer import EVENTS
-from sayso.agent.observability.trace import StepType, TraceStep
+from sayso.agent.trace import StepType, TraceStep
 from tests.agent.observability.test_observers import SEED
 from tests.docs.pages import ROOT, part
 

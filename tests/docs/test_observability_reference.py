@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from sayso.agent.observability import conventions
+from sayso.agent import otel_conventions as conventions
 from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "observability.md").read_text()

@@ -13,7 +13,7 @@ import pytest
 from sayso import agent, pending
 from sayso.agent.observability.builtin import HOOKS
 from sayso.agent.observability.observer import EVENTS
-from sayso.agent.observability.trace import StepType
+from sayso.agent.trace import StepType
 from tests.agent.seeds.test_agent_seed import DEFAULTS, UNTOLD
 
 ROOT = Path(__file__).parents[2]

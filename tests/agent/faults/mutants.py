@@ -10,7 +10,7 @@ from typing import Any
 
 from sayso.agent import agent as batch
 from sayso.agent.messages import Message, Role
-from sayso.agent.observability.trace import RunEvents
+from sayso.agent.observability.run_events import RunEvents
 from sayso.agent.providers import base
 from sayso.agent.run import loop
 from sayso.agent.run import model_call as asking

@@ -26,7 +26,7 @@ from sayso.agent.guards.policy import ToolPolicy
 from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.memory.sessions import InMemorySessionStore
-from sayso.agent.observability.trace import wait_for_observers
+from sayso.agent.observability.run_events import wait_for_observers
 from sayso.agent.run.cache import InMemoryCache
 from sayso.pending.context import context_field
 from sayso.pending.proposals import ChannelRun

@@ -24,7 +24,7 @@ from sayso.agent.memory.graph import (
 )
 from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.observability.trace import RunEvents
+from sayso.agent.observability.run_events import RunEvents
 from sayso.agent.run.memory import PREFACE, RunMemory
 from sayso.agent.tools.screening import fenced
 from tests.agent.memory.models import DOWN, Reader, user

@@ -12,7 +12,7 @@ import pytest
 from sayso.agent import AgentResult, Message, Role, ToolCall, UsageStats
 from sayso.agent.observability.builtin import HOOKS, LoggingObserver, hooks_observer, warn_of_hooks
 from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgentObserver, LlmCall
-from sayso.agent.observability.trace import RunEvents
+from sayso.agent.observability.run_events import RunEvents
 from sayso.infra.concurrency import run_sync
 
 #: The parameters of each event in the seed's table, after the id.

@@ -27,7 +27,7 @@ from sayso.agent import (
     ToolCall,
     UsageStats,
 )
-from sayso.agent.observability import conventions as gen_ai
+from sayso.agent import otel_conventions as gen_ai
 from sayso.agent.observability import otel
 from sayso.agent.observability.observer import LlmCall
 from sayso.agent.observability.otel import OpenTelemetryObserver

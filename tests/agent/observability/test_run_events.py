@@ -12,7 +12,7 @@ import pytest
 from sayso.agent import UsageStats
 from sayso.agent.observability.builtin import MetricsObserver
 from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgentObserver
-from sayso.agent.observability.trace import RunEvents, wait_for_observers
+from sayso.agent.observability.run_events import RunEvents, wait_for_observers
 
 
 def in_loop(test):
@@ -130,7 +130,7 @@ async def test_waiting_for_observers_has_a_time_limit():
 @in_loop
 async def test_number_of_pending_events_is_bounded(monkeypatch, caplog):
     """A hanging observer does not fill the memory, and dropped events are logged."""
-    monkeypatch.setattr("sayso.agent.observability.trace.MAX_BACKGROUND_EVENTS", 2)
+    monkeypatch.setattr("sayso.agent.observability.run_events.MAX_BACKGROUND_EVENTS", 2)
     observer = Listens()
     told = RunEvents([observer])
     for number in range(5):
@@ -265,5 +265,5 @@ def test_run_events_log_nothing_by_default(caplog):
     with caplog.at_level(logging.DEBUG):
         asyncio.run(RunEvents().tell("usage", 1))
     assert caplog.records == [] or all(
-        record.name != "sayso.agent.observability.trace" for record in caplog.records
+        record.name != "sayso.agent.observability.run_events" for record in caplog.records
     )

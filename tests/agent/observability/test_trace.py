@@ -7,8 +7,7 @@ from typing import get_args
 
 import pytest
 
-from sayso.agent.observability.otel import span_id_of
-from sayso.agent.observability.trace import AgentTrace, StepType, TraceStep
+from sayso.agent.trace import AgentTrace, StepType, TraceStep, span_id_of
 
 SEEDS = {
     "llm_call",

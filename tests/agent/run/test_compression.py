@@ -23,7 +23,7 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.messages import AnswerDetails, FinishReason
-from sayso.agent.observability.trace import RunEvents
+from sayso.agent.observability.run_events import RunEvents
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.state import CallOutcome, OpenRound, RunRequest, RunState
 from sayso.agent.run.tool_call import ToolCaller

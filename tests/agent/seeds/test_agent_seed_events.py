@@ -33,7 +33,8 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.observability.observer import EVENTS
-from sayso.agent.observability.trace import StepType, wait_for_observers
+from sayso.agent.observability.run_events import wait_for_observers
+from sayso.agent.trace import StepType
 from tests.agent.listening import SEARCH, Heard, HeardLater, fails, search, user
 from tests.agent.memory.models import Reader
 

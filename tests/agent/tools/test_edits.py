@@ -15,7 +15,6 @@ from sayso.agent import Tool, ToolPolicy, tool
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.policy import editable_names
 from sayso.agent.run.edited_call import EditedCall, EditRefused, edited_call
-from sayso.agent.tools.edits import edit_fields
 from sayso.agent.tools.errors import ToolError, ToolValidationError
 from sayso.channels.forms import FormField
 from sayso.pending import stash_pending
@@ -46,7 +45,7 @@ def field_of(hint: Any, value: Any = None, **default: Any) -> FormField:
     if default:
         ask.__defaults__ = (default["default"],)
     asking = Tool.from_function(ask, description="Ask")
-    (entry,) = edit_fields(asking, ["value"], {"value": value})
+    (entry,) = asking.edit_fields(["value"], {"value": value})
     return FormField.from_dict(entry)
 
 
@@ -65,7 +64,7 @@ def test_each_type_has_its_kind_of_field(hint, kind):
 
 def test_field_has_what_a_form_shows():
     """The label, the description, the bounds and the present value."""
-    (entry,) = edit_fields(order, order.editable, {"item": "apples", "kg": 5})
+    (entry,) = order.edit_fields(order.editable, {"item": "apples", "kg": 5})
     field = FormField.from_dict(entry)
     assert (field.name, field.label, field.description) == ("kg", "Kg", "How much")
     assert (field.minimum, field.maximum, field.value, field.required) == (1, 99, 5, True)
@@ -168,9 +167,9 @@ def test_form_is_no_longer_than_a_record_may_be():
     names = [f"note_{number}" for number in range(40)]
     schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
     noting = Tool("noting", "Note", schema, lambda **_: "ok")
-    assert [entry["name"] for entry in edit_fields(noting, names, {})] == names[:30]
+    assert [entry["name"] for entry in noting.edit_fields(names, {})] == names[:30]
     long = dict.fromkeys(names, "x" * 3000)
-    assert [entry["name"] for entry in edit_fields(noting, names, long)] == names[:10]
+    assert [entry["name"] for entry in noting.edit_fields(names, long)] == names[:10]
 
 
 def test_tool_of_a_json_schema_is_changed_by_the_policy():
@@ -185,7 +184,7 @@ def test_tool_of_a_json_schema_is_changed_by_the_policy():
     }
     remote = Tool("remote_order", "Order", schema, lambda **_: "ok")
     config = AgentConfig(tool_policy=ToolPolicy(editable={"remote_*": ["kg", "at"]}))
-    fields = edit_fields(remote, editable_names(remote, config.tool_policy), {"kg": 5})
+    fields = remote.edit_fields(editable_names(remote, config.tool_policy), {"kg": 5})
     assert [(entry["name"], entry["type"]) for entry in fields] == [
         ("kg", "integer"),
         ("at", "date"),

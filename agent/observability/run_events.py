@@ -1,194 +1,25 @@
-"""AgentTrace: the steps of one run (seed).
-
-RunEvents: records these steps and reports the events to observers.
-"""
+"""RunEvents: records the steps of a run in its trace, and reports its events to observers."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 import time
 import traceback
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from sayso.agent.messages import NO_USAGE, UsageStats, countable
 from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgentObserver, LlmCall
-from sayso.agent.observability.otel import trace_spans
+from sayso.agent.trace import AgentTrace, StepType, TraceStep
 from sayso.infra.concurrency import await_isolated
 from sayso.infra.ids import random_id
 from sayso.infra.redaction import redact
 
 log = logging.getLogger(__name__)
-
-#: The seed's fourteen types of steps, and three of ours for a run that ends before its answer.
-StepType = Literal[
-    "llm_call",
-    "tool_selection",
-    "tool_execution",
-    "cache_hit",
-    "error",
-    "structured_retry",
-    "guardrail",
-    "coherence_check",
-    "output_screening",
-    "session_load",
-    "session_save",
-    "memory_summarize",
-    "entity_extraction",
-    "kg_extraction",
-    "budget",
-    "loop_detected",
-    "cancelled",
-]
-
-
-@dataclass(slots=True)
-class TraceStep:
-    """One step of a run.
-
-    `timestamp` is its start in Unix seconds. A field that does not apply to the step is None.
-
-    `summary` is the `given_summary`, or made of the other fields.
-    """
-
-    type: StepType
-    timestamp: float = field(default_factory=time.time)
-    duration_ms: float = 0.0
-    given_summary: str = ""
-    tool_name: str | None = None
-    tool_args: Mapping[str, Any] | None = None
-    tool_result: str | None = None
-    model: str | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cache_read_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    cost_usd: float | None = None
-    reasoning: str | None = None
-    error: str | None = None
-    provider: str | None = None
-    finish_reason: str | None = None
-    response_id: str | None = None
-
-    @property
-    def summary(self) -> str:
-        """Return the step as text."""
-        name = self.tool_name or self.model
-        if self.given_summary:
-            return self.given_summary
-        if self.error:
-            if name:
-                return f"{name}: {self.error}"
-            return self.error
-        match self.type:
-            case "llm_call" | "cache_hit":
-                model = self.model or "model"
-                tokens = f"{self.prompt_tokens} + {self.completion_tokens or 0} tokens"
-                if self.prompt_tokens is None:
-                    return model
-                return f"{model}: {tokens}"
-            case "tool_selection":
-                return f"{self.tool_name}({', '.join(self.tool_args or ())})"
-            case "tool_execution":
-                if self.tool_result is not None:
-                    return f"{self.tool_name}: {self.tool_result}"
-                return f"{self.tool_name}"
-            case _:
-                return self.tool_result or name or self.type.replace("_", " ")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the step as plain data, without the fields that are None.
-
-        Arguments are as the model gave them.
-        """
-        given = {
-            name: value for name in self.__slots__ if (value := getattr(self, name)) is not None
-        }
-        del given["given_summary"]
-        return {**given, "summary": self.summary}
-
-
-@dataclass(slots=True)
-class AgentTrace:
-    """The steps of one run, in the order in which they ended. `start_time` is in Unix seconds."""
-
-    #: 32 hexadecimal digits, so that it is also a valid trace id of OpenTelemetry.
-    run_id: str = field(default_factory=random_id)
-    parent_run_id: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    steps: list[TraceStep] = field(default_factory=list)
-    start_time: float = field(default_factory=time.time)
-
-    def __iter__(self) -> Iterator[TraceStep]:
-        return iter(self.steps)
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __bool__(self) -> bool:
-        return True  # also without steps
-
-    def add(self, step: TraceStep) -> None:
-        """Append a step."""
-        self.steps.append(step)
-
-    def filter(self, type: StepType) -> list[TraceStep]:
-        """Return the steps of one type."""
-        return [step for step in self.steps if step.type == type]
-
-    @property
-    def total_duration_ms(self) -> float:
-        """Milliseconds from the start of the run to the end of its last step."""
-        return max((self._offset_ms(step) + step.duration_ms for step in self.steps), default=0.0)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the trace as plain data."""
-        return {
-            "run_id": self.run_id,
-            "parent_run_id": self.parent_run_id,
-            "metadata": dict(self.metadata),
-            "start_time": self.start_time,
-            "total_duration_ms": self.total_duration_ms,
-            "steps": [step.to_dict() for step in self.steps],
-        }
-
-    def to_json(self, filepath: str | Path) -> None:
-        """Write the trace to a JSON file; values that JSON cannot hold are written as their `str`.
-
-        Raise OSError.
-        """
-        Path(filepath).write_text(
-            json.dumps(self.to_dict(), indent=2, default=str), encoding="utf-8"
-        )
-
-    def timeline(self) -> str:
-        """Return one line of text for each step: its start, type, duration and summary."""
-        lines = [f"run {self.run_id}: {len(self)} steps in {self.total_duration_ms:.1f} ms"]
-        for step in self.steps:
-            summary = " ".join(step.summary.split())
-            line = f"{self._offset_ms(step):+10.1f} ms  {step.type:<17} {step.duration_ms:9.1f} ms  {summary}"
-            lines.append(line.rstrip())
-        return "\n".join(lines)
-
-    def _offset_ms(self, step: TraceStep) -> float:
-        return max(0.0, (step.timestamp - self.start_time) * 1000)
-
-    def to_otel_spans(self, *, include_content: bool = False) -> list[dict[str, Any]]:
-        """Return the run and its steps as OpenTelemetry spans in plain data, the run first.
-
-        Times are Unix nanoseconds.
-
-        The span of a nested run has the parent run's trace id and is a child of the parent's span.
-        Arguments, results and the texts of errors are included only with `include_content`.
-        """
-        return trace_spans(self, include_content=include_content)
-
 
 #: How many events non-blocking observers may be working on in this process;
 #: further events are dropped for them.

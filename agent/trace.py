@@ -1,0 +1,293 @@
+"""AgentTrace: the steps of one run, as the caller of the agent reads them.
+
+A trace can be written as JSON, as a timeline of text lines, and as OpenTelemetry spans in plain
+data. Live spans are those of `observability/otel.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from sayso.agent import otel_conventions as gen_ai
+from sayso.agent.tools.definition import loggable_name
+from sayso.infra.ids import random_id
+
+_TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
+#: The class name that an error's text begins with.
+_ERROR_CLASS = re.compile(r"(?:\w+\.)*[A-Z]\w*(?=:)")
+#: What a step of a run is. The last three are of a run that ends before its answer.
+StepType = Literal[
+    "llm_call",
+    "tool_selection",
+    "tool_execution",
+    "cache_hit",
+    "error",
+    "structured_retry",
+    "guardrail",
+    "coherence_check",
+    "output_screening",
+    "session_load",
+    "session_save",
+    "memory_summarize",
+    "entity_extraction",
+    "kg_extraction",
+    "budget",
+    "loop_detected",
+    "cancelled",
+]
+
+
+@dataclass(slots=True)
+class TraceStep:
+    """One step of a run.
+
+    `timestamp` is its start in Unix seconds. A field that does not apply to the step is None.
+
+    `summary` is the `given_summary`, or made of the other fields.
+    """
+
+    type: StepType
+    timestamp: float = field(default_factory=time.time)
+    duration_ms: float = 0.0
+    given_summary: str = ""
+    tool_name: str | None = None
+    tool_args: Mapping[str, Any] | None = None
+    tool_result: str | None = None
+    model: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cost_usd: float | None = None
+    reasoning: str | None = None
+    error: str | None = None
+    provider: str | None = None
+    finish_reason: str | None = None
+    response_id: str | None = None
+
+    @property
+    def summary(self) -> str:
+        """Return the step as text."""
+        name = self.tool_name or self.model
+        if self.given_summary:
+            return self.given_summary
+        if self.error:
+            if name:
+                return f"{name}: {self.error}"
+            return self.error
+        match self.type:
+            case "llm_call" | "cache_hit":
+                model = self.model or "model"
+                tokens = f"{self.prompt_tokens} + {self.completion_tokens or 0} tokens"
+                if self.prompt_tokens is None:
+                    return model
+                return f"{model}: {tokens}"
+            case "tool_selection":
+                return f"{self.tool_name}({', '.join(self.tool_args or ())})"
+            case "tool_execution":
+                if self.tool_result is not None:
+                    return f"{self.tool_name}: {self.tool_result}"
+                return f"{self.tool_name}"
+            case _:
+                return self.tool_result or name or self.type.replace("_", " ")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the step as plain data, without the fields that are None.
+
+        Arguments are as the model gave them.
+        """
+        given = {
+            name: value for name in self.__slots__ if (value := getattr(self, name)) is not None
+        }
+        del given["given_summary"]
+        return {**given, "summary": self.summary}
+
+
+@dataclass(slots=True)
+class AgentTrace:
+    """The steps of one run, in the order in which they ended. `start_time` is in Unix seconds."""
+
+    #: 32 hexadecimal digits, so that it is also a valid trace id of OpenTelemetry.
+    run_id: str = field(default_factory=random_id)
+    parent_run_id: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    steps: list[TraceStep] = field(default_factory=list)
+    start_time: float = field(default_factory=time.time)
+
+    def __iter__(self) -> Iterator[TraceStep]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __bool__(self) -> bool:
+        return True  # also without steps
+
+    def add(self, step: TraceStep) -> None:
+        """Append a step."""
+        self.steps.append(step)
+
+    def filter(self, type: StepType) -> list[TraceStep]:
+        """Return the steps of one type."""
+        return [step for step in self.steps if step.type == type]
+
+    @property
+    def total_duration_ms(self) -> float:
+        """Milliseconds from the start of the run to the end of its last step."""
+        return max((self._offset_ms(step) + step.duration_ms for step in self.steps), default=0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the trace as plain data."""
+        return {
+            "run_id": self.run_id,
+            "parent_run_id": self.parent_run_id,
+            "metadata": dict(self.metadata),
+            "start_time": self.start_time,
+            "total_duration_ms": self.total_duration_ms,
+            "steps": [step.to_dict() for step in self.steps],
+        }
+
+    def to_json(self, filepath: str | Path) -> None:
+        """Write the trace to a JSON file; values that JSON cannot hold are written as their `str`.
+
+        Raise OSError.
+        """
+        Path(filepath).write_text(
+            json.dumps(self.to_dict(), indent=2, default=str), encoding="utf-8"
+        )
+
+    def timeline(self) -> str:
+        """Return one line of text for each step: its start, type, duration and summary."""
+        lines = [f"run {self.run_id}: {len(self)} steps in {self.total_duration_ms:.1f} ms"]
+        for step in self.steps:
+            summary = " ".join(step.summary.split())
+            line = f"{self._offset_ms(step):+10.1f} ms  {step.type:<17} {step.duration_ms:9.1f} ms  {summary}"
+            lines.append(line.rstrip())
+        return "\n".join(lines)
+
+    def _offset_ms(self, step: TraceStep) -> float:
+        return max(0.0, (step.timestamp - self.start_time) * 1000)
+
+    def to_otel_spans(self, *, include_content: bool = False) -> list[dict[str, Any]]:
+        """Return the run and its steps as OpenTelemetry spans in plain data, the run first.
+
+        Times are Unix nanoseconds.
+
+        The span of a nested run has the parent run's trace id and is a child of the parent's span.
+        Arguments, results and the texts of errors are included only with `include_content`.
+        """
+        return _trace_spans(self, include_content=include_content)
+
+
+def _trace_spans(trace: AgentTrace, *, include_content: bool) -> list[dict[str, Any]]:
+    """Return a finished run and its steps as spans in plain data, the run first."""
+    run_id = trace.parent_run_id or trace.run_id  # a nested run is part of its parent's trace
+    if _TRACE_ID.fullmatch(run_id):
+        trace_id = run_id
+    else:
+        trace_id = hashlib.sha256(run_id.encode()).hexdigest()[:32]
+    errors = [step.error for step in trace.filter("error") if step.error]
+    attributes = {
+        gen_ai.OPERATION: gen_ai.INVOKE_AGENT,
+        gen_ai.RUN_ID: trace.run_id,
+        gen_ai.INPUT_TOKENS: sum(step.prompt_tokens or 0 for step in trace),
+        gen_ai.OUTPUT_TOKENS: sum(step.completion_tokens or 0 for step in trace),
+        gen_ai.COST_USD: sum(step.cost_usd or 0.0 for step in trace),
+    }
+    if errors:
+        attributes[gen_ai.ERROR_TYPE] = _error_type(errors[-1])
+    for key, value in trace.metadata.items():
+        is_plain = isinstance(value, str | int | float | bool)
+        if is_plain:
+            attributes[f"sayso.metadata.{key}"] = value
+        else:
+            attributes[f"sayso.metadata.{key}"] = json.dumps(value, default=str)
+    run_span = {
+        "span_id": span_id_of(trace.run_id),
+        "parent_span_id": span_id_of(trace.parent_run_id) if trace.parent_run_id else "",
+        "name": gen_ai.INVOKE_AGENT,
+        "kind": "INTERNAL",
+        "attributes": attributes,
+        "status": {"code": "ERROR" if errors else "OK"},
+        **_times(trace.start_time, trace.total_duration_ms),
+    }
+    step_spans = (
+        {
+            "span_id": span_id_of(trace.run_id, str(number)),
+            "parent_span_id": run_span["span_id"],
+            **_step_span(step, include_content=include_content),
+        }
+        for number, step in enumerate(trace)
+    )
+    return [{"trace_id": trace_id, **span} for span in (run_span, *step_spans)]
+
+
+def span_id_of(run_id: str, part: str = "run") -> str:
+    """Return the id of a run's span.
+
+    It follows from the run id, so that nested runs can refer to it.
+    """
+    return hashlib.sha256(f"{run_id}/{part}".encode()).hexdigest()[:16]
+
+
+def _step_span(step: TraceStep, *, include_content: bool) -> dict[str, Any]:
+    """Return the span of a step without its ids.
+
+    Calls of models and tools are operations of the conventions.
+    """
+    operation = {"llm_call": gen_ai.CHAT, "tool_execution": gen_ai.EXECUTE_TOOL}.get(step.type)
+    attributes = {
+        gen_ai.STEP: step.type,
+        gen_ai.OPERATION: operation,
+        gen_ai.REQUEST_MODEL: step.model,
+        gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(step.provider, step.provider)
+        if step.provider
+        else None,
+        gen_ai.FINISH_REASONS: [step.finish_reason] if step.finish_reason else None,
+        gen_ai.RESPONSE_ID: step.response_id,
+        gen_ai.INPUT_TOKENS: step.prompt_tokens,
+        gen_ai.OUTPUT_TOKENS: step.completion_tokens,
+        gen_ai.CACHE_READ_TOKENS: step.cache_read_tokens,
+        gen_ai.CACHE_WRITE_TOKENS: step.cache_write_tokens,
+        gen_ai.COST_USD: step.cost_usd,
+        gen_ai.TOOL_NAME: None if step.tool_name is None else loggable_name(step.tool_name),
+        gen_ai.ERROR_TYPE: _error_type(step.error) if step.error else None,
+    }
+    status = {"code": "ERROR" if step.error else "OK"}
+    if include_content:
+        if step.tool_args is None:
+            args = None
+        else:
+            args = json.dumps(dict(step.tool_args), default=str)
+        attributes |= {gen_ai.TOOL_ARGUMENTS: args, gen_ai.TOOL_RESULT: step.tool_result}
+        status |= {"message": step.error} if step.error else {}
+    name = step.model if operation == gen_ai.CHAT else step.tool_name
+    return {
+        "name": f"{operation} {name}" if operation and name else operation or step.type,
+        "kind": "CLIENT" if operation == gen_ai.CHAT else "INTERNAL",
+        "attributes": {name: value for name, value in attributes.items() if value is not None},
+        "status": status,
+        **_times(step.timestamp, step.duration_ms),
+    }
+
+
+def _error_type(error: str) -> str:
+    error_class = _ERROR_CLASS.match(error)
+    if error_class:
+        return error_class.group()
+    return gen_ai.OTHER
+
+
+def _times(start: float, duration_ms: float) -> dict[str, int]:
+    start_ns = int(start * 1e9)
+    return {
+        "start_time_unix_nano": start_ns,
+        "end_time_unix_nano": start_ns + int(duration_ms * 1e6),
+    }
