@@ -23,6 +23,7 @@ from sayso.agent.decisions import (
     RunSnapshot,
 )
 from sayso.agent.guards.budget import Budget, BudgetLimits, MemoryBudget, RedisBudget
+from sayso.agent.guards.coherence import CoherenceCheck
 from sayso.agent.guards.guardrails import (
     Guardrail,
     GuardrailAction,
@@ -164,6 +165,7 @@ __all__ = [
     "ChannelAgent",
     "ChannelBehavior",
     "CheckedPreview",
+    "CoherenceCheck",
     "ConfirmAction",
     "ConversationMemory",
     "DecidedCall",

@@ -1,4 +1,13 @@
-"""Agent: a language model with tools. Runs one request, streams it, or runs a batch."""
+"""Agent: a language model with tools, as a program uses it. This is the door to `agent/`.
+
+A *run* answers one request: the model is asked, its tool calls run, the model reads their results,
+and so on until it answers in text. `run/loop.py` is that loop. The methods here only prepare a
+RunRequest for it: `arun` and `run` (one request), `astream` (its text while it arrives), `abatch`
+and `batch` (many requests), and `as_tool` (this agent as a tool of another one).
+
+A bot on a channel has a ChannelAgent in front (`channel/channel_agent.py`), which settles pending
+actions first.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +26,7 @@ from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.memory.sessions import Session
 from sayso.agent.messages import Message
 from sayso.agent.observability.builtin import VerboseObserver, hooks_observer
+from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.run_events import RunEvents
 from sayso.agent.observability.usage import AgentAnalytics, AgentUsage
 from sayso.agent.providers.base import Provider
@@ -50,22 +60,28 @@ from sayso.pending.error_texts import error_text
 
 #: Called with the number of finished prompts and the number of all prompts.
 OnProgress = Callable[[int, int], Any]
-
-
 #: Receives the text of a reply while it arrives.
 StreamHandler = Callable[[str], Any]
 
 
 class Agent:
-    """Tools, a provider and settings.
+    """A language model with tools and settings. Lives as long as its program.
 
-    Keeps no state of runs, so one agent serves many runs at the same time.
+    One agent serves many runs at the same time, from any thread: the state of a run is in the run.
+    What all runs share is `usage` and `analytics`, which add up, and `memory`.
 
-    With a registry, or anything else with `all()`, the tools are read again at each step. `usage`
-    and `analytics` add up all runs. A provider without tool calls is used through text, with
-    `prompt_builder` and `parser`.
-
-    A `memory` given here is shared by all runs; one given to `arun` is used by that run only.
+    Args:
+        tools: What the model may call. With a registry, or anything else with `all()`, the tools
+            are read again at each step of a run, so that they may change.
+        provider: The vendor's model. None: the OfflineProvider, which needs no model. A provider
+            without tool calls is used through text, with `prompt_builder` and `parser`.
+        config: The settings of all runs. None: the defaults.
+        memory: The agent's own conversation, which its runs read and continue. None: each run
+            begins without a history. A memory given to `arun` replaces it for that run.
+        selector: Which of the tools the model is shown at each step. None: all of them.
+        prompt_builder: What writes the system prompt of a provider without tool calls.
+        parser: What finds the calls in the text of such a provider.
+        sleep: Waits this many seconds before a failed model call is repeated.
     """
 
     def __init__(
@@ -85,40 +101,31 @@ class Agent:
         self.parser = parser or ToolCallParser()
         self.usage = AgentUsage()
         self.analytics = AgentAnalytics() if self.config.enable_analytics else None
+
         toolset: Toolset = tools if isinstance(tools, Toolset) else ToolRegistry(tools)
-        self._toolset = (
-            _ToolsetWithMemory(toolset, self.config.knowledge_memory)
-            if self.config.knowledge_memory
-            else toolset
-        )
+        if self.config.knowledge_memory is not None:
+            toolset = _ToolsetWithMemory(toolset, self.config.knowledge_memory)
+        self._toolset = toolset
         if self.config.tool_policy is not None:
+            # Now rather than in a run: a rule about a value that no model sends would never match.
             check_injected(self.config.tool_policy, self._toolset.all())
+
+        # Only a builder that was given replaces the prompt of a provider that has one.
         self._prompt_builder = prompt_builder
-        if self.config.hooks:
-            hooks = [hooks_observer(self.config.hooks)]
-        else:
-            hooks = []
-        self._observers = (
-            *self.config.observers,
-            *hooks,
-            *([VerboseObserver()] if self.config.verbose else []),
-        )
+        self._observers = _all_observers(self.config)
         self._sleep = sleep
-        store = self.config.session_store
-        session_id = self.config.session_id
-        self._session = (
-            Session(store, session_id) if store is not None and session_id is not None else None
-        )
+        self._session: Session | None = None
+        if self.config.session_store is not None and self.config.session_id is not None:
+            self._session = Session(self.config.session_store, self.config.session_id)
         self._loop = self._create_loop(provider or OfflineProvider(), selector, memory)
 
     def _create_loop(
         self, provider: Provider, selector: ToolSelector | None, memory: ConversationMemory | None
     ) -> AgentLoop:
-        self._provider, self._selector, config = (
-            provider,
-            selector,
-            self.config.for_provider(provider),
-        )
+        self._provider = provider
+        self._selector = selector
+        config = self.config.for_provider(provider)
+
         called = provider
         if isinstance(provider, OfflineProvider):
             called = provider.with_hidden_tools(self._hidden_tools)
@@ -210,7 +217,7 @@ class Agent:
         self.usage.reset()
 
     def get_analytics(self) -> AgentAnalytics | None:
-        """Return how the tools were used; None without `enable_analytics`."""
+        """Return how often each tool was called, and how; None without `enable_analytics`."""
         return self.analytics
 
     def reset(self) -> None:
@@ -241,32 +248,41 @@ class Agent:
     ) -> AgentResult:
         """Answer the messages. The memory is updated only when the run is complete.
 
-        `stream_handler` receives the text while it arrives. With a `response_format`, `parsed` has
-        the answer in that form. `scope` names whose knowledge may be read and written; inside a
-        tool, it is the scope of the run that called the tool. With a `journal`, the run continues
-        where an earlier attempt was interrupted.
+        Args:
+            messages: The request: a text, or messages of which the last one asks. Empty only with
+                `paused`.
+            stream_handler: Receives the text while it arrives.
+            response_format: The form of the answer: a pydantic model or a JSON Schema. `parsed` of
+                the result has the answer in that form.
+            parent_run_id: The id of the run that this one is a part of, for traces.
+            memory: The conversation that this run reads and continues, in place of the agent's own.
+            journal: The record of an interrupted attempt at this request. The run continues where
+                that attempt ended, so that no call runs twice.
+            scope: Whose knowledge may be read and written; "" is knowledge without an owner.
+                Inside a tool, "" is the scope of the run that called the tool.
+            cancellation_token: Stops the run from outside.
+            paused: The `paused` of an earlier result: that run goes on. `ChannelAgent` gives
+                RunCounts: the calls of that run have their results in the memory.
+            decisions: What was decided about the open calls of the paused run, by the id of the
+                call. They are carried out before the model is asked again. A call without a
+                decision stays open and does not run.
 
-        With `paused`, the `paused` of an earlier result, that run goes on: first the `decisions`
-        about its open calls are carried out, by the id of the call; then the model reads them, and
-        new messages if there are any. A call without a decision stays open and does not run.
-        `ChannelAgent` gives RunCounts: the calls of that run have their results in the memory.
-
-        Failures of tools, models, observers and caches are never raised. Raises ValueError or
-        TypeError for invalid arguments, SessionError for a session that cannot be read, the errors
-        of `stream_handler` and of the journal (LeaseLost) and of `decision_log`, and
-        CancelledError. Raises DecisionError, a ValueError, for decisions that do not fit the open
-        calls: then nothing has run. A run that raises adds nothing to the memory but the outcomes
-        of calls that were decided.
+        Failures of tools, models, observers and caches are never raised: they end in the result.
+        Raises ValueError or TypeError for invalid arguments, SessionError for a session that cannot
+        be read, the errors of `stream_handler`, of the journal (LeaseLost) and of the decision log,
+        and CancelledError. Raises DecisionError, a ValueError, for decisions that do not fit the
+        open calls: then nothing has run. A run that raises adds nothing to the memory but the
+        outcomes of calls that were decided.
         """
         request = RunRequest(
             to_messages(messages, may_be_empty=paused is not None),
             response_format,
             parent_run_id,
             memory,
-            journal or NoJournal(),
-            scope,
-            cancellation_token,
-            self._text_listener(stream_handler),
+            journal=journal or NoJournal(),
+            scope=scope,
+            cancellation_token=cancellation_token,
+            on_text=self._text_listener(stream_handler),
         )
         return await self._loop.answer(going_on(request, paused, decisions))
 
@@ -283,12 +299,10 @@ class Agent:
         paused: RunSnapshot | None = None,
         decisions: Mapping[str, Decision] | None = None,
     ) -> AgentResult:
-        """`arun` for sync code, also from inside a running event loop.
+        """Answer the messages like `arun`, for sync code, also inside a running event loop.
 
-        Only sync observers are called (seed).
-
-        A sync tool runs in the caller's thread, unless it runs in parallel with others or can be
-        interrupted by a time limit or a cancellation token.
+        Only sync observers are called. A sync tool runs in the caller's thread, unless it runs in
+        parallel with others or can be interrupted by a time limit or a cancellation token.
         """
         request = RunRequest(
             to_messages(messages, may_be_empty=paused is not None),
@@ -316,7 +330,7 @@ class Agent:
         paused: RunSnapshot | None = None,
         decisions: Mapping[str, Decision] | None = None,
     ) -> AsyncGenerator[StreamChunk | AgentResult, None]:
-        """`arun` that yields the text while it arrives, then the result.
+        """Answer the messages like `arun`. Yield the text while it arrives, then the result.
 
         Closing the generator cancels the run.
         """
@@ -332,7 +346,9 @@ class Agent:
         )
         request = going_on(request, paused, decisions)
         run = asyncio.create_task(self._loop.answer(request))
+        # None ends the stream, also if the run fails.
         run.add_done_callback(lambda _: pieces.put_nowait(None))
+
         try:
             while (piece := await pieces.get()) is not None:
                 yield piece
@@ -378,15 +394,15 @@ class Agent:
         return await self._loop.answer(going_on(inner, snapshot, decisions))
 
     async def aask(self, prompt: str, **options: Any) -> AgentResult:
-        """`arun` for one prompt."""
+        """Answer one prompt like `arun`, with its options."""
         return await self.arun(prompt, **options)
 
     def ask(self, prompt: str, **options: Any) -> AgentResult:
-        """`run` for one prompt."""
+        """Answer one prompt like `run`, with its options."""
         return self.run(prompt, **options)
 
     def __call__(self, messages: str | Sequence[Message], **options: Any) -> AgentResult:
-        """`run`."""
+        """Answer the messages like `run`, with its options."""
         return self.run(messages, **options)
 
     async def abatch(
@@ -396,13 +412,12 @@ class Agent:
         response_format: ResponseFormat | None = None,
         on_progress: OnProgress | None = None,
     ) -> list[AgentResult]:
-        """Answer each prompt independently, up to `max_concurrency` in parallel.
+        """Answer each prompt in a run of its own, up to `max_concurrency` in parallel.
 
-        Results are in prompt order.
-
-        Each run reads the agent's own conversation and adds nothing to it; entities and facts are
-        learned as usual. A run that raises has its error as content and the stop reason "error"
-        (seed). Raises ValueError for a `max_concurrency` below 1.
+        Return the results in the order of the prompts. Each run reads the agent's own conversation
+        and adds nothing to it; entities and facts are learned as usual. A run that raises has its
+        error as content and the stop reason "error". Raises ValueError for a `max_concurrency`
+        below 1.
         """
         return await self._run_batch(prompts, max_concurrency, response_format, on_progress)
 
@@ -413,7 +428,7 @@ class Agent:
         response_format: ResponseFormat | None = None,
         on_progress: OnProgress | None = None,
     ) -> list[AgentResult]:
-        """`abatch` for sync code."""
+        """Answer each prompt like `abatch`, for sync code. Only sync observers are called."""
         return run_sync(
             self._run_batch(
                 prompts, max_concurrency, response_format, on_progress, asynchronous=False
@@ -435,6 +450,7 @@ class Agent:
         events = RunEvents(self._observers, asynchronous=asynchronous)
         began = perf_counter()
         await events.tell("batch_start", len(prompts))
+
         slots = asyncio.Semaphore(max_concurrency)
         finished = 0
 
@@ -450,6 +466,7 @@ class Agent:
             return result
 
         results = await gather_all(map(answer, prompts))
+
         errors = sum(result.stop_reason in ("error", "provider_error") for result in results)
         await events.tell("batch_end", len(results), errors, (perf_counter() - began) * 1000)
         return results
@@ -460,6 +477,16 @@ class Agent:
         return _HandlerAdapter(handler or partial(print, end="", flush=True))
 
 
+def _all_observers(config: AgentConfig) -> tuple[AgentObserver, ...]:
+    """Return the configured observers, the hooks as an observer, and the one of `verbose`."""
+    observers = list(config.observers)
+    if config.hooks:
+        observers.append(hooks_observer(config.hooks))
+    if config.verbose:
+        observers.append(VerboseObserver())
+    return tuple(observers)
+
+
 async def _answer_of_batch(
     loop: AgentLoop,
     prompt: str | Sequence[Message],
@@ -467,9 +494,9 @@ async def _answer_of_batch(
     *,
     asynchronous: bool,
 ) -> AgentResult:
-    """Answer one prompt.
+    """Answer one prompt of a batch.
 
-    It reads the agent's own memory and does not change it; its failure affects no other.
+    The run reads a copy of the agent's own memory. Its failure affects no other run.
     """
     if loop.memory is not None:
         memory = loop.memory.branch()
@@ -531,9 +558,7 @@ class _ChunkQueue:
 
 
 class _ToolsetWithMemory:
-    """A toolset with the `remember` tool added (seed: Cross-Session Knowledge Memory),
-    unless it has one.
-    """
+    """A toolset with the tool `remember` of the knowledge memory added, unless it has one."""
 
     def __init__(self, toolset: Toolset, knowledge: KnowledgeMemory) -> None:
         self._toolset = toolset

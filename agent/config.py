@@ -1,4 +1,4 @@
-"""AgentConfig: the settings of one agent, and the interfaces of the two caches that it accepts."""
+"""AgentConfig: the settings of one agent, and the ports that they take: two caches, a decision log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from sayso.agent.guards.budget import Budget, RunBudget
+from sayso.agent.guards.coherence import CoherenceCheck
 from sayso.agent.guards.guardrails import GuardrailsPipeline
 from sayso.agent.guards.loop_detection import LoopDetector
 from sayso.agent.guards.policy import ConfirmAction, ToolPolicy
@@ -30,16 +31,17 @@ ModelSelector = Callable[[int, Sequence[ToolCall], AgentUsage], str]
 
 
 class UnchosenModel(str):
-    """The name of a default model.
+    """The name of the default model. It equals a plain `str`; its type shows that it is a default.
 
-    It equals a plain `str`; only its type shows that it was not chosen.
+    `AgentConfig.model` is documented to be "gpt-5-mini" where none is given. A provider of another
+    vendor does not know that model, so its own default is used, but not where a program has chosen
+    "gpt-5-mini" itself. A plain string could not tell the two apart.
     """
 
     __slots__ = ()
 
 
-#: The model where none was chosen (seed: AgentConfig). A provider with a
-#: `default_model` is asked for that instead.
+#: The model where none was chosen. A provider with a `default_model` is asked for that instead.
 DEFAULT_MODEL = UnchosenModel("gpt-5-mini")
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant. Use the tools for facts and actions; never claim to have done what no tool did."
@@ -110,10 +112,10 @@ class Cache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CachedResult:
-    """A tool's raw result and, if it was compressed, its summary with the mark that says so (seed:
-    Cache integration).
+    """A tool's result in a ResultCache: `raw`, and its summary if it was compressed.
 
-    Neither is screened or shortened yet; that happens each time the result is shown to a model.
+    `mark` stands before the summary and says that it is one. Neither text is screened or shortened
+    yet: that happens each time the result is shown to a model.
     """
 
     raw: str
@@ -153,7 +155,7 @@ class DecisionLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolConfig:
-    """How tool results are compressed and cached (seed: Tool Result Compression).
+    """How tool results are compressed and cached.
 
     With `compress_results`, a result of more than `compress_threshold` characters is summarized
     before the model reads it, by `compress_model` of `compress_provider` (default: the agent's
@@ -180,92 +182,139 @@ class ToolConfig:
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """The settings of one agent, immutable (seed: AgentConfig Dataclass).
+    """The settings of one agent. Immutable: `dataclasses.replace` makes another.
 
-    Times are in seconds, costs in US dollars.
+    Times are in seconds, costs in US dollars. Creating one raises ValueError for a setting that
+    cannot work. The names and defaults up to `knowledge_memory` are documented elsewhere, too:
+    docs/reference/deviations.md says where they differ.
     """
 
+    # What is asked of the model.
+
+    #: The agent's name in logs, spans and for other agents.
     name: str = "agent"
+    #: The model. Left as it is, the provider's own `default_model` is used if it has one.
     model: str = DEFAULT_MODEL
-    #: `system_prompt` may be a function. It is called for each model call with the ToolContext of
+    #: Instructions for the model. A function is called for each model call with the ToolContext of
     #: the current user. A text that differs from call to call keeps all that follows it out of the
-    #: vendor's cache. With `pause_for_approval` a run ends with `stop_reason` "pending" at a call
-    #: that needs an approval, and goes on with `run(paused=..., decisions=...)`.
+    #: vendor's cache.
     system_prompt: str | Callable[[ToolContext], str] = DEFAULT_SYSTEM_PROMPT
+    #: How freely the model words its answer, from 0. None is not sent.
     temperature: float | None = DEFAULT_TEMPERATURE
+    #: Tokens of one answer at most.
     max_tokens: int = 1000
-    #: The context window of the model (None: as the vendor states it).
+    #: The context window of the model in tokens. None: what its vendor states.
     context_tokens: int | None = None
-    #: How much of one tool's result the model reads in the turn of the call, at most a quarter of
-    #: the window. The rest it can read with the tool `read_result`; later turns have the beginning
+    #: Tokens of one tool's result that the model reads in the turn of the call, at most a quarter of
+    #: the window. It can read the rest with the tool `read_result`; later turns have the beginning
     #: and the end.
     result_tokens: int = DEFAULT_RESULT_TOKENS
+    #: Chooses the model of each iteration. None: always `model`.
     model_selector: ModelSelector | None = None
 
+    # The loop: how a run goes on and ends.
+
+    #: Model calls of one run at most.
     max_iterations: int = 6
+    #: Return the calls that the model chose, and run none of them.
     routing_only: bool = False
+    #: Run the calls of one answer at the same time.
     parallel_tool_execution: bool = True
+    #: Ends the run with the result of a tool. None: only the model ends it.
     stop_condition: StopCondition | None = None
-    #: None: a run that repeats itself ends only at `max_iterations`.
+    #: Notices repeated calls. None: a run that repeats itself ends only at `max_iterations`.
     loop_detector: LoopDetector | None = field(default_factory=LoopDetector)
 
+    # Failures and time limits.
+
+    #: Further attempts after a failed model call.
     max_retries: int = 2
+    #: The pause before a retry is this, times the number of the attempt.
     retry_backoff_seconds: float = 1.0
+    #: Added to the pause after a rate limit, times the number of the attempt.
     rate_limit_cooldown_seconds: float = 5.0
+    #: The limit of one attempt; None for no limit.
     request_timeout: float | None = 30.0
+    #: The limit of one tool call. The limit of the tool itself applies, too.
     tool_timeout_seconds: float | None = None
+
+    # Output and caches.
 
     #: Print the reply while it arrives, unless a `stream_handler` receives it.
     stream: bool = False
     #: Print the events of each run.
     verbose: bool = False
+    #: Cache of model answers; None for none.
     cache: Cache | None = None
+    #: How tool results are compressed and cached.
     tool: ToolConfig = field(default_factory=ToolConfig)
 
+    # Costs.
+
+    #: Log one warning when all runs together cost more.
     cost_warning_threshold: float | None = None
-    #: `prices` adds models that no price list has: the price of a million prompt tokens and a
-    #: million completion tokens, and, if they differ, of a million tokens read from and written to
-    #: the vendor's prompt cache. A `temperature` of None is not sent to the vendor.
+    #: Prices of models that no price list has: of a million prompt tokens and a million completion
+    #: tokens, and, if they differ, of a million tokens read from and written to the vendor's prompt
+    #: cache.
     prices: Mapping[str, Price] = field(default_factory=dict)
-    #: `max_total_tokens` and `max_cost_usd` limit one run; a `budget` limits a conversation and a
-    #: day.
+    #: What one run may use; None for no limit.
     max_total_tokens: int | None = None
     max_cost_usd: float | None = None
+    #: What a conversation and a day may use; None for no limit.
     budget: Budget | None = None
 
+    # Observers and traces.
+
+    #: Receive the events of all runs.
     observers: Sequence[AgentObserver] = ()
-    #: Deprecated (seed: Hook System): use an observer.
+    #: Functions that receive events, by name. Deprecated: `observers` do the same.
     hooks: Mapping[str, Callable[..., object]] | None = None
+    #: Count how tools are used.
     enable_analytics: bool = False
+    #: The run to whose trace the runs of this agent belong.
     parent_run_id: str | None = None
+    #: Kept with each trace.
     trace_metadata: Mapping[str, Any] = field(default_factory=dict)
     #: Characters of a tool's result that a trace keeps; None for all.
     trace_tool_result_chars: int | None = 200
 
-    tool_policy: ToolPolicy | None = None
-    confirm_action: ConfirmAction | None = None
-    approval_timeout: float = 60.0
-    pause_for_approval: bool = False
-    #: `decision_log` notes each decision before it takes effect (None: in this process).
-    decision_log: DecisionLog | None = None
-    guardrails: GuardrailsPipeline | None = None
-    coherence_check: bool = False
-    coherence_provider: Provider | None = None
-    coherence_model: str | None = None
-    coherence_fail_closed: bool = False
+    # What may run: policy, approvals, guards.
 
+    #: Which calls run, need a yes, or never run. None: the tools say so themselves.
+    tool_policy: ToolPolicy | None = None
+    #: Asks a person about a call where there is no channel. None: a call that needs a yes is denied.
+    confirm_action: ConfirmAction | None = None
+    #: How long `confirm_action` may take. Silence is a no.
+    approval_timeout: float = 60.0
+    #: End a run with `stop_reason` "pending" at a call that needs a yes. It goes on with
+    #: `run(paused=..., decisions=...)`.
+    pause_for_approval: bool = False
+    #: Notes each decision before it takes effect. None: in this process.
+    decision_log: DecisionLog | None = None
+    #: Checks of what users and models write.
+    guardrails: GuardrailsPipeline | None = None
+    #: Asks a model whether each call serves the user's request; None: no call is checked.
+    coherence: CoherenceCheck | None = None
+
+    # Memory: see `sayso.agent.memory`.
+
+    #: Where the agent's own conversation is stored, and its id there; both or neither.
     session_store: SessionStore | None = None
     session_id: str | None = None
+    #: Summarize the messages that the memory drops, by `summarize_model` of `summarize_provider`
+    #: (None: the agent's own), in at most `summarize_max_tokens`.
     summarize_on_trim: bool = False
     summarize_provider: Provider | None = None
     summarize_model: str | None = None
     summarize_max_tokens: int = 150
+    #: Who and what the conversation is about.
     entity_memory: EntityMemory | None = None
+    #: How these are related.
     knowledge_graph: KnowledgeGraphMemory | None = None
+    #: Permanent facts; adds the tool `remember`.
     knowledge_memory: KnowledgeMemory | None = None
-    #: `conversation_secret` makes the keys that tell vendors which requests belong to one
-    #: conversation; processes that share conversations need the same (default: made of
-    #: SAYSO_SECRET_KEYS of the environment).
+    #: Makes the keys that tell vendors which requests belong to one conversation. Processes that
+    #: share conversations need the same. Empty: made of SAYSO_SECRET_KEYS of the environment.
     conversation_secret: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
@@ -280,10 +329,6 @@ class AgentConfig:
                 raise ValueError(
                     f"prices[{model!r}]={price!r}: give two numbers, or four with those of the prompt cache"
                 )
-        if self.coherence_provider is not None and not self.coherence_model:
-            raise ValueError(
-                "coherence_provider needs a coherence_model: another provider rarely knows the agent's own model"
-            )
         if (self.session_store is None) != (self.session_id is None):
             raise ValueError("session_store and session_id belong together: give both or neither")
         if self.pause_for_approval and self.confirm_action is not None:
@@ -294,14 +339,15 @@ class AgentConfig:
             warn_of_hooks(stacklevel=4)
 
     def for_provider(self, provider: Provider) -> AgentConfig:
-        """Return these settings for runs with a provider:
-        `model` is "" where its own default model is meant.
+        """Return these settings for runs with a provider.
+
+        `model` is "" where the provider's own default model is meant.
         """
-        if not isinstance(self.model, UnchosenModel) or not getattr(
-            provider, "default_model", None
-        ):
+        is_chosen = not isinstance(self.model, UnchosenModel)
+        if is_chosen or not getattr(provider, "default_model", None):
             return self
-        return replace(self, model="", hooks=None)  # the warning of hooks was given
+        # Without hooks, since their warning was given and the agent has made an observer of them.
+        return replace(self, model="", hooks=None)
 
     @property
     def run_budget(self) -> RunBudget | None:

@@ -639,7 +639,7 @@ def may_stream(config: AgentConfig) -> bool:
 
     It may not where a check follows, of the answer or of its calls.
     """
-    return not (config.coherence_check or (config.guardrails and config.guardrails.output))
+    return not (config.coherence or (config.guardrails and config.guardrails.output))
 
 
 def has_answer(context: TurnContext, decided: Collection[str], counts: RunCounts | None) -> bool:

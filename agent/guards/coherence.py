@@ -37,6 +37,27 @@ class NotUnderstood(Exception):
     """Raised when a reply is neither a yes nor a no, or is both."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoherenceCheck:
+    """Which model checks the calls of an agent, as a setting (`AgentConfig.coherence`).
+
+    `provider` None: the agent's own provider; then `model` None is the agent's own model. With
+    `fail_closed` a call that could not be checked does not run. Raises ValueError for a provider
+    without a model.
+    """
+
+    provider: Provider | None = None
+    model: str | None = None
+    fail_closed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.provider is not None and not self.model:
+            raise ValueError(
+                "CoherenceCheck(provider=...) needs a model: "
+                "another provider rarely knows the agent's own model"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class CoherenceResult:
     """Whether the call may be made, why, and what the check cost.

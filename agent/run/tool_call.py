@@ -17,7 +17,7 @@ from typing import Any
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.decisions import OpenCall
-from sayso.agent.guards.coherence import check_coherence
+from sayso.agent.guards.coherence import CoherenceCheck, check_coherence
 from sayso.agent.guards.policy import (
     PolicyDecision,
     ToolCallRefused,
@@ -135,19 +135,23 @@ class ToolCaller:
             try:
                 args = request.checked.json
             except ToolParameterError:
-                # No JSON: observers see the arguments as the model gave them.
+                # They are no JSON: observers see the arguments as the model gave them.
                 args = request.call.parameters
             await self._events.tell(
                 "policy_decision", request.tool.name, decision.decision, decision.reason, args
             )
         # The call that gave a result was checked, and so is each call of a tool that is found.
         only_looks = request.tool.metadata.source in (RESULTS, SEARCH)
-        if not self._config.coherence_check or decision.decision == "deny" or only_looks:
+        check = self._config.coherence
+        if check is None or decision.decision == "deny" or only_looks:
             return ""
-        return await self._check_coherence(request.call, request.tool.description)
+        return await self._check_coherence(check, request.call, request.tool.description)
 
-    async def _check_coherence(self, call: ToolCall, description: str) -> str:
-        """Return what the model is told about a call that does not fit what the user asked for;
+    async def _check_coherence(
+        self, check: CoherenceCheck, call: ToolCall, description: str
+    ) -> str:
+        """Return what the model is told about a call that does not fit what the user asked for.
+
         "" if it fits.
         """
         config = self._config
@@ -156,10 +160,10 @@ class ToolCaller:
             call,
             description,
             user_words=self._run.user_text,
-            provider=config.coherence_provider or self._provider,
-            model=config.coherence_model or config.model,
+            provider=check.provider or self._provider,
+            model=check.model or config.model,
             timeout=config.request_timeout,
-            fail_closed=config.coherence_fail_closed,
+            fail_closed=check.fail_closed,
         )
         self._events.add_side_usage(with_cost(result.usage, config.prices))
         await self._events.tell(

@@ -40,6 +40,7 @@ from sayso.agent.channel.prompts import Escalation
 from sayso.agent.channel.turn_journal import Journals
 from sayso.agent.config import Cache
 from sayso.agent.guards.budget import Budget
+from sayso.agent.guards.coherence import CoherenceCheck
 from sayso.agent.guards.guardrails import (
     Guardrail,
     GuardrailAction,
@@ -270,9 +271,12 @@ def _whole_config(deps: AgentDeps, agent: AgentSettings, channel: str) -> AgentC
     summary_provider, summary_model = deps.models.beside(
         memory.summarize, channel, "memory", "summarize"
     )
-    coherence_provider, coherence_model = deps.models.beside(
-        guards.coherence, channel, "guards", "coherence"
-    )
+    coherence = None
+    if guards.coherence is not None:
+        provider, model = deps.models.beside(guards.coherence, channel, "guards", "coherence")
+        coherence = CoherenceCheck(
+            provider=provider, model=model, fail_closed=guards.coherence.fail_closed
+        )
     compression = deps.models.beside(results if results.compress else None, channel, "results")
     if agent.observe.otel:
         spans = [OpenTelemetryObserver(agent_name=channel)]
@@ -304,10 +308,7 @@ def _whole_config(deps: AgentDeps, agent: AgentSettings, channel: str) -> AgentC
         observers=(*deps.observers, *spans),
         guardrails=deps.guardrails,
         loop_detector=LoopDetector(guards.loop) if guards.loop is not None else None,
-        coherence_check=guards.coherence is not None,
-        coherence_provider=coherence_provider,
-        coherence_model=coherence_model,
-        coherence_fail_closed=guards.coherence is not None and guards.coherence.fail_closed,
+        coherence=coherence,
         summarize_on_trim=memory.summarize is not None,
         summarize_provider=summary_provider,
         summarize_model=summary_model,

@@ -25,6 +25,7 @@ from sayso.agent import (
     UsageStats,
     tool,
 )
+from sayso.agent.guards.coherence import CoherenceCheck
 from sayso.agent.guards.guardrails import Guardrail, GuardrailAction, GuardrailsPipeline
 from sayso.agent.memory.sessions import InMemorySessionStore, SessionStoreUnavailable
 from sayso.agent.result import StreamChunk
@@ -376,7 +377,7 @@ def test_budget_of_a_run_ends_it_with_a_message():
 def test_incoherent_call_is_not_made():
     """The model reads the reason."""
     judge = ScriptedProvider(['{"coherent": false, "explanation": "No echo was asked for."}'])
-    config = {"coherence_check": True, "coherence_provider": judge, "coherence_model": "judge"}
+    config = {"coherence": CoherenceCheck(provider=judge, model="judge")}
     result = agent_with(ECHO, "as you like", **config).run("go")
     assert "No echo was asked for" in result.messages[2].content
     assert result.usage.total_tokens == 6

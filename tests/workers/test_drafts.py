@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from sayso.agent import Agent, AgentConfig, tool
 from sayso.agent.channel.channel_agent import ChannelAgent, may_stream
+from sayso.agent.guards.coherence import CoherenceCheck
 from sayso.agent.guards.guardrails import GuardrailsPipeline, LengthGuardrail
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.channels.base import (
@@ -584,7 +585,7 @@ def test_draft_of_an_answer_without_text_does_not_stay(said):
     ("config", "heard"),
     [
         (AgentConfig(), True),
-        (AgentConfig(coherence_check=True), False),
+        (AgentConfig(coherence=CoherenceCheck()), False),
         (AgentConfig(guardrails=GuardrailsPipeline(output=[LengthGuardrail(max_chars=10)])), False),
         (AgentConfig(guardrails=GuardrailsPipeline(input=[LengthGuardrail(max_chars=10)])), True),
     ],
@@ -641,7 +642,7 @@ def test_agent_streams_its_text_step_by_step(coherent, heard):
     """It does not if a check follows."""
     rig, ear = Rig(), Ear()
     agent = ChannelAgent(
-        Agent([peek], Streamer(), AgentConfig(coherence_check=coherent)),
+        Agent([peek], Streamer(), AgentConfig(coherence=CoherenceCheck() if coherent else None)),
         rig.store,
         journals=rig.journals,
     )

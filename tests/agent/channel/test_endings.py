@@ -13,6 +13,7 @@ from sayso.agent import (
     UsageStats,
     tool,
 )
+from sayso.agent.guards.coherence import CoherenceCheck
 from sayso.agent.providers.base import ProviderError
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending import stash_pending
@@ -140,9 +141,7 @@ def test_call_that_was_only_being_checked_is_not_unclear(step, calls):
     story = Story(Rig(), [tuple(call("post", what=what) for what in calls.split()), "all done"])
     story._config = story._config.__class__(
         max_retries=0,
-        coherence_check=True,
-        coherence_provider=Checker(story),
-        coherence_model="cheap",
+        coherence=CoherenceCheck(provider=Checker(story), model="cheap"),
     )
     assert story.killed_at(step) == "all done"
     assert set(story.begun.values()) == {1}

@@ -21,6 +21,7 @@ from sayso.agent import (
     Role,
 )
 from sayso.agent.config import ToolConfig
+from sayso.agent.guards.coherence import CoherenceCheck
 from sayso.agent.guards.guardrails import GuardrailsPipeline
 from sayso.agent.guards.policy import ToolPolicy
 from sayso.agent.memory.entities import EntityMemory
@@ -260,10 +261,7 @@ class Story:
             observers=self._observers(),
             enable_analytics=some(4),
             guardrails=self._guardrails() if some(4) else None,
-            coherence_check=some(6),
-            coherence_provider=self._side,
-            coherence_model="side",
-            coherence_fail_closed=some(2),
+            coherence=self._coherence() if some(6) else None,
             routing_only=some(12),
             stop_condition=_stop_condition(tape) if some(6) else None,
             model_selector=_model_selector(tape) if some(6) else None,
@@ -276,6 +274,9 @@ class Story:
         tape = self._tape
         more = (Heckler(tape), AsyncHeckler(tape), AsyncHeckler(tape, blocking=True))
         return [self._recorder, *(observer for observer in more if tape.rarely(4))]
+
+    def _coherence(self) -> CoherenceCheck:
+        return CoherenceCheck(provider=self._side, model="side", fail_closed=self._tape.rarely(2))
 
     def _guardrails(self) -> GuardrailsPipeline:
         guards = [Doubter(self._tape)]

@@ -26,6 +26,7 @@ from sayso.agent import (
     UsageStats,
     tool,
 )
+from sayso.agent.guards.coherence import CoherenceCheck
 
 LONG = "row 1; " * 40
 
@@ -81,7 +82,7 @@ def test_check_of_a_call_reads_what_the_guardrails_let_pass():
     checker = Beside(json.dumps({"coherent": True, "explanation": "fits"}))
     config = AgentConfig(
         guardrails=GuardrailsPipeline(input=[cards]),
-        coherence_check=True, coherence_provider=checker, coherence_model="cheap",
+        coherence=CoherenceCheck(provider=checker, model="cheap"),
     )  # fmt: skip
     assert Agent([scrape], ScriptedProvider(CALLS), config).run("my card is 4111").content == "done"
     (asked,) = checker.asked
@@ -128,6 +129,6 @@ def test_summary_of_a_result_is_paid_for():
 def test_check_of_a_call_is_paid_for_though_the_run_is_stopped_later():
     """Its round is over; the person who stops each run would pay for no check."""
     checker = Beside(json.dumps({"coherent": True, "explanation": "fits"}))
-    config = AgentConfig(coherence_check=True, coherence_provider=checker, coherence_model="cheap")
+    config = AgentConfig(coherence=CoherenceCheck(provider=checker, model="cheap"))
     model = Stopping(CALLS)
     assert asyncio.run(stopped(Agent([scrape], model, config), model)) == 107

@@ -23,6 +23,7 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.config import DEFAULT_RESULT_TOKENS
+from sayso.agent.guards.coherence import CoherenceCheck
 from sayso.agent.run import long_results
 from sayso.agent.run.long_results import (
     MAX_FULL_CHARS,
@@ -306,7 +307,7 @@ def test_no_policy_keeps_the_model_from_reading_on():
 def test_reading_on_is_not_checked_for_coherence():
     """The call that gave the result was checked: reading on costs no call of another model, and is never refused."""
     checker = ScriptedProvider(["COHERENT"])
-    config = {"coherence_check": True, "coherence_provider": checker, "coherence_model": "c"}
+    config = {"coherence": CoherenceCheck(provider=checker, model="c")}
     (page,) = read([ToolCall("read_result", {"result_id": ID, "search": "Order 77 of"})], **config)
     assert ROWS[77] in page
     assert len(checker.requests) == 1

@@ -32,6 +32,7 @@ from sayso.agent import (
     TopicGuardrail,
     tool,
 )
+from sayso.agent.guards.coherence import CoherenceCheck
 from sayso.agent.observability.observer import EVENTS
 from sayso.agent.observability.run_events import wait_for_observers
 from sayso.agent.trace import StepType
@@ -120,7 +121,7 @@ def circling(**config: Any) -> Any:
 def incoherent(**config: Any) -> Any:
     """Run a call that the coherence check rejects."""
     judge = ScriptedProvider(['{"coherent": false, "explanation": "Nobody asked for that."}'])
-    config |= {"coherence_check": True, "coherence_provider": judge, "coherence_model": "judge"}
+    config |= {"coherence": CoherenceCheck(provider=judge, model="judge")}
     return run([SEARCH, "done"], **config)
 
 
