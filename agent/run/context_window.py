@@ -1,15 +1,35 @@
-"""Fits a transcript into the context window of a model."""
+"""What of a transcript a model is sent: what its context window has room for."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import LOW_WATER_SHARE, surplus_in_steps
 from sayso.agent.messages import Message, Role
-from sayso.agent.run.long_results import shorten_message, text_tokens
+from sayso.agent.providers.base import (
+    FILTERED,
+    Provider,
+    ProviderError,
+    ProviderRequest,
+    name_of,
+)
+from sayso.agent.providers.files import without_files
+from sayso.agent.run.long_results import (
+    BYTES_PER_TOKEN,
+    MAX_CHAR_BYTES,
+    has_shortened_result,
+    shorten_message,
+    text_tokens,
+)
+from sayso.agent.run.state import RunState
 from sayso.agent.tools.call_texts import truncate
+
+log = logging.getLogger(__name__)
 
 #: Assumed context window of a model whose size is unknown, such as one on a private server,
 #: in tokens.
@@ -25,6 +45,188 @@ FILE_TOKENS = 1500
 MIN_TEXT_TOKENS = 100
 #: Transcripts with fewer characters fit every known model and are not measured.
 SMALL_CHARS = 6000
+#: The largest share of a rejected transcript that is sent again.
+MAX_FITTING_SHARE = 0.85
+#: HTTP statuses with which a vendor rejects a request because of its content.
+_REJECTED_STATUSES = frozenset({400, 413, 415, 422})
+
+
+class ContextFitter:
+    """Decides what of a run's transcript the model is sent, so that the request fits its window.
+
+    The *context window* is how many tokens a model reads in one request. It is configured, or known
+    of the model, or learned from requests that the vendor refused as too long. One ContextFitter
+    per provider of an agent: what it learns holds for all later runs. Tokens are estimates.
+    """
+
+    def __init__(self, provider: Provider, config: AgentConfig) -> None:
+        self._provider = provider
+        self._config = config
+        self._name = name_of(provider)
+        #: Windows that are known from refused requests, in estimated tokens, by model.
+        self._learned_windows: dict[str, int] = {}
+
+    def messages_for(
+        self, run: RunState, model: str, prompt: str, schemas: Sequence[Mapping[str, Any]]
+    ) -> Sequence[Message]:
+        """Return the messages of a request: what fits of the transcript, and what is remembered.
+
+        `model` is the model as the provider is asked for it, `prompt` the system prompt and
+        `schemas` the tools of the request: they take room as well.
+        """
+        config = self._config
+        messages = run.transcript
+
+        # A small transcript fits every model that is known. Estimating its tokens would take longer
+        # than all else of a request.
+        limit = run.max_transcript_tokens
+        has_own_window = config.context_tokens is not None or run.model in self._learned_windows
+        if limit is None and (has_own_window or not self._is_small(messages)):
+            window = self._window(model)
+            others = self._other_tokens(run, prompt, schemas)
+            limit = max(window - others, int(window * MIN_TRANSCRIPT_SHARE))
+
+        if limit is not None:
+            current = [*run.messages, *run.rejected]
+            messages = fit_transcript(
+                run.history, current, max_tokens=limit, result_tokens=run.result_tokens
+            )
+        if run.names_files_only:
+            messages = without_files(messages)
+        return run.with_context(messages)
+
+    def limit_results(self, run: RunState) -> None:
+        """Set how many tokens the model reads of one tool result in this step.
+
+        Set also whether it is shown the tool `read_result`: once a result was shortened, and then
+        for the rest of the conversation.
+        """
+        run.result_tokens = self._config.result_tokens
+        if self._is_small(run.transcript):
+            share = run.result_tokens
+        else:
+            window = run.max_transcript_tokens or self._window(run.model or self._config.model)
+            share = int(window * RESULT_SHARE)
+        if getattr(self._provider, "shows_results", False):
+            # A provider without a model shows people the whole result, and costs nothing.
+            run.result_tokens = share
+            run.can_read_on = False
+            return
+        run.result_tokens = min(run.result_tokens, share)
+        run.can_read_on = run.can_read_on or has_shortened_result(run.transcript, run.result_tokens)
+
+    def _is_small(self, messages: Sequence[Message]) -> bool:
+        """Return whether a transcript fits every model, and its results need not be shortened."""
+        most = min(SMALL_CHARS, self._config.result_tokens * BYTES_PER_TOKEN // MAX_CHAR_BYTES)
+        return sum(len(message.content) for message in messages) < most
+
+    def _window(self, model: str) -> int:
+        """Return the context window of a model in tokens.
+
+        It is the configured one, else the known one, else DEFAULT_CONTEXT_TOKENS; but never more
+        than refused requests have shown.
+        """
+        window = self._config.context_tokens
+        known_window = getattr(self._provider, "context_tokens", None)
+        if window is None and callable(known_window):
+            window = known_window(model)
+        window = window or DEFAULT_CONTEXT_TOKENS
+
+        name = model or str(getattr(self._provider, "default_model", ""))
+        return min(window, self._learned_windows.get(name, window))
+
+    def _other_tokens(
+        self, run: RunState, prompt: str, schemas: Sequence[Mapping[str, Any]]
+    ) -> int:
+        """Return an estimate of the tokens of a request without its transcript.
+
+        These are the prompt, the tools, what is remembered, and the room for the answer.
+        """
+        tools = json.dumps(list(schemas), default=str)
+        texts = (prompt, run.background, run.related_facts, tools)
+        return self._config.max_tokens + sum(map(text_tokens, texts))
+
+    def learn_window(self, run: RunState, request: ProviderRequest, tokens: int) -> None:
+        """Remember the window of a model that took `tokens` of a transcript but not more."""
+        others = self._other_tokens(run, request.system_prompt, request.tools or ())
+        window = tokens + others
+        known = self._learned_windows.get(run.model, window + 1)
+        if window >= known:
+            return
+        self._learned_windows[run.model] = window
+        log.warning(
+            "model.window_learned model=%s provider=%s tokens=%d", run.model, self._name, window
+        )
+
+    def reduced_messages(
+        self, run: RunState, request: ProviderRequest, error: ProviderError
+    ) -> Sequence[Message] | None:
+        """Return the messages of a rejected request, reduced; None if nothing can be left out.
+
+        The run stays reduced, also in its later requests. What is left out depends on the error:
+
+        | the vendor says                    | left out                                           |
+        |------------------------------------|----------------------------------------------------|
+        | too long                           | what exceeds the size that it names, or one half   |
+        | refused, and there are files       | the files; they are only named, since one may be   |
+        |                                    | damaged or larger than it looks                    |
+        | refused by a content filter        | the history, so that one message in it does not    |
+        |                                    | block all that follow                              |
+        """
+        if error.kind == "too_long":
+            tokens = _spoken_tokens(request.messages)
+            limit = run.max_transcript_tokens
+            fitting = self._fitting_tokens(run, request, tokens, error.fitting_share)
+            run.max_transcript_tokens = fitting
+            self.limit_results(run)
+            shorter = self.messages_for(
+                run, request.model, request.system_prompt, request.tools or ()
+            )
+            if _spoken_tokens(shorter) <= tokens * 0.9:
+                log.warning("model.context_exceeded run=%s %s", run.events.run_id, error.cause)
+                return shorter
+            run.max_transcript_tokens = limit  # the transcript cannot become notably shorter
+        elif error.kind != "refused" or error.status not in _REJECTED_STATUSES:
+            return None
+        if not run.names_files_only and has_files(request.messages):
+            run.names_files_only = True
+            run.max_transcript_tokens = None
+            log.warning("model.files_left_out run=%s %s", run.events.run_id, error.cause)
+        elif error.code == FILTERED and run.history:
+            run.history = []
+            log.warning("model.history_left_out run=%s %s", run.events.run_id, error.cause)
+        else:
+            return None
+        return self.messages_for(run, request.model, request.system_prompt, request.tools or ())
+
+    def _fitting_tokens(
+        self,
+        run: RunState,
+        request: ProviderRequest,
+        tokens: int,
+        share: float | None,
+    ) -> int:
+        """Return how many tokens a rejected transcript of `tokens` may have.
+
+        `share` is the share of the whole request that the model would take, None if it is unknown.
+        """
+        if share is None:
+            return tokens // 2
+        others = self._other_tokens(run, request.system_prompt, request.tools or ())
+        fitting = int((tokens + others) * share) - others
+        least = int(tokens * MIN_TRANSCRIPT_SHARE)
+        most = int(tokens * MAX_FITTING_SHARE)
+        return min(max(fitting, least), most)
+
+
+def has_files(messages: Sequence[Message]) -> bool:
+    """Return whether a file or an image is sent with the messages."""
+    return any(message.media or message.pictures for message in messages)
+
+
+def _spoken_tokens(messages: Sequence[Message]) -> int:
+    """Return an estimate of the tokens of the messages that can be left out of a request."""
+    return transcript_tokens([message for message in messages if message.role is not Role.SYSTEM])
 
 
 def message_tokens(message: Message) -> int:

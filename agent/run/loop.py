@@ -319,7 +319,7 @@ class AgentLoop:
                 return end
             offer = await self._shown_tools.offer(run)
             schemas: Sequence[Mapping[str, Any]] = offer.schemas
-            self._model_caller.limit_results(run)
+            self._model_caller.fitter.limit_results(run)
             if run.can_read_on:
                 schemas = with_read_result(schemas)
             answer = ModelAnswer(*await self._model_caller.ask(run, schemas), offer.names)

@@ -1,4 +1,8 @@
-"""ModelCaller: one call of the model, with cache, retries, cost and budget."""
+"""ModelCaller: asks the model of an agent once, with cache, retries, cost and budget.
+
+What of the conversation is sent is decided in `context_window.py`. A vendor's request is made in
+`sayso.agent.providers`.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,15 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count
 from time import perf_counter
 from typing import Any, TypeVar
 
 from sayso.agent.config import AgentConfig, Cache
 from sayso.agent.guards.budget import BudgetRefusal, book_usage, budget_refusal
-from sayso.agent.messages import Message, Role, ToolCall, UsageStats
+from sayso.agent.messages import Message, ToolCall, UsageStats
 from sayso.agent.observability.observer import llm_call
 from sayso.agent.observability.usage import AgentUsage
 from sayso.agent.providers.base import (
-    FILTERED,
     Completion,
     Provider,
     ProviderConfigurationError,
@@ -30,25 +32,11 @@ from sayso.agent.providers.base import (
     name_of,
     with_listener,
 )
-from sayso.agent.providers.files import without_files
 from sayso.agent.providers.pricing import cost_usd
 from sayso.agent.result import stop_text
 from sayso.agent.run.cache import CacheKeyBuilder, cached_answer, delete_answer, store_answer
-from sayso.agent.run.context_window import (
-    DEFAULT_CONTEXT_TOKENS,
-    MIN_TRANSCRIPT_SHARE,
-    RESULT_SHARE,
-    SMALL_CHARS,
-    fit_transcript,
-    transcript_tokens,
-)
+from sayso.agent.run.context_window import ContextFitter, has_files
 from sayso.agent.run.conversation_key import ConversationKeys
-from sayso.agent.run.long_results import (
-    BYTES_PER_TOKEN,
-    MAX_CHAR_BYTES,
-    has_shortened_result,
-    text_tokens,
-)
 from sayso.agent.run.state import RunEnd, RunState, RunTextListener
 from sayso.agent.run.structured import schema_from_response_format
 from sayso.pending.proposals import current_context
@@ -71,14 +59,15 @@ MAX_RETRY_AFTER_SECONDS = 60.0
 JITTER = 0.25
 #: How often a transcript that is too long for the model is halved and sent again.
 MAX_HALVINGS = 6
-#: The largest share of a rejected transcript that is sent again.
-MAX_FITTING_SHARE = 0.85
-#: HTTP statuses with which a vendor rejects a request because of its content.
-_REJECTED_STATUSES = frozenset({400, 413, 415, 422})
 
 
 class ModelCaller:
-    """Calls the model of one agent. `usage` counts all its calls."""
+    """Asks the model for one answer of a run, as often as the loop needs one.
+
+    One per provider of an agent; it serves all runs at the same time, and keeps nothing of a run.
+    `usage` is the agent's: it counts the calls of all runs. `sleep` waits this many seconds before
+    a failed call is repeated.
+    """
 
     def __init__(
         self, provider: Provider, config: AgentConfig, usage: AgentUsage, *, sleep: Sleep
@@ -88,16 +77,14 @@ class ModelCaller:
         self._usage = usage
         self._sleep = sleep
         self._conversation_keys = ConversationKeys(config)
-        #: Context windows that are known from refused requests, in tokens as they are estimated
-        #: here, by model.
-        self._learned_windows: dict[str, int] = {}
+        #: Decides what of the transcript the model is sent.
+        self.fitter = ContextFitter(provider, config)
         self.name = name_of(provider)
+        #: The provider in cache keys. Its answers depend on its settings, so they are part of it.
+        self._cache_name = self.name
         settings = getattr(provider, "model_settings", None)
-        #: The provider in cache keys: its answers depend on its settings.
         if settings:
-            self._cache_name = f"{self.name} {json.dumps(settings, sort_keys=True, default=str)}"
-        else:
-            self._cache_name = self.name
+            self._cache_name += f" {json.dumps(settings, sort_keys=True, default=str)}"
 
     @property
     def prompt(self) -> str:
@@ -110,24 +97,28 @@ class ModelCaller:
     async def ask(self, run: RunState, schemas: Sequence[ResponseSchema]) -> Completion:
         """Ask the model and return its message and usage.
 
-        Tool calls get unique ids; usage is added to the run at once.
-
-        Raises ProviderError if there is no answer.
+        `schemas` are the tools that it is shown. The tool calls of its answer get ids that are
+        unique in the conversation. The usage is added to the run, the agent and the budget at once,
+        so that a run that is stopped later has paid for it. Raises ProviderError if there is no
+        answer.
         """
         config = self._config
-        on_text = run.on_text
-        response_format = run.request.response_format
-        schema = None
         model = await self._select_model(run)
-        prompt = "\n\n".join(filter(None, (self.prompt, run.schema_instruction)))
-        if response_format is not None and getattr(
-            self._provider, "supports_response_format", False
-        ):
+        prompt = self.prompt
+        if run.schema_instruction:
+            prompt = f"{prompt}\n\n{run.schema_instruction}" if prompt else run.schema_instruction
+
+        # Vendors that know schemas are given the form as well: they keep to it.
+        schema = None
+        response_format = run.request.response_format
+        knows_schemas = getattr(self._provider, "supports_response_format", False)
+        if response_format is not None and knows_schemas:
             schema = schema_from_response_format(response_format)
+
         request = ProviderRequest(
             model=model,
             system_prompt=prompt,
-            messages=self._build_messages(run, model, prompt, schemas),
+            messages=self.fitter.messages_for(run, model, prompt, schemas),
             tools=schemas,
             temperature=config.temperature,
             max_tokens=config.max_tokens,
@@ -135,17 +126,16 @@ class ModelCaller:
             response_format=schema,
             conversation_key=self._conversation_keys.key_of(run),
         )
-        cache = config.cache
         run.cache_key = ""
-        # A stream cannot be replayed (seed: What Gets Cached).
-        if cache is None or on_text is not None:
-            answer, usage = await self._call(run, request, on_text)
+        # A stream cannot be replayed, so its answer is neither looked up nor stored.
+        if config.cache is None or run.on_text is not None:
+            answer, usage = await self._call(run, request, run.on_text)
         else:
-            answer, usage = await self._call_or_replay(run, request, cache)
+            answer, usage = await self._call_or_replay(run, request, config.cache)
         return _with_unique_ids(answer, run), usage
 
     async def delete_cached_answer(self, run: RunState) -> None:
-        """Delete the last answer from the cache, because it was unusable."""
+        """Delete the last answer of the run from the cache, because it was unusable."""
         if self._config.cache is not None and run.cache_key:
             await delete_answer(self._config.cache, run.cache_key)
 
@@ -165,9 +155,9 @@ class ModelCaller:
             await self._add_to_budget(run, usage)
 
     def log_empty_answer(self, run: RunState, *, is_final: bool = True) -> str:
-        """Log that the model gave an empty answer, and return this cause.
+        """Log that the model gave an empty answer. Return it as the cause of a failure.
 
-        One that `is_final` ends the run.
+        `is_final`: the run ends with it. Otherwise the model is asked once more.
         """
         cause = f"kind=empty model={run.model}"
         if is_final:
@@ -179,120 +169,50 @@ class ModelCaller:
         return cause
 
     def _add_usage(self, usage: UsageStats) -> None:
-        """Add usage to the agent's, and log a warning when its
-        cost passes `cost_warning_threshold`.
-        """
+        """Add usage to the agent's. Log one warning when its cost passes the threshold."""
         threshold = self._config.cost_warning_threshold
-        before = None if threshold is None else self._usage.total_cost_usd
+        if threshold is None:
+            self._usage.add_usage(usage)
+            return
+
+        before = self._usage.total_cost_usd
         self._usage.add_usage(usage)
-        if (
-            threshold is not None
-            and before is not None
-            and before <= threshold < self._usage.total_cost_usd
-        ):
-            total = round(self._usage.total_cost_usd, 4)
-            log.warning(
-                "agent.cost_warning",
-                extra={"agent": self._config.name, "usd": total, "threshold": threshold},
-            )
+        after = self._usage.total_cost_usd
+        if before <= threshold < after:
+            facts = {"agent": self._config.name, "usd": round(after, 4), "threshold": threshold}
+            log.warning("agent.cost_warning", extra=facts)
 
     async def _add_to_budget(self, run: RunState, usage: UsageStats) -> None:
         if self._config.budget is not None:
             await book_usage(self._config.budget, run.request.scope, usage)
 
     async def _select_model(self, run: RunState) -> str:
-        """Return the model of this step as the provider is asked for it;
-        "" for the provider's default.
+        """Return the model of this step as the provider is asked for it.
 
-        If the selector fails, the run continues with the configured model.
+        "" means the provider's default. If the selector fails, the run continues with the
+        configured model.
         """
         config = self._config
-        model = self._config.model
+        model = config.model
         if config.model_selector is not None:
             try:
-                model = (
-                    config.model_selector(run.iterations, tuple(run.tool_calls), self._usage)
-                    or model
-                )
+                selected = config.model_selector(run.iterations, tuple(run.tool_calls), self._usage)
+                model = selected or model
             except Exception as exc:  # a selector may raise anything, and the user needs an answer
                 reason = {"agent": config.name, "reason": type(exc).__name__}
                 log.warning("agent.model_selector_failed", extra=reason)
+
         name = model or str(getattr(self._provider, "default_model", ""))
         if run.model and run.model != name:
             await run.events.tell("model_switch", run.iterations, run.model, name)
         run.model = name
         return model
 
-    def _build_messages(
-        self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]
-    ) -> Sequence[Message]:
-        """Return the part of the transcript that the model is sent, with what is remembered."""
-        config = self._config
-        messages = run.transcript
-        limit = run.max_transcript_tokens
-        has_own_window = config.context_tokens is not None or run.model in self._learned_windows
-        if limit is None and (has_own_window or not self._is_small(messages)):
-            window = self._window(model)
-            others = self._other_tokens(run, prompt, schemas)
-            limit = max(window - others, int(window * MIN_TRANSCRIPT_SHARE))
-        if limit is not None:
-            current = [*run.messages, *run.rejected]
-            messages = fit_transcript(
-                run.history, current, max_tokens=limit, result_tokens=run.result_tokens
-            )
-        if run.names_files_only:
-            messages = without_files(messages)
-        return run.with_context(messages)
-
-    def limit_results(self, run: RunState) -> None:
-        """Decide how many tokens the model reads of one result in this step,
-        and whether it is shown `read_result`.
-        """
-        run.result_tokens = self._config.result_tokens
-        if self._is_small(run.transcript):
-            share = run.result_tokens
-        else:
-            window = run.max_transcript_tokens or self._window(run.model or self._config.model)
-            share = int(window * RESULT_SHARE)
-        if getattr(self._provider, "shows_results", False):
-            # It has no price, and people read what it reads.
-            run.result_tokens = share
-            run.can_read_on = False
-            return
-        run.result_tokens = min(run.result_tokens, share)
-        run.can_read_on = run.can_read_on or has_shortened_result(run.transcript, run.result_tokens)
-
-    def _is_small(self, messages: Sequence[Message]) -> bool:
-        """Return whether a transcript fits every model, and its results need not be shortened."""
-        most = min(SMALL_CHARS, self._config.result_tokens * BYTES_PER_TOKEN // MAX_CHAR_BYTES)
-        return sum(len(message.content) for message in messages) < most
-
-    def _window(self, model: str) -> int:
-        """Return the context window of a model in tokens.
-
-        It is the configured one, else the known one. It is never more than refused requests have
-        shown.
-        """
-        window = self._config.context_tokens
-        if window is None:
-            known_window = getattr(self._provider, "context_tokens", None)
-            if callable(known_window):
-                window = known_window(model)
-            else:
-                window = None
-        window = window or DEFAULT_CONTEXT_TOKENS
-        name = model or str(getattr(self._provider, "default_model", ""))
-        return min(window, self._learned_windows.get(name, window))
-
-    def _other_tokens(self, run: RunState, prompt: str, schemas: Sequence[ResponseSchema]) -> int:
-        """Return an estimate of the tokens beside the transcript, with those for the answer."""
-        tools = json.dumps(list(schemas), default=str)
-        texts = (prompt, run.background, run.related_facts, tools)
-        return self._config.max_tokens + sum(map(text_tokens, texts))
-
     async def _call_or_replay(
         self, run: RunState, request: ProviderRequest, cache: Cache
     ) -> Completion:
+        """Return the cached answer to the same request; else ask the model and cache its answer."""
+        schema = request.response_format
         try:
             key = run.cache_key = CacheKeyBuilder.build(
                 # The actual model, which is "" in the request for the provider's default.
@@ -302,9 +222,7 @@ class ModelCaller:
                 tools=request.tools,
                 temperature=request.temperature,
                 max_tokens=request.max_tokens,
-                response_format=None
-                if request.response_format is None
-                else dict(request.response_format),
+                response_format=None if schema is None else dict(schema),
                 provider=self._cache_name,
             )
         except (TypeError, ValueError, RecursionError):  # the request cannot be written as JSON
@@ -314,8 +232,11 @@ class ModelCaller:
             completion = await self._call(run, request, None)
             await store_answer(cache, key, completion, max_tokens=request.max_tokens)
             return completion
+
+        # The usage of a cached answer is counted again, as if the model had been asked. It is not
+        # taken from the budget: nothing was paid for it.
         answer, usage = cached
-        run.usage += usage  # it is counted again (seed: Integration with Usage Tracking)
+        run.usage += usage
         self._add_usage(usage)
         run.events.note("cache_hit", model=run.model, prompt_tokens=usage.prompt_tokens)
         if run.events.has_observer_of("cache_hit", "llm_end"):
@@ -326,6 +247,10 @@ class ModelCaller:
     async def _call(
         self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None
     ) -> Completion:
+        """Ask the model, and report the call to the trace, the observers, the usage and the budget.
+
+        `on_text` receives the answer while it arrives; None: it is not streamed.
+        """
         events = run.events
         config = self._config
         began = perf_counter()
@@ -338,14 +263,19 @@ class ModelCaller:
             self._log_failure(run, exc)
             self._report_call(run, request, began, error=exc, is_streamed=on_text is not None)
             raise
+
         model = usage.model or run.model
         details = answer.details
         if not usage.provider:
             usage += UsageStats(provider=self.name)
         if not usage.cost_usd and model in config.prices:
-            usage += UsageStats(
-                cost_usd=cost_usd(model, usage, usage.provider, prices=config.prices) or 0.0
-            )
+            cost = cost_usd(model, usage, usage.provider, prices=config.prices)
+            usage += UsageStats(cost_usd=cost or 0.0)
+        finish_reason = response_id = None
+        if details is not None:
+            finish_reason = details.finish_reason or None
+            response_id = details.response_id or None
+
         events.note(
             "llm_call",
             began=began,
@@ -356,12 +286,12 @@ class ModelCaller:
             cache_write_tokens=usage.cache_write_tokens or None,
             cost_usd=usage.cost_usd,
             provider=usage.provider or None,
-            finish_reason=details.finish_reason or None if details else None,
-            response_id=details.response_id or None if details else None,
+            finish_reason=finish_reason,
+            response_id=response_id,
         )
         run.usage += usage
         self._add_usage(usage)
-        if details is not None and details.finish_reason == "length":
+        if finish_reason == "length":
             log.warning("model.cut_off run=%s model=%s", events.run_id, model)
         self._report_call(
             run, request, began, answer=answer, usage=usage, is_streamed=on_text is not None
@@ -375,6 +305,7 @@ class ModelCaller:
     def _report_call(
         self, run: RunState, request: ProviderRequest, began: float, **outcome: Any
     ) -> None:
+        """Report a call to observers. `outcome`: its answer and usage, or its error."""
         if run.events.has_observer_of("llm_call"):
             seconds = perf_counter() - began
             run.events.tell_call(
@@ -388,6 +319,7 @@ class ModelCaller:
             error.model = error.model or run.model
             cause = error.cause
         details = f"{cause} provider={self.name} error={type(error).__name__}"
+
         extra = {}
         if isinstance(error, ProviderConfigurationError):
             # The text of this error is our own: it names a key or a library that is missing.
@@ -406,96 +338,26 @@ class ModelCaller:
         """
         limit_before = run.max_transcript_tokens
         # A server may refuse the bytes of a file, which says nothing about the tokens of the texts.
-        has_files = _has_files(request.messages)
+        sends_files = has_files(request.messages)
         for _ in range(MAX_HALVINGS + 2):
             try:
                 completion = await self._call_with_retries(run, request, on_text)
-                if not has_files and run.max_transcript_tokens not in (None, limit_before):
-                    self._learn_window(run, request, run.max_transcript_tokens)
+                if not sends_files and run.max_transcript_tokens not in (None, limit_before):
+                    self.fitter.learn_window(run, request, run.max_transcript_tokens)
                 return completion
             except ProviderError as exc:
-                messages = self._reduce_messages(run, request, exc)
+                messages = self.fitter.reduced_messages(run, request, exc)
                 if messages is None:
                     raise
             request = replace(request, messages=messages)
         return await self._call_with_retries(run, request, on_text)
 
-    def _learn_window(self, run: RunState, request: ProviderRequest, tokens: int) -> None:
-        """Remember the window of a model that took `tokens` of a transcript but not more."""
-        others = self._other_tokens(run, request.system_prompt, request.tools or ())
-        window = tokens + others
-        known = self._learned_windows.get(run.model, window + 1)
-        if window >= known:
-            return
-        self._learned_windows[run.model] = window
-        log.warning(
-            "model.window_learned model=%s provider=%s tokens=%d",
-            run.model,
-            self.name,
-            window,
-        )
-
-    def _reduce_messages(
-        self, run: RunState, request: ProviderRequest, error: ProviderError
-    ) -> Sequence[Message] | None:
-        """Return less of a rejected transcript, also for the rest of the run;
-        None if nothing more can be left out.
-
-        A transcript that is too long is cut to the size that the vendor names, or else halved.
-        Otherwise its files are only named, since one may be damaged or larger than it looks. If a
-        content filter rejected it, the history is left out, so that one message does not block all
-        that follow.
-        """
-        if error.kind == "too_long":
-            tokens = _spoken_tokens(request.messages)
-            limit = run.max_transcript_tokens
-            fitting = self._fitting_tokens(run, request, tokens, error.fitting_share)
-            run.max_transcript_tokens = fitting
-            self.limit_results(run)
-            shorter = self._build_messages(
-                run, request.model, request.system_prompt, request.tools or ()
-            )
-            if _spoken_tokens(shorter) <= tokens * 0.9:
-                log.warning("model.context_exceeded run=%s %s", run.events.run_id, error.cause)
-                return shorter
-            run.max_transcript_tokens = limit  # the transcript cannot become notably shorter
-        elif error.kind != "refused" or error.status not in _REJECTED_STATUSES:
-            return None
-        if not run.names_files_only and _has_files(request.messages):
-            run.names_files_only = True
-            run.max_transcript_tokens = None
-            log.warning("model.files_left_out run=%s %s", run.events.run_id, error.cause)
-        elif error.code == FILTERED and run.history:
-            run.history = []
-            log.warning("model.history_left_out run=%s %s", run.events.run_id, error.cause)
-        else:
-            return None
-        return self._build_messages(run, request.model, request.system_prompt, request.tools or ())
-
-    def _fitting_tokens(
-        self,
-        run: RunState,
-        request: ProviderRequest,
-        tokens: int,
-        share: float | None,
-    ) -> int:
-        """Return how many tokens a rejected transcript of `tokens` may have.
-
-        `share` is the share of the whole request that the model would take, None if it is unknown.
-        """
-        if share is None:
-            return tokens // 2
-        others = self._other_tokens(run, request.system_prompt, request.tools or ())
-        fitting = int((tokens + others) * share) - others
-        least = int(tokens * MIN_TRANSCRIPT_SHARE)
-        most = int(tokens * MAX_FITTING_SHARE)
-        return min(max(fitting, least), most)
-
     async def _call_with_retries(
         self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None
     ) -> Completion:
-        """Call the model up to `1 + max_retries` times,
-        and report retries and fallbacks to observers.
+        """Call the model up to `1 + max_retries` times. Report retries and fallbacks to observers.
+
+        Raises the last ProviderError.
         """
         fallbacks: list[tuple[str, str, Exception]] = []
         provider = with_listener(self._provider, lambda *fallback: fallbacks.append(fallback))
@@ -516,39 +378,34 @@ class ModelCaller:
                 await run.events.tell("provider_fallback", *fallback)
 
 
-def _has_files(messages: Sequence[Message]) -> bool:
-    """Return whether a file or an image is sent with the messages."""
-    return any(message.media or message.pictures for message in messages)
-
-
-def _spoken_tokens(messages: Sequence[Message]) -> int:
-    """Return an estimate of the tokens of the messages that can be left out of a request."""
-    return transcript_tokens([message for message in messages if message.role is not Role.SYSTEM])
-
-
 def _with_unique_ids(answer: Message, run: RunState) -> Message:
-    """Return the answer with call ids that are unique in the request.
+    """Return the answer with call ids that are unique in the conversation.
 
-    The id links a result to its call.
-
-    Servers that number the calls of each answer, or send no ids, repeat those of earlier turns.
+    The id links a result to its call. Servers that number the calls of each answer, or send no ids,
+    repeat those of earlier turns.
     """
     if not answer.tool_calls:
         return answer
+
     taken = {call.id for call in run.tool_calls}
     for message in run.history:
         taken.update(call.id for call in message.tool_calls)
     ids = {call.id for call in answer.tool_calls}
-    if len(ids) == len(answer.tool_calls) and "" not in ids and taken.isdisjoint(ids):
+    are_unique = len(ids) == len(answer.tool_calls) and taken.isdisjoint(ids)
+    if are_unique and "" not in ids:
         return answer
+
     calls = []
     for at, call in enumerate(answer.tool_calls):
-        preferred = f"call_{run.iterations}_{at}"
-        candidates = chain(
-            [call.id] if call.id else [], [preferred], (f"{preferred}_{n}" for n in count(1))
-        )
-        calls.append(replace(call, id=next(each for each in candidates if each not in taken)))
-        taken.add(calls[-1].id)
+        new_id = call.id
+        if not new_id or new_id in taken:
+            new_id = f"call_{run.iterations}_{at}"
+        suffix = 0
+        while new_id in taken:
+            suffix += 1
+            new_id = f"call_{run.iterations}_{at}_{suffix}"
+        calls.append(replace(call, id=new_id))
+        taken.add(new_id)
     return replace(answer, tool_calls=tuple(calls))
 
 
@@ -562,9 +419,9 @@ async def with_retries(
 ) -> T:
     """Return the result of `attempt`, called up to `1 + max_retries` times.
 
-    Raises the last ProviderError.
-
-    An error is raised at once if a retry cannot help, or if the vendor asks to wait for too long.
+    `on_retry` is called before each pause, and `sleep` makes it. `chance` returns a number from 0
+    to 1. Raises the last ProviderError. One that a retry cannot cure is raised at once, and so is
+    one whose vendor asks to wait for longer than MAX_RETRY_AFTER_SECONDS.
     """
     for number in range(1, config.max_retries + 1):
         try:
@@ -581,22 +438,24 @@ async def with_retries(
 
 
 def retry_pause(attempt: int, error: ProviderError, config: AgentConfig) -> float:
-    """Return the seconds to wait after a failed attempt, without jitter: the vendor's wish,
-    or as configured.
+    """Return the seconds to wait after a failed attempt (from 1), without jitter.
+
+    These are what the vendor asks for, or else what is configured.
     """
     if error.retry_after is not None and error.retry_after > 0:
         return error.retry_after
+
+    pause = config.retry_backoff_seconds
     text = str(error).lower()  # some adapters show a rate limit only here
-    is_rate_limit = isinstance(error, RateLimitedError) or "rate limit" in text or "429" in text
-    return attempt * (
-        config.retry_backoff_seconds
-        + (config.rate_limit_cooldown_seconds if is_rate_limit else 0.0)
-    )
+    if isinstance(error, RateLimitedError) or "rate limit" in text or "429" in text:
+        pause += config.rate_limit_cooldown_seconds
+    return attempt * pause
 
 
 async def budget_end(run: RunState, config: AgentConfig) -> RunEnd | None:
-    """Return the end of a run whose own, conversation's or daily budget is spent;
-    None if it is not.
+    """Return the end of a run if its own, its conversation's or the daily budget is spent.
+
+    None: it may go on.
     """
     refusal = await _budget_refusal(run, config)
     if refusal is None:
@@ -614,11 +473,9 @@ async def is_budget_spent(run: RunState, config: AgentConfig) -> bool:
 
 
 async def _budget_refusal(run: RunState, config: AgentConfig) -> BudgetRefusal | None:
-    limits = config.run_budget
-    if limits:
-        refusal = limits.refusal(run.usage + run.events.side_usage)
-    else:
-        refusal = None
+    refusal = None
+    if config.run_budget is not None:
+        refusal = config.run_budget.refusal(run.usage + run.events.side_usage)
     if refusal is None and config.budget is not None:
         refusal = await budget_refusal(config.budget, run.request.scope)
     return refusal
