@@ -1,5 +1,8 @@
-"""RunRequest, RunState and RunEnd: what a run is asked, its state and its end; outcomes of calls,
-and their journal.
+"""What a run is asked, knows and ends with: RunRequest, RunState, RunEnd.
+
+A run answers one request with as many model calls and tool calls as it needs. Each call ends with a
+CallOutcome. Where another worker may continue the run, a Journal has the answers of the model and
+the outcomes of the calls, so that no call runs twice.
 """
 
 from __future__ import annotations
@@ -54,7 +57,6 @@ RunTextListener = Callable[[str], Awaitable[None]]
 WITHHELD = "(withheld)"
 #: Result of a call that had not started when the run was stopped.
 NOT_RUN = "Not run: the run was stopped before this call began."
-
 #: Result of a call that follows a terminal one, where calls run one after another.
 NOT_RUN_AFTER_TERMINAL = "Not run: the run ended with an earlier call of the same answer."
 
@@ -84,8 +86,9 @@ _MAY_HAVE_RUN_AT = re.compile(re.escape(f"{MAY_HAVE_RUN} at ") + r"(\S+)")
 
 
 class UnclearCall(NamedTuple):
-    """A call whose outcome is unknown, and when it was made, in Unix seconds; 0 if that is unknown,
-    too.
+    """A call whose outcome is unknown, and when it was made.
+
+    `at` is in Unix seconds, 0 if the time is unknown, too.
     """
 
     call: ToolCall
@@ -93,8 +96,9 @@ class UnclearCall(NamedTuple):
 
 
 def may_have_run(at: float) -> str:
-    """Return why a call is proposed although the policy allows it:
-    the same one may have run `at` this time.
+    """Return why a call is proposed although the policy allows it: the same one may have run.
+
+    `at` is the time of that one in Unix seconds, 0 if it is unknown.
     """
     if not at:
         return MAY_HAVE_RUN
@@ -135,12 +139,15 @@ def unclear_calls(messages: Iterable[Message]) -> list[UnclearCall]:
 
 @dataclass(slots=True)
 class CallOutcome:
-    """The outcome of one call: the text for the model, what the tool produced and,
-    if the run ends with it, why.
+    """How one call ended: the text for the model, and what the tool produced.
+
+    `content` is what the model reads: a result, an error, a proposal or a note.
     """
 
     call: ToolCall
     content: str
+    #: Why the run ends with this call; "" if it goes on. "pending": someone must decide about the
+    #: call. "terminal": its result is the reply.
     ends: Literal["", "pending", "terminal"] = ""
     #: The text for the user, if the run ends with this call.
     final_text: str = ""
@@ -179,10 +186,9 @@ class CallOutcome:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the call has no result yet: the agent has proposed it,
-        and its user will decide.
+        """Return whether the call has no result yet: it waits for a decision.
 
-        A tool whose own code asks has run, and returned a result of its own.
+        A tool whose own code asks has run, and has returned a result.
         """
         if self.open_call is not None or self.inner is not None:
             return True
@@ -190,10 +196,7 @@ class CallOutcome:
 
     @property
     def message(self) -> Message:
-        """Return the outcome as a message for the model.
-
-        The message of an open call has no content.
-        """
+        """Return the outcome as a message of the transcript. That of an open call has no content."""
         pictures = [
             Picture(each.mime_type, each.data or b"", each.kept)
             for each in self.artifacts
@@ -213,8 +216,9 @@ class CallOutcome:
 
 
 def _time_of_turn() -> float:
-    """Return when the turn came in, by the clock of the store;
-    outside of a worker the present time.
+    """Return when the turn came in, in Unix seconds by the clock of the store.
+
+    Outside of a worker it is the present time.
     """
     timers = tool_environment().timers
     if timers is None:
@@ -229,8 +233,9 @@ def text_digest(text: str) -> str:
 
 @dataclass(slots=True)
 class ModelAnswer:
-    """An answer of the model, its usage, and the names of the tools that the model was shown;
-    None for all.
+    """An answer of the model and its usage.
+
+    `tools` are the names of the tools that the model was shown, None for all.
     """
 
     message: Message
@@ -247,9 +252,11 @@ class JournaledAnswer:
 
 
 class Journal(Protocol):
-    """The journal of one run.
+    """The record of one run, by which a later attempt at the same turn continues it.
 
-    An index means a call of the answer that was last returned or recorded.
+    A worker may be killed in the middle of a run. The next one gets the journaled answers in place
+    of new ones from the model, and runs no call that was started before. An index (`at`, `started`)
+    means a call of the answer that was last returned or recorded. Lives as long as the run.
     """
 
     async def next_answer(self) -> JournaledAnswer | None:
@@ -302,27 +309,37 @@ class NoJournal:
 
 @dataclass(slots=True)
 class RunRequest:
-    """What one run is asked to do, and with what."""
+    """What one run is asked to do, and with what. Lives as long as the run, and does not change.
 
+    A run *goes on* if an earlier run paused because calls had to be decided.
+    """
+
+    #: The request. Empty only if the run goes on.
     messages: tuple[Message, ...]
+    #: The form of the answer; None for free text.
     response_format: ResponseFormat | None = None
+    #: The run that this one is a part of, for traces.
     parent_run_id: str | None = None
+    #: The conversation that the run reads and continues; None: the agent's own.
     memory: ConversationMemory | None = None
     journal: Journal = field(default_factory=NoJournal)
-    #: `scope` names whose memories the run may read and write. "" means the scope of the run whose
-    #: tool started this one, or else the agent's own. With `asynchronous`, async observers are told
-    #: of the run.
+    #: Whose knowledge the run may read and write. "": that of the run whose tool started this one,
+    #: or else the agent's own.
     scope: str = ""
+    #: Stops the run from outside.
     cancellation_token: CancellationToken | None = None
+    #: Receives the reply while it arrives.
     on_text: RunTextListener | None = None
+    #: Whether async observers receive the events of the run, too.
     asynchronous: bool = True
     #: Whether the run is one of a batch: it has a memory of its own, but the agent's knowledge.
     is_of_batch: bool = False
-    #: Those of the run that goes on, None for a new run. A run that goes on may have no messages.
-    #: Its calls have their results in the memory, unless there is a `snapshot` of the run: then
-    #: `decisions` about its open calls are carried out first, by their ids.
+    #: What the run goes on counting; None for a new run.
     counts: RunCounts | None = None
+    #: The run that goes on. None for a new run, and where its calls have their results in the
+    #: memory already.
     snapshot: RunSnapshot | None = None
+    #: What was decided about the open calls of the snapshot, by their ids.
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     #: Whether the run is that of an agent which is a tool of another one.
     is_inner: bool = False
@@ -339,8 +356,10 @@ class RunRequest:
 
 @dataclass(slots=True)
 class OpenRound:
-    """The tool calls of one answer while they run: the known outcomes by index,
-    and the calls that were started.
+    """The tool calls of one answer while they run.
+
+    `outcomes` are those known so far, and `started` the calls that were started, both by the index
+    of the call in the answer.
     """
 
     answer: Message
@@ -348,16 +367,19 @@ class OpenRound:
     started: set[int] = field(default_factory=set)
 
     def final_outcomes(self) -> list[CallOutcome]:
-        """Return an outcome for every call.
+        """Return an outcome for every call of a run that was stopped.
 
-        A call that was started and has no outcome is unclear.
+        A call that was started and has no outcome may have taken effect: it is unclear.
         """
-        started = self.started
-        return [
-            self.outcomes.get(at)
-            or CallOutcome(call, UNCLEAR if at in started else NOT_RUN, unclear=at in started)
-            for at, call in enumerate(self.answer.tool_calls)
-        ]
+        outcomes = []
+        for at, call in enumerate(self.answer.tool_calls):
+            outcome = self.outcomes.get(at)
+            if outcome is None and at in self.started:
+                outcome = CallOutcome(call, UNCLEAR, unclear=True)
+            elif outcome is None:
+                outcome = CallOutcome(call, NOT_RUN)
+            outcomes.append(outcome)
+        return outcomes
 
 
 class RunEnd(NamedTuple):
@@ -375,44 +397,55 @@ class RunEnd(NamedTuple):
 
 @dataclass(slots=True)
 class RunState:
-    """The state of one run.
+    """What one run knows and has done so far. Lives as long as the run; only its loop changes it.
 
-    `messages` grows only by whole rounds: a call and its result are added together.
+    The *transcript* is what the model may know: `history` (earlier turns), `messages` (this run)
+    and `rejected`. `messages` grows only by whole rounds: a call and its result are added together,
+    since vendors refuse one without the other.
     """
 
     request: RunRequest
     events: RunEvents
+    #: What the memories know and learn: facts, entities, relationships.
     run_memory: RunMemory
+    #: The conversation that the run belongs to; None: the run begins without a history.
     memory: ConversationMemory | None = None
+    #: The earlier turns of the conversation.
     history: list[Message] = field(default_factory=list)
-    #: The names of the tools that the conversation has needed so far,
-    #: in the order in which they are shown.
+    #: The names of the tools that the conversation has needed so far, in the order in which they
+    #: are shown.
     shown_tools: list[str] = field(default_factory=list)
+    #: Summarizes long results; None: they are cut.
     compressor: Compressor | None = None
+    #: Notices that the run repeats itself, from its first round on.
     loop_watch: LoopWatch | None = None
-    #: Receives the reply while it arrives. None without a listener,
-    #: and if a check of the complete reply comes first.
+    #: Receives the reply while it arrives. None without a listener, and if a check of the complete
+    #: reply comes first.
     on_text: RunTextListener | None = None
+    #: The user's messages, as the guardrails passed them, and the rounds of this run.
     messages: list[Message] = field(default_factory=list)
     #: Answers of the wrong form, each with its correction. Only the model sees them,
     #: until an answer fits.
     rejected: list[Message] = field(default_factory=list)
     #: The instruction of the form of the answer, behind the system prompt; "" without a form.
     schema_instruction: str = ""
-    #: The summary, the facts and the notes, which seldom change.
-    #: The model reads them before the history.
+    #: The summary, the facts and the notes, which seldom change. The model reads them before the
+    #: history.
     background: str = ""
-    #: The entities and relationships, which may change with every turn.
-    #: The model reads them before the user's message.
+    #: The entities and relationships, which may change with every turn. The model reads them before
+    #: the user's message.
     related_facts: str = ""
+    #: The number of the present iteration, from 1: of the present model call. A run that goes on
+    #: counts on.
     iterations: int = 0
     #: Whether the model was asked again because its answer was empty.
     has_asked_again: bool = False
     #: The text of the last answer.
     answer_text: str = ""
+    #: The model that was asked last.
     model: str = ""
-    #: Tokens that the transcript may take after the model rejected it as too long;
-    #: None before that.
+    #: Tokens that the transcript may take after the model rejected it as too long; None before
+    #: that.
     max_transcript_tokens: int | None = None
     #: Whether the model is shown the tool that reads the rest of a result.
     can_read_on: bool = False
@@ -422,18 +455,23 @@ class RunState:
     names_files_only: bool = False
     #: The cache key of the last answer.
     cache_key: str = ""
+    #: What the calls of the loop have used; calls beside it are in `events.side_usage`.
     usage: UsageStats = NO_USAGE
+    #: For each iteration what the model wrote beside its tool calls, or "".
     reasoning: list[str] = field(default_factory=list)
+    #: All calls of the run, in order, and those of them with an unknown outcome.
     tool_calls: list[ToolCall] = field(default_factory=list)
     unclear: list[ToolCall] = field(default_factory=list)
     #: The replies of terminal tools.
     terminal_texts: list[str] = field(default_factory=list)
+    #: The files that tools made.
     artifacts: list[Artifact] = field(default_factory=list)
     #: The answers that were last offered as buttons.
     choices: tuple[str, ...] = ()
+    #: The calls that run now; None while the model is asked.
     open_round: OpenRound | None = None
-    #: Whether a call that needs an approval may wait for a decision of
-    #: the program that started the run.
+    #: Whether a call that needs an approval may wait for a decision of the program that started
+    #: the run.
     may_pause: bool = False
     #: What the run added before it paused, with the results of the calls that were decided since.
     earlier: list[Message] = field(default_factory=list)
@@ -441,8 +479,8 @@ class RunState:
     remembers_earlier: bool = False
     #: Where the conversation is stored, if it is.
     session: Session | None = None
-    #: The calls that wait, and the paused runs of agents that calls have asked,
-    #: by the id of the call.
+    #: The calls that wait, and the paused runs of agents that calls have asked, by the id of the
+    #: call.
     open_calls: list[OpenCall] = field(default_factory=list)
     inner: dict[str, RunSnapshot] = field(default_factory=dict)
     #: What became of the calls that were decided at the beginning of this run.
@@ -452,8 +490,9 @@ class RunState:
 
     @property
     def user_text(self) -> str:
-        """Return the text of the user's messages after the guardrails; of a run that goes on,
-        `request_text`.
+        """Return the text of the user's messages as the guardrails passed them.
+
+        Of a run that goes on without new messages it is `request_text`.
         """
         if not self.request.messages:
             return self.request_text
@@ -463,8 +502,9 @@ class RunState:
 
     @property
     def request_text(self) -> str:
-        """Return the text that the run answers; of a run that goes on,
-        that of the latest user message.
+        """Return the text that the run answers.
+
+        Of a run that goes on without new messages it is that of the latest user message.
         """
         if self.request.messages:
             return self.request.user_text
@@ -478,12 +518,10 @@ class RunState:
         return [*self.history, *self.messages, *self.rejected]
 
     def with_context(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages of a request with what is remembered.
+        """Return the messages of a request, with what is remembered added to them.
 
-        They end with this run's own messages.
-
-        What changes from turn to turn stands behind the history:
-        a vendor's cache knows all that precedes it.
+        `messages` end with this run's own messages. What changes from turn to turn stands behind
+        the history: a vendor's cache knows only what precedes the first change.
         """
         framed = list(messages)
         if self.related_facts:
@@ -510,12 +548,10 @@ class RunState:
             self.history = [_without_details(message) for message in self.history]
 
     def close(self, content: str) -> None:
-        """End the transcript with the reply.
+        """End the transcript with the reply `content`.
 
-        A user's message that a guardrail blocked is replaced by WITHHELD.
-
-        A transcript with an open call ends with that call: the run is not over.
-        The models' reasoning stays until then.
+        A user's message that a guardrail blocked is replaced by WITHHELD. A transcript with an open
+        call ends with that call, since the run is not over; until then the models' reasoning stays.
         """
         for message in self.request.messages[len(self.messages) :]:
             is_blocked = message.role is Role.USER
@@ -536,7 +572,7 @@ class RunState:
 
     @property
     def counts(self) -> RunCounts:
-        """Return what the run goes on counting after the decision."""
+        """Return what the run counts, for the run that goes on with it after a decision."""
         return RunCounts(
             run_id=self.events.run_id,
             iterations=self.iterations,
@@ -545,9 +581,10 @@ class RunState:
         )
 
     def close_round(self, outcomes: Sequence[CallOutcome], *, note: str = "") -> None:
-        """Add the calls of one answer and their results to the transcript.
+        """Add the calls of the open round and their results to the transcript.
 
-        The note is appended to the last result.
+        `outcomes` has one for each call, in order. `note` is added to the last result, for the
+        model; "" for none. Without an open round nothing happens.
         """
         if self.open_round is None:
             return
@@ -641,9 +678,10 @@ def going_on(
     paused: RunSnapshot | RunCounts | None,
     decisions: Mapping[str, Decision] | None,
 ) -> RunRequest:
-    """Return the request as one that goes on with a paused run.
+    """Return the request as one that goes on with a paused run; unchanged if `paused` is None.
 
-    Raises DecisionError and TypeError.
+    Raises DecisionError for decisions that do not fit the open calls of that run, and TypeError for
+    something else than a paused run.
     """
     if isinstance(paused, RunSnapshot):
         check_decisions(paused.open_calls, decisions or {})
@@ -665,9 +703,8 @@ def to_messages(
 ) -> tuple[Message, ...]:
     """Return the input of a run as messages.
 
-    Raises TypeError for another type, and ValueError if there are none.
-
-    A run that goes on needs none: `may_be_empty`.
+    `may_be_empty`: the run goes on, so that no new messages are needed. Raises TypeError for what
+    is no message, and ValueError if there are none.
     """
     if may_be_empty and not messages:
         return ()

@@ -1,5 +1,8 @@
-"""Runs one tool call: policy, approval or proposal, result cache, result;
-and reports it to observers.
+"""ToolCaller: runs one tool call, and reports it.
+
+By the decision of the policy a valid call is refused, runs at once (or its cached result is used),
+is proposed to the user of a channel, is approved by `confirm_action`, or waits for the program that
+started the run. All calls of one answer are the matter of `tool_calls.py`.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from sayso.agent.tools.errors import (
 )
 from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.tool import Tool
+from sayso.agent.trace import StepType
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.markdown.literal import as_kind_of
 from sayso.infra.concurrency import call_in_tool_thread, execution_timeout, is_in_loop
@@ -59,32 +63,42 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ToolRequest:
-    """A valid call: its tool, its checked arguments, and the decision of the policy."""
+    """A call of a known tool with valid arguments, before it runs. Lives as long as the call.
+
+    `call` has the arguments as the model gave them, `checked` as the tool gets them. `decision` is
+    that of the policy: allow, review or deny.
+    """
 
     call: ToolCall
     tool: Tool
     checked: ValidatedArguments
     decision: PolicyDecision
-    #: Whether a call that needs an approval waits for a decision of
-    #: the program that started the run.
+    #: Whether a call that needs an approval waits for a decision of the program that started the
+    #: run.
     may_pause: bool = False
 
     @property
     def runs_now(self) -> bool:
-        """Return whether the tool itself runs now, rather than a proposal,
-        as far as the policy decides.
+        """Return whether the policy lets the tool itself run now, rather than a proposal of it.
+
+        A call under review runs now if `confirm_action` approves it: outside of channels, in a run
+        that cannot pause.
         """
-        decision = self.decision.decision
-        return decision == "allow" or (
-            decision == "review" and not (self.may_pause or in_channel_run())
-        )
+        match self.decision.decision:
+            case "allow":
+                return True
+            case "review":
+                return not (self.may_pause or in_channel_run())
+            case _:
+                return False
 
 
 @dataclass(slots=True)
 class ToolRun:
     """A finished call.
 
-    `raw` is the raw result if it may be summarized, `key` its cache key, `error` a failure.
+    `raw` is the raw result if it may be summarized and cached, else None. `key` is its key in the
+    cache, "" if it is not cached. `error` is why the call failed, None if it did not.
     """
 
     outcome: CallOutcome
@@ -94,8 +108,11 @@ class ToolRun:
 
 
 class ToolCaller:
-    """Runs the tool calls of one answer, and reports them to the trace, the observers,
-    the analytics and the log.
+    """Runs tool calls, and reports them to the trace, the observers, the analytics and the log.
+
+    Lives as long as the calls of one answer. `provider` is the agent's model, which checks the
+    coherence of calls unless another one is configured. `analytics` counts the calls, if it is
+    given.
     """
 
     def __init__(
@@ -118,9 +135,8 @@ class ToolCaller:
             "error", tool_name=call.tool_name, tool_args=call.parameters, error=outcome.content
         )
         if self._events.has_observer_of("tool_error"):
-            error = (ValueError if is_known else ToolNotFoundError)(
-                outcome.content.removeprefix("Error: ")
-            )
+            error_class = ValueError if is_known else ToolNotFoundError
+            error = error_class(outcome.content.removeprefix("Error: "))
             await self._events.tell(
                 "tool_error", call.id, call.tool_name, error, call.parameters, 0.0
             )
@@ -179,21 +195,19 @@ class ToolCaller:
     async def run(self, request: ToolRequest, suspicions: Sequence[str]) -> ToolRun:
         """Run the call and report its start, chunks and end.
 
-        A call that is denied or proposed has no start.
-
-        `suspicions` of the tool environment gets the kinds of injection that the screening finds
-        meanwhile. Raises nothing: the model reads the error, and can correct itself.
+        A call that is denied or proposed has no start. `suspicions` is the list of the tool
+        environment: it gets the kinds of injection that the screening finds meanwhile. Raises
+        nothing: the model reads the error, and can correct itself.
         """
         call = request.call
         began = perf_counter()
         runs_now = request.runs_now
+
+        # Chunks cost a task each, so nothing reports them where no one listens.
+        chunks: _ChunkReporter | None = None
         is_observed = self._events.has_observer_of("tool_start", "tool_chunk")
-        has_listener = runs_now and (is_observed or self._analytics is not None)
-        if has_listener:
+        if runs_now and (is_observed or self._analytics is not None):
             chunks = _ChunkReporter(self._events, call)
-        else:
-            chunks = None
-        if chunks:
             await self._events.tell("tool_start", call.id, call.tool_name, call.parameters)
         try:
             run = await self._run_or_explain(request, chunks)
@@ -202,8 +216,14 @@ class ToolCaller:
         finally:
             if chunks:
                 chunks.close()
+
+        step: StepType = "tool_selection"
+        if runs_now:
+            step = "tool_execution"
+        elif run.error:
+            step = "error"
         self._events.note(
-            "tool_execution" if runs_now else "error" if run.error else "tool_selection",
+            step,
             began=began,
             tool_name=call.tool_name,
             tool_args=call.parameters,
@@ -212,6 +232,7 @@ class ToolCaller:
         )
         if isinstance(run.error, ToolError) and not isinstance(run.error, ToolParameterError):
             self._log_failure(call, run.error)
+
         if suspicions:
             kinds = ", ".join(suspicions)
             self._events.note(
@@ -220,6 +241,7 @@ class ToolCaller:
             await self._events.tell(
                 "guardrail_triggered", "tool_output", "screening", "warn", kinds
             )
+
         if runs_now and self._events.has_observer_of("tool_end", "tool_error"):
             await self._report_end(call, run, began)
         if self._analytics is not None and runs_now:
@@ -283,25 +305,47 @@ class ToolCaller:
             return ToolRun(await _error_outcome(request, exc), error=exc)
 
     async def _apply_policy(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
-        """Run the tool, propose the call or ask for approval, as the policy decided."""
+        """Run the tool, propose the call or ask for approval, as the policy decided.
+
+        | the policy says | on a channel     | the run may pause | neither                          |
+        |-----------------|------------------|-------------------|----------------------------------|
+        | deny            | refuse           | refuse            | refuse                           |
+        | allow           | run              | run               | run                              |
+        | review          | ask its user     | leave the call    | run if `confirm_action` approves |
+        |                 | (a proposal)     | open              |                                  |
+
+        Raises ToolError.
+        """
         tool = request.tool
         decision = request.decision
-        config = self._config
         if decision.decision == "deny":
             raise ToolCallRefused(f"{tool.name!r} is denied: {decision.reason}")
         if decision.decision == "allow":
             return await self._run_or_reuse(request, chunks)
         if in_channel_run():
-            self._refuse_other_tool(tool)
-            draft = await self.draft(request)
-            editable: Sequence[str] = ()
-            # A channel changes only calls of its own agent's tools.
-            if not self._run.request.is_inner:
-                editable = editable_names(tool, config.tool_policy)
-            form = tool.edit_fields(editable, draft.args)
-            return ToolRun(await _proposal_outcome(request, draft.propose(decision.reason, form)))
+            return ToolRun(await self._proposal(request))
         if request.may_pause:
             return ToolRun(await self._open_call(request))
+        return await self._run_if_approved(request, chunks)
+
+    async def _proposal(self, request: ToolRequest) -> CallOutcome:
+        """Ask the user of the channel to confirm the call. Return that question as its outcome."""
+        tool = request.tool
+        self._refuse_other_tool(tool)
+        draft = await self.draft(request)
+        editable: Sequence[str] = ()
+        # A channel changes only calls of its own agent's tools.
+        if not self._run.request.is_inner:
+            editable = editable_names(tool, self._config.tool_policy)
+        form = tool.edit_fields(editable, draft.args)
+        return await _proposal_outcome(request, draft.propose(request.decision.reason, form))
+
+    async def _run_if_approved(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
+        """Run the tool once `confirm_action` has approved the call. Raises ToolCallRefused."""
+        tool = request.tool
+        config = self._config
+        decision = request.decision
+
         # The person approves the arguments that run, even if defaults are created anew for each
         # call. A value that JSON cannot represent, such as a secret, runs as it was given.
         try:
@@ -314,6 +358,7 @@ class ToolCaller:
         except ToolParameterError:
             approved = request.checked.json
             parameters = request.call.parameters
+
         await require_approval(
             tool, approved, decision.reason, config.confirm_action, config.approval_timeout
         )
@@ -321,8 +366,9 @@ class ToolCaller:
         return await self._finished_run(request, value)
 
     async def _open_call(self, request: ToolRequest) -> CallOutcome:
-        """Return the outcome of a call that waits for a decision,
-        or why there is nothing to decide.
+        """Return the outcome of a call that waits for a decision of the program.
+
+        If its preview found nothing to decide, return that.
         """
         call = request.call
         tool = request.tool
@@ -361,11 +407,11 @@ class ToolCaller:
             )
 
     def _denied_now(self, tool: Tool) -> list[str]:
-        """Return the digests of the arguments of this tool's calls
-        that were denied as this run went on.
+        """Return the digests of the arguments of this tool's calls that this run saw denied.
 
-        Other messages may have followed such a call while it waited.
-        New words of the user may ask for it anew.
+        Only of a run that goes on after decisions, without new words of the user: those may ask for
+        the call anew. The transcript alone does not show these calls, since other messages may have
+        followed while they waited.
         """
         run = self._run
         if [message.content for message in run.request.messages] != [DECIDED_MESSAGE]:
@@ -376,8 +422,7 @@ class ToolCaller:
         ]
 
     def _refuse_other_tool(self, tool: Tool) -> None:
-        """Raise ToolCallRefused for a tool of an inner agent if a yes
-        would run another one of its name.
+        """Raise ToolCallRefused for a tool of an inner agent if a yes would run another tool.
 
         An action is stored with the name of its tool. Two agents may have tools of one name that
         look the same to a person, such as refunds of two accounts.
@@ -407,26 +452,27 @@ class ToolCaller:
             raise ToolCallRefused(problem) from exc
 
     async def _run_or_reuse(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
-        """Run the tool, or return its cached result.
+        """Run the tool, or use its cached result. Raises ToolError.
 
-        Whether the run ends is decided by the raw result.
+        The raw result decides whether the run ends, also where the model reads a summary.
         """
         call = request.call
         tool = request.tool
         config = self._config
+
+        key = ""
+        cached = None
         if config.tool.cache is not None:
             key = cache_key(tool, request.checked.json)
-        else:
-            key = ""
-        if config.tool.cache is not None and key:
-            cached = await load_result(config.tool.cache, key)
-        else:
-            cached = None
+            if key:
+                cached = await load_result(config.tool.cache, key)
+
         if cached is None:
             value = await invoke(
                 tool, call.parameters, config.tool_timeout_seconds, chunks, checked=request.checked
             )
             return await self._finished_run(request, value, key)
+
         outcome = await self._result_outcome(request, cached.raw)
         if not cached.compressed or outcome.ends or not config.tool.compress_results:
             return ToolRun(outcome)
@@ -440,11 +486,10 @@ class ToolCaller:
     async def _finished_run(self, request: ToolRequest, value: Any, key: str = "") -> ToolRun:
         """Return the run of a tool that returned this value, which may be a proposal of its own."""
         if isinstance(value, InnerPause):
-            return ToolRun(
-                CallOutcome(
-                    request.call, "", ends="pending", final_text=value.text, inner=value.snapshot
-                )
+            waiting = CallOutcome(
+                request.call, "", ends="pending", final_text=value.text, inner=value.snapshot
             )
+            return ToolRun(waiting)
         value = _proposal_in(request.tool, value)
         if isinstance(value, PendingConfirmation):
             return ToolRun(await _proposal_outcome(request, value))
@@ -452,9 +497,9 @@ class ToolCaller:
         return ToolRun(await self._result_outcome(request, raw), raw, key)
 
     async def _result_outcome(self, request: ToolRequest, raw: str) -> CallOutcome:
-        """Return the outcome of a result, and whether the run ends with it.
+        """Return the outcome of a raw result.
 
-        The stop condition gets the raw result.
+        The run ends with it if the tool is terminal, or if the stop condition says so.
         """
         tool = request.tool
         stop_condition = self._config.stop_condition
@@ -465,9 +510,11 @@ class ToolCaller:
                 if inspect.isawaitable(verdict):
                     verdict = await verdict
                 ends = bool(verdict) or tool.terminal
-        except Exception as exc:  # the tool's result must not be lost. The error may quote it: only its place is logged
+        except Exception as exc:
+            # The tool's result must not be lost. The error may quote it: only its place is logged.
             reason = {"tool": tool.name, "reason": type(exc).__name__, "at": place_of(exc)}
             log.warning("agent.stop_condition_failed", extra=reason)
+
         outcome = _outcome(request.call, await result_for_model(tool, raw, whole=ends), raw)
         outcome = replace(outcome, has_result=True)
         if not ends:
@@ -492,12 +539,12 @@ async def invoke(
     *,
     checked: ValidatedArguments | None = None,
 ) -> Any:
-    """Return the tool's value.
+    """Run a tool and return its value.
 
-    Of the time limits of the tool and of the agent (`seconds`), the shorter one applies.
-
-    Raises EffectUnknownError at the end of that time:
-    nothing can stop a tool that runs in a thread.
+    `seconds` is the agent's time limit, None for none. Of it and the tool's own limit the shorter
+    one applies. `chunks` receives the pieces of a result while they arrive. `checked`: the
+    parameters as they were checked before; None: they are checked here. Raises ToolError, and
+    EffectUnknownError at the end of the time: nothing can stop a tool that runs in a thread.
     """
     if seconds is None:
         return await tool.ainvoke(dict(parameters), chunks, checked=checked)
@@ -549,7 +596,7 @@ def _proposal_in(tool: Tool, value: Any) -> Any:
 def _has_no_effect(tool: Tool) -> bool:
     """Return whether the call that runs now has certainly had no effect.
 
-    Then its effect begins no more.
+    Only a tool with `marks_effect` can tell. If its effect has not begun, it can begin no more.
     """
     if not tool.marks_effect:
         return False
