@@ -1,6 +1,4 @@
-"""AgentLoop: answers a request by asking the model,
-running the tools it calls and showing it the results.
-"""
+"""AgentLoop: answers a request by asking the model, running its calls and showing it the results."""
 
 from __future__ import annotations
 
@@ -74,9 +72,14 @@ _WITHOUT_LEARNING = frozenset(("cancelled", "guardrail", "provider_error"))
 
 
 class AgentLoop:
-    """The loop of one agent.
+    """Answers requests: asks the model, runs its calls, and again, until there is an answer.
 
-    Keeps no state between runs except `memory`, the agent's own conversation.
+    One per provider of an agent; it serves all runs at the same time. It keeps nothing of a run but
+    `memory`, the agent's own conversation.
+
+    A run is prepared (`_prepare`: history, what the memories know), iterates (`_iteration`: one
+    answer of the model and the calls in it), and is finished (`_finish`: what it leaves in the
+    memory, its result). `_iteration` returns a RunEnd once the run ends, None to go on.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class AgentLoop:
         session: Session | None,
     ) -> None:
         self.memory = memory
+        # A run that only chooses calls could not run the search for tools.
         can_find = not config.routing_only
         self._shown_tools = ShownTools(toolset, selector, config.tool_policy, can_find=can_find)
         self._provider = provider
@@ -106,7 +110,9 @@ class AgentLoop:
 
     async def answer(self, request: RunRequest) -> AgentResult:
         """Answer one request. Raises the errors that `Agent.arun` documents."""
-        if not request.scope and (scope := current_scope()):
+        # Inside a tool, the scope is that of the run that called the tool.
+        scope = request.scope or current_scope()
+        if scope and scope != request.scope:
             request = replace(request, scope=scope)
         if self._session is None or request.memory is not None:
             return await self._answer(request, None)
@@ -114,6 +120,7 @@ class AgentLoop:
             return await self._answer(request, self._session)
 
     async def _answer(self, request: RunRequest, session: Session | None) -> AgentResult:
+        """Answer a request, and tell observers of an error that ends the run."""
         run = self._create_state(request)
         try:
             await self._prepare(run, session)
@@ -134,13 +141,12 @@ class AgentLoop:
         Raises ValueError and TypeError for an invalid response format.
         """
         config = self._config
-        response_format = request.response_format
         counts = request.counts
         schema_instruction = ""
-        if response_format is not None:
-            schema_instruction = build_schema_instruction(
-                schema_from_response_format(response_format)
-            )
+        if request.response_format is not None:
+            schema = schema_from_response_format(request.response_format)
+            schema_instruction = build_schema_instruction(schema)
+
         events = RunEvents(
             self._observers,
             parent_run_id=request.parent_run_id or config.parent_run_id or "",
@@ -151,17 +157,21 @@ class AgentLoop:
         )
         # The run of a user has the knowledge of its scope; all others have the agent's own.
         is_own = not request.scope and (request.is_of_batch or request.memory is None)
-        is_checked = config.guardrails is not None and bool(config.guardrails.output)
         run = RunState(
             request=request,
             events=events,
             run_memory=RunMemory(self._provider, config, events, own=is_own, scope=request.scope),
             schema_instruction=schema_instruction,
-            compressor=Compressor(self._provider, config) if config.tool.compress_results else None,
-            on_text=None if response_format is not None or is_checked else request.on_text,
-            iterations=counts.iterations if counts else 0,
-            usage=counts.usage if counts else NO_USAGE,
         )
+        if config.tool.compress_results:
+            run.compressor = Compressor(self._provider, config)
+        # A reply that is checked as a whole must not be shown before.
+        is_checked = config.guardrails is not None and bool(config.guardrails.output)
+        if request.response_format is None and not is_checked:
+            run.on_text = request.on_text
+        if counts is not None:
+            run.iterations = counts.iterations
+            run.usage = counts.usage
         if request.snapshot is not None:
             run.restore(request.snapshot)
         return run
@@ -187,6 +197,9 @@ class AgentLoop:
         run.related_facts = await run.run_memory.context(run.request_text)
 
     async def _run_until_cancelled(self, run: RunState) -> RunEnd:
+        """Run, with all that its tools can look up. Return how the run ends, also if it is cancelled
+        by its token.
+        """
         token = run.request.cancellation_token
         run.may_pause = self._may_pause(run.request)
         with own_context(ToolEnvironment) as own:
@@ -228,7 +241,7 @@ class AgentLoop:
         return self._config.pause_for_approval and around.find_result is None
 
     async def _carry_out_decisions(self, run: RunState) -> RunEnd | None:
-        """Carry out the decisions about open calls.
+        """Carry out the decisions about the open calls of a run that goes on.
 
         Return how the run ends, or None if the model is asked next.
         """
@@ -245,11 +258,10 @@ class AgentLoop:
         return end
 
     async def _run(self, run: RunState) -> RunEnd:
-        """Return how the run ends.
+        """Run all iterations. Return how the run ends.
 
-        Raises LeaseLost if another worker has taken over the conversation.
-
-        The transcript has the user's messages as the guardrails pass or rewrite them.
+        The transcript has the user's messages as the guardrails pass or rewrite them. Raises
+        LeaseLost if another worker has taken over the conversation.
         """
         guardrails = self._config.guardrails
         is_observed = run.events.has_observer_of("iteration_start", "iteration_end")
@@ -259,14 +271,17 @@ class AgentLoop:
                 end = await self._carry_out_decisions(run)
                 if end is not None:
                     return end
+
             for message in run.request.messages:
-                content = message.content
-                if guardrails is not None and message.role is Role.USER and content:
-                    content = await apply_guardrails(guardrails, "input", content, run.events)
-                is_same = content == message.content
-                run.messages.append(
-                    message if is_same else Message(message.role, content, media=message.media)
-                )
+                passed = message
+                if guardrails is not None and message.role is Role.USER and message.content:
+                    content = await apply_guardrails(
+                        guardrails, "input", message.content, run.events
+                    )
+                    if content != message.content:
+                        passed = Message(message.role, content, media=message.media)
+                run.messages.append(passed)
+
             before = run.iterations  # of a run that goes on after a decision
             for run.iterations in range(before + 1, self._config.max_iterations + 1):
                 end = await iteration(run)
@@ -277,20 +292,16 @@ class AgentLoop:
             return RunEnd(stop_text("refused"), stop_reason="guardrail")
         except ProviderError as exc:
             await run.events.tell("error", exc, {"iteration": run.iterations})
-            text = redact(f"Provider error: {exc}")
-            cause = redact(exc.cause)
             return RunEnd(
-                text,
+                redact(f"Provider error: {exc}"),
                 stop_reason="provider_error",
                 failure=exc.kind,
-                failure_cause=cause,
+                failure_cause=redact(exc.cause),
                 refusal=exc.refusal,
             )
 
     async def _observed_iteration(self, run: RunState) -> RunEnd | None:
-        """Run an iteration and report it to observers,
-        without the text of an answer that was blocked.
-        """
+        """Run an iteration and report it to observers. They do not see an answer that was blocked."""
         await run.events.tell("iteration_start", run.iterations, run.transcript)
         run.answer_text = ""
         try:
@@ -302,9 +313,10 @@ class AgentLoop:
         return end
 
     async def _iteration(self, run: RunState) -> RunEnd | None:
-        """Handle one answer of the model. Return how the run ends, or None for another iteration.
+        """Get one answer of the model and carry out what it says.
 
-        The model is shown the tools that the policy and the selector leave.
+        An earlier attempt at the same turn may have journaled the answer: then the model is not
+        asked again. Return how the run ends, or None for another iteration.
         """
         journaled = await run.request.journal.next_answer()
         if journaled is not None:
@@ -313,26 +325,35 @@ class AgentLoop:
         else:
             if self._has_budget:
                 end = await budget_end(run, self._config)
-            else:
-                end = None
-            if end is not None:
-                return end
-            offer = await self._shown_tools.offer(run)
-            schemas: Sequence[Mapping[str, Any]] = offer.schemas
-            self._model_caller.fitter.limit_results(run)
-            if run.can_read_on:
-                schemas = with_read_result(schemas)
-            answer = ModelAnswer(*await self._model_caller.ask(run, schemas), offer.names)
+                if end is not None:
+                    return end
+            answer = await self._ask_model(run)
         run.answer_text = answer.message.content
         return await self._handle_answer(run, answer, journaled)
+
+    async def _ask_model(self, run: RunState) -> ModelAnswer:
+        """Ask the model. It is shown the tools that the policy and the selector leave."""
+        offer = await self._shown_tools.offer(run)
+        schemas: Sequence[Mapping[str, Any]] = offer.schemas
+        self._model_caller.fitter.limit_results(run)
+        if run.can_read_on:
+            schemas = with_read_result(schemas)
+        message, usage = await self._model_caller.ask(run, schemas)
+        return ModelAnswer(message, usage, offer.names)
 
     async def _handle_answer(
         self, run: RunState, answer: ModelAnswer, journaled: JournaledAnswer | None
     ) -> RunEnd | None:
+        """End the run with a text, or run the calls of the answer.
+
+        `journaled` is the answer in the journal, with the known outcomes of its calls; None for a
+        new answer. Return how the run ends, or None for another iteration.
+        """
         message = answer.message
         run.reasoning.append(message.content if message.tool_calls else "")
         if not message.tool_calls:
             return await self._handle_final_answer(run, message)
+
         for call in message.tool_calls:
             run.events.note(
                 "tool_selection",
@@ -393,10 +414,10 @@ class AgentLoop:
         return None
 
     def _may_ask_again(self, run: RunState, content: str) -> bool:
-        """Return whether an empty answer is asked for again: once in a run,
-        where retries are allowed.
+        """Return whether the model is asked again because its answer is empty.
 
-        Nothing is missing where a tool has made a file or offered choices.
+        It is asked once in a run, where retries are allowed. Nothing is missing where a tool has
+        made a file or offered choices.
         """
         is_empty = shows_nothing(content) and not (run.artifacts or run.choices)
         has_steps = run.iterations < self._config.max_iterations
@@ -459,9 +480,7 @@ class AgentLoop:
         return RunEnd(stop_text("loop_detected"), stop_reason="loop")
 
     async def _finish(self, run: RunState, end: RunEnd, session: Session | None) -> AgentResult:
-        """Close the transcript, store it in the memory, report the end to observers,
-        and return the result.
-        """
+        """Close the transcript, store it in the memory and report the end. Return the result."""
         # A vendor's error text is for operators and stays out of the transcript.
         is_error = end.stop_reason == "provider_error"
         paused = _paused(run, end)
@@ -469,11 +488,14 @@ class AgentLoop:
         if is_error:
             closing = end.refusal or stop_text("model_away")
         run.close(closing)
+
+        # What was not streamed while it arrived is passed on as a whole.
         if run.request.on_text is not None and (end.stop_reason != "answer" or run.on_text is None):
             text = end.content
             if end.stop_reason == "terminal":  # the result of a tool, as the model would read it
                 text = result_text(unfenced(text))
             await run.request.on_text(text)
+
         await self._store_in_memory(run, end)
         if session is not None and run.memory is not None:
             await session.save(run.memory, run.events)
@@ -489,6 +511,7 @@ class AgentLoop:
         run_memory = run.run_memory
         earlier = [] if run.remembers_earlier else run.earlier
         messages = shorten_for_history([*earlier, *run.messages])
+
         takes_time = (
             config.summarize_on_trim
             or config.entity_memory is not None
@@ -498,11 +521,11 @@ class AgentLoop:
         draft = None
         if memory is not None and takes_time:
             draft = MemoryDraft(memory, messages, summarizes=config.summarize_on_trim)
-        if draft is not None:
             run_memory.memory = draft.memory
         if run_memory.memory is not None and run.can_read_on:
             # The tool stays in later turns, so that the list of tools stays the same.
             run_memory.memory.notes[READ_RESULT] = True
+
         may_ask = (
             end.stop_reason != "budget"
             and run_memory.calls_model
@@ -514,6 +537,7 @@ class AgentLoop:
         if draft is not None:
             await run_memory.record_trim(draft, may_summarize=may_ask)
         await self._model_caller.book_side_usage(run)
+
         if draft is not None:
             draft.commit()
         elif memory is not None:
