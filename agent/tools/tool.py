@@ -1,4 +1,21 @@
-"""Tool: a function that a model may call, with its schema, its checked arguments and its result."""
+"""Tool: a function that a model may call, with its schema, its checked arguments and its result.
+
+A tool is defined by `@tool` or `Tool.from_function`; what can be set of it is in `definition.py`.
+Arguments come from three sides: from the model (checked against the schema), injected by the
+program (`injected_kwargs`, `config_injector`), and the ToolContext of the current call. The model
+never sees the last two. `arguments.py` checks, `signature.py` reads the function.
+
+Which of the many methods to use:
+
+| to | call |
+|---|---|
+| describe the tool to a model | `schema`, `get_schema` for a vendor's format |
+| check arguments | `validate`; `validate_json` and `validate_record` as a policy and a record need them |
+| run it and have its own value | `run_raw`, `arun_raw`; `ainvoke` with one kind of error |
+| run it and have a text for a model | `execute`, `aexecute` |
+| ask the user first | `propose`; `draft` to see what would be asked |
+| take a run back | `aundo_raw` |
+"""
 
 from __future__ import annotations
 
@@ -100,15 +117,17 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     """A function that a model may call. Immutable; lives as long as the process.
 
     ToolDefinition explains its fields. For type checkers `Tool[P, R]` is the function itself: they
-    refuse a wrong call, and know its result.
+    refuse a wrong call, and know its result. Creating one raises ToolValidationError for what could
+    not be called, so that a mistake shows at import and not in front of a user.
     """
 
     __pydantic_serializer__: ClassVar[SchemaSerializer]
 
     def __post_init__(self, _original: ToolDefinition | None) -> None:
         super().__post_init__(_original)
-        # What no model, or no injector, can fill fails here, at import, not in front of a user.
         self._check_preview()
+        # Both fail for parameters that cannot be filled. With an injector the schema is known only
+        # once it was called, since it decides what the model is not shown.
         if self.config_injector is not None:
             _ = self._hidden_arguments
         else:
@@ -116,7 +135,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         self._check_editable()
 
     def __class_getitem__(cls, item: Any) -> GenericAlias:
-        """Allow `Tool[Any]` in type hints (seed: ToolSelector protocol)."""
+        """Allow `Tool[Any]` in type hints, also at run time."""
         return GenericAlias(cls, item)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -169,14 +188,23 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         injected_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Tool[FunctionP, FunctionR]:
-        """Return the Tool of a function; what is not given comes from its
-        signature and docstring (seed: Tool).
+        """Return the Tool of a function. What is not given comes from its signature and docstring.
 
-        With a `namespace` its name is `{namespace}-{method_name}`. `options` are other fields of
-        ToolDefinition. Whether the function is async is detected, whatever `metadata.is_async` says
-        (seed: Tool). A function that is a tool already is returned unchanged. Raises ValueError for
-        a lambda without a name, ToolValidationError for what cannot be a tool, and for a tool that
-        is given options.
+        Args:
+            func: A function or a method, sync or async. Whether it is async is detected, whatever
+                `metadata.is_async` says. One that is a tool already is returned unchanged.
+            name: The name that models call it by; with a `namespace` it is
+                `{namespace}-{method_name}`.
+            description: What models read about it.
+            namespace: A group of tools, such as a service.
+            method_name: The name without the namespace.
+            metadata: Tags, limits and other facts that do not change what the tool does.
+            param_metadata: More of single parameters, by name, such as a description or an enum.
+            injected_kwargs: Arguments that the program fills, and no model sees.
+            options: Other fields of ToolDefinition.
+
+        Raises ValueError for a lambda without a name, ToolValidationError for what cannot be a
+        tool, and for a tool that is given options.
         """
         given = (
             name,
@@ -191,6 +219,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         existing = _existing_tool(func, has_options=has_options)
         if existing is not None:
             return cast("Tool[FunctionP, FunctionR]", existing)
+
         check_function(func)
         if name_of(func) == "<lambda>" and not (name or method_name):
             raise ValueError("a lambda has no name: give the tool one with name=")
@@ -211,9 +240,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     @property
     def takes_hidden_arguments(self) -> bool:
-        """Whether the function is given anything that no model sends:
-        injected values or a ToolContext.
-        """
+        """Whether the function gets anything that no model sends: injected values, a ToolContext."""
         return bool(
             self.injected_kwargs or self.config_injector is not None or self._context_parameters
         )
@@ -234,14 +261,13 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def schema(self) -> dict[str, Any]:
         """Return name, description and JSON schema of the parameters, as a model reads them.
 
-        Immutable.
+        The returned value is immutable. A tool with a `config_injector` calls it for the first
+        schema, which may block: see `aschema`.
         """
         return self._schema
 
     async def aschema(self) -> dict[str, Any]:
-        """Return `schema()`, in a thread where it has to call the `config_injector`,
-        which may block.
-        """
+        """Return `schema()`. A `config_injector`, which may block, is called in a thread."""
         if self.config_injector is None or "_compiled" in self.__dict__:
             return self._schema
         return await call_in_tool_thread(self.schema)
@@ -249,23 +275,25 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def get_schema(
         self, api_format: ApiFormat = "openai-chat", *, _think_augment: bool | None = None
     ) -> dict[str, Any]:
-        """Return the definition for a vendor's API (seed: Tool). Raises like `vendor_schema`."""
-        if _think_augment is None:
+        """Return the definition for a vendor's API. Raises like `vendor_schema`.
+
+        `_think_augment`: whether the model is asked for the reason of each call; None: as the
+        metadata says.
+        """
+        asks_for_reason = _think_augment
+        if asks_for_reason is None:
             asks_for_reason = self.metadata.think_augment
-        else:
-            asks_for_reason = _think_augment
+        parameters = self._compiled.schema
         if asks_for_reason:
-            parameters = with_reason(self._compiled.schema)
-        else:
-            parameters = self._compiled.schema
+            parameters = with_reason(parameters)
         return vendor_schema(self.name, self.description, parameters, api_format)
 
     def describe(self, api_format: ApiFormat = "openai-chat") -> dict[str, Any]:
-        """Return `get_schema`, with a DeprecationWarning (seed: Tool)."""
+        """Return `get_schema`, with a DeprecationWarning. The old name is a documented one."""
         return self._deprecated("describe", api_format)
 
     def get_json_schema(self, api_format: ApiFormat = "openai-chat") -> dict[str, Any]:
-        """Return `get_schema`, with a DeprecationWarning (seed: Tool)."""
+        """Return `get_schema`, with a DeprecationWarning. The old name is a documented one."""
         return self._deprecated("get_json_schema", api_format)
 
     def _deprecated(self, old: str, api_format: ApiFormat) -> dict[str, Any]:
@@ -273,9 +301,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return self.get_schema(api_format)
 
     def model_dump(self) -> dict[str, Any]:
-        """Return the tool as JSON-ready data, without its code and injected values (seed:
-        `callable`).
-        """
+        """Return the tool as JSON-ready data, without its code and injected values."""
         metadata = {**asdict(self.metadata), "tags": sorted(self.metadata.tags)}
         return {
             "name": self.name,
@@ -294,18 +320,21 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return self._compiled.values(self._without_reason(params))
 
     def validate_json(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `validate` as exact JSON values: what a policy reads and a pending action stores."""
+        """Return the arguments like `validate`, as exact JSON values. Raises ToolParameterError.
+
+        A policy reads them in this form.
+        """
         return self.check(params).json
 
     def validate_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `validate_json` for a later run: values that read as the same again.
+        """Return the arguments like `validate_json`, as a pending action stores them.
 
-        Raises ToolParameterError.
+        They are read again at the yes, and have the same values then. Raises ToolParameterError.
         """
         return self._compiled.read_record(self._without_reason(params))
 
     def check(self, params: Mapping[str, Any]) -> ValidatedArguments:
-        """Return the arguments for one `ainvoke`, which does not check them again.
+        """Return the checked arguments for one `ainvoke`, which then does not check them again.
 
         Raises ToolParameterError.
         """
@@ -314,15 +343,16 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def run_raw(
         self, parameters: Mapping[str, Any], chunk_callback: ChunkCallback | None = None
     ) -> Any:
-        """Run the tool from sync code and return its own value (seed: Tool).
+        """Run the tool from sync code, in this thread, and return its own value.
 
-        Raises what the tool raises.
+        `chunk_callback` receives the pieces of a result that comes in pieces. Raises
+        ToolParameterError, and what the tool raises.
         """
         if self.is_async or self.metadata.timeout is not None:
             return run_sync(self.arun_raw(parameters, chunk_callback))
         with ArtifactsOfCall(), self._declared(), self._hidden_arguments.opened() as injected:
             value = self._own_function()(**self._arguments(parameters, injected))
-            if type(value) is str:
+            if type(value) is str:  # as most are: no chunks and nothing to await
                 return value
             value = join_chunks(value, chunk_callback)
             if is_async_value(value):
@@ -336,12 +366,12 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         *,
         checked: ValidatedArguments | None = None,
     ) -> Any:
-        """Run the tool and return its own value; a sync one in a thread,
-        with a copy of this context.
+        """Run the tool and return its own value.
 
-        `checked` is the result of `check` with these parameters, for this call alone. Raises
-        ToolParameterError, EffectUnknownError after the tool's own `timeout`, and what the tool
-        raises.
+        A sync function runs in a thread, with a copy of the context variables. `chunk_callback`
+        receives the pieces of a result that comes in pieces. `checked` is the result of `check`
+        with these parameters, for this call alone. Raises ToolParameterError, EffectUnknownError
+        after the tool's own `timeout`, and what the tool raises.
         """
         seconds = self.metadata.timeout
         if seconds is None:
@@ -382,8 +412,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         chunk_callback: ChunkCallback | None,
         thread: InThread,
     ) -> Any:
-        """Run the function in a thread, or in the event loop where
-        neither it nor an injector can block.
+        """Call the function and await its value.
+
+        It is called by `thread`, or in the event loop where neither it nor an injector can block.
         """
 
         def call(injected: Mapping[str, Any] = self.injected_kwargs) -> Any:
@@ -393,9 +424,8 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         with ArtifactsOfCall():
             if self.config_injector is not None:
                 return await self._with_injector(call, thread, chunk_callback)
-            return await await_value(
-                call() if self._returns_awaitable else await thread(call), chunk_callback
-            )
+            value = call() if self._returns_awaitable else await thread(call)
+            return await await_value(value, chunk_callback)
 
     async def _with_injector(
         self,
@@ -403,16 +433,18 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         thread: InThread = call_in_tool_thread,
         chunk_callback: ChunkCallback | None = None,
     ) -> Any:
-        """Return the awaited value of a call, with the injected values.
+        """Return the awaited value of a call that gets the values of the `config_injector`.
 
-        A thread opens and closes, which may block.
+        An injector may be a context manager, such as a database connection. It is opened and closed
+        by `thread`, since both may block, and stays open until the value is there.
         """
         still_open = ExitStack()
 
         def begin() -> Any:
             with ExitStack() as stack:
-                value = call(stack.enter_context(self._hidden_arguments.opened()))
-                if is_async_value(value):
+                injected = stack.enter_context(self._hidden_arguments.opened())
+                value = call(injected)
+                if is_async_value(value):  # the function goes on: what is open stays open
                     still_open.push(stack.pop_all())
                 return value
 
@@ -426,21 +458,17 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             await thread(lambda: still_open.__exit__(*error))
 
     def run(self, parameters: Mapping[str, Any]) -> Any:
-        """Run the tool like `run_raw`, but return an error as text,
-        with a DeprecationWarning (seed: Tool).
-        """
+        """Run the tool like `run_raw`, but return an error as text, with a DeprecationWarning."""
         try:
             return self.run_raw(parameters)
-        except (Exception, *FATAL_ERRORS) as exc:  # this is what the seed promises
+        except (Exception, *FATAL_ERRORS) as exc:  # any error: that is documented
             return self._error_text(exc)
 
     async def arun(self, parameters: Mapping[str, Any]) -> Any:
-        """Run the tool like `arun_raw`, but return an error as text,
-        with a DeprecationWarning (seed: Tool).
-        """
+        """Run the tool like `arun_raw`, but return an error as text, with a DeprecationWarning."""
         try:
             return await self.arun_raw(parameters)
-        except Exception as exc:  # this is what the seed promises
+        except Exception as exc:  # any error: that is documented
             return self._error_text(exc)
 
     def _error_text(self, error: BaseException) -> str:
@@ -457,7 +485,11 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         *,
         checked: ValidatedArguments | None = None,
     ) -> Any:
-        """Run the tool like `arun_raw`. Raises ToolParameterError or ToolExecutionError."""
+        """Run the tool like `arun_raw`, and return its own value.
+
+        Raises ToolParameterError for its arguments, ToolExecutionError for any error of its code,
+        and other ToolErrors as the tool raises them: their texts are for the model.
+        """
         try:
             return await self.arun_raw(params, chunk_callback, checked=checked)
         except Exception as exc:
@@ -487,10 +519,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             raise ToolExecutionError(tool_name=self.name, error=exc, params=params) from exc
 
     async def aundo_raw(self, params: Mapping[str, Any], result: str = "") -> Any:
-        """Undo the effect of a run with these arguments that returned `result`,
-        and return the undo's own value.
+        """Undo the effect of a run with these arguments that returned `result`.
 
-        Raises like `ainvoke`.
+        Return the undo's own value. Raises like `ainvoke`.
         """
         if self.undo is None:
             raise ToolExecutionError(f"tool {self.name!r} cannot be undone", tool_name=self.name)
@@ -500,7 +531,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             return call_undo(undo, {**self._arguments(params, injected), "result": result})
 
         try:
-            return await (call() if self.config_injector is None else self._with_injector(call))
+            if self.config_injector is None:
+                return await call()
+            return await self._with_injector(call)
         except Exception as exc:
             readable = readable_error(exc, self.name, params)
             if readable is exc:
@@ -515,10 +548,10 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             ) from exc
 
     def propose(self, params: Mapping[str, Any], *, reason: str = "") -> ToolResult:
-        """Ask the user of the current channel run to confirm the call;
-        `reason` is why they are asked.
+        """Ask the user of the current channel run to confirm the call. Run nothing.
 
-        Returns the PendingConfirmation, or another result when there is nothing to propose. Raises
+        `reason` is why they are asked, for them to read; "" for none. Returns the
+        PendingConfirmation, or another result when there is nothing to propose. Raises
         ToolExecutionError when no user could answer, and PreviewError when the preview fails.
         """
         draft = self.draft(params)
@@ -537,7 +570,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return edits.edit_fields(self.schema()["parameters"], names, args)
 
     def draft(self, params: Mapping[str, Any]) -> ProposalDraft:
-        """Return what `propose` would ask, without asking.
+        """Return what `propose` would ask, without asking: the arguments and their preview.
 
         A preview refuses by returning a ToolResult such as NotFound, or by raising a ToolError,
         whose words become a PreviewRefused. Raises ToolParameterError and PreviewError.
@@ -554,10 +587,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             if isinstance(shown, ToolResult):
                 shown.to_json()
         except (Exception, *FATAL_ERRORS) as exc:
-            if isinstance(exc, ToolError):
-                words = own_words(exc)
-            else:
-                words = ""
+            words = own_words(exc) if isinstance(exc, ToolError) else ""
             if not words.strip():
                 raise PreviewError(tool_name=self.name, error=exc) from exc
             refused = PreviewRefused(message=shorten(words, MAX_REFUSAL_CHARS))
@@ -565,8 +595,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return draft
 
     def _in_stored_order(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments in one order: those of the tool as it names them,
-        and the keys in them by alphabet.
+        """Return the arguments in the order of the parameters, and the keys in them by alphabet.
 
         A record is stored with its keys by alphabet. If a preview showed the order in which a model
         wrote them, the preview that is made from the record at the yes would be another one.
@@ -577,8 +606,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     @functools.cached_property
     def definition_digest(self) -> str:
-        """The digest of all that a person's yes relies on,
-        besides the arguments and the preview's text.
+        """The digest of what a yes relies on, besides the arguments and the text of the preview.
 
         A changed description, schema, preview template or version makes it another tool; another
         order or other white space in them does not. The code is not in it: each deployment would
@@ -617,8 +645,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def _check_editable(self) -> None:
         """Raise ToolValidationError for editable arguments that no person could fill in.
 
-        With an injector the schema is known later: what cannot be
-        filled in is left out of the form then.
+        With an injector the schema is known later. Then the form leaves out what does not fit.
         """
         names = [each.name for each in self.parameters if each.name not in self.hidden_names]
         unknown = sorted(set(self.editable) - set(names))
@@ -667,10 +694,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return schema
 
     def _without_reason(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments without the reason for the call,
-        which a model may also send unasked.
+        """Return the arguments without the reason for the call, which some models send unasked.
 
-        A parameter of the tool that has its name stays.
+        A parameter of the tool that has the name of the reason stays.
         """
         if not isinstance(params, Mapping) or REASON not in params:
             return params
@@ -693,27 +719,23 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         An injector may inject a name that models have filled until now; such a call is refused.
         """
         given = self._without_reason(params)
+        context = {}
         if self._context_parameters:
             context = dict.fromkeys(self._context_parameters, current_context())
-        else:
-            context = {}
+
         if self.config_injector is None and not self.injected_kwargs:
-            if checked:
-                values = checked.values
-            else:
-                values = self._compiled.values(given)
-            if context:
-                return {**values, **context}
-            return values
-        if shadowed := [
-            name
-            for name in self._newly_hidden(injected)
-            if isinstance(given, Mapping) and name in given
-        ]:
+            values = checked.values if checked else self._compiled.values(given)
+            return {**values, **context} if context else values
+
+        names = given if isinstance(given, Mapping) else {}
+        shadowed = [name for name in self._newly_hidden(injected) if name in names]
+        if shadowed:
             raise ToolExecutionError(
                 f"{shadowed!r} of {self.name!r} is injected by now, and the model fills it: inject it always, or never",
                 tool_name=self.name,
             )
+
+        # Only now: what is newly hidden is no part of the schema any more.
         values = {**self._compiled.values(given), **injected}
         missing = [
             each.name for each in self.parameters if each.required and each.name not in values
@@ -727,8 +749,9 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return {**values, **context}
 
     def _newly_hidden(self, injected: Mapping[str, Any]) -> list[str]:
-        """Return the injected names that models have seen so far, and hide them from now on;
-        a JSON Schema stays.
+        """Return the injected names that models have seen so far, and hide them from now on.
+
+        A tool that is defined by a JSON Schema keeps it: all injected names are returned.
         """
         if self.input_schema is not None:
             return list(injected)
@@ -739,6 +762,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return newly_hidden
 
     def _own_function(self) -> Callable[..., Any]:
+        """Return the function. Raises ToolExecutionError for a mere description."""
         if self.function is None:
             raise ToolExecutionError(
                 f"{self.name!r} is only a description: have its provider run it, or give it a function",
