@@ -1,6 +1,4 @@
-"""Guardrails check texts of users and answers of models: the pipeline that runs them,
-and the built-in ones (seed).
-"""
+"""Guardrails check texts of users and answers of models: their pipeline, and the built-in ones."""
 
 from __future__ import annotations
 

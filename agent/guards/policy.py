@@ -113,8 +113,7 @@ class PolicyDecision:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """Rules over tool names (shell patterns), read in the order deny, deny_when, review, allow
-    (seed: Tool Policy).
+    """Rules over tool names (shell patterns), read in the order deny, deny_when, review, allow.
 
     A `deny_when` rule is `{"tool": pattern, "arg": name, "pattern": pattern}`. It denies a call
     when the argument, or anything inside it, matches. With `"matches": "email"` (or "domain",

@@ -1,5 +1,12 @@
-"""ConversationMemory: the messages of one conversation within limits,
-and the summary of those that were removed.
+"""ConversationMemory: the history of one conversation, within limits.
+
+It has the latest messages, and a summary of those that were removed. It lives in this process and
+stores nothing. Who stores a history depends on who runs the agent:
+
+* On a channel, ChannelAgent writes it as JSON into the TurnChange of each turn. The script
+  `workers/lua/commit.lua` saves it together with the replies and the pending actions: all of it or
+  nothing. The next worker reads it with the turn (`QueuedTurn.history`).
+* In code that calls Agent directly, a session store saves it after each run (`sessions.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""EntityMemory: the people, organizations and things that a conversation mentions,
-with their attributes (seed).
-"""
+"""EntityMemory: the people, organizations and things that a conversation is about."""
 
 from __future__ import annotations
 

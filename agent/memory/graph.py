@@ -1,6 +1,4 @@
-"""KnowledgeGraphMemory: relationships that a model extracts from conversations,
-and the stores of them (seed).
-"""
+"""KnowledgeGraphMemory: relationships that a model extracts from conversations, and their stores."""
 
 from __future__ import annotations
 

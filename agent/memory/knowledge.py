@@ -1,6 +1,4 @@
-"""KnowledgeMemory: facts and daily notes in Markdown files,
-which people may read and edit too (seed).
-"""
+"""KnowledgeMemory: facts and daily notes in Markdown files, which people may read and edit too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Session stores in JSON files, in SQLite and in Redis (seed)."""
+"""Session stores in JSON files, in SQLite and in Redis: see `sessions.py`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,12 @@
-"""SessionStore: keeps whole conversations by session id,
-and the base of its implementations (seed).
+"""Sessions: stored conversations of code that calls Agent directly.
+
+An agent with a `session_store` and a `session_id` in its AgentConfig loads its conversation before
+each run and saves it after. Conversations on a channel are **not** stored here: the history of a
+chat is saved by `workers/lua/commit.lua` with everything else that its turn changes. A bot in YAML
+has no sessions.
+
+SessionStore is the port, `session_backends.py` has its stores in files, SQLite and Redis, and this
+module the one in memory.
 
 SessionError
 ├── BrokenSession            the stored data is not a conversation of ours

@@ -1,6 +1,4 @@
-"""The observers that come with Sayso: for logs, for metrics,
-and the deprecated hooks and `verbose=True` (seed).
-"""
+"""The observers that come with Sayso: for logs, for metrics, for hooks and for `verbose=True`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AgentUsage counts tokens and cost; AgentAnalytics counts tool calls (seed)."""
+"""AgentUsage counts tokens and cost; AgentAnalytics counts tool calls."""
 
 from __future__ import annotations
 

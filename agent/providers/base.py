@@ -154,7 +154,7 @@ class RequestRefusedError(ProviderError):
 
 
 class ProviderConfigurationError(ProviderError):
-    """Raised when a provider cannot work as it is configured (seed: Common Pitfalls)."""
+    """Raised when a provider cannot work as it is configured."""
 
     kind: FailureKind = "no_access"
 
@@ -191,15 +191,17 @@ def without_secrets(line: str) -> str:
 
 
 class UnchosenTemperature(float):
-    """A default temperature.
+    """The default temperature. It equals a plain `float`; its type shows that it is a default.
 
-    It equals a plain `float`, but is not sent to unknown models, which may refuse it.
+    `AgentConfig.temperature` is documented to be 0.0 where none is given. Many new models refuse
+    any temperature, so the default is sent only to models that are known to take one. A plain
+    number could not be told from a 0.0 that a program has chosen, which is sent to every model.
     """
 
     __slots__ = ()
 
 
-#: The temperature where none is configured (seed: AgentConfig).
+#: The temperature where none is configured.
 DEFAULT_TEMPERATURE = UnchosenTemperature(0.0)
 
 
@@ -315,8 +317,8 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
     """Call the provider through its best method and return the answer and its usage.
 
     Raise only ProviderError: after `timeout` seconds, for any error of the provider, and for an
-    invalid answer. A provider may return text in place of the message (seed: Retry Implementation),
-    and None in place of the usage.
+    invalid answer. A provider may return text in place of the message, and None in place of the
+    usage.
     """
     limit = asyncio.timeout(_timeout(provider, request))
     try:
@@ -428,7 +430,7 @@ async def stream_items(
     was yielded that proves to be reasoning, a Restart follows.
 
     Without `astream`, a provider is called through `acomplete` or `complete`, if it has one: its
-    blocking `stream` may yield text alone and lose the tool calls (seed: Fallback Behavior).
+    blocking `stream` may yield text alone and lose the tool calls.
     """
     completes = (
         hasattr(provider, "acomplete")

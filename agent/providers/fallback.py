@@ -1,6 +1,4 @@
-"""FallbackProvider: calls several providers in order until one answers,
-with a circuit breaker for each (seed).
-"""
+"""FallbackProvider: calls providers in order until one answers, each with a circuit breaker."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ _FACTS = (
 
 
 class FallbackProvider:
-    """Calls its providers in order until one answers (seed: Provider Fallback).
+    """Calls its providers in order until one answers.
 
     Thread-safe; one per agent.
 

@@ -1,4 +1,4 @@
-"""OfflineProvider: answers without a language model, by matching the user's words to tools (seed)."""
+"""OfflineProvider: answers without a language model, by matching the user's words to tools."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 ScriptedProvider gives prepared answers. BelievingModel works for its user and believes what the
 results of tools say. Both refuse a history that a vendor would refuse. LocalProvider repeats the
-user's text (seed).
+user's text.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def _believed(content: str) -> tuple[str, str]:
 
 
 class LocalProvider:
-    """Repeats the user's latest message at no cost, and never calls a tool (seed: Testing)."""
+    """Repeats the user's latest message at no cost, and never calls a tool."""
 
     name = "local"
 

@@ -1,5 +1,10 @@
-"""The vendors' providers, through pydantic-ai: Anthropic, Gemini, OpenAI and servers with its API,
-Ollama (seed).
+"""The vendors' providers, through pydantic-ai: Anthropic, Gemini, OpenAI, Ollama.
+
+A server with OpenAI's API, such as Azure OpenAI, vLLM or OpenRouter, needs no class: it is an
+OpenAIProvider with a `base_url`. Another vendor is a subclass of VendorProvider here, its key in
+`config/settings/agent.py`, and its errors in `model_errors.py`. What all requests have in common is
+in `model_request.py`; what one vendor's library needs mended is in `model_openai.py` and
+`model_gemini.py`.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ Available tools (JSON schema):"""
 
 
 class PromptBuilder:
-    """Writes system prompts for models without native tool calls (seed: Tool Selection Process)."""
+    """Writes system prompts for models without native tool calls."""
 
     def __init__(self, base_instructions: str = DEFAULT_INSTRUCTIONS) -> None:
         self.base_instructions = base_instructions
@@ -311,8 +311,9 @@ class TextToolProvider:
 
 
 def needs_text_tools(provider: Provider) -> bool:
-    """Return whether a provider needs tools as text: it says so,
-    or its methods have no `tools` parameter (seed).
+    """Return whether a provider needs tools as text.
+
+    It says so (`supports_tools`), or its methods have no `tools` parameter.
     """
     if not getattr(provider, "supports_tools", True):
         return True

@@ -157,8 +157,7 @@ class _CallsRunner:
     async def run_all(self, remaining: Sequence[int]) -> None:
         """Run these calls. An outcome is written together with the start of the next calls.
 
-        Without `parallel_tool_execution`, the first terminal result ends the run at once (seed:
-        Terminal Actions).
+        Without `parallel_tool_execution`, the first terminal result ends the run at once.
         """
         outcomes = self.round.outcomes
         for group in self._groups(remaining):

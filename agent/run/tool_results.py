@@ -1,6 +1,4 @@
-"""Tool results: summaries of long ones, and the cache of earlier ones (seed:
-Tool Result Compression).
-"""
+"""Tool results: summaries of long ones, and the cache of earlier ones."""
 
 from __future__ import annotations
 

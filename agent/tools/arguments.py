@@ -45,7 +45,7 @@ MAX_QUOTED_CHARS = 80
 MAX_ISSUES = 10
 #: The problem of text with a lone surrogate.
 LONE_SURROGATE = "it holds half a character (a lone surrogate), which no UTF-8 can hold"
-#: The problem of a required parameter that is left out (seed: Parameter Validation).
+#: The problem of a required parameter that is left out, in the documented words.
 MISSING = "Missing required parameter"
 #: The type that belongs there, by the type of pydantic's issue.
 _WANTED: Mapping[str, type] = {
@@ -418,7 +418,7 @@ def _listed(kind: str, names: Iterable[str]) -> str:
 
 
 def cure_of_type(path: str, value: Any, wanted: type) -> str:
-    """Return what to try for a value of the wrong type, as the seed writes it.
+    """Return what to try for a value of the wrong type, in the documented words.
 
     A number or boolean that should be text can be sent as text. The other way round needs no cure:
     text that reads as a number is accepted.

@@ -348,10 +348,9 @@ def _without_layout(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """The `result` of a call that succeeded, or the `error` of one that failed,
-    in words for the model.
+    """What a tool provider returns: the `result` of a call, or the `error` of one that failed.
 
-    The seed calls it ToolResult, which is the name of typed results here.
+    The error is in words for the model. (A ToolResult is something else: a typed result of a tool.)
     """
 
     success: bool

@@ -268,7 +268,7 @@ def emit_artifact(
     if they are large, and go through the media store; their `sha256` and `size` (bytes) are
     computed. For a URL they are taken as given. A large file is best given as a path: it is never
     in memory as a whole. A call that fails delivers no file. Outside a run nothing is sent; the
-    Artifact is returned all the same (seed: Artifacts). With `shown`, a model that accepts images
+    Artifact is returned all the same. With `shown`, a model that accepts images
     sees the image in this run.
 
     Raises ValueError for a URL that no platform can fetch, and for a file that does not exist, has

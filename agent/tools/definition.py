@@ -274,8 +274,8 @@ class ToolDefinition:
     ) -> Self:
         """Return the same tool in a namespace: `{namespace}{sep}{method_name}`.
 
-        A name that has a namespace already keeps it, unless `force`. The seed renames in place; a
-        Tool is immutable, so this returns another one.
+        A name that has a namespace already keeps it, unless `force`. A Tool is immutable, so this
+        returns another one: see docs/reference/deviations.md.
         """
         if not namespace:
             return self

@@ -56,7 +56,7 @@ class ToolValidationError(ToolError):
     """Raised when a tool is defined wrongly, or called with arguments that its schema refuses.
 
     `issue` says what is wrong with `param_name` of `tool_name`, `suggestion` what to do. Without a
-    `message` the text is made of them, in a box (seed: Error Messages).
+    `message` the text is made of them, in a box.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dic
             are_scalars = all(
                 part.keys() == {"type"} and part["type"] in _SCALARS for part in parts
             )
-            # Bare scalars beside a bare string are a string (seed: Multi-Type Unions).
+            # Bare scalars and a bare string are a string: any of them can be sent as text.
             is_text = {"type": "string"} in parts and are_scalars
             if len(parts) == 1:
                 union = parts[0]

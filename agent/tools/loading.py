@@ -51,7 +51,7 @@ class LoadedTools:
 
 
 class ToolLoader:
-    """Loads tools from modules, files and folders at run time (seed: Dynamic Tools)."""
+    """Loads tools from modules, files and folders at run time."""
 
     @staticmethod
     def from_module(module_path: str) -> list[Tool]:

@@ -41,13 +41,13 @@ _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?$"
 
 @dataclass(frozen=True, slots=True)
 class ToolParameter:
-    """One argument: `param_type` is any type hint,
-    `element_type` the basic type that a list or dict holds.
+    """One argument of a tool.
 
-    The other way to write it: `type` names a JSON type, and the argument is optional unless
-    `required=True` (seed: Tools Protocol Specification); `parameters={"city":
-    ToolParameter(type="string")}` gives the name. `json_schema` is the schema itself, for a tool
-    that is defined by a JSON Schema.
+    `param_type` is any type hint, `element_type` the basic type that a list or dict holds.
+
+    There is another way to write it: `parameters={"city": ToolParameter(type="string")}` gives the
+    name, `type` names a JSON type, and the argument is optional unless `required=True`.
+    `json_schema` is the schema itself, for a tool that is defined by a JSON Schema.
     """
 
     name: str = ""
@@ -133,15 +133,14 @@ class ToolParameter:
 
 
 def default_description(name: str) -> str:
-    """Return the description of an inferred parameter that has none of its own (seed:
-    Schema Inference).
-    """
+    """Return the description of an inferred parameter that was given none."""
     return f"Parameter '{name}'"
 
 
 class Parameters(tuple[ToolParameter, ...]):
-    """A tuple that can also be read as the mapping of names to parameters (seed:
-    Tools Protocol Specification).
+    """The parameters of a tool: a tuple that can also be read by name, like a mapping.
+
+    Two documented APIs need both: `tool.parameters[0]` and `tool.parameters["city"]`.
     """
 
     __slots__ = ()

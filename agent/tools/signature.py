@@ -183,9 +183,7 @@ def _parameter(
 
 
 def _literal_choices(hint: Any) -> tuple[Any, ...] | None:
-    """Return the values of a Literal, also inside Optional (seed: Literal Types);
-    None for any other hint.
-    """
+    """Return the values of a Literal, also inside Optional; None for any other hint."""
     inside = typing.get_args(hint)
     if is_union(hint):
         others = [each for each in inside if each is not types.NoneType]

@@ -75,7 +75,7 @@ def failed(error: str) -> ToolOutcome:
 
 @runtime_checkable
 class ToolProviderProtocol(Protocol):
-    """Provides and executes tools (seed). Its methods may be called from any event loop."""
+    """Provides and executes tools. Its methods may be called from any event loop."""
 
     async def list_tools(self) -> list[Tool]:
         """Return the definitions of all tools.
@@ -107,8 +107,7 @@ class PythonToolProvider:
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
         """Run a tool.
 
-        Unknown names, wrong arguments and the tool's failures are
-        outcomes with an error text (seed).
+        Unknown names, wrong arguments and the tool's failures are outcomes with an error text.
         """
         tools = {each.name: each for each in self._registry.all()}
         if tool_name not in tools:
@@ -120,8 +119,9 @@ class PythonToolProvider:
 
 
 class MockToolProvider:
-    """Answers each call with a prepared result, an exception as an error,
-    and records the calls (seed).
+    """Answers each call with a prepared result, and records the calls. For tests.
+
+    A prepared exception becomes an error.
     """
 
     def __init__(self, tools: Sequence[Tool], results: Mapping[str, Any]) -> None:

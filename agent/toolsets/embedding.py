@@ -82,8 +82,7 @@ class _RankedTool(NamedTuple):
 
 
 class EmbeddingSelector:
-    """Selects the `top_k` tools nearest to the user's latest message,
-    by the cosine of their vectors (seed).
+    """Selects the `top_k` tools nearest to the user's latest message, by the cosine of vectors.
 
     Without an `embedder` it ranks offline: first by the words of names, descriptions and parameters
     (`WordRanking`), then by letters (`NgramEmbedder`); `model` is then only a name. Vectors of

@@ -31,7 +31,7 @@ SELECT_SECONDS = 30.0
 class ToolSelector(Protocol):
     """Chooses tools for the next model call.
 
-    A tool left out cannot be called in that step either (seed).
+    A tool left out cannot be called in that step either.
     """
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
@@ -279,8 +279,7 @@ RoleFunction = Callable[[], str | Awaitable[str | None] | None]
 
 
 class RoleBasedSelector:
-    """Selects tools by role (seed): exactly those of `allowed`,
-    by default the class's `ALLOWED_TOOLS`.
+    """Selects tools by role: exactly those of `allowed`, by default the class's `ALLOWED_TOOLS`.
 
     `role` is a role, or a function that returns the current user's role, sync or async. Names of
     tools may be patterns (`find_*`); the case of roles is ignored. An unknown role may use no tool,
@@ -413,7 +412,7 @@ async def roles_in(selector: ToolSelector | None) -> list[str]:
 
 
 class KeywordSelector:
-    """Selects tools by words in the latest message (seed); case is ignored, in tool names too.
+    """Selects tools by words in the latest message; case is ignored, in tool names too.
 
     Without messages no tool is shown; if the latest message is not the user's, such as a tool's
     result, all are; if nothing matches, none. A keyword counts anywhere in the text, "file" in
