@@ -1,5 +1,11 @@
-"""What a platform implements: the Channel protocol, the errors that it may raise,
+"""What a platform implements: the Channel protocol, what else it may be able to do, its errors,
 and the base of its settings.
+
+Every adapter is a Channel. What only some platforms can do is a protocol with one or two methods
+each, which an adapter has or has not: QuoteSource, RemovesTyping, ShowsState, ShowsSteps,
+ShowsForms, HasAliases, KeepsFirstAddress, FollowsMoves, InManyWorkspaces, RecognizesPeople. The
+rest of Sayso asks for them with `isinstance` and never for a platform. They are open to the
+adapters of others (docs/how-to/extend.md).
 
 ChannelError
 ├── Forbidden         a webhook whose signature or secret is wrong: answer 403
