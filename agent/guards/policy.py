@@ -235,10 +235,9 @@ def editable_names(tool: Tool, policy: ToolPolicy | None) -> tuple[str, ...]:
     """
     if tool.proposes:
         return ()
+    pattern = ""
     if policy:
         pattern = policy.editable_rule(tool.name)
-    else:
-        pattern = ""
     if policy and pattern:
         return tuple(policy.editable[pattern])
     return tuple(tool.editable)
@@ -320,10 +319,9 @@ def effective_after(
     The result of a `terminal` tool is the reply, also after a yes. `tool` is None for a kind of
     action that is no tool's name.
     """
+    pattern = ""
     if policy:
         pattern = policy.after_rule(tool_name)
-    else:
-        pattern = ""
     if policy and pattern:
         return policy.after[pattern]
     if tool is None:

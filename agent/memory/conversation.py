@@ -558,10 +558,9 @@ def _outcome_of(message: Message) -> str:
         return ""
     if value.get("kind") == "pending_confirmation":
         return "proposed"
+    outcome = ""
     if message.actions:
         outcome = value.get("outcome", "")
-    else:
-        outcome = ""
     return outcome if isinstance(outcome, str) else ""
 
 

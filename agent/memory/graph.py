@@ -319,9 +319,8 @@ class KnowledgeGraphMemory(ExtractingMemory[Triple]):
         """
         lines = []
         for triple in self.query_relevant(query):
+            doubt = ""
             if triple.confidence < 1:
                 doubt = f" (confidence {triple.confidence:.1f})"
-            else:
-                doubt = ""
             lines.append(((triple.created_at, triple.key), f"- {triple.text}{doubt}"))
         return section("[Known Relationships]", lines, MAX_CONTEXT_CHARS)

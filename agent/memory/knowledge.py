@@ -115,10 +115,9 @@ class KnowledgeMemory:
         if not is_new:
             return f"That is known already: {note.content!r}"
         is_cut = one_line(content, NOTE_CHARS + 1) != note.content
+        cut = ""
         if is_cut:
             cut = f", cut to {NOTE_CHARS} characters"
-        else:
-            cut = ""
         return f"Kept {'for good' if persistent else 'for the next days'}{cut}: {note.content!r}"
 
     def get_persistent_facts(self) -> str:

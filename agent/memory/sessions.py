@@ -335,10 +335,9 @@ class KeyValueSessions(ABC):
 
 
 def _broken(key: SessionKey) -> BrokenSession:
+    namespace = ""
     if key.namespace is not None:
         namespace = f" of namespace {key.namespace!r}"
-    else:
-        namespace = ""
     return BrokenSession(
         f"what is kept as session {key.session_id!r}{namespace} is no conversation of ours, and stays as it is: "
         "restore it from a backup, or delete the session to begin anew"

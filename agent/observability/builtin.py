@@ -289,10 +289,9 @@ class VerboseObserver(AgentObserver):
 
     def on_usage(self, run_id: str, usage: UsageStats) -> None:
         """Print the tokens and the cost of a model call."""
+        cached = ""
         if usage.cache_read_tokens:
             cached = f" ({usage.cache_read_tokens} cached)"
-        else:
-            cached = ""
         tokens = f"{usage.prompt_tokens}{cached} + {usage.completion_tokens} tokens"
         _print(f"{usage.model or 'model'}: {tokens}, ${usage.cost_usd:.6f}")
 

@@ -109,10 +109,9 @@ class OpenTelemetryObserver(AgentObserver):
                 gen_ai.OUTPUT_MESSAGES,
                 [_message(Message(Role.ASSISTANT, result.content))],
             )
+            error_type = ""
             if result.stop_reason == "provider_error":
                 error_type = run.provider_error or "provider_error"
-            else:
-                error_type = ""
             self._end_run(run_id, error_type)
 
     def on_error(self, run_id: str, error: BaseException, context: Mapping[str, Any]) -> None:
@@ -158,10 +157,9 @@ class OpenTelemetryObserver(AgentObserver):
             return
         run.chat.set_attributes(_chat_attributes(call) | _usage(call.usage or UsageStats()))
         if call.answer is not None:
+            reason = ""
             if call.answer.details:
                 reason = call.answer.details.finish_reason
-            else:
-                reason = ""
             reason = reason or ("tool_call" if call.answer.tool_calls else "stop")
             self._set_content(
                 run.chat,

@@ -159,10 +159,9 @@ class AgentUsage:
             total = self.total
             calls = self._calls
             tools = sorted(self._tools.items())
+        cached = ""
         if total.cache_read_tokens:
             cached = f", {total.cache_read_tokens:,} of them cached"
-        else:
-            cached = ""
         tokens = f"{total.prompt_tokens:,} prompt{cached}, {total.completion_tokens:,} completion"
         lines = [
             f"Tokens: {total.total_tokens:,} ({tokens})",

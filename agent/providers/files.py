@@ -161,10 +161,9 @@ class FileReading:
             # All of it could take four times its bytes.
             text = data[: 4 * MAX_TEXT_CHARS].decode("utf-8", "replace")
             is_cut = len(text) > MAX_TEXT_CHARS or len(data) > 4 * MAX_TEXT_CHARS
+            part = ""
             if is_cut:
                 part = f", its first {MAX_TEXT_CHARS} characters of {len(data)} bytes"
-            else:
-                part = ""
             return f"[file {_quoted_name(media)}{part}]\n{fenced(text[:MAX_TEXT_CHARS])}"
         if kind not in self.accepts:
             if self._is_convertible(kind):

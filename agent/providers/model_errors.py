@@ -178,10 +178,9 @@ class _Translation:
         status = exc.status_code if isinstance(exc, ModelHTTPError) else None
         # Only the vendor's own message: the exception's text repeats the whole body.
         message = _message(exc.body)
+        reason = ""
         if message:
             reason = f": {self._cleaned(message)}"
-        else:
-            reason = ""
         if _is_too_long(exc, status):
             return self._refused(f"the conversation is too long for {exc.model_name!r}{reason}")
         if _is_broken_answer(exc):
@@ -300,10 +299,9 @@ def _field_error(error: object) -> str:
     if not isinstance(error, dict) or not isinstance(error.get("msg"), str):
         return ""
     path = error.get("loc")
+    place = ""
     if isinstance(path, list):
         place = ".".join(map(str, path))
-    else:
-        place = ""
     message = str(error["msg"])
     if place:
         return f"{place}: {message}"
@@ -313,10 +311,9 @@ def _field_error(error: object) -> str:
 def _retry_after(exc: ModelAPIError) -> float | None:
     """Return the seconds to wait. Some vendors send a fraction, which the library does not read."""
     seconds = exc.retry_after
+    header = ""
     if isinstance(exc, ModelHTTPError):
         header = (exc.headers or {}).get("retry-after", "")
-    else:
-        header = ""
     if seconds is None and _FRACTIONAL_SECONDS.fullmatch(header):
         seconds = float(header)
     if seconds is None:

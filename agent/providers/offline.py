@@ -146,10 +146,9 @@ class OfflineProvider:
         if missing:
             properties = tool["parameters"]["properties"]
             unknown = [repr(name) for name in calls[0] if name not in properties]
+            given = ""
             if unknown:
                 given = f", and has no {' or '.join(unknown)}"
-            else:
-                given = ""
             example = example_command(tool, calls[0])
             needs = f"{tool['name']} needs {' and '.join(missing)}{given}."
             return Message(Role.ASSISTANT, f"{needs} For example: {example}")
@@ -167,10 +166,9 @@ class OfflineProvider:
         hidden: Sequence[ToolSchema],
     ) -> _Step | str:
         """Return the tool calls that the user asks for, or a text for the user."""
+        text = ""
         if user_message:
             text = without_notes(user_message.content).strip()
-        else:
-            text = ""
         if text.startswith("/") and text[1:2].isalpha():
             return _command(text[1:], tools, hidden)
         all_matches = match_tools(text, [*tools, *hidden])
@@ -195,10 +193,9 @@ def _in_words(result: Message, tools: Sequence[ToolSchema]) -> str:
     if not issue:
         return result_text(result.content)
     tool = next((each for each in tools if each["name"] == result.tool_name), None)
+    example = ""
     if tool:
         example = f" For example: {example_command(tool)}"
-    else:
-        example = ""
     return f"{result.tool_name} cannot run like this: {issue}.{example}"
 
 
@@ -232,10 +229,9 @@ def _no_match_text(user_message: Message | None, tools: Sequence[ToolSchema]) ->
     """Return the user's own text and files, to show that they arrived,
     and then what the tools can do.
     """
+    text = ""
     if user_message:
         text = user_message.content.strip()
-    else:
-        text = ""
     lines = [f"You said: {text}".rstrip()]
     for media in user_message.media if user_message else ():
         facts = (

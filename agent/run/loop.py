@@ -388,10 +388,9 @@ class AgentLoop:
         if response_format is None:
             finish_reason = answer.details.finish_reason if answer.details else ""
             is_empty = shows_nothing(content) and not (run.artifacts or run.choices)
+            cause = ""
             if is_empty:
                 cause = self._model_caller.log_empty_answer(run)
-            else:
-                cause = ""
             return RunEnd(
                 content, stop_reason="answer", failure_cause=cause, finish_reason=finish_reason
             )

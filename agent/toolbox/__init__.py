@@ -107,8 +107,7 @@ def plural(count: int, unit: str) -> str:
 def list_names(names: Sequence[str]) -> str:
     """Return the first names for a message, and how many more there are."""
     first = [name[:_LISTED_CHARS] for name in names[:_LISTED_NAMES]]
+    more = ""
     if len(names) > _LISTED_NAMES:
         more = f" and {len(names) - _LISTED_NAMES} more"
-    else:
-        more = ""
     return f"{first!r}{more}"

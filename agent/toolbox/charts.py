@@ -107,10 +107,9 @@ def draw_chart(
         filename=filename(title or "chart", "png"),
         mime_type="image/png",
     )
+    of_series = ""
     if len(series) > 1:
         of_series = f" in {len(series)} series"
-    else:
-        of_series = ""
     return f"The {kind} chart is made and goes to the user with your reply: {plural(len(labels), 'value')}{of_series}."
 
 

@@ -68,10 +68,9 @@ def parse_zone(name: str) -> tzinfo:
     key = _zones().get(_fold(stripped))
     if key is None:
         close = nearest(_fold(stripped), _zones())
+        hint = ""
         if close:
             hint = f"did you mean {_zones()[close]!r}? "
-        else:
-            hint = ""
         raise ValueError(
             f"unknown time zone {name[:MAX_ZONE_CHARS]!r}; {hint}write it like 'Europe/Berlin' or '+02:00'"
         )

@@ -174,10 +174,9 @@ def read_file(
         )
     selected = all_lines[first_line - 1 : first_line - 1 + lines]
     text = "\n".join(selected)
+    cut = ""
     if len(text) > MAX_READ_CHARS:
         cut = f" (cut off after {MAX_READ_CHARS} characters)"
-    else:
-        cut = ""
     last_line = first_line - 1 + len(selected)
     return f"{file}, lines {first_line} to {last_line} of {len(all_lines)}{cut}:\n{text[:MAX_READ_CHARS]}"
 

@@ -442,10 +442,9 @@ def _write_answer(
     head = plural(len(table.rows), "row")
     if len(matching.rows) < len(table.rows):
         head = f"{len(matching.rows)} of {head} match"
+    cut = ""
     if written < len(result.rows):
         cut = f"; the first {written} of {len(result.rows)} are shown"
-    else:
-        cut = ""
     return "\n".join(
         [f"{head}{cut}.", *notes, "", text.getvalue()[: 2 * MAX_ANSWER_CHARS].rstrip("\n")]
     )

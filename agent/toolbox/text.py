@@ -96,10 +96,9 @@ def find_in_text(
     ]
     shown = zip(places, (" ".join(part.split()) for part in parts), strict=False)
     listed = "".join(f"\n- at character {at + 1}: {part!r}" for at, part in shown)
+    more = ""
     if len(places) > MAX_PLACES:
         more = f"\n... and {len(places) - MAX_PLACES} more"
-    else:
-        more = ""
     return f"{words!r} is there {times}.{listed}{more}"
 
 

@@ -137,10 +137,9 @@ def tools(_folder: Path | None = None, hosts: Sequence[str] = ()) -> list[Tool]:
 
 def fetch_tool(rules: WebRules) -> Tool:
     """Return the tool `fetch_page`, bound by these rules."""
+    only = ""
     if rules.hosts:
         only = f" (only from {', '.join(rules.hosts)})"
-    else:
-        only = ""
     decorate = tool(
         name="fetch_page",
         description=f"Fetch a web page or a JSON address and read its text and where its links lead{only}",

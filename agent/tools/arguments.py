@@ -342,10 +342,9 @@ def _mistakes(error: Any) -> list[Mistake]:
         wanted = JSON_TYPES.get(expected)
     else:
         wanted = None
+    cure = ""
     if wanted:
         cure = cure_of_type(path, error.instance, wanted)
-    else:
-        cure = ""
     return [Mistake(path or "parameters", f"is {quoted(error.instance)}: {problem}", cure)]
 
 

@@ -323,10 +323,9 @@ class ToolRegistry:
     def _enabled(self, name: str) -> Tool:
         tool = self.get(name)
         if name in self._disabled:
+            why = ""
             if self._disabled[name]:
                 why = f": {self._disabled[name]}"
-            else:
-                why = ""
             raise ToolNotFoundError(
                 f"tool {name!r} is switched off{why}; enable({name!r}) switches it on"
             )

@@ -528,10 +528,9 @@ class TransportMonitor:
 
     def __str__(self) -> str:
         count = self.invalid_lines
+        lines = ""
         if count:
             lines = f"; {count} lines of its output were no messages: logs belong on stderr"
-        else:
-            lines = ""
         return f"{lines}{_http_refusal(self.status)}"
 
 

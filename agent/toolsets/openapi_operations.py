@@ -228,10 +228,9 @@ class OperationReader:
         parameters = {(each.get("in"), each.get("name")): each for each in resolved}
         arguments = []
         for (where, name), parameter in parameters.items():
+            header = ""
             if where == "header":
                 header = str(name).lower()
-            else:
-                header = ""
             if header in _IGNORED_HEADERS or self.is_filled(str(where), str(name)):
                 continue
             try:
