@@ -1,6 +1,4 @@
-"""The arguments of one call: those of the model, checked by the type hints of a tool,
-and those that are injected.
-"""
+"""The arguments of one call: those of the model, checked, and those that are injected."""
 
 from __future__ import annotations
 
@@ -201,8 +199,10 @@ class SchemaArguments:
     """
 
     def __init__(self, tool_name: str, schema: Mapping[str, Any]) -> None:
-        """Raises ToolValidationError for a schema that is not an object's,
-        or refers to something outside itself.
+        """Check the schema.
+
+        Raises ToolValidationError for one that is not an object's, or that refers to something
+        outside itself.
         """
         self._tool_name = tool_name
         self._raw = dict(schema)
@@ -312,8 +312,9 @@ class SchemaArguments:
 
 
 def is_json_schema(parameters: Any) -> bool:
-    """Return whether parameters are given as one JSON Schema,
-    and not as ToolParameters by their names.
+    """Return whether parameters are given as one JSON Schema.
+
+    Otherwise they are ToolParameters by their names.
     """
     if not isinstance(parameters, Mapping) or any(
         isinstance(each, ToolParameter) for each in parameters.values()
@@ -373,8 +374,9 @@ class Mistake(NamedTuple):
 def refusal(
     tool_name: str, mistakes: Sequence[Mistake], expected: Mapping[str, bool]
 ) -> ToolParameterError:
-    """Return the error of a call: its problems, how to correct them,
-    and the parameters the tool expects.
+    """Return the error of a call.
+
+    It names the problems, how to correct them, and the parameters that the tool expects.
 
     `expected` says for each parameter whether it is required.
     """
@@ -477,8 +479,9 @@ class InjectedArguments(Mapping[str, Any]):
 
 
 class HiddenArguments:
-    """The arguments of one tool that no model fills: `fixed` values,
-    and what the injector returns at each call.
+    """The arguments of one tool that no model fills.
+
+    They are `fixed` values, and what the injector returns at each call.
 
     A name that was injected once stays hidden for the life of the process, as do the `unfillable`
     ones: an injector that leaves a name out does not hand it to the model.

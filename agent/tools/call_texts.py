@@ -1,6 +1,4 @@
-"""The texts of a call: its preview for the person, the reason that a model gives for it,
-and its result.
-"""
+"""The texts of a call: its preview for the person, the model's reason for it, and its result."""
 
 from __future__ import annotations
 
@@ -74,8 +72,9 @@ _WIDE = re.compile(r"\s{2,}")
 
 @dataclass(frozen=True, slots=True)
 class CheckedPreview:
-    """A preview that shows data which may change before the yes: its text,
-    and the values in it that count.
+    """A preview that shows data which may change before the yes.
+
+    It has its text, and the values in it that count.
 
     At the yes the preview is made again. The call runs only if the values are the same as when the
     user was asked. The rest of the text may differ. Without a CheckedPreview the whole text must be
@@ -283,8 +282,9 @@ def _listed(value: Any) -> str:
 
 
 def _plain_text(value: Any) -> str:
-    """Return a value as text; a collection as the JSON that is stored,
-    so that no part of it is left out.
+    """Return a value as text.
+
+    A collection is the JSON that is stored, so that no part of it is left out.
     """
     plain = to_jsonable_python(value, fallback=str)
     if isinstance(plain, list | dict):
@@ -293,8 +293,9 @@ def _plain_text(value: Any) -> str:
 
 
 def literal(text: str) -> str:
-    """Return the text on one line, escaped so that Markdown shows it literally,
-    with invisible characters as codes.
+    """Return the text on one line, as Markdown that shows it literally.
+
+    Invisible characters become their codes.
     """
     line = _BREAK.sub(" ⏎ ", readable(text).strip())
     return escaped(_WIDE.sub(lambda gap: " " + "\u00a0" * (len(gap[0]) - 1), line))
@@ -359,8 +360,7 @@ class ToolOutcome:
 
 
 def truncate(text: str, most: int | None) -> str:
-    """Return the text, or its first and last characters around a
-    marker that says how much is left out.
+    """Return the text, or its beginning and end with a mark that says how much is left out.
 
     `most` counts the characters (code points) of the text, without the marker;
     None keeps all of them.
@@ -459,8 +459,9 @@ def is_async_value(value: Any) -> bool:
 
 
 async def await_value(value: Any, chunk_callback: ChunkCallback | None) -> Any:
-    """Return what an awaitable results in, or the joined chunks of an async generator,
-    also when nested.
+    """Return what an awaitable results in, or the joined chunks of an async generator.
+
+    One may be inside the other.
     """
     while is_async_value(value):
         value = await await_isolated(
@@ -498,8 +499,9 @@ def _passed_on(chunk: Any, chunk_callback: ChunkCallback | None) -> str:
 
 
 def file_note(what: str) -> str:
-    """Return the note that tells a model that a file of a result went to the user,
-    who needs no note.
+    """Return the note that tells a model that a file of a result went to the user.
+
+    The user needs no note.
     """
     return f"(handed to the user: {what})"
 

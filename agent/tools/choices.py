@@ -1,6 +1,4 @@
-"""Choices of a parameter, read as JSON writes them: members of an Enum in a Literal, dates, tuples,
-bytes.
-"""
+"""Choices of a parameter that JSON writes otherwise: enum members, dates, tuples, bytes."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ def validator_of(model: type[BaseModel]) -> SchemaValidator:
 
 
 def _with_readers(part: Any) -> Any:
-    """Return a part of a core schema in which the choices that JSON writes
-    otherwise have a reader before them.
-    """
+    """Return a part of a core schema whose choices can be read as JSON writes them."""
     if isinstance(part, list | tuple):
         return type(part)(map(_with_readers, part))
     if not isinstance(part, dict):
@@ -70,8 +66,9 @@ def _part_with_readers(key: str, value: Any) -> Any:
 
 
 def _reader(choices: Sequence[Any], *, are_values_read: bool) -> Callable[[Any], Any] | None:
-    """Return a function from a choice as JSON writes it to the choice;
-    None where the validator reads all of them.
+    """Return a function from a choice as JSON writes it to the choice.
+
+    None: the validator reads all of them.
 
     `are_values_read`: the validator reads the values of an Enum's members, if they are strings,
     numbers or the like.

@@ -50,8 +50,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file made by a tool: at a URL, or as its `content`, which the caller of the run puts in the
-    media store.
+    """A file that a tool made: at a URL, or as its `content`.
+
+    The caller of the run puts the content in the media store.
+
+    `sha256` and `size` (bytes) still identify the file when the URL is gone. `content` stays out of
+    repr and `to_dict`; so does `kept`, the file in the media store, once it is stored. An image
+    that is `shown` is also sent to the model.
     """
 
     url: str = ""
@@ -70,8 +75,9 @@ class Artifact:
 
     @property
     def data(self) -> bytes | None:
-        """The bytes, read anew each time; None for a URL,
-        and for a file that is in the media store.
+        """The bytes, read anew each time.
+
+        None for a URL, and for a file that is in the media store.
         """
         if self.content:
             return self.content.read()
@@ -142,8 +148,9 @@ class SchedulingError(ToolError):
 
 @dataclass(frozen=True, slots=True)
 class TimerChange:
-    """One change that a tool call made to the timers: `timer` was added,
-    or the timer of id `cancelled` was removed.
+    """One change that a tool call made to the timers.
+
+    `timer` was added, or the timer of the id `cancelled` was removed.
     """
 
     timer: Timer | None = None
@@ -390,8 +397,9 @@ def offer_choices(*labels: str) -> None:
 
 
 def received_files() -> tuple[ReceivedFile, ...]:
-    """Return the files that the user of this turn sent in this conversation,
-    as far as it is remembered, oldest first.
+    """Return the files that the user of this turn sent in this conversation, oldest first.
+
+    Only those that the history remembers.
 
     In a group, files of other members are left out. Outside of a channel's turn there are none.
     """
@@ -437,8 +445,9 @@ def _letters_of(name: str) -> str:
 
 @dataclass(slots=True)
 class TurnTimers:
-    """The timers of one turn: those its conversation has, and the changes that are
-    stored when the turn is committed.
+    """The timers of one turn.
+
+    They are those of its conversation, and the changes that are stored when the turn is committed.
 
     `now` is when the turn was received, by the server's clock, in Unix seconds. Locked, because the
     tools of one answer run in threads of their own.

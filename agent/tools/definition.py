@@ -1,6 +1,4 @@
-"""What a tool is: its fields, names and tags, the checks when it is defined,
-and the proposal of a call.
-"""
+"""What a tool is: its fields, names and tags, their checks, and the proposal of a call."""
 
 from __future__ import annotations
 
@@ -104,8 +102,9 @@ class ToolMetadata:
 
 
 class ToolOptions(TypedDict, total=False):
-    """The options of the `tool` decorator: fields of ToolDefinition, which explains them,
-    and `param_metadata`.
+    """The options of the `tool` decorator.
+
+    They are fields of ToolDefinition, which explains them, and `param_metadata`.
     """
 
     name: str | None
@@ -316,9 +315,7 @@ class ToolDefinition:
         self._set(function=function, callable=function, metadata=metadata)
 
     def _take_functions_of_tools(self) -> None:
-        """Replace tools that are given as the preview,
-        the undo or the reconciler by their functions.
-        """
+        """Replace tools that are given as preview, undo or reconciler by their functions."""
         for name in ("preview", "undo", "reconcile"):
             given = getattr(self, name)
             if isinstance(given, ToolDefinition) and given.function is not None:
@@ -341,8 +338,9 @@ class ToolDefinition:
                 raise self._undefinable(f"its {name} yields: return the text")
 
     def _check(self) -> None:
-        """Raise ToolValidationError, with the cure, if the tool
-        could not be called as it is described.
+        """Raise ToolValidationError if the tool could not be called as it is described.
+
+        Its text names the cure.
         """
         names = [parameter.name for parameter in self.parameters]
         for wrong, cure in (
@@ -550,8 +548,9 @@ def returns_awaitable(function: Any) -> bool:
 
 
 def _is_generator(function: Callable[..., Any] | None) -> bool:
-    """Return whether a function yields, also behind decorators,
-    and as the `__call__` of an instance.
+    """Return whether a function yields.
+
+    It may be behind decorators, or the `__call__` of an instance.
     """
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     return function is not None and any(
@@ -565,8 +564,7 @@ def _is_required(param: inspect.Parameter) -> bool:
 
 
 def names_stash_pending(function: Callable[..., Any] | None) -> bool:
-    """Return whether the code of a function names `stash_pending`,
-    under any name it was imported as.
+    """Return whether the code of a function names `stash_pending`, under any imported name.
 
     A call through another function is not seen: the tool's author declares it with `proposes=True`.
     """
@@ -591,8 +589,9 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 
 def _check_undo(tool_name: str, undo: Undo | None, names: Collection[str]) -> None:
-    """Raise ToolValidationError for an undo that could not be called: each argument comes by name,
-    from `names`.
+    """Raise ToolValidationError for an undo that could not be called.
+
+    Each argument comes by name, from `names`.
     """
     if undo is None:
         return
@@ -619,8 +618,9 @@ def _check_undo(tool_name: str, undo: Undo | None, names: Collection[str]) -> No
 
 
 async def call_undo(undo: Undo, arguments: Mapping[str, Any]) -> Any:
-    """Call the undo with those of the arguments that it takes, all for `**kwargs`;
-    a sync one in a thread.
+    """Call the undo with those of the arguments that it takes.
+
+    One with `**kwargs` takes all. A sync one runs in a thread.
     """
     parameters = inspect.signature(undo).parameters
     takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in parameters.values())

@@ -89,8 +89,9 @@ class ToolValidationError(ToolError):
 
 
 class ToolParameterError(ToolValidationError):
-    """Raised when a tool refuses the arguments of a call;
-    the text tells the model how to correct them.
+    """Raised when a tool refuses the arguments of a call.
+
+    The text tells the model how to correct them.
     """
 
 
@@ -130,8 +131,9 @@ class ToolExecutionError(ToolError):
 
 
 class EffectUnknownError(ToolExecutionError):
-    """Raised when a call may have taken effect: another system gave no answer,
-    or the tool took too long.
+    """Raised when a call may have taken effect.
+
+    Another system gave no answer, or the tool took too long.
     """
 
 

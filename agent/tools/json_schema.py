@@ -1,5 +1,4 @@
-"""JSON Schemas as data: in the current draft, references resolved, compositions merged,
-made immutable.
+"""JSON Schemas as data: updated to the current draft, resolved, merged and made immutable.
 
 Servers write schemas in any draft. `plain` rewrites one as models read it.
 """
@@ -65,8 +64,9 @@ NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
 
 
 def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Return the object schema of a tool's arguments without titles,
-    with references resolved and its `allOf` merged.
+    """Return the object schema of a tool's arguments, simplified.
+
+    It has no titles; its references are resolved and its `allOf` is merged.
 
     A definition that contains itself stays in `$defs`, and an `allOf` inside a parameter as it is.
     The `optional` parameters may be left out, which is how they are null, so their schema does not
@@ -154,8 +154,9 @@ class _Inliner:
         self.definitions: dict[str, Any] = {}
 
     def inline(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Return the schema inlined, without pydantic's titles and discriminators,
-        which name inlined definitions.
+        """Return the schema with its definitions written out.
+
+        It has neither pydantic's titles nor its discriminators, which name such definitions.
         """
         whole = each_part(_modernized(schema), self.inline)
         inlined = without(whole, *_DROPPED_KEYWORDS)
@@ -186,8 +187,9 @@ class _Inliner:
         return {"$ref": f"#/$defs/{self._names[reference]}"}
 
     def _target(self, reference: Any) -> dict[str, Any] | None:
-        """Return the schema at a JSON pointer into the root schema: `#` or `#/...`;
-        None where there is none.
+        """Return the schema at a JSON pointer into the root schema: `#` or `#/...`.
+
+        None: there is none.
         """
         if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
             return None
@@ -228,9 +230,7 @@ def _references_in(schema: Any) -> set[str]:
 
 
 def _without_open_defaults(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema without pydantic's explicit "any value"
-    for the items of a bare list or dict.
-    """
+    """Return the schema without pydantic's "any value" for the items of a bare list or dict."""
     rest = each_part(schema, _without_open_defaults)
     if rest.get("items") == {}:
         del rest["items"]

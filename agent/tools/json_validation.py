@@ -1,6 +1,4 @@
-"""JSON values checked by a JSON Schema that may come from a hostile server,
-and repaired where they do not fit.
-"""
+"""JSON values, checked by a schema that may be hostile, and repaired where they do not fit."""
 
 from __future__ import annotations
 
@@ -39,8 +37,9 @@ _CURRENT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class Repairer:
-    """Repairs a call's arguments, for the second try: text becomes the value it stands for,
-    as models quote it.
+    """Repairs the arguments of a call, for the second try.
+
+    Models may quote a value: text becomes the value that it stands for.
 
     Text becomes the number, boolean, choice, list or object that the schema wants, but never where
     the schema accepts text. A null for "left out" is removed, and so is a word for it; a null that
@@ -114,8 +113,9 @@ class Repairer:
     def _without_word_for_null(
         self, schema: Mapping[str, Any], value: Any, *, is_required: bool
     ) -> Any:
-        """Return None for a word that stands for it, where the schema accepts no such
-        text and something may be left out.
+        """Return None for a word that stands for it, else the value.
+
+        Only where the schema accepts no such text and something may be left out.
         """
         if not isinstance(value, str) or value.strip().lower() not in _NOTHING:
             return value
@@ -161,8 +161,9 @@ def _decoded(schema: Mapping[str, Any], text: str) -> Any:
 
 
 def read_json(text: str) -> Any:
-    """Return the JSON value of a text as models write it: in a code fence, encoded twice,
-    or with a comma at its end.
+    """Return the JSON value of a text as models write it.
+
+    It may stand in a code fence, be encoded twice, or have a comma at its end.
 
     Raises ValueError or RecursionError for a text that holds no JSON.
     """
@@ -194,8 +195,9 @@ def _types_of(schema: Mapping[str, Any]) -> list[Any]:
 
 
 def _read_as(schema: Mapping[str, Any], value: Any) -> Any:
-    """Return text as the choice, number or boolean it stands for, and a whole float as an integer;
-    else the value.
+    """Return text as the choice, number or boolean that it stands for; else the value.
+
+    A whole float becomes an integer.
     """
     if is_whole_float(value):
         kinds = _types_of(schema)
@@ -285,8 +287,9 @@ def with_budget(validator: Validator, budget: StepBudget) -> Validator:
 
 
 def draft_of(schema: Mapping[str, Any]) -> Any:
-    """Return the validator class of the draft that a schema names,
-    else of the newest draft that accepts the schema.
+    """Return the validator class of the draft that a schema names.
+
+    Without a name it is the newest draft that accepts the schema.
     """
     import jsonschema
 
@@ -332,8 +335,9 @@ def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[Any]:
 
 @functools.lru_cache(maxsize=1024)
 def linear_search(pattern: str) -> Callable[[str], bool] | None:
-    """Return what searches a text without backtracking; None for a pattern that needs it,
-    or that is invalid.
+    """Return what searches a text without backtracking.
+
+    None for a pattern that needs backtracking, or that is invalid.
     """
     from pydantic_core import PydanticSerializationError, SchemaError, SchemaValidator, core_schema
 

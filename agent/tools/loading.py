@@ -32,8 +32,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LoadedTools:
-    """The contents of modules: their tools, and executor factories by the kind of action they
-    rebuild.
+    """The contents of modules: their tools, and their executor factories by kind of action.
+
+    `problems` has a line for each file of a folder that could not be loaded; `files` are those that
+    were read. `left_out` has the tools of a document that cannot be used, with the reasons.
+    `missing` has the offered tools that lack a part of their definition, and which part.
+    `own_names` is what the source itself calls all its tools, those that were not chosen too.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -70,8 +74,9 @@ class ToolLoader:
     def from_directory(
         directory: str | Path, *, recursive: bool = False, exclude: Sequence[str] = ()
     ) -> list[Tool]:
-        """Return the tools of all .py files in a folder, except names with a
-        leading `_` and patterns of `exclude`.
+        """Return the tools of all .py files in a folder.
+
+        Names with a leading `_` and patterns of `exclude` are left out.
 
         A broken file is logged, and the others are loaded.
         Raises ToolLoadError if there is no such folder.
@@ -96,8 +101,9 @@ class ToolLoader:
 
 
 def load_tools(source: str, base: Path | None = None, *, again: bool = False) -> LoadedTools:
-    """Load one source: a module's dotted name, a file ending in .py, or a folder of them;
-    paths start at `base`.
+    """Load one source: a module's dotted name, a file ending in .py, or a folder of them.
+
+    Paths start at `base`.
 
     With `again` a module is read anew, as files always are. Raises ToolLoadError, which names the
     file and the line that failed; in a folder, the other files are loaded all the same.
@@ -286,8 +292,9 @@ FileState = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class WatchedSource:
-    """A module, file or folder to watch: its name, the files it was read from, and `load`,
-    which reads it anew.
+    """A module, file or folder to watch.
+
+    It has its name, the files that it was read from, and `load`, which reads it anew.
 
     `load` raises ToolError.
     """

@@ -1,6 +1,4 @@
-"""The parameters of a tool: ToolParameter, its type hint,
-and the pydantic model that is compiled from several.
-"""
+"""The parameters of a tool, and the pydantic model that is compiled from them."""
 
 from __future__ import annotations
 
@@ -226,8 +224,9 @@ _JSON_TYPE_NAMES = {hint: name for name, hint in JSON_TYPES.items()}
 
 
 def element_type_of(hint: Any) -> Any:
-    """Return the basic type that `list[str]` or `dict[str, int]` holds, also inside Optional;
-    None for any other.
+    """Return the basic type that `list[str]` or `dict[str, int]` holds, also inside Optional.
+
+    None for any other hint.
     """
     if get_origin(hint) is Annotated:
         return element_type_of(get_args(hint)[0])
@@ -250,8 +249,9 @@ def hint_name(hint: Any) -> str:
 
 
 def limited_to(hint: Any, choices: tuple[Any, ...]) -> Any:
-    """Return the hint limited to these choices: of a list, its items; of a union with None,
-    None stays allowed.
+    """Return the hint limited to these choices.
+
+    Of a list its items are limited. In a union with None, None stays allowed.
     """
     origin = get_origin(hint)
     inside = get_args(hint)
@@ -298,8 +298,9 @@ def choices_of_other_types(hint: Any, choices: Iterable[Any]) -> list[Any]:
 
 
 def _read_whole(hint: Any) -> Any:
-    """Return the hint with a list for an Iterable: pydantic would check its
-    items while the function reads them.
+    """Return the hint with a list in place of an Iterable.
+
+    Pydantic would check the items only while the function reads them.
     """
     if get_origin(hint) is Iterable:
         return GenericAlias(list, get_args(hint))
@@ -431,8 +432,9 @@ class ToolSchemaGenerator(GenerateJsonSchema):
     """
 
     def decimal_schema(self, schema: Any) -> dict[str, Any]:
-        """Return text with a pattern, and with the bounds, which JSON Schema does
-        not apply to text but models read.
+        """Return the schema of a Decimal: text with a pattern and bounds.
+
+        JSON Schema does not apply the bounds to text, but models read them.
         """
         number: dict[str, Any] = super().decimal_schema(schema)["anyOf"][0]
         bounds = {key: number[key] for key in NUMBER_KEYWORDS if key in number}

@@ -1,6 +1,4 @@
-"""ToolRegistry: tools by name, with their sources;
-and tools made of the members of modules and classes.
-"""
+"""ToolRegistry: tools by name, with their sources; tools of modules and classes."""
 
 from __future__ import annotations
 
@@ -34,8 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def tools_of(target: Any, namespace: bool | str = False) -> list[Tool]:
-    """Return the functions defined in a module, or the methods of a class or an instance, as tools;
-    public ones only.
+    """Return the public functions of a module as tools, or the methods of a class or instance.
 
     A class is instantiated first. A Tool among the members is returned unchanged. Raises
     ToolValidationError if there are no tools, or if a class cannot be instantiated.
@@ -183,8 +180,9 @@ class ToolRegistry:
     def replace_source(
         self, source: str, tools: Iterable[Tool], *, gives_way: Collection[str] = ()
     ) -> dict[str, str]:
-        """Replace the tools of a source, at its place, and return why
-        other sources lost their tools to it.
+        """Replace the tools of a source, at its place.
+
+        Return why other sources lost tools to it.
 
         Of two sources that have a tool of the same name, one is refused as a whole. Those in
         `gives_way` lose their tools to this source. Raises ToolValidationError for the name of any
@@ -243,8 +241,9 @@ class ToolRegistry:
         return self._tools[name].tool
 
     def all(self, *, tags: Collection[str] = (), exclude_tags: Collection[str] = ()) -> list[Tool]:
-        """Return the enabled tools by the places of their sources: with any of `tags`,
-        and none of `exclude_tags`.
+        """Return the enabled tools, in the order of their sources.
+
+        Only those with any of `tags` and none of `exclude_tags`.
         """
         enabled = [each.tool for name, each in self._tools.items() if name not in self._disabled]
         if not tags and not exclude_tags:
@@ -332,8 +331,9 @@ class ToolRegistry:
         return tool
 
     def _check_free(self, tools: Sequence[Tool], sources: Collection[str] = ()) -> None:
-        """Raise ToolValidationError for a name that comes twice,
-        or that a tool of another than these sources has.
+        """Raise ToolValidationError for a name that is taken.
+
+        It comes twice, or a tool of another than these sources has it.
         """
         names = [tool.name for tool in tools]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -372,8 +372,9 @@ async def schemas_for_model(tools: Iterable[Tool], left_out: set[str]) -> list[d
 def batches(
     calls: Sequence[ToolCall], may_run_beside_others: Callable[[ToolCall], bool]
 ) -> list[list[int]]:
-    """Return the calls' indexes in groups that run concurrently, in order;
-    a call that must run alone is a group.
+    """Return the indexes of the calls in groups that run concurrently, in order.
+
+    A call that must run alone is a group.
     """
     groups: list[list[int]] = []
     last_is_safe = False

@@ -16,8 +16,9 @@ from sayso.pending.action import canonical_json
 
 
 def is_same_question(tool: Tool, draft: ProposalDraft, preview: str, values_digest: str) -> bool:
-    """Return whether a draft asks what a person was shown: this preview,
-    with this digest of its values.
+    """Return whether a draft asks what a person was shown.
+
+    That is this preview, with this digest of its values.
 
     Raises ToolParameterError if the tool does not take the arguments any more.
     """

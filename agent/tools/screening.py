@@ -1,5 +1,4 @@
-"""Prompt injection in the output of tools: recognized by phrases and patterns, fenced,
-and marked for the model.
+"""Prompt injection in the output of tools: recognized, fenced, and marked for the model.
 
 `injection_phrases.toml` holds whole phrases, `injection_building_blocks.toml` words in ten
 languages to combine, and `injection_shapes.toml` patterns of imitated text.
@@ -77,8 +76,9 @@ async def result_for_model(
 
 
 def marked(tool_name: str, output: str, kinds: Iterable[str]) -> str:
-    """Return the output between two lines that it cannot forge,
-    below a warning that names the kinds of injection.
+    """Return the output between two lines that it cannot forge, below a warning.
+
+    The warning names the kinds of injection.
     """
     kinds = list(kinds)
     collected = tool_environment().suspicions
@@ -145,8 +145,9 @@ def fence_parts(text: str) -> tuple[str, str, str]:
 
 
 def _fence_span(text: str) -> tuple[int, int]:
-    """Return where the content of the first fence begins and ends; of a text without a fence,
-    the whole.
+    """Return where the content of the first fence begins and ends.
+
+    Of a text without a fence it is the whole text.
     """
     last_ends = {end[1]: end.start() for end in _FENCE_END.finditer(text)}
     for begin in _FENCE_BEGIN.finditer(text):
@@ -156,8 +157,9 @@ def _fence_span(text: str) -> tuple[int, int]:
 
 
 def inert(text: str) -> str:
-    """Return the text without hidden characters, and with special tokens of
-    models respelled to have no effect.
+    """Return the text without hidden characters.
+
+    Special tokens of models are respelled, so that they have no effect.
     """
     return _SPECIAL_TOKENS.sub(
         lambda token: token[0].translate(_LOOKALIKE_BRACKETS), HIDDEN.sub("", text)
@@ -353,8 +355,9 @@ _URL_SAFE = str.maketrans("-_", "+/")
 
 
 def plain(text: str) -> str:
-    """Return the text in lower case without hidden characters, accents, entities and escapes;
-    signs and lines stay.
+    """Return the text in lower case, as phrases are looked for in it.
+
+    It has no hidden characters, accents, entities and escapes. Signs and lines stay.
     """
     unescaped = _ESCAPED.sub(lambda escape: chr(int(escape[1], 16)) if escape[1] else "\n", text)
     visible = HIDDEN.sub("", html.unescape(unescaped))

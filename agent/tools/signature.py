@@ -68,8 +68,9 @@ def infer_parameters(
     descriptions: Mapping[str, str],
     injected: Collection[str] = (),
 ) -> tuple[ToolParameter, ...]:
-    """Return the parameters of a function that a model fills: not private, variadic,
-    injected or bound by a partial.
+    """Return the parameters of a function that a model fills.
+
+    They are not private, variadic, injected or bound by a partial.
 
     `metadata` overrides descriptions and enums by parameter name, `descriptions` come from the
     docstring. Raises ToolValidationError for a function without a readable signature, for a type
@@ -216,8 +217,9 @@ def with_own_defaults(parameters: Parameters, function: Callable[..., Any] | Non
 
 
 def is_method(function: Callable[..., Any] | None) -> bool:
-    """Return whether it is a function written in a class,
-    whose first argument is the instance or the class.
+    """Return whether it is a function written in a class.
+
+    Its first argument is the instance or the class.
 
     Outside of a class, `self` and `cls` are ordinary names.
     """
@@ -229,8 +231,9 @@ def is_method(function: Callable[..., Any] | None) -> bool:
 
 
 def call_method(instance: Any) -> Any:
-    """Return the `__call__` of an object's class, which has the signature of a callable instance;
-    None without one.
+    """Return the `__call__` of an object's class, None without one.
+
+    It has the signature of a callable instance.
     """
     return getattr(type(instance), "__call__", None)  # noqa: B004  # the method itself is wanted
 
@@ -270,8 +273,9 @@ _SECTION = re.compile(
 
 
 def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """Return the description in a function's docstring (Google, NumPy or Sphinx style),
-    and those of its parameters.
+    """Return the description in a function's docstring, and those of its parameters.
+
+    It may have the style of Google, NumPy or Sphinx.
 
     The description is the whole text except the sections about parameters, errors and attributes.
     Text after those sections counts, since a warning often stands at the end.

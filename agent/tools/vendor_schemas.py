@@ -57,8 +57,9 @@ def vendor_schema(
 def for_vendor(
     name: str, description: str, parameters: Mapping[str, Any], api_format: str
 ) -> tuple[str, dict[str, Any]]:
-    """Return a tool's description and the JSON Schema of its parameters,
-    without what the vendor refuses.
+    """Return a tool's description and parameters without what the vendor refuses.
+
+    The parameters are a JSON Schema.
 
     Raises ToolValidationError for an unknown format,
     and for a name or a depth that the vendor refuses.
@@ -107,8 +108,9 @@ def _without_dangling(schema: dict[str, Any], definitions: Mapping[str, Any]) ->
 
 
 def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with `items` in every array: OpenAI and Gemini demand them,
-    and know no `prefixItems`.
+    """Return the schema with `items` in every array.
+
+    OpenAI and Gemini demand them, and know no `prefixItems`.
     """
     whole = each_part(schema, _with_items)
     if isinstance(whole.get("$defs"), dict):
@@ -181,8 +183,9 @@ _IN_WORDS: Mapping[str, str] = {
 
 
 def _for_gemini(schema: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema in Google's subset of OpenAPI: no references, one type a part,
-    text in enums, null as a flag.
+    """Return the schema in Google's subset of OpenAPI.
+
+    It has no references, one type a part, text in enums, and null as a flag.
 
     It may ask for less than the schema; the arguments are checked by the schema itself. `anyOf`
     stands alone, as Vertex AI demands. A definition inside another one is only an object, so that
