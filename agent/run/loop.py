@@ -54,7 +54,13 @@ from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.call_texts import result_text
-from sayso.agent.tools.context import LongResult, ToolEnvironment, tool_environment
+from sayso.agent.tools.context import (
+    LongResult,
+    ResultFinder,
+    TextLoader,
+    ToolEnvironment,
+    tool_environment,
+)
 from sayso.agent.tools.registry import Toolset
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
@@ -197,21 +203,17 @@ class AgentLoop:
         run.related_facts = await run.run_memory.context(run.request_text)
 
     async def _run_until_cancelled(self, run: RunState) -> RunEnd:
-        """Run, with all that its tools can look up. Return how the run ends, also if it is cancelled
-        by its token.
+        """Run with all that its tools can look up. Return how the run ends.
+
+        It may end because its token is cancelled.
         """
         token = run.request.cancellation_token
         run.may_pause = self._may_pause(run.request)
         with own_context(ToolEnvironment) as own:
-
-            async def find(wanted: str) -> LongResult:
-                name, text = await find_result(run.transcript, wanted, own.load_text)
-                return LongResult(name, text, run.result_tokens)
-
             own.pauses = run.may_pause
             own.artifacts = run.artifacts
             own.memory_scope = run.run_memory.tool_scope
-            own.find_result = find
+            own.find_result = _result_finder(run, own.load_text)
             if token is None:
                 return await self._run(run)
             try:
@@ -547,6 +549,20 @@ class AgentLoop:
                 note_run_counts(memory, run.counts)
             else:
                 forget_ended_pause(memory)
+
+
+def _result_finder(run: RunState, load: TextLoader | None) -> ResultFinder:
+    """Return what finds the results that the run may read on.
+
+    It does not refer to the ToolEnvironment that has it: files that tools made are released with
+    the environment at the end of the run, and not when garbage is collected.
+    """
+
+    async def find(wanted: str) -> LongResult:
+        name, text = await find_result(run.transcript, wanted, load)
+        return LongResult(name, text, run.result_tokens)
+
+    return find
 
 
 def _paused(run: RunState, end: RunEnd) -> RunSnapshot | None:
