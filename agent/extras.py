@@ -1,6 +1,4 @@
-"""Optional libraries: import those of an extra, or say what is missing or
-broken and which command mends it.
-"""
+"""Optional libraries: imports those of an extra, or says which command mends what is missing."""
 
 from __future__ import annotations
 

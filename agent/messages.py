@@ -78,8 +78,15 @@ FINAL_OUTCOMES: tuple[ActionOutcome, ...] = ("done", "denied", "expired", "repla
 
 @dataclass(frozen=True, slots=True)
 class ActionLink:
-    """The link from the result of a call to a pending action of the call, and what the result says
-    of it.
+    """The link from the result of a call to a pending action of the call.
+
+    It has what the result says of the action.
+
+    `id` is that of the action, in a plan that of the call's own step. `outcome` is "" while the
+    action waits. `at` is when the outcome came about, in Unix seconds, 0.0 if that is not known.
+    `undo` is the id of the action that undid it, or tried to. `is_final`: the outcome cannot change
+    any more, except by an undo. `arguments`: those of the action if its person has changed those of
+    the call.
     """
 
     #: That of the action, in a plan that of the call's own step.
@@ -154,8 +161,9 @@ class AnswerDetails:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image that a tool made for the model to look at: its bytes,
-    or its place in the media store.
+    """An image that a tool made for the model to look at.
+
+    It has its bytes, or its place in the media store.
     """
 
     mime_type: str
@@ -296,8 +304,9 @@ NO_USAGE = UsageStats()
 
 
 def countable(usage: UsageStats) -> UsageStats:
-    """Return the usage with only credible numbers, so that one wrong
-    number does not spoil every later sum.
+    """Return the usage with only credible numbers.
+
+    One wrong number must not spoil every later sum.
 
     Negative and absurdly large numbers become 0, and the total is at least the sum of its parts. A
     usage with a field of the wrong type counts as empty.
@@ -343,8 +352,9 @@ def has_valid_types(usage: UsageStats) -> bool:
 
 
 def without_notes(content: str) -> str:
-    """Return the user's own text of a message: without the leading lines in brackets,
-    which the channel adds.
+    """Return the user's own text of a message.
+
+    The leading lines in brackets, which the channel adds, are left out.
     """
     lines = content.split("\n")
     while lines and lines[0].startswith("[") and lines[0].endswith("]"):

@@ -1,5 +1,6 @@
-"""Names that OpenTelemetry's semantic conventions for generative AI give to attributes,
-operations and metrics.
+"""Names of OpenTelemetry's semantic conventions for generative AI.
+
+They are those of attributes, operations and metrics.
 """
 
 from __future__ import annotations

@@ -1,3 +1,1 @@
-"""Guardrails check what users say and what models answer;
-the coherence check compares tool calls with the request.
-"""
+"""Guardrails check texts of users and models, the coherence check calls of tools."""

@@ -1,6 +1,4 @@
-"""Budget: limits tokens and cost of a run, of a conversation per day,
-and of all conversations per day.
-"""
+"""Budget: limits what a run, a conversation a day, and all conversations a day may use."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Coherence check: asks a model whether a tool call is what the user asked for,
-or what a document talked it into.
+"""Coherence check: asks a model whether a tool call is what the user asked for.
+
+A document that a tool fetched may have talked the model into the call.
 """
 
 from __future__ import annotations
@@ -122,8 +123,9 @@ def _request(
 
 
 def _parse(reply: str) -> tuple[bool, str]:
-    """Return the verdict and its explanation: of a JSON object,
-    or of a text that begins with yes or no.
+    """Return the verdict and its explanation.
+
+    The reply is a JSON object, or a text that begins with yes or no.
 
     Raise NotUnderstood for anything else, and for a text that also contains the other word,
     or JSON.

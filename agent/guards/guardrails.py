@@ -103,8 +103,7 @@ class Guardrail:
 
 
 class GuardrailsPipeline:
-    """Runs the `input` guardrails on the user's text before the model,
-    the `output` guardrails on the answer.
+    """Runs the `input` guardrails on the user's text, the `output` guardrails on the answer.
 
     Each guardrail gets the text as the one before it left it. The first that blocks ends the stage.
     A guardrail that raises an error blocks too, whatever its action.

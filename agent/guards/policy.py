@@ -92,8 +92,9 @@ _MAX_NUMBER_CHARS = 100
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of a policy: its list, its index in the list, and its pattern (for `deny_when`,
-    the argument's).
+    """One rule of a policy: its list, its index in the list, and its pattern.
+
+    Of `deny_when` it is the argument's pattern.
     """
 
     kind: RuleKind
@@ -228,8 +229,7 @@ class ToolPolicy:
 
 
 def editable_names(tool: Tool, policy: ToolPolicy | None) -> tuple[str, ...]:
-    """Return the names of the arguments that a person may change
-    before the yes to a call of this tool.
+    """Return the names of the arguments that a person may change before the yes to a call.
 
     A tool whose own code asks has none: its arguments are not those of the action.
     """
@@ -270,8 +270,9 @@ _READS_ON = PolicyDecision(
 def effective_decision(
     tool: Tool, args: Mapping[str, Any], policy: ToolPolicy | None
 ) -> PolicyDecision:
-    """Return what policy and tool together decide about a call with these arguments (validated,
-    as JSON values).
+    """Return what policy and tool together decide about a call.
+
+    The arguments are validated, as JSON values.
 
     A tool that requires approval is reviewed even where the policy allows it, because its author
     said so. A tool that its source calls destructive is reviewed unless a rule names it; a rule
@@ -313,7 +314,8 @@ def effective_decision(
 def effective_after(
     tool_name: str, tool: Tool | None, policy: ToolPolicy | None
 ) -> After | Literal[""]:
-    """Return what policy or tool say that follows the outcome of a confirmed call;
+    """Return what policy or tool say that follows the outcome of a confirmed call.
+
     "" where the channel decides.
 
     The result of a `terminal` tool is the reply, also after a yes. `tool` is None for a kind of
@@ -404,8 +406,9 @@ def _why_denied(rule: Mapping[str, str], argument: Any) -> str:
 
 
 def _form_of(rule: Mapping[str, str]) -> ArgumentForm:
-    """Return the form that a rule looks for; a pattern with an @ means an
-    address where the rule does not say.
+    """Return the form that a rule looks for.
+
+    A pattern with an @ means an address where the rule does not say.
     """
     form = cast("ArgumentForm", rule.get("matches", "text"))
     if form == "text" and "@" in rule["pattern"]:
@@ -414,8 +417,9 @@ def _form_of(rule: Mapping[str, str]) -> ArgumentForm:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield every key and scalar inside a value: a forbidden address
-    must not hide in a list or in a key.
+    """Yield every key and scalar inside a value.
+
+    A forbidden address must not hide in a list or in a key.
     """
     waiting = [value]  # no recursion: a model may nest deeper than Python can
     while waiting:
@@ -442,8 +446,9 @@ def _spellings(leaf: Any) -> tuple[str, ...]:
 
 
 def _is_same_number(leaf: Any, pattern: str) -> bool:
-    """Return whether a number, also one in text, equals the pattern's: 5, 5.0,
-    05 and 5e0 are the same.
+    """Return whether a number, also one in text, equals the pattern's.
+
+    5, 5.0, 05 and 5e0 are the same.
     """
     if isinstance(leaf, bool):
         return False
@@ -454,8 +459,9 @@ def _is_same_number(leaf: Any, pattern: str) -> bool:
 
 
 def plain_texts(text: str) -> set[str]:
-    """Return the text as it looks: compatibility forms and case folded, white space as one space,
-    nothing invisible.
+    """Return the text as it looks.
+
+    Compatibility forms and case are folded, white space is one space, and nothing is invisible.
 
     A reader may take a tab or line end for a space or overlook it,
     so there is a second form without them.
@@ -545,8 +551,9 @@ class _AddressSpan:
 
 
 def _address_parts(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the local part and the domain of each address in a text,
-    from left to right without overlap.
+    """Yield the local part and the domain of each address in a text.
+
+    They come from left to right, without overlap.
 
     Takes time in proportion to the text: each @ is looked at once, with the text between its
     neighbors. A regular expression would try each character as the beginning of a local part, and
@@ -564,8 +571,9 @@ def _address_parts(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _address_spans(text: str) -> Iterator[_AddressSpan]:
-    """Yield the address around each @: a run of letters or a quoted text before it,
-    and a domain behind it.
+    """Yield the address around each @.
+
+    It is a run of letters or a quoted text before it, and a domain behind it.
     """
     at = text.find("@")
     while at >= 0:
@@ -586,8 +594,9 @@ def _address_spans(text: str) -> Iterator[_AddressSpan]:
 
 
 def _hosts(text: str) -> Iterator[str]:
-    """Yield the hosts that a text may name: of its addresses, its URLs,
-    and each of its words as a host.
+    """Yield the hosts that a text may name.
+
+    They are those of its addresses, its URLs, and each of its words as a host.
     """
     for reading in _readings(text):
         for word in _BETWEEN_HOSTS.split(reading.replace("\\", "/")):
@@ -599,8 +608,10 @@ def _hosts(text: str) -> Iterator[str]:
 
 
 def _host(name: str) -> str:
-    """Return a host in one spelling: Unicode rather than Punycode, no final dot,
-    IP addresses in the usual notation.
+    """Return a host in one spelling.
+
+    It is in Unicode rather than Punycode, without a final dot; IP addresses are in the usual
+    notation.
     """
     host = name.translate(_DOTS).strip(".[]")
     if len(host) > _MAX_HOST_CHARS:

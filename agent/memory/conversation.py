@@ -156,8 +156,7 @@ class ConversationMemory:
             return removed
 
     def surplus(self) -> list[Message]:
-        """Return the oldest exchanges that have to go once the memory exceeds its limits,
-        oldest first.
+        """Return the oldest exchanges that have to go once the memory exceeds its limits.
 
         They are more than the limits ask for: LOW_WATER_SHARE of the limits is left.
         Within the limits there are none.
@@ -183,8 +182,9 @@ class ConversationMemory:
             self._token_counts = []  # they are counted again with the next message
 
     def shown(self) -> list[Message]:
-        """Return the messages that a model is shown: the whole history,
-        or the newest of very many that wait.
+        """Return the messages that a model is shown.
+
+        They are the whole history, or the newest of very many that wait.
 
         What is left out grows in steps, so these begin with the same message for many turns, too.
         """
@@ -250,8 +250,9 @@ class ConversationMemory:
         return most_tokens is None or sum(self._token_counts[start:]) <= most_tokens
 
     def replace_results(self, results: Mapping[str, Message]) -> None:
-        """Replace the results of tools that are linked to these actions,
-        by the id of the first linked action.
+        """Replace the results of tools that are linked to these actions.
+
+        The key is the id of the first linked action.
 
         The place of a result and its call stay the same.
         A result that was removed meanwhile is left out.
@@ -325,8 +326,9 @@ class ConversationMemory:
 
 
 def surplus_in_steps(size: int, most: int, step: int) -> int:
-    """Return how much has to go so that at most `most` of `size` is left: 0,
-    or a multiple of `step`.
+    """Return how much has to go so that at most `most` of `size` is left.
+
+    It is 0, or a multiple of `step`.
 
     It stays the same while `size` grows by less than a step. All numbers are of messages,
     of tokens, or of characters.
@@ -353,8 +355,9 @@ def estimate_tokens(message: Message) -> int:
 def _validated(
     messages: Sequence[Message],
 ) -> tuple[list[Message], list[tuple[int, Message]], list[int]]:
-    """Return the valid messages, the rejected ones with their places among them,
-    and the starts of the exchanges.
+    """Return the valid messages, and the rejected ones with their places among them.
+
+    Return also the starts of the exchanges.
 
     A message before the first one of a user is rejected, and so is a tool result without its call.
     No exchange starts between a call and its result.
@@ -519,8 +522,9 @@ def _summary_request(
 
 
 def _summary_line(message: Message, message_chars: int, output_chars: int) -> dict[str, Any]:
-    """Return a message as the summarizing model reads it,
-    with its texts in at most these numbers of characters.
+    """Return a message as the summarizing model reads it.
+
+    Its texts have at most these numbers of characters.
     """
     if message.role is Role.TOOL:
         line: dict[str, Any] = {"from": f"tool {message.tool_name}"}
@@ -541,8 +545,9 @@ def _summary_line(message: Message, message_chars: int, output_chars: int) -> di
 
 
 def _outcome_of(message: Message) -> str:
-    """Return what a result says of an action that needed a yes: its outcome, or "proposed";
-    "" for other results.
+    """Return what a result says of an action that needed a yes.
+
+    It is its outcome, or "proposed"; "" for other results.
 
     Only the result of a call that proposed an action has an outcome. What another tool returns may
     imitate one, and the summary would believe it.

@@ -56,8 +56,9 @@ class Entity:
         return self.name.casefold()
 
     def merged_with(self, newer: Entity) -> Entity:
-        """Return this entity updated by a newer mention, whose attributes win;
-        a type "unknown" does not.
+        """Return this entity updated by a newer mention, whose attributes win.
+
+        A type "unknown" does not win.
         """
         older_attributes = {
             key: value for key, value in self.attributes.items() if key not in newer.attributes
@@ -144,14 +145,16 @@ class EntityMemory(ExtractingMemory[Entity]):
         return section("[Known Entities]", lines, MAX_CONTEXT_CHARS)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entities as JSON-ready data, the last mentioned last,
-        each with its first mention.
+        """Return the entities as JSON-ready data, the last mentioned last.
+
+        Each has its first mention.
         """
         return {"entities": [asdict(entity) for entity in reversed(self.entities)]}
 
     def bound_to(self, data: Mapping[str, Any] | None) -> EntityMemory:
-        """Return a memory with the same provider and limits,
-        and only the entities in `data` (of `to_dict`).
+        """Return a memory with the same provider and limits, and only the entities in `data`.
+
+        `data` is what `to_dict` returned.
         """
         memory = EntityMemory(
             self.provider, self.model, self.max_entities, self.relevance_window, clock=self._clock

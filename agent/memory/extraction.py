@@ -1,6 +1,4 @@
-"""What all memories need: their scope, the extraction of facts by a model,
-and the layout of what a model is shown.
-"""
+"""What all memories need: their scope, extraction by a model, and the layout for a model."""
 
 from __future__ import annotations
 
@@ -42,8 +40,9 @@ RULES = (
 
 @contextmanager
 def in_scope(scope: str) -> Iterator[str]:
-    """Set the memory scope, which names whose memory is used,
-    in the `with` block and the tasks and threads it starts.
+    """Set the memory scope, which names whose memory is used, in the `with` block.
+
+    It counts for the tasks and threads that the block starts.
 
     It is the user or the conversation that the current run belongs to.
     """

@@ -282,8 +282,9 @@ class KnowledgeGraphMemory(ExtractingMemory[Triple]):
             self.store.add_many(self._scope, new_triples, most=self.max_triples)
 
     def query_relevant(self, query: str) -> list[Triple]:
-        """Return the triples that share a keyword with the query, most shared keywords first,
-        then the newest.
+        """Return the triples that share a keyword with the query.
+
+        Those with the most shared keywords come first, then the newest.
 
         Keywords are all words but the common ones; in scripts without spaces, every two adjacent
         characters. For a query without keywords, return the newest triples.
@@ -311,8 +312,9 @@ class KnowledgeGraphMemory(ExtractingMemory[Triple]):
         return relevant[: self.max_context_triples]
 
     def build_context(self, query: str = "") -> str:
-        """Return the section for the model with the triples relevant to the query,
-        or "" if there are none.
+        """Return the section for the model with the triples relevant to the query.
+
+        "" if there are none.
 
         They stand in the order in which they were first stated. If not all fit,
         the least relevant are left out.

@@ -49,8 +49,9 @@ _LOG_NAME = re.compile(r"(\d{4}-\d\d-\d\d)\.md")
 
 
 class KnowledgeMemory:
-    """A folder of notes: facts in `MEMORY.md`, and for each day
-    (UTC) a log such as `2026-12-24.md`.
+    """A folder of notes.
+
+    Facts are in `MEMORY.md`, and each day (UTC) has a log such as `2026-12-24.md`.
 
     Safe for threads and processes. The methods block, and raise OSError if the folder cannot be
     used. The model reads the facts and the logs of `recent_days`, at most `max_context_chars`. A
@@ -125,8 +126,9 @@ class KnowledgeMemory:
         return "\n".join(note.line for note in self._facts().notes())
 
     def build_context(self) -> str:
-        """Return the sections for the model, facts before recent notes,
-        each with its oldest line first.
+        """Return the sections for the model, facts before recent notes.
+
+        Each has its oldest line first.
 
         If not everything fits, facts take precedence over notes, and newer lines over older ones.
         The text is "" if there is nothing.
@@ -142,8 +144,9 @@ class KnowledgeMemory:
         return "\n\n".join(filter(None, [facts_section, logs_section]))
 
     def prune_old_logs(self, keep_days: int | None = None) -> int:
-        """Remove the logs of all but the last `keep_days` days, with today;
-        by default `recent_days`.
+        """Remove the logs of all but the last `keep_days` days, with today.
+
+        By default these are the `recent_days`.
 
         Return how many files were removed.
         """

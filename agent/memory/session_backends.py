@@ -110,8 +110,9 @@ class JsonFileSessionStore(KeyValueSessions):
 
 
 class RedisSessionStore(KeyValueSessions):
-    """Keeps each session under a Redis key, which expires after `default_ttl` seconds;
-    by default never.
+    """Keeps each session under a Redis key.
+
+    It expires after `default_ttl` seconds, by default never.
 
     `list` scans all keys of the server: it is meant for operators, not for each turn. Errors do not
     show the URL, which may contain a password.

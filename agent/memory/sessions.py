@@ -179,8 +179,9 @@ class SessionRecord:
 
 
 class KeyValueSessions(ABC):
-    """Base of session stores on a key-value storage: subclasses read and write texts,
-    each as a whole.
+    """Base of session stores on a key-value storage.
+
+    Subclasses read and write texts, each as a whole.
 
     `default_ttl` is in seconds from the last save, None for sessions that do not expire;
     `clock` returns Unix seconds.
@@ -288,7 +289,8 @@ class KeyValueSessions(ABC):
 
     @abstractmethod
     def _texts(self, namespace_digest: str) -> Iterable[tuple[str, str]]:
-        """Return the digests of all sessions in a namespace with their texts,
+        """Return the digests of all sessions in a namespace with their texts.
+
         "" for what is no text.
         """
 
@@ -345,8 +347,9 @@ def _broken(key: SessionKey) -> BrokenSession:
 
 
 class InMemorySessionStore(KeyValueSessions):
-    """Keeps sessions in this process: for tests, and for
-    conversations that may end with the process.
+    """Keeps sessions in this process.
+
+    That is for tests, and for conversations that may end with the process.
     """
 
     def __init__(

@@ -22,8 +22,9 @@ from sayso.pending.error_texts import error_text
 
 
 class LoggingObserver(AgentObserver):
-    """Logs ids, names, counts, durations and classes of errors: no text of people, models or tools,
-    and no reasons.
+    """Logs ids, names, counts, durations and classes of errors.
+
+    It logs no text of people, models or tools, and no reasons.
 
     Session ids are left out too, as they often contain a phone number. Timestamps are in Unix
     seconds, durations in milliseconds.
@@ -206,8 +207,9 @@ class MetricsObserver(AgentObserver):
 
 
 def _count_usage(model: str, usage: UsageStats) -> None:
-    """Count tokens, those of the prompt by what the vendor's prompt cache did with them,
-    and their cost.
+    """Count tokens and their cost.
+
+    Those of the prompt are counted by what the vendor's prompt cache did with them.
     """
     read = max(0, usage.cache_read_tokens)
     written = max(0, usage.cache_write_tokens)

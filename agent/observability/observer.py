@@ -206,8 +206,9 @@ Source = str | tuple[str, Callable[[Any], Any]]
 def event_reader(
     event: str, sources: Mapping[str, Source]
 ) -> Callable[..., tuple[str, dict[str, Any]]]:
-    """Return a function that takes the arguments of `on_<event>`,
-    and returns its run or batch id and the values.
+    """Return a function that takes the arguments of `on_<event>`.
+
+    It returns the id of the run or batch, and the values.
     """
     signature = inspect.signature(getattr(AgentObserver, f"on_{event}"))
     id_parameter = tuple(signature.parameters)[1]
@@ -282,8 +283,9 @@ def llm_call(
 
 
 def _answering(provider: Provider, model: str, usage: UsageStats | None) -> tuple[Any, str]:
-    """Return the provider that answered, among those that `provider` wraps,
-    and the model that it was asked for.
+    """Return the provider that answered, and the model that it was asked for.
+
+    It is among those that `provider` wraps.
 
     Only the first one is asked for the `model` of the run. Where several have the name in the
     usage, as two models of one vendor have, the model in the usage decides: it begins with the name
@@ -300,8 +302,9 @@ def _answering(provider: Provider, model: str, usage: UsageStats | None) -> tupl
 
 
 def _wrapped(provider: Any) -> list[Any]:
-    """Return the providers inside of a provider, in the order in which they are asked; itself,
-    if it wraps none.
+    """Return the providers inside of a provider, in the order in which they are asked.
+
+    One that wraps none is returned itself.
     """
     inner = getattr(provider, "provider", None)
     providers = list(getattr(provider, "providers", None) or ())

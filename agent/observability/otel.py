@@ -327,8 +327,9 @@ def _class_name(error: BaseException) -> str:
 
 
 def _usage(usage: UsageStats) -> dict[str, str | int | float]:
-    """Return the usage as attributes, without zeros: a vendor that
-    reports nothing has not used nothing.
+    """Return the usage as attributes, without zeros.
+
+    A vendor that reports nothing has not used nothing.
     """
     attributes: dict[str, str | int | float] = {
         gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(usage.provider, usage.provider),
@@ -356,8 +357,9 @@ def _call_attributes(call: LlmCall) -> dict[str, Any]:
 
 
 def _chat_attributes(call: LlmCall) -> dict[str, Any]:
-    """Return the attributes of a chat span: its request,
-    and what is known of the answer or the error.
+    """Return the attributes of a chat span.
+
+    They are its request, and what is known of the answer or the error.
     """
     attributes = _call_attributes(call)
     for name, value in call.settings.items():

@@ -107,8 +107,9 @@ class RunEvents:
         self.tell_side_usage(usage)
 
     def tell_side_usage(self, usage: UsageStats) -> None:
-        """Call `on_side_usage(run_id, usage)` of each observer that has it,
-        if a call outside the loop used tokens.
+        """Call `on_side_usage(run_id, usage)` of each observer that has it.
+
+        Nothing is called if calls outside the loop used no tokens.
         """
         if usage.total_tokens:
             self.tell_now("side_usage", usage)
@@ -147,9 +148,7 @@ class RunEvents:
                 task.add_done_callback(_background_tasks.discard)
 
     def tell_now(self, event: str, *args: Any) -> None:
-        """Call `on_<event>(run_id, *args)` of each observer that overrides it,
-        without an event loop.
-        """
+        """Call `on_<event>(run_id, *args)` of each observer that overrides it, without a loop."""
         for observer, methods in self._observers:
             if f"on_{event}" in methods:
                 self._call(observer, event, args)
@@ -211,8 +210,9 @@ async def wait_for_observers(seconds: float | None = None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _event_methods(observer: Hashable) -> frozenset[str]:
-    """Return the methods of an observer class for events: those that it overrides,
-    or all without a base of ours.
+    """Return the methods of an observer class for events.
+
+    They are those that it overrides, or all without a base of ours.
 
     Cached, so that events without a listener cost next to nothing.
     """
@@ -233,8 +233,9 @@ def _handled_events(methods: frozenset[str]) -> frozenset[str]:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the file and line of an error, to log in place of its text,
-    which may be personal data.
+    """Return the file and line of an error.
+
+    They are logged in place of its text, which may be personal data.
     """
     frames = [
         (Path(frame.f_code.co_filename).name, line)

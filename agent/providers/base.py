@@ -1,5 +1,4 @@
-"""The Provider protocol, its request and its errors,
-and the calls that treat every kind of provider alike.
+"""The Provider protocols, a request and its errors, and the calls that suit every provider.
 
 ProviderError
 ├── RateLimitedError            the vendor's rate limit (HTTP 429)
@@ -108,8 +107,9 @@ class ProviderError(Exception):
 
     @property
     def cause(self) -> str:
-        """The facts of the error on one line for the log, without the vendor's text,
-        which may repeat a user's.
+        """The facts of the error on one line for the log.
+
+        They are without the vendor's text, which may repeat a user's.
         """
         if self.model:
             return f"{self.facts} model={self.model}"
@@ -143,8 +143,9 @@ class RateLimitedError(ProviderError):
 
 
 class RequestRefusedError(ProviderError):
-    """Raised when the vendor refuses the content of a request,
-    such as a too long text or a broken file.
+    """Raised when the vendor refuses the content of a request.
+
+    The text may be too long, or a file broken.
     """
 
     kind: FailureKind = "refused"
@@ -175,8 +176,9 @@ def reason(error: Exception) -> str:
 
 
 def reason_for_log(error: Exception) -> str:
-    """Return the error's class, and the facts of a ProviderError, without its text,
-    which may quote a user.
+    """Return an error for the log, without its text, which may quote a user.
+
+    It is the error's class, and the facts of a ProviderError.
 
     The class is that of the original error where the library of a vendor raised one.
     """
@@ -227,8 +229,9 @@ class ProviderRequest:
     conversation_key: str | None = None
 
     def as_kwargs(self) -> dict[str, Any]:
-        """Return the keyword arguments, without `tools` and those
-        that are optional where they are None.
+        """Return the keyword arguments of the request.
+
+        The optional ones are left out where they are None.
         """
         kwargs = dict(vars(self))
         for optional in ("tools", "response_format", "conversation_key"):
@@ -344,7 +347,8 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
 
 
 async def astream_call(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
-    """Call the provider as `acall` does and pass the text to `on_text` as it arrives;
+    """Call the provider like `acall`, and pass the text to `on_text` as it arrives.
+
     `timeout` limits each silence.
 
     The text of a provider that does not stream is passed on as one piece. Where an answer breaks
@@ -486,8 +490,9 @@ async def _stream(provider: Provider, request: ProviderRequest) -> AsyncGenerato
 
 
 def _kwargs_for(provider: Provider, request: ProviderRequest) -> dict[str, Any]:
-    """Return the keyword arguments of a request, without a key that
-    the provider has no parameter for.
+    """Return the keyword arguments of a request.
+
+    The key of the conversation is left out where the provider has no parameter for it.
     """
     kwargs = request.as_kwargs()
     if not getattr(provider, "supports_conversation_key", False):
@@ -514,8 +519,9 @@ async def _complete(provider: Provider, kwargs: dict[str, Any]) -> Completion:
 async def _opened_stream(
     provider: Provider, kwargs: dict[str, Any]
 ) -> AsyncIterator[AsyncIterator[StreamItem]]:
-    """Yield the provider's stream, and close it at the end so that
-    no connection outlives the answer.
+    """Yield the provider's stream, and close it at the end.
+
+    No connection outlives the answer.
     """
     methods: Any = provider
     if hasattr(methods, "astream"):

@@ -42,8 +42,9 @@ def read_arguments(text: str, parameters: Mapping[str, Any]) -> CommandArguments
 
 
 def convert(text: str, parameter: Mapping[str, Any]) -> Any:
-    """Return a text as a value of the parameter's type: read as JSON,
-    or for an array also as `a,b,c`.
+    """Return a text as a value of the parameter's type.
+
+    It is read as JSON, or for an array also as `a,b,c`.
 
     Text that does not fit the type is returned unchanged. The tool refuses it when it is called.
     """
@@ -75,7 +76,8 @@ def _type_of(parameter: Mapping[str, Any]) -> str:
 
 
 def _json_arguments(text: str, parameters: Mapping[str, Any]) -> CommandArguments | None:
-    """Return the arguments of a text that begins like a JSON object or list;
+    """Return the arguments of a text that begins like a JSON object or list.
+
     None for one that is only words.
 
     An object is the arguments by name, unless none of its names is a parameter: then it may be the

@@ -140,7 +140,8 @@ def says_broken_answer(text: str) -> bool:
 
 
 def access_fault(text: str) -> AccessFault | None:
-    """Return what the operator has to mend by the text of a refused request;
+    """Return what the operator has to mend, by the text of a refused request.
+
     None if it does not say so.
 
     The text is the vendor's message, or the field of the request that it names.

@@ -92,8 +92,9 @@ class FallbackProvider:
         self._clock = clock
 
     def with_listener(self, listener: FallbackListener) -> FallbackProvider:
-        """Return a provider with the same circuit breakers whose
-        fallbacks are reported to `listener` too.
+        """Return a provider with the same circuit breakers.
+
+        Its fallbacks are reported to `listener` too.
 
         The listener is called where the provider is: in the run's event loop, or in a thread.
         """
@@ -135,9 +136,7 @@ class FallbackProvider:
         return all(getattr(provider, "supports_tools", True) for provider in self.providers)
 
     def context_tokens(self, model: str = "") -> int | None:
-        """Return the smallest context window of the providers in tokens,
-        or None if all are unknown.
-        """
+        """Return the smallest context window of the providers in tokens, None if all are unknown."""
         windows = [candidate.context_tokens(model) for candidate in self._candidates]
         return min((window for window in windows if window), default=None)
 
@@ -381,8 +380,10 @@ Call = Literal["usual", "trial"]
 
 
 class CircuitBreaker:
-    """Closed at first. Opens for `cooldown` seconds after `max_failures` failures in a row; then
-    one call at a time is admitted, until one succeeds and closes it. Thread-safe.
+    """A circuit breaker: keeps calls from a provider that fails. Thread-safe.
+
+    It is closed at first. It opens for `cooldown` seconds after `max_failures` failures in a row.
+    Then one call at a time is admitted, until one succeeds and closes it.
     """
 
     def __init__(self, max_failures: int, cooldown: float, clock: Callable[[], float]) -> None:

@@ -93,8 +93,9 @@ class FileReading:
 
     @asynccontextmanager
     async def holding(self, messages: Sequence[Message]) -> AsyncIterator[list[MessageWithFiles]]:
-        """Read the files of a request as `read` does, and reserve memory
-        for them until the request is over.
+        """Read the files of a request like `read`.
+
+        Memory is reserved for them until the request is over.
 
         All requests of one event loop share MAX_BYTES_AT_ONCE;
         a request waits until enough of it is free.
@@ -236,8 +237,9 @@ _memory_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _SharedMemory] = W
 
 
 def without_files(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with all but text files named in text,
-    for a vendor that has refused one of them.
+    """Return the messages with all but text files named in text.
+
+    A vendor has refused one of these files.
     """
     changed = []
     for message in messages:
@@ -312,8 +314,9 @@ def _not_shown(media: Media, why: str) -> str:
 
 
 def _quoted_name(media: Media) -> str:
-    """Return name and type, quoted: a user chooses the name,
-    and it must not read as an instruction.
+    """Return name and type of a file, quoted.
+
+    A user chooses the name, and it must not read as an instruction.
     """
     name = json.dumps(
         inert(media.filename)[:MAX_NAME_CHARS] or "without a name", ensure_ascii=False

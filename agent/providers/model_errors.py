@@ -1,5 +1,6 @@
-"""Translation of what pydantic-ai raises into ProviderError: kind of failure, whether to retry,
-no secrets.
+"""Translates what pydantic-ai raises into a ProviderError that says whether to retry.
+
+Its text has no secrets.
 """
 
 from __future__ import annotations
@@ -100,8 +101,9 @@ def translated(provider: str, api_key: str, settings: Collection[str] = ()) -> I
 
 
 def content_filtered(provider: str, refusal: str = "") -> ProviderError:
-    """Return the error for an answer that the vendor's content filter stopped,
-    with the model's refusal if any.
+    """Return the error for an answer that the vendor's content filter stopped.
+
+    It has the model's refusal, if there is any.
     """
     error = RequestRefusedError(f"{provider}: its content filter stopped the answer")
     error.code = FILTERED
@@ -322,8 +324,9 @@ def _retry_after(exc: ModelAPIError) -> float | None:
 
 
 def _is_too_long(exc: ModelAPIError, status: int | None) -> bool:
-    """Return whether a request exceeds the context window or the tokens per minute,
-    where waiting does not help.
+    """Return whether a request exceeds the context window or the tokens per minute.
+
+    Then waiting does not help.
 
     Self-hosted servers only say it in their message, some with status 500.
     """

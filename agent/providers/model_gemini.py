@@ -20,7 +20,8 @@ MAY_CACHE = "sayso_may_cache"
 
 
 class GeminiModel(GoogleModel):
-    """pydantic-ai's model, which ignores `extra_body`;
+    """pydantic-ai's model, which ignores `extra_body`.
+
     Google's client itself merges it into the request.
 
     One per request. With `caches`, system prompt and tools are left

@@ -67,8 +67,9 @@ _PARTS: TypeAdapter[list[ModelResponsePart]] = TypeAdapter(list[ModelResponsePar
 
 
 def instructions(system_prompt: str, messages: Iterable[MessageWithFiles]) -> list[str]:
-    """Return the system prompt in one or two parts: what is the same in every turn,
-    then the first system messages.
+    """Return the system prompt in one or two parts.
+
+    These are what is the same in every turn, and then the first system messages.
 
     These are the ones before any other message, such as the summary. `transcript` has all others.
     """
@@ -83,8 +84,9 @@ def instructions(system_prompt: str, messages: Iterable[MessageWithFiles]) -> li
 def transcript(
     messages: Iterable[MessageWithFiles], source: str = "", *, mark: StableMark | None = None
 ) -> list[ModelMessage]:
-    """Return the messages as pydantic-ai's, with exactly one result for each call,
-    also after an interrupted run.
+    """Return the messages as pydantic-ai's, with exactly one result for each call.
+
+    The calls of an interrupted run get one as well.
 
     A system message between the others is written into the next user prompt: a vendor that has one
     place for instructions, before the history, would not find the history in its cache again.
@@ -244,9 +246,7 @@ def _content_items(part: UserPromptPart) -> Sequence[UserContent]:
 
 
 def _joined_text(each: MessageWithFiles) -> str:
-    """Return the text of a message and what its files are named,
-    without those that are sent as files.
-    """
+    """Return the text of a message, and the names of its files that are not sent as files."""
     names = (file for file in each.files if isinstance(file, str))
     return without_lone_surrogates(
         "\n".join(part for part in (each.message.content, *names) if part.strip())
@@ -276,7 +276,8 @@ def without_lone_surrogates(value: T) -> T:
 def with_reasoning(
     message: Message, source: str, parts: Sequence[TextPart | ToolCallPart]
 ) -> Sequence[ModelResponsePart]:
-    """Return the parts of an answer with the reasoning that its model sent;
+    """Return the parts of an answer with the reasoning that its model sent.
+
     `parts` are those without it.
 
     Ids, names, arguments and texts are taken from the transcript. The reasoning is left out if
@@ -309,8 +310,9 @@ def with_reasoning(
 
 
 def lacks_thinking(messages: Sequence[ModelMessage]) -> bool:
-    """Return whether calls of the current turn have no thinking before them,
-    because another model made them.
+    """Return whether calls of the current turn have no thinking before them.
+
+    Another model made them.
     """
     for message in reversed(messages):
         if any(isinstance(part, UserPromptPart) for part in message.parts):
@@ -335,8 +337,9 @@ def message_of(response: ModelResponse, source: str) -> Message:
 
 
 def details_of(response: ModelResponse, source: str) -> AnswerDetails:
-    """Return why the model stopped, the vendor's id of the answer,
-    and the model's reasoning before its calls.
+    """Return the details of an answer.
+
+    These are why the model stopped, the vendor's id, and the model's reasoning before its calls.
 
     The reasoning must be sent back with the calls. Only `source`, the vendor and model,
     can read it.

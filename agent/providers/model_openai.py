@@ -31,8 +31,10 @@ _BROKEN_OFF = {
 
 
 class ChatModel(OpenAIChatModel):
-    """pydantic-ai's model, with streamed tool calls told apart, other vendors' finish reasons, and
-    the errors that some gateways answer with status 200. The hooks are documented for subclasses.
+    """pydantic-ai's model, made to work with other vendors and gateways.
+
+    Streamed tool calls are told apart, other vendors' finish reasons are known, and errors that
+    some gateways answer with status 200 are raised. The hooks are documented for subclasses.
     """
 
     @property

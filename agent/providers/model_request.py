@@ -287,8 +287,9 @@ class ModelRequest:
         return parameters
 
     def _tool(self, schema: Mapping[str, Any]) -> ToolDefinition | None:
-        """Return a tool in the vendor's format, or None if the vendor would
-        refuse the whole request because of it.
+        """Return a tool in the vendor's format.
+
+        None if the vendor would refuse the whole request because of it.
         """
         name = schema["name"]
         api_format = self.vendor.api_format
@@ -401,8 +402,7 @@ async def _collect(response: httpx2.Response) -> None:
 
 @asynccontextmanager
 async def closing_responses(opening: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
-    """Enter a stream of a vendor's library, and close every HTTP
-    response that it opened at the end.
+    """Enter a stream of a vendor's library, and close all its HTTP responses at the end.
 
     Some libraries leave a stream that is not read to its end to the garbage collector,
     which closes it late or never.

@@ -83,8 +83,9 @@ _SAMPLES = {"integer": "3", "number": "19.90", "boolean": "yes", "array": "a,b",
 
 
 class OfflineProvider:
-    """A deterministic replacement for a model: the same transcript and tools give the same answer,
-    at no cost.
+    """A deterministic replacement for a model, at no cost.
+
+    The same transcript and tools give the same answer.
     """
 
     #: Its answer is the result itself, so it is given more of it than a model, which is paid for.
@@ -105,7 +106,9 @@ class OfflineProvider:
         return provider
 
     async def acomplete(self, **kwargs: Any) -> Completion:
-        """Answer a command or matching text with tool calls, tool results with their text,
+        """Answer a request.
+
+        A command or a matching text is answered with tool calls, tool results with their text, and
         other text with help.
         """
         request = ProviderRequest(**kwargs)
@@ -226,8 +229,9 @@ def _refused_text(tool: ToolSchema, issue: str) -> str:
 
 
 def _no_match_text(user_message: Message | None, tools: Sequence[ToolSchema]) -> str:
-    """Return the user's own text and files, to show that they arrived,
-    and then what the tools can do.
+    """Return the user's own text and files, to show that they arrived.
+
+    Behind them stands what the tools can do.
     """
     text = ""
     if user_message:
@@ -272,8 +276,9 @@ def _help_text(tools: Sequence[ToolSchema]) -> str:
 
 
 def example_command(tool: ToolSchema, args: Mapping[str, Any] | None = None) -> str:
-    """Return a command that calls the tool, with the given arguments and
-    samples for missing required ones.
+    """Return a command that calls the tool with the given arguments.
+
+    Missing required ones get a sample.
     """
     args = args or {}
     parameters = tool["parameters"]
@@ -337,8 +342,9 @@ def stems(words: Iterable[str]) -> frozenset[str]:
 
 
 def stem(word: str) -> str:
-    """Return a word without plural, -ing and final e: the same for "deleting",
-    "deletes" and "delete".
+    """Return a word without plural, -ing and final e.
+
+    It is the same for "deleting", "deletes" and "delete".
 
     Not Snowball's stem, which is the same for "remind" and "reminder".
     """
@@ -378,8 +384,9 @@ _WEAK_STEMS = frozenset(stem(word) for word in WEAK_WORDS)
 
 
 def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
-    """Return the tools that a text may mean: none, one,
-    or several that only the user can tell apart.
+    """Return the tools that a text may mean.
+
+    Several are those that only the user can tell apart.
     """
     if _NEGATION.search(text):
         return []
@@ -449,8 +456,9 @@ def _saying(words: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """How well a text matches a tool: the stems of the tool's name,
-    and those of them that the text contains.
+    """How well a text matches a tool.
+
+    It has the stems of the tool's name, and those of them that the text contains.
     """
 
     tool: ToolSchema
@@ -471,15 +479,17 @@ class _Match:
         return cls(tool, name, name_hits, NAME_WEIGHT * len(name_hits) + len(context_hits))
 
     def is_distinct(self, other_names: frozenset[str]) -> bool:
-        """Return whether the text contains the tool's whole name,
-        or a specific word of it that no other name has.
+        """Return whether the text contains the tool's whole name.
+
+        A specific word of it that no other name has counts as well.
         """
         return self.name_hits == self.name or bool(self.name_hits - other_names - _WEAK_STEMS)
 
 
 def call_arguments(text: str, tool: ToolSchema, today: date) -> list[dict[str, Any]]:
-    """Return the arguments of each call that a text asks for,
-    without those that it does not contain.
+    """Return the arguments of each call that a text asks for.
+
+    Arguments that it does not contain are left out.
 
     A text with several identifiers ("delete INV-1 and INV-2") asks for one call each,
     if the tool requires only an identifier.

@@ -51,8 +51,9 @@ def cost_usd(
 
 
 def with_cost(usage: UsageStats, prices: Mapping[str, Price]) -> UsageStats:
-    """Return the usage with its cost at these prices, if its vendor
-    named none and its model is among them.
+    """Return the usage with its cost at these prices.
+
+    It is unchanged if its vendor named a cost, or its model is not among them.
     """
     if usage.cost_usd or usage.model not in prices:
         return usage

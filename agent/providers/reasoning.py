@@ -402,8 +402,9 @@ class ReasoningFilter:
 
 
 def _goes_on(after: str) -> bool:
-    """Return whether a sentence goes on after a tag: with a small letter after a space,
-    or with punctuation.
+    """Return whether a sentence goes on after a tag.
+
+    It does with a small letter after a space, or with punctuation.
     """
     if after[:1] == " ":
         return after.lstrip()[:1].islower()

@@ -138,8 +138,9 @@ class ScriptedProvider:
 
 
 class BelievingModel:
-    """Works for its user as a real model would that believes the results of its tools,
-    and nothing else.
+    """Works for its user as a real model would that believes what its tools return.
+
+    It believes nothing else.
 
     `wishes` says what to do for a message of the user that contains a text, such as {"refund order
     17": ToolCall(...)}. The latest such message counts. The model goes through its steps. It makes
@@ -261,8 +262,9 @@ class LocalProvider:
         return self.complete(**kwargs)
 
     def stream(self, **kwargs: Any) -> Iterator[StreamItem]:
-        """Yield the answer of `complete` word by word, each with the space after it,
-        and then the usage.
+        """Yield the answer of `complete` word by word, then the usage.
+
+        Each word has the space after it.
         """
         answer, usage = self.complete(**kwargs)
         for line in answer.content.splitlines(keepends=True):

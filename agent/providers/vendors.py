@@ -251,7 +251,8 @@ class VendorProvider(ABC):
     def stable_mark(
         self, request: ProviderRequest, profile: Mapping[str, Any]
     ) -> StableMark | None:
-        """Return how the end of the messages is marked that the next turn repeats;
+        """Return how the end of the messages is marked that the next turn repeats.
+
         None for no mark.
 
         `profile` is pydantic-ai's profile of the model.
@@ -259,8 +260,7 @@ class VendorProvider(ABC):
         return None
 
     def _may_refuse_caching(self, request: Mapping[str, Any], error: ProviderError) -> bool:
-        """Return whether a server may have refused a request because of the
-        fields for the vendor's prompt cache.
+        """Return whether a server may have refused the fields for the vendor's prompt cache.
 
         Vendors themselves know their fields, and so does a server that has answered a request with
         them. The error names the field, says that some field is not known, or has no text that
@@ -435,8 +435,9 @@ def library_settings(settings: Mapping[str, Any], api_format: ApiFormat) -> dict
 
 
 def _camel_case(value: Any) -> Any:
-    """Return Gemini's fields in camelCase, as its REST API spells them;
-    operators may write snake_case.
+    """Return Gemini's fields in camelCase, as its REST API spells them.
+
+    Operators may write snake_case.
     """
     if not isinstance(value, Mapping):
         return value
@@ -475,8 +476,9 @@ class AnthropicProvider(VendorProvider):
         super().__init__(key, default_model, base_url or ANTHROPIC_URL, **options)
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
-        """Mark the tools and the system prompt; the last message, too,
-        if another request may repeat it.
+        """Mark the tools and the system prompt.
+
+        The last message is marked, too, if another request may repeat it.
         """
         # Notes of the turn are repeated by the next call of the same turn alone,
         # which follows a tool.
@@ -508,8 +510,9 @@ class AnthropicProvider(VendorProvider):
 
 
 def _is_repeated(request: ProviderRequest) -> bool:
-    """Return whether another request may repeat the messages: the next turn,
-    or the next call after tools have run.
+    """Return whether another request may repeat the messages.
+
+    It may be that of the next turn, or the next call after tools have run.
 
     Those of a single request, such as that for a summary,
     would be written to the cache and never read.
@@ -604,8 +607,9 @@ class GeminiProvider(VendorProvider):
 
 
 class OpenAIProvider(VendorProvider):
-    """Models of OpenAI or, with a `base_url`, of a server with the same API,
-    such as vLLM or LM Studio.
+    """Models of OpenAI or, with a `base_url`, of a server with the same API.
+
+    Such servers are Azure OpenAI, vLLM and LM Studio.
 
     Such a server needs no key: the key in OPENAI_API_KEY is sent to OpenAI only. For a proxy in
     front of OpenAI itself, give a `base_url` and `name="openai"`.
@@ -653,8 +657,9 @@ class OpenAIProvider(VendorProvider):
         self.caches = self.caches and self.sends_cache_key
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
-        """Send the key of the conversation, unless `model_settings` has a
-        `prompt_cache_key` for all of them.
+        """Send the key of the conversation.
+
+        A `prompt_cache_key` in `model_settings` is sent for all of them instead.
         """
         if request.conversation_key is None or "prompt_cache_key" in self.model_settings:
             return {}
@@ -663,8 +668,9 @@ class OpenAIProvider(VendorProvider):
     def stable_mark(
         self, request: ProviderRequest, profile: Mapping[str, Any]
     ) -> StableMark | None:
-        """Mark the last user message before them, for the models that read a
-        cache only up to a mark (GPT-5.6).
+        """Mark the last user message before them.
+
+        Some models read a cache only up to a mark (GPT-5.6).
 
         OpenAI itself marks the last message, whose end the next turn does not repeat.
         It ignores marks on answers.
@@ -740,8 +746,9 @@ class OllamaProvider(OpenAIProvider):
 
 
 class OpenAIResponsesProvider(OpenAIProvider):
-    """Models of OpenAI through its Responses API, where a reasoning model
-    keeps its reasoning between tool calls.
+    """Models of OpenAI through its Responses API.
+
+    There a reasoning model keeps its reasoning between tool calls.
 
     OpenAI is told not to store the conversation.
     """

@@ -93,8 +93,9 @@ def _in_order(schema: Mapping[str, Any]) -> str:
 
 
 def _with_numbered_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return the messages as data, with each id of a call replaced
-    by a number in order of appearance.
+    """Return the messages as data.
+
+    Each id of a call is replaced by a number, in order of appearance.
     """
     numbers: dict[str, int] = {"": 0}
     entries = []
@@ -400,8 +401,9 @@ class RedisCache:
 
 
 def _connect(url: str) -> Redis:
-    """Return a client that waits ANSWER_SECONDS, and after a slow
-    failure is not asked for PAUSE_SECONDS.
+    """Return a client that waits ANSWER_SECONDS.
+
+    After a slow failure it is not asked for PAUSE_SECONDS.
     """
     from sayso.infra.redis.client import connect, set_web_timeouts
     from sayso.infra.redis.connections import Connections
@@ -451,8 +453,9 @@ def to_json(value: CacheEntry) -> str:
 
 
 def from_json(text: str | bytes) -> CacheEntry | None:
-    """Return a new copy of the entry that `to_json` wrote; None for anything else,
-    such as another version's entry.
+    """Return a new copy of the entry that `to_json` wrote.
+
+    None for anything else, such as another version's entry.
 
     A Message beside a UsageStats must be the assistant's.
     """

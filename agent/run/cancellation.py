@@ -67,8 +67,9 @@ class CancellationToken:
 
     @contextlib.asynccontextmanager
     async def scope(self) -> AsyncIterator[None]:
-        """Raise RunCancelled in this block when the token is cancelled,
-        or at once if it already is.
+        """Raise RunCancelled in this block when the token is cancelled.
+
+        It is raised at once if the token is cancelled already.
 
         A cancellation of the task itself stays a CancelledError, also if both happen. Do not use it
         around the `yield` of an async generator, because it would interrupt what the consumer

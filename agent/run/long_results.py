@@ -1,6 +1,4 @@
-"""Long results of tools: what the model reads of one in its turn and later,
-and the tool that reads the rest.
-"""
+"""Long results of tools: what the model reads of one, and the tool that reads the rest."""
 
 from __future__ import annotations
 
@@ -124,9 +122,7 @@ def _result_for_history(message: Message) -> Message:
 
 
 def shorten_message(message: Message, max_tokens: int) -> Message:
-    """Return a result with its text in about `max_tokens` tokens,
-    and the whole text as `full_text`.
-    """
+    """Return a result in about `max_tokens` tokens, with the whole text as `full_text`."""
     if text_tokens(message.content) <= max_tokens:
         return message
     text = message.full_text or message.content
@@ -141,8 +137,9 @@ def shorten_message(message: Message, max_tokens: int) -> Message:
 
 
 def shorten_result(text: str, max_chars: int, result_id: str = "") -> str:
-    """Return beginning and end of a result in about `max_chars` characters,
-    with a mark of what is left out.
+    """Return beginning and end of a result in about `max_chars` characters.
+
+    A mark says what is left out.
 
     It is cut between lines, elements of JSON or words. The outcome of an action stays valid JSON,
     and a fence stays around its text. With a `result_id` the mark says how to read on.
@@ -177,7 +174,8 @@ def part_note(full_text: str) -> str:
 
 
 def _shorten_json(text: str, max_chars: int, result_id: str) -> str | None:
-    """Return a JSON object with its long values as shortened texts;
+    """Return a JSON object with its long values as shortened texts.
+
     None if the text is no such object.
     """
     try:
@@ -224,8 +222,9 @@ def result_id(message: Message) -> str:
 
 
 def has_shortened_result(messages: Iterable[Message], max_tokens: int) -> bool:
-    """Return whether the model reads only a part of a result when it
-    may read `max_tokens` tokens of each.
+    """Return whether the model reads only a part of a result.
+
+    It may read `max_tokens` tokens of each.
     """
     for message in messages:
         if message.role is not Role.TOOL or message.tool_name == READ_RESULT:
@@ -275,8 +274,9 @@ async def _whole_text(message: Message, load: TextLoader | None) -> str:
 
 
 def with_read_result(schemas: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the schemas of tools and behind them that of `read_result`,
-    unless one of them has its name.
+    """Return the schemas of tools and behind them that of `read_result`.
+
+    A tool that has its name stays as it is.
 
     It stands last and only where it is needed, and then stays for the rest of the conversation:
     tools are the first part of a request, so that each change of their list costs the vendor's

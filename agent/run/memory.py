@@ -70,7 +70,8 @@ class RunMemory:
 
     @property
     def tool_scope(self) -> str | None:
-        """Return the scope that the `remember` tool writes to;
+        """Return the scope that the `remember` tool writes to.
+
         "" for what all runs of the agent share.
 
         None: the tool writes nowhere, because it runs for a user without a scope.
@@ -101,8 +102,9 @@ class RunMemory:
         return _as_data(sections)
 
     async def context(self, query: str) -> str:
-        """Return the entities, and the relationships that fit the query, fenced as data,
-        or "" if there are none.
+        """Return the entities, and the relationships that fit the query, fenced as data.
+
+        "" if there are none.
 
         They may change with every turn.
         """
@@ -130,8 +132,9 @@ class RunMemory:
         return self._entities.bound_to(self.memory.notes.get("entities"))
 
     async def learn(self, messages: Sequence[Message]) -> None:
-        """Extract entities and relationships from a run's messages, but not from tool results,
-        and keep them.
+        """Extract entities and relationships from a run's messages, and keep them.
+
+        Results of tools are left out.
         """
         if (self._entities is not None or self._graph is not None) and spoken_messages(messages):
             await gather_all((self._learn_entities(messages), self._learn_triples(messages)))

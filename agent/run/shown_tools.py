@@ -1,5 +1,4 @@
-"""ShownTools: which tools the model is shown in each step of a conversation,
-and the tool that finds others.
+"""ShownTools: which tools the model is shown in each step, and the tool that finds others.
 
 Tools stand first in a request, so another list of tools is another prompt for the cache of a
 vendor. A catalog that is small is shown whole. Of a large one a conversation is shown what it has
@@ -126,8 +125,9 @@ class ShownTools:
         return await self._part_of(run, self._shortening, allowed, schemas, sizes)
 
     def callable_tools(self, run: RunState, names: Collection[str] | None) -> dict[str, Tool]:
-        """Return the tools that an answer may call, by name, if the model was shown these;
-        None for all.
+        """Return the tools that an answer may call, by name, if the model was shown these.
+
+        None: it was shown all.
 
         Tools that are always denied stay: the policy refuses their calls.
         """
@@ -162,8 +162,9 @@ class ShownTools:
         schemas: list[dict[str, Any]],
         sizes: Mapping[str, int],
     ) -> Offer:
-        """Return the part of a large catalog that the conversation has needed so far,
-        with what it needs now.
+        """Return the part of a large catalog that the conversation needs.
+
+        It has what was needed so far, and what is needed now.
         """
         finder = self._finder(run)
         # Without the requests to correct an answer, which are not the user's.
@@ -250,8 +251,9 @@ def within_limit(
     *,
     max_tokens: int = MAX_SHOWN_TOKENS,
 ) -> list[str]:
-    """Return the names in their order: all of them, or about half of the
-    limit where their schemas exceed it.
+    """Return the names in their order.
+
+    Where their schemas exceed the limit, only about half of the limit is used.
 
     Those that are `needed` now stay, then those that were `called` last, then those that were added
     last. A name without a size counts nothing: its tool is not there, or not allowed, and may come
@@ -276,8 +278,9 @@ def within_limit(
 
 
 def found_names(messages: Iterable[Message], finder: str) -> list[str]:
-    """Return the names of the tools that the model found in these messages
-    with the tool of the name `finder`.
+    """Return the names of the tools that the model found in these messages.
+
+    `finder` is the name of the tool that finds them.
     """
     names: list[str] = []
     for message in messages:
@@ -287,8 +290,9 @@ def found_names(messages: Iterable[Message], finder: str) -> list[str]:
 
 
 def noted_names(memory: ConversationMemory | None) -> list[str]:
-    """Return the names of the tools that a conversation has needed;
-    none for a note that cannot be read.
+    """Return the names of the tools that a conversation has needed.
+
+    None of them for a note that cannot be read.
     """
     if memory is not None:
         noted = memory.notes.get(NOTE)

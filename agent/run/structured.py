@@ -1,6 +1,4 @@
-"""Typed answers: finds JSON in the text of a model, and checks it against
-a pydantic model or a JSON Schema.
-"""
+"""Typed answers: finds JSON in the text of a model, and checks it against a schema."""
 
 from __future__ import annotations
 
@@ -54,8 +52,9 @@ _BRACKET = re.compile(r"[\[{]")
 
 
 def values_in(text: str) -> Iterator[str]:
-    """Yield the outermost JSON objects and arrays of a text,
-    those at the start of a code block first.
+    """Yield the outermost JSON objects and arrays of a text.
+
+    Those at the start of a code block come first.
 
     Their strings may contain line breaks and tabs: read them with `json.loads(..., strict=False)`.
     """
@@ -149,8 +148,9 @@ _DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant)
 
 
 def decode_value(text: str, *, repair: bool) -> tuple[Any, int]:
-    """Return the object or list at the start of the text, and its length; (None,
-    0) if there is none.
+    """Return the object or list at the start of the text, and its length.
+
+    It is (None, 0) if there is none.
 
     With `repair`, single quotes, Python's constants and commas
     before a closing bracket are accepted.
@@ -203,8 +203,9 @@ MAX_ERROR_CHARS = 2000
 
 
 def extract_json(text: str) -> str | None:
-    """Return the first JSON object or array of a text, preferably one at the start of a code block;
-    None without one.
+    """Return the first JSON object or array of a text, None without one.
+
+    One at the start of a code block is preferred.
 
     Brackets that are not JSON are skipped. Strings may contain line breaks and tabs: read the
     result with `json.loads(..., strict=False)`. Takes linear time at any depth.
@@ -241,8 +242,9 @@ def schema_from_response_format(fmt: ResponseFormat) -> dict[str, Any]:
 
 
 def parse_and_validate(text: str, fmt: ResponseFormat) -> Any:
-    """Return the first JSON value in the text that fits: a model instance,
-    or plain data for a JSON Schema.
+    """Return the first JSON value in the text that fits.
+
+    It is an instance of a model, or plain data for a JSON Schema.
 
     A null where none is allowed counts as left out. Raises ValueError with the path of each
     mistake, so that the model can correct it, and TypeError for an invalid format.

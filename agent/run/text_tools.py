@@ -154,8 +154,9 @@ class ToolCallParser:
         return ParseResult(calls[0] if calls else None, text, tuple(calls), before)
 
     def quoted(self, text: str) -> str:
-        """Return text of people or tools so that it contains no call,
-        even if the model repeats it literally.
+        """Return text of people or tools so that it contains no call.
+
+        The model may repeat it literally.
         """
         return _CALLED.sub(_QUOTED, text)
 
@@ -245,8 +246,9 @@ class TextToolProvider:
         self._new_id = new_id
 
     def with_listener(self, listener: FallbackListener) -> TextToolProvider:
-        """Return the same provider, whose fallbacks are reported to the listener;
-        see FallbackProvider.
+        """Return the same provider, whose fallbacks are reported to the listener.
+
+        See FallbackProvider.
         """
         listening = copy(self)
         listening.provider = with_listener(self.provider, listener)

@@ -127,8 +127,9 @@ class Compressor:
 async def with_summary(
     tool: Tool, raw: str, summary: str, mark: str, result_tokens: int
 ) -> tuple[str, str]:
-    """Return a long result as the model reads it, and the whole text if it can read on in it,
-    else "".
+    """Return a long result as the model reads it, and the whole text.
+
+    The whole text is "" if the model cannot read on in it.
 
     The model can read on where the summary covers only a part of the result: `result_tokens` of it.
     """

@@ -1,3 +1,1 @@
-"""Tools from other sources (MCP servers, OpenAPI documents),
-and selectors of the tools that a model sees.
-"""
+"""Tools from MCP servers and OpenAPI documents, and selectors of what a model is shown."""

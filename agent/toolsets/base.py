@@ -234,8 +234,9 @@ def _caller(provider: ToolProviderProtocol, tool: Tool) -> Callable[..., Corouti
 
 
 def renamed(tool: Tool, name: str, namespace: str) -> Tool:
-    """Return the tool under this name; the namespace at its
-    beginning stays as its operator wrote it.
+    """Return the tool under this name.
+
+    The namespace at its beginning stays as its operator wrote it.
     """
     if not namespace:
         return replace(tool, name=name)
@@ -261,8 +262,9 @@ def requires_confirmation(tool: Tool, own_name: str, confirm: Confirm) -> Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolFilter:
-    """Selects tools of a source by shell patterns over the source's own names; without `include`,
-    all.
+    """Selects tools of a source by shell patterns over the source's own names.
+
+    Without `include` it selects all.
     """
 
     include: Sequence[str] | None = None
@@ -306,8 +308,9 @@ def digest(value: Any) -> str:
 
 
 def bounded_description(text: str | None, name: str) -> str:
-    """Return a description of at most MAX_DESCRIPTION_CHARS;
-    a tool without one is described by its name.
+    """Return a description of at most MAX_DESCRIPTION_CHARS.
+
+    A tool without one is described by its name.
     """
     text = (text or "").strip() or f"The tool {name!r}; its source does not describe it."
     if len(text) <= MAX_DESCRIPTION_CHARS:
@@ -444,8 +447,9 @@ def _cleaned(
 
 
 def in_fixed_order(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a safe schema with the lists whose order means nothing in an order
-    that depends on their values alone.
+    """Return a safe schema, the same for the same contents.
+
+    Lists whose order means nothing are sorted by their values.
 
     Many servers make `required` and `enum` from a set, in another order at each start, and a
     vendor's cache needs identical bytes. The properties keep their order, because a model writes

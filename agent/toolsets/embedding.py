@@ -151,8 +151,7 @@ class EmbeddingSelector:
         return [each.tool for each in await self._ranked(query, tools, count or self.top_k)]
 
     async def needed(self, query: str, tools: Sequence[Tool]) -> list[Tool]:
-        """Return those of the `top_k` nearest tools that a text clearly asks for,
-        the nearest first.
+        """Return those of the `top_k` nearest tools that a text clearly asks for, nearest first.
 
         They have NEEDED_SHARE of the best score. Without an embedder,
         one that shares no word with the text has none.
@@ -163,8 +162,9 @@ class EmbeddingSelector:
         return [each.tool for each in ranked if each.score >= NEEDED_SHARE * ranked[0].score]
 
     async def _ranked(self, query: str, tools: Sequence[Tool], count: int) -> list[_RankedTool]:
-        """Return the `count` tools nearest to a text, the nearest first;
-        none if that cannot be said.
+        """Return the `count` tools nearest to a text, the nearest first.
+
+        There are none if that cannot be said.
         """
         key = (query, tuple(tools))
         if key in self._rankings:
@@ -255,8 +255,9 @@ def _unit(vector: Sequence[float]) -> Vector:
 
 
 class HttpEmbedder:
-    """An `Embedder` that calls `POST {base_url}/embeddings`: OpenAI,
-    or a compatible server of your own.
+    """An `Embedder` that calls `POST {base_url}/embeddings`.
+
+    That is OpenAI, or a compatible server of your own.
 
     It sends the user's last message and the descriptions of the tools. `api_key` is sent in the
     Authorization header only; redirects are not followed. `transport` is httpx's, for tests and

@@ -1,5 +1,6 @@
-"""McpToolProvider: the tools of one MCP server, its connection,
-which is opened again when it breaks, and results.
+"""McpToolProvider: the tools of one MCP server, its connection, and results.
+
+The connection is opened again when it breaks.
 
 Results are text for the model and files for the user.
 """
@@ -75,8 +76,9 @@ TOO_MANY = f"the server lists {{}} tools, and at most {MAX_TOOLS} are offered: c
 
 
 class McpToolProvider:
-    """Lists and calls the tools of one MCP server: a program (`command`, `args`, `env`,
-    `cwd`) or a URL with `headers`.
+    """Lists and calls the tools of one MCP server.
+
+    The server is a program (`command`, `args`, `env`, `cwd`) or a URL with `headers`.
 
     Lives as long as the process. The connection is made at the first call, by each process for
     itself, and again after it broke. May be called from any thread and any event loop. A program
@@ -125,8 +127,9 @@ class McpToolProvider:
         self._by_process: dict[int, ReconnectingConnection] = {}
 
     async def list_tools(self) -> list[Tool]:
-        """Return the server's tools under names that every vendor accepts, at most MAX_TOOLS,
-        by the server's names.
+        """Return the server's tools under names that every vendor accepts, at most MAX_TOOLS.
+
+        They are in the order of the server's names.
 
         Of several tools of one name the first counts. Each other one, and a tool that cannot be
         used, is in `left_out`, and hides no other. Raises SourceUnreachable.
@@ -259,8 +262,9 @@ class McpToolProvider:
             self.left_out[definition.name] = f"{type(exc).__name__}: {exc}"
 
     def _version(self, definition: Definition) -> str:
-        """Return the version of a tool: a digest of its definition
-        and of the server that would run it.
+        """Return the version of a tool.
+
+        It is a digest of its definition and of the server that would run it.
 
         What only informs programs and screens does not count:
         some servers write it anew at each start.
@@ -307,8 +311,9 @@ class ReconnectingConnection:
     _thread_lock: threading.Lock = field(default_factory=threading.Lock)
 
     async def definitions(self) -> tuple[list[Definition], dict[str, str]]:
-        """Return the server's tools, as it last listed them, and why others cannot be used,
-        by their names.
+        """Return the server's tools, as it last listed them.
+
+        Return also why others cannot be used, by their names.
 
         Raises SourceUnreachable.
         """
@@ -423,8 +428,9 @@ _BREAKS = re.compile(r"\\n|\s")
 
 
 def value_of(result: CallToolResult) -> Any:
-    """Return a result's structured content, else its text; its files become artifacts,
-    and the model sees the images.
+    """Return a result's structured content, else its text.
+
+    Its files become artifacts, and the model sees the images.
 
     Servers repeat structured content as text for clients that read nothing else: the text is then
     left out. A file in base64 in either of them becomes an artifact, too, and a note takes its
@@ -510,8 +516,9 @@ def _send_block(block: Any, sender: FileSender) -> str:
 
 
 class FileSender:
-    """Sends the files of one result to the user: each once, however often the result repeats it;
-    none of an error.
+    """Sends the files of one result to the user.
+
+    Each is sent once, however often the result repeats it, and none of an error.
     """
 
     def __init__(self, *, is_error: bool = False) -> None:
@@ -548,8 +555,9 @@ class FileSender:
 
 
 def _decoded(text: str) -> bytes | None:
-    """Return the bytes of base64; None for text that only looks like it,
-    such as a hexadecimal number.
+    """Return the bytes of base64.
+
+    None for text that only looks like it, such as a hexadecimal number.
     """
     base64_text = _BREAKS.sub("", text).replace("-", "+").replace("_", "/").rstrip("=")
     has_all_kinds = all(re.search(kind, base64_text) for kind in ("[A-Z]", "[a-z]", "[0-9]"))

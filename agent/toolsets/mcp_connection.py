@@ -342,8 +342,9 @@ class McpConnection:
         self._wake.set()
 
     async def _listen(self, client: Client) -> None:
-        """Subscribe to changes of the tools where the protocol can;
-        older servers send a notification instead.
+        """Subscribe to changes of the tools where the protocol can.
+
+        Older servers send a notification instead.
         """
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
         from mcp.shared.exceptions import MCPError
@@ -431,8 +432,9 @@ _OTHER_VERSION = "Unsupported protocol version from the server: "
 
 
 def _reason(exc: BaseException, secrets: Sequence[str]) -> str:
-    """Return why it failed; of other libraries' errors only the type,
-    since their text may hold a URL with a secret.
+    """Return why it failed.
+
+    Of other libraries' errors only the type, since their text may hold a URL with a secret.
     """
     cause = exc
     while isinstance(cause, BaseExceptionGroup):
@@ -462,8 +464,9 @@ def _first_line(text: str, secrets: Sequence[str]) -> str:
 
 @dataclass(slots=True)
 class HttpAnswer:
-    """HTTP's status for the last request of one task; 0 before an answer,
-    and where HTTP is not used.
+    """HTTP's status for the last request of one task.
+
+    It is 0 before an answer, and where HTTP is not used.
     """
 
     status: int = 0
@@ -475,8 +478,9 @@ http_answer: ContextVar[HttpAnswer | None] = ContextVar("http_answer", default=N
 
 
 def _read_again(error: ValidationError) -> SessionMessage | ValidationError:
-    """Return the message of a line that was refused for half a character;
-    the error where it is no message.
+    """Return the message of a line that was refused for half a character.
+
+    Return the error where it is no message.
     """
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
@@ -493,8 +497,9 @@ def _read_again(error: ValidationError) -> SessionMessage | ValidationError:
 
 @dataclass(slots=True)
 class TransportMonitor:
-    """Watches a transport: counts a program's lines that are no messages, sees its end,
-    and notes HTTP's status.
+    """Watches a transport.
+
+    It counts a program's lines that are no messages, sees its end, and notes HTTP's status.
 
     `status` is that of requests that belong to no call.
     """
@@ -558,8 +563,9 @@ class McpServer:
 
     @property
     def place(self) -> str:
-        """What tells this server from another one: its command line,
-        or its address without login and query.
+        """What tells this server from another one.
+
+        It is its command line, or its address without login and query.
         """
         if self.command:
             return shlex.join(self.command)

@@ -1,5 +1,4 @@
-"""Checks the list of tools of an MCP server definition by definition,
-and the result of a call block by block.
+"""Checks what an MCP server sends: its tools one by one, and a result block by block.
 
 The official SDK refuses a whole list, or a whole result, for one part that does not follow the
 protocol. Here such a part is mended, left out or read as text, and the others stay.
@@ -42,8 +41,9 @@ async def with_usable_listings(
 
 
 class ListingStream:
-    """The messages from a server, with only usable definitions in its lists,
-    and readable results of calls.
+    """The messages from a server, of which only usable parts are left.
+
+    These are definitions in its lists, and blocks of the results of calls.
 
     Lives as long as its connection. It adds each definition that cannot be used to `left_out`,
     by name with the reason.

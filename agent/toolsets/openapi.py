@@ -64,8 +64,9 @@ MAX_LOGGED = 20
 
 @dataclass(frozen=True, slots=True)
 class _Api:
-    """A parsed document: its operations by the names of their tools,
-    and the client of their origin.
+    """A parsed document.
+
+    It has its operations by the names of their tools, and the client of their origin.
     """
 
     operations: Mapping[str, Operation]
@@ -73,8 +74,9 @@ class _Api:
 
 
 class OpenApiToolProvider:
-    """Lists and calls the operations of an OpenAPI 3.0 or 3.1 document, given as a file or by its
-    URL.
+    """Lists and calls the operations of an OpenAPI 3.0 or 3.1 document.
+
+    The document is a file or a URL.
 
     Every request goes to one origin: that of `base_url`, else of the document's first server, which
     for a document from a URL must be the document's own origin. Private addresses and plain http
@@ -500,7 +502,8 @@ def _read_file(path: Path) -> str:
 
 
 def _parsed_url(text: str, base: httpx.URL | None = None) -> httpx.URL | None:
-    """Return the URL in a text, which may be relative to a base;
+    """Return the URL in a text, which may be relative to a base.
+
     None for one that no request can go to.
     """
     import httpx

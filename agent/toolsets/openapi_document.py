@@ -153,8 +153,9 @@ class Inliner:
         return names
 
     def _is_read_only(self, schema: Any) -> bool:
-        """Return whether only the server sets a property; a reference, what is beside it,
-        or a part may say it.
+        """Return whether only the server sets a property.
+
+        A reference, what is beside it, or a part may say it.
         """
         return any(part.get("readOnly") is True for part in self._all_of(schema))
 
@@ -355,8 +356,9 @@ class _YamlReader:
 
 
 def _merged(mapping: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a mapping with those of its key `<<`,
-    which YAML 1.1 has and most tools for OpenAPI read.
+    """Return a mapping with those of its key `<<`.
+
+    YAML 1.1 has that key, and most tools for OpenAPI read it.
 
     The mapping's own keys win, then the first mapping.
     """

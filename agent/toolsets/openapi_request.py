@@ -1,6 +1,4 @@
-"""One call of an OpenAPI operation: arguments written into a request, signed,
-and sent to one origin.
-"""
+"""One call of an OpenAPI operation: its request is written, signed and sent to one origin."""
 
 from __future__ import annotations
 
@@ -186,8 +184,9 @@ def _flat(place: Place, value: Any, encode: Encode) -> str:
 
 
 def _joined(place: Place, texts: Iterable[str], encode: Encode) -> str:
-    """Return texts with the separator of the place's style between them,
-    which stays a comma in a URL.
+    """Return texts with the separator of the place's style between them.
+
+    A comma stays one in a URL.
     """
     separator = _SEPARATORS.get(place.style, ",")
     if separator == ",":
@@ -430,8 +429,9 @@ class OriginClient:
         return answer
 
     async def _checked(self, url: httpx.URL, headers: Mapping[str, str]) -> PinnedRequest:
-        """Return the hop to a URL, pinned to a public address
-        unless the operator configured the host.
+        """Return the hop to a URL.
+
+        It is pinned to a public address, unless the operator configured the host.
         """
         if self.trusted:
             return PinnedRequest(url, headers)

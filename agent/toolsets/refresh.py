@@ -1,6 +1,4 @@
-"""ToolsetRefresher: opens remote sources of tools, retries those that fail,
-and lists them again when they change.
-"""
+"""ToolsetRefresher: opens remote sources of tools, and lists them again when they change."""
 
 from __future__ import annotations
 
@@ -59,8 +57,9 @@ class ToolsetRefresher:
         self._losses: dict[str, str] = {}
 
     def open(self, seconds: float) -> dict[str, str]:
-        """Start, wait up to `seconds` for each source's first answer,
-        and return why sources failed, by id.
+        """Start, and wait up to `seconds` for each source's first answer.
+
+        Return why sources failed, by id.
         """
         self._thread = LoopThread(asyncio.new_event_loop(), "sayso-sources")
         first_results = {source.id: Future[str]() for source in self._sources}
@@ -74,8 +73,9 @@ class ToolsetRefresher:
         return {id_: error for id_, error in (results | self._losses).items() if error}
 
     def left_out(self) -> dict[str, Mapping[str, str]]:
-        """Return the tools that the last listing of each source left out, with the reasons,
-        by the source's id.
+        """Return the tools that the last listing of each source left out, by the source's id.
+
+        Each has its reason.
         """
         return {
             source.id: dict(getattr(source.provider, "left_out", {})) for source in self._sources

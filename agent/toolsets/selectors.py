@@ -1,6 +1,4 @@
-"""Tool selectors: which tools a model sees in a step, by keywords, by roles, combined,
-and from other distributions.
-"""
+"""Tool selectors: which tools a model is shown in a step, by keywords, roles or several."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ class ToolSelector(Protocol):
     """
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
-        """Return the subset of `tools` for this step of the conversation;
-        their order does not matter.
-        """
+        """Return the subset of `tools` for this step of the conversation, in any order."""
         ...
 
 
@@ -70,8 +66,9 @@ async def narrow(
 async def _select(
     selector: ToolSelector, messages: Iterable[Message], given: list[Tool]
 ) -> list[Tool]:
-    """Return `narrow`'s result, but raise what the selector raises, TimeoutError,
-    and errors of a malformed result.
+    """Return what `narrow` returns, but raise errors.
+
+    These are what the selector raises, TimeoutError, and errors of a malformed result.
     """
     async with asyncio.timeout(getattr(selector, "select_seconds", SELECT_SECONDS)):
         names = {tool.name for tool in await selector.select(list(messages), list(given))}
@@ -401,8 +398,9 @@ async def would_show(selector: ToolSelector | None, tool: Tool) -> Visibility:
 
 
 async def roles_in(selector: ToolSelector | None) -> list[str]:
-    """Return the current user's role in each role selector inside this one,
-    without those that cannot be determined.
+    """Return the current user's role in each role selector inside this one.
+
+    Roles that cannot be determined are left out.
     """
     roles = []
     for by_role in _role_selectors_in(selector):
@@ -459,8 +457,9 @@ _OWN: dict[str, type] = {
 
 
 class SelectorLoadError(ToolError):
-    """Raised when no selector can be loaded by a name;
-    the message names the distribution and the cure.
+    """Raised when no selector can be loaded by a name.
+
+    The message names the distribution and the cure.
     """
 
 
