@@ -81,12 +81,6 @@ class ActionLink:
     """The link from the result of a call to a pending action of the call.
 
     It has what the result says of the action.
-
-    `id` is that of the action, in a plan that of the call's own step. `outcome` is "" while the
-    action waits. `at` is when the outcome came about, in Unix seconds, 0.0 if that is not known.
-    `undo` is the id of the action that undid it, or tried to. `is_final`: the outcome cannot change
-    any more, except by an undo. `arguments`: those of the action if its person has changed those of
-    the call.
     """
 
     #: That of the action, in a plan that of the call's own step.
@@ -178,13 +172,7 @@ class Message:
     """One entry of a transcript. The message of a tool has the id and name of the call it answers.
 
     Where `kept` refers to a stored text, `content` is only the beginning of that text, of a result
-    also the end. `full_text` is a result in full where `content` has only a part of it.
-    `tool_result` is JSON that a program wants to keep with a tool's result; models read `content`. A model's answer has `details`. `pictures` of a result are
-    shown to the model until the run ends; transcripts do not store them. `actions` are the pending
-    actions that the call proposed: once they have ended, `content` says how. `has_result` tells the
-    result of a tool that ran to its end from an error and the like, within a run: texts could look
-    like both. `at`: when a call was made whose outcome is unknown, in Unix seconds; 0 for all
-    others.
+    also the end.
     """
 
     role: Role

@@ -53,10 +53,6 @@ class Artifact:
     """A file that a tool made: at a URL, or as its `content`.
 
     The caller of the run puts the content in the media store.
-
-    `sha256` and `size` (bytes) still identify the file when the URL is gone. `content` stays out of
-    repr and `to_dict`; so does `kept`, the file in the media store, once it is stored. An image
-    that is `shown` is also sent to the model.
     """
 
     url: str = ""
