@@ -54,8 +54,9 @@ class OpenCall:
     tool_name: str
     #: JSON values, checked and with their defaults.
     arguments: Mapping[str, Any]
-    #: The text that the person agrees to, `reason` why they are asked.
+    #: The text that the person agrees to.
     preview: str
+    #: Why they are asked; "" for no reason.
     reason: str = ""
     #: The SHA-256 of the arguments, by which an approval names them.
     args_digest: str = ""
@@ -65,9 +66,9 @@ class OpenCall:
     changes_of: str = ""
     #: The id of the model's call in the history.
     call_id: str = ""
-    #: `tool_digest` and `values_digest` are of the tool's definition and of the values in the
-    #: preview, as they were shown.
+    #: The digest of the tool's definition, as it was when the preview was shown.
     tool_digest: str = ""
+    #: The digest of the values that the preview compares, as they were shown; "" for none.
     values_digest: str = ""
 
     def __post_init__(self) -> None:
@@ -115,10 +116,10 @@ class OpenCall:
 class Approve:
     """A yes: the call runs once, with exactly its arguments."""
 
-    #: That of the OpenCall which the person saw. If it is given, a call with other arguments is
-    #: refused.
+    #: The digest of the OpenCall that the person saw. If it is given, a call with other arguments
+    #: is refused.
     args_digest: str = ""
-    #: `decided_by` names who decided; the model reads it.
+    #: Who decided, for the model to read; "" for no name.
     decided_by: str = ""
 
 
@@ -160,18 +161,21 @@ class DecidedCall:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """A whole run that waits, as a program keeps it. It goes on in any process with the same agent."""
+    """A run that waits for decisions, as a program stores it.
+
+    It goes on in any process with the same agent. It holds what people, models and tools have
+    written, but no keys, no injected arguments and no code.
+    """
 
     run_id: str
+    #: How often the model was asked so far.
     iterations: int
     usage: UsageStats = NO_USAGE
-    #: Those of the run so far: a call that waits has a result without text.
+    #: The messages of the run so far. A call that waits has a result without text.
     messages: tuple[Message, ...] = ()
     #: The calls of this run that wait.
     calls: tuple[OpenCall, ...] = ()
-    #: `inner` has the runs of the agents that calls of this run have asked, by the id of the call.
-    #: A snapshot holds what people, models and tools have written, but no keys, no injected
-    #: arguments and no code.
+    #: The waiting runs of the agents that calls of this run have asked, by the id of the call.
     inner: Mapping[str, RunSnapshot] = field(default_factory=dict)
 
     @property

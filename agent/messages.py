@@ -165,36 +165,35 @@ class Picture:
     media: Media | None = None
 
 
-@dataclass(
-    slots=True, unsafe_hash=True
-)  # a frozen one is created in three times the time, and a run creates many
+# Not frozen: that would triple the time to create one, and a run creates many. Do not change one.
+@dataclass(slots=True, unsafe_hash=True)
 class Message:
-    """One entry of a transcript. The message of a tool has the id and name of the call it answers.
-
-    Where `kept` refers to a stored text, `content` is only the beginning of that text, of a result
-    also the end.
-    """
+    """One entry of a transcript: of the user, of the model, of a tool, or of the program."""
 
     role: Role
+    #: The text that a model reads. "" for a call that still waits for a decision.
     content: str = ""
+    #: The calls in an answer of the model.
     tool_calls: tuple[ToolCall, ...] = ()
+    #: The call that the result of a tool answers: its id and the name of its tool.
     tool_call_id: str = ""
     tool_name: str = ""
+    #: The files that the user sent.
     media: tuple[Media, ...] = ()
+    #: Where a long text is stored. Then `content` is only its beginning, of a result also its end.
     kept: KeptText | None = None
-    #: JSON that a program wants to keep with a tool's result (seed: History Management); models
-    #: read `content`. A model's answer has `details`.
+    #: JSON that a program stores with a tool's result. No model reads it.
     tool_result: Any = None
+    #: What the vendor says of an answer: the model's reasoning, why it stopped.
     details: AnswerDetails | None = field(default=None, compare=False)
-    #: `pictures` of a result are shown to the model until the run ends; transcripts do not store
-    #: them.
+    #: Images of a result. The model sees them until the run ends; transcripts do not store them.
     pictures: tuple[Picture, ...] = field(default=(), compare=False)
-    #: The pending actions that the call proposed: once they have ended, `content` says how.
+    #: The pending actions that the call proposed. Once they have ended, `content` says how.
     actions: tuple[ActionLink, ...] = field(default=(), compare=False)
-    #: `has_result` tells the result of a tool that ran to its end from an error and the like,
-    #: within a run: texts could look like both.
+    #: Whether the tool ran to its end, so that `content` is its result and no error. Known only
+    #: within a run.
     has_result: bool = field(default=False, compare=False)
-    #: A result in full where `content` has only a part of it.
+    #: A result in full where `content` has only a part of it; "" elsewhere.
     full_text: str = field(default="", compare=False, repr=False)
     #: When a call was made whose outcome is unknown, in Unix seconds; 0 for all others.
     at: float = field(default=0.0, compare=False)

@@ -78,34 +78,43 @@ class StreamChunk:
 
 @dataclass(slots=True)
 class AgentResult:
-    """The reply of a run, and what was produced and spent for it."""
+    """The reply of a run, and what was produced and spent for it.
 
+    A run never raises for what a model, a tool or an observer does: `stop_reason` and the fields
+    that belong to it say what happened.
+    """
+
+    #: The reply; of a run that failed, the text for its user.
     content: str
     stop_reason: StopReason = "answer"
     #: The reply in the form of `response_format`; None without a format, and where the model never
-    #: kept to it, which `structured_error` then explains.
+    #: kept to it.
     parsed: Any = None
+    #: Why the reply has not the form; "" where it has.
     structured_error: str = ""
-    #: `failure` tells why there was no answer when `stop_reason` is "provider_error".
+    #: Why there was no answer. Only where `stop_reason` is "provider_error".
     failure: FailureKind = "away"
-    #: `failure_cause` tells operators the status, code and model of a failure or of an empty
-    #: answer.
+    #: For operators: status, code and model of a failure or of an empty answer; "" for neither.
     failure_cause: str = ""
     #: The model's own text when it refused.
     refusal: str = ""
     #: Why the model stopped, as far as the vendor reports it; "length" for an incomplete answer.
     finish_reason: FinishReason = ""
+    #: The files that tools made, in order.
     artifacts: tuple[Artifact, ...] = ()
     #: The last text of `reasoning_history` that is not empty.
     reasoning: str = ""
-    #: One text per iteration: what the model wrote beside its tool calls,
-    #: "" where it wrote or called nothing.
+    #: One text per iteration: what the model wrote together with its tool calls, "" where it wrote
+    #: or called nothing.
     reasoning_history: list[str] = field(default_factory=list)
+    #: How often the model was asked.
     iterations: int = 0
     trace: AgentTrace = field(default_factory=AgentTrace)
+    #: What all model calls of the run used, those for summaries and checks included.
     usage: UsageStats = NO_USAGE
     #: The name of the provider that answered last.
     provider_used: str = ""
+    #: All calls of the run, in order; with `routing_only` those that were only chosen.
     tool_calls: tuple[ToolCall, ...] = ()
     #: The transcript of this run alone, including the user's messages: the addition to the history.
     messages: tuple[Message, ...] = ()
@@ -116,13 +125,13 @@ class AgentResult:
     beside: tuple[str, ...] = ()
     #: The answers that tools offered as buttons; the last offer counts.
     choices: tuple[str, ...] = ()
-    #: `open_calls` wait for a decision, and `paused` is the run that goes on with it
-    #: (`pause_for_approval`).
+    #: The calls that wait for a decision (`pause_for_approval`).
     open_calls: tuple[OpenCall, ...] = ()
+    #: The run that goes on once they are decided; None if the run is over. A run that went on has
+    #: it also where it ended before the model could answer: then it goes on without decisions, and
+    #: no call runs again.
     paused: RunSnapshot | None = None
-    #: What became of the calls that this run was given decisions about. A run that goes on has
-    #: `paused` also where it ended before the model could answer: then it goes on without
-    #: decisions, and no call runs again.
+    #: What became of the calls that this run was given decisions about.
     decided: tuple[DecidedCall, ...] = ()
 
     @property
