@@ -84,7 +84,7 @@ class AgentResult:
     that belong to it say what happened.
     """
 
-    #: The reply; of a run that failed, the text for its user.
+    #: The reply, or why there is none.
     content: str
     stop_reason: StopReason = "answer"
     #: The reply in the form of `response_format`; None without a format, and where the model never
