@@ -243,13 +243,14 @@ def _step_span(step: TraceStep, *, include_content: bool) -> dict[str, Any]:
     Calls of models and tools are operations of the conventions.
     """
     operation = {"llm_call": gen_ai.CHAT, "tool_execution": gen_ai.EXECUTE_TOOL}.get(step.type)
+    provider = None
+    if step.provider:
+        provider = gen_ai.PROVIDER_NAMES.get(step.provider, step.provider)
     attributes = {
         gen_ai.STEP: step.type,
         gen_ai.OPERATION: operation,
         gen_ai.REQUEST_MODEL: step.model,
-        gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(step.provider, step.provider)
-        if step.provider
-        else None,
+        gen_ai.PROVIDER: provider,
         gen_ai.FINISH_REASONS: [step.finish_reason] if step.finish_reason else None,
         gen_ai.RESPONSE_ID: step.response_id,
         gen_ai.INPUT_TOKENS: step.prompt_tokens,
@@ -262,15 +263,17 @@ def _step_span(step: TraceStep, *, include_content: bool) -> dict[str, Any]:
     }
     status = {"code": "ERROR" if step.error else "OK"}
     if include_content:
-        if step.tool_args is None:
-            args = None
-        else:
-            args = json.dumps(dict(step.tool_args), default=str)
-        attributes |= {gen_ai.TOOL_ARGUMENTS: args, gen_ai.TOOL_RESULT: step.tool_result}
-        status |= {"message": step.error} if step.error else {}
+        attributes[gen_ai.TOOL_RESULT] = step.tool_result
+        if step.tool_args is not None:
+            attributes[gen_ai.TOOL_ARGUMENTS] = json.dumps(dict(step.tool_args), default=str)
+        if step.error:
+            status["message"] = step.error
+    span_name = operation or step.type
     name = step.model if operation == gen_ai.CHAT else step.tool_name
+    if operation and name:
+        span_name = f"{operation} {name}"
     return {
-        "name": f"{operation} {name}" if operation and name else operation or step.type,
+        "name": span_name,
         "kind": "CLIENT" if operation == gen_ai.CHAT else "INTERNAL",
         "attributes": {name: value for name, value in attributes.items() if value is not None},
         "status": status,

@@ -179,9 +179,11 @@ async def apply_guardrails(
     Raise GuardrailBlocked, after every failed check was traced and reported.
     """
     began = time.perf_counter()
-    result = await (
-        pipeline.acheck_input(text) if stage == "input" else pipeline.acheck_output(text)
-    )
+    if stage == "input":
+        result = await pipeline.acheck_input(text)
+    else:
+        result = await pipeline.acheck_output(text)
+
     for trip in result.trips:
         name = trip.guardrail_name
         action = trip.action.value

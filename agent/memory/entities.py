@@ -60,12 +60,15 @@ class Entity:
 
         A type "unknown" does not win.
         """
+        entity_type = newer.entity_type
+        if entity_type == "unknown":
+            entity_type = self.entity_type
         older_attributes = {
             key: value for key, value in self.attributes.items() if key not in newer.attributes
         }
         return replace(
             self,
-            entity_type=self.entity_type if newer.entity_type == "unknown" else newer.entity_type,
+            entity_type=entity_type,
             attributes={**newer.attributes, **older_attributes},
             last_mentioned=max(self.last_mentioned, newer.last_mentioned),
             mention_count=self.mention_count + newer.mention_count,

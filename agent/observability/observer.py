@@ -263,11 +263,12 @@ def llm_call(
     usage = outcome.get("usage")
     answering, model = _answering(provider, model, usage)
     url = urlsplit(str(getattr(answering, "base_url", "")))
+    temperature = request.temperature
+    if isinstance(temperature, UnchosenTemperature):
+        temperature = None
     settings = {
         "max_tokens": request.max_tokens,
-        "temperature": None
-        if isinstance(request.temperature, UnchosenTemperature)
-        else request.temperature,
+        "temperature": temperature,
         **(getattr(answering, "model_settings", None) or {}),
     }
     return LlmCall(

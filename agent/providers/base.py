@@ -657,8 +657,6 @@ def _valid_arguments(arguments: object) -> dict[str, Any]:
         with suppress(TypeError, ValueError, RecursionError):
             _check_json(arguments)
             return arguments
-    return {
-        NOT_JSON: arguments[:MAX_NOT_JSON_CHARS]
-        if isinstance(arguments, str)
-        else quoted(arguments)
-    }
+    if isinstance(arguments, str):
+        return {NOT_JSON: arguments[:MAX_NOT_JSON_CHARS]}
+    return {NOT_JSON: quoted(arguments)}

@@ -326,11 +326,9 @@ class _Attempts:
             for name, error in self._failures
         ]
         pauses = [error.retry_after for error in errors if error.retry_after is not None]
-        error_class = (
-            RateLimitedError
-            if all(isinstance(error, RateLimitedError) for error in errors)
-            else ProviderError
-        )
+        error_class = ProviderError
+        if all(isinstance(error, RateLimitedError) for error in errors):
+            error_class = RateLimitedError
         failure = error_class(
             f"no provider answered ({'; '.join(reasons + self._skipped)})",
             retry_after=min(pauses, default=None),
@@ -338,9 +336,8 @@ class _Attempts:
         )
         # The kinds that the caller can cure come first: a shorter transcript, or one without files,
         # helps.
-        curable = [
-            error for kind in ("too_long", "refused") for error in errors if error.kind == kind
-        ]
+        curable = [error for error in errors if error.kind == "too_long"]
+        curable += [error for error in errors if error.kind == "refused"]
         # Only if no provider gives access, a later attempt is of no use.
         passing = [error for error in errors if error.kind != "no_access"]
         cause = failure.__cause__ = (curable[:1] or passing[-1:] or errors[-1:])[0]

@@ -251,11 +251,12 @@ def without_files(messages: Sequence[Message]) -> list[Message]:
         notes = [_not_shown(media, "it could not be shown to you") for media in removed]
         if message.pictures:
             notes.append(_UNSEEN)
+        if not notes:
+            changed.append(message)
+            continue
         content = "\n".join(filter(None, [message.content, *notes]))
         media = tuple(each for each in message.media if each not in removed)
-        changed.append(
-            replace(message, content=content, media=media, pictures=()) if notes else message
-        )
+        changed.append(replace(message, content=content, media=media, pictures=()))
     return changed
 
 

@@ -133,12 +133,12 @@ class _TranscriptWriter:
             return
         self.add_results()
         if message.role is Role.USER:
-            files = [
-                without_lone_surrogates(file)
-                if isinstance(file, str)
-                else BinaryContent(file.data, media_type=file.mime_type)
-                for file in each.files
-            ]
+            files: list[UserContent] = []
+            for file in each.files:
+                if isinstance(file, str):
+                    files.append(without_lone_surrogates(file))
+                else:
+                    files.append(BinaryContent(file.data, media_type=file.mime_type))
             text = self._user_text(without_lone_surrogates(message.content))
             texts = [text] if text.strip() else []
             self._add_user([*texts, *files] or [NO_WORDS])
@@ -186,8 +186,10 @@ class _TranscriptWriter:
         return "\n\n".join(parts).rstrip()
 
     def _add_user(self, content: Sequence[UserContent]) -> None:
-        single = content[0] if len(content) == 1 and isinstance(content[0], str) else content
-        self.messages.append(ModelRequest([UserPromptPart(single)]))
+        sent: str | Sequence[UserContent] = content
+        if len(content) == 1 and isinstance(content[0], str):
+            sent = content[0]
+        self.messages.append(ModelRequest([UserPromptPart(sent)]))
 
     def _add_result(self, each: MessageWithFiles) -> None:
         """Keep a result for its open call.

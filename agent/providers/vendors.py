@@ -560,9 +560,9 @@ class GeminiProvider(VendorProvider):
     ) -> None:
         key = key_of(api_key, "GEMINI_API_KEY", type(self).__name__)
         super().__init__(key, default_model, base_url or GEMINI_URL, **options)
-        self._explicit_caches = (
-            ExplicitCaches() if options.get("cache_prompt") == "explicit" else None
-        )
+        self._explicit_caches: ExplicitCaches | None = None
+        if options.get("cache_prompt") == "explicit":
+            self._explicit_caches = ExplicitCaches()
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
         """Let a request use an explicit cache, unless its system prompt has a summary:

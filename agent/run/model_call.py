@@ -104,9 +104,7 @@ class ModelCaller:
         """
         config = self._config
         model = await self._select_model(run)
-        prompt = self.prompt
-        if run.schema_instruction:
-            prompt = f"{prompt}\n\n{run.schema_instruction}" if prompt else run.schema_instruction
+        prompt = "\n\n".join(filter(None, [self.prompt, run.schema_instruction]))
 
         # Vendors that know schemas are given the form as well: they keep to it.
         schema = None

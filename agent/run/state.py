@@ -708,7 +708,10 @@ def to_messages(
     """
     if may_be_empty and not messages:
         return ()
-    checked = (Message(Role.USER, messages),) if isinstance(messages, str) else tuple(messages)
+    if isinstance(messages, str):
+        return (Message(Role.USER, messages),)
+
+    checked = tuple(messages)
     for message in checked:
         if not isinstance(message, Message):
             raise TypeError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -84,11 +84,9 @@ async def check_call(
     """Return the request, or the outcome of a call that is invalid."""
     tool = tools.get(call.tool_name)
     if tool is None:
-        known = (
-            config.tool_policy.without_denied(tools.values())
-            if config.tool_policy
-            else tools.values()
-        )
+        known: Iterable[Tool] = tools.values()
+        if config.tool_policy:
+            known = config.tool_policy.without_denied(known)
         error = f"Error: {unknown_tool(call.tool_name, [each.name for each in known])}"
         return CallOutcome(call, error, not_run=True)
     if NOT_JSON in call.parameters:
@@ -100,11 +98,10 @@ async def check_call(
         # Loads it, so that the check does not call the injector, which may block.
         await tool.aschema()
         checked = tool.check(call.parameters)
-        # only a policy reads them here
+        # Only a policy reads them here, and to write them as JSON takes time.
+        args: Mapping[str, Any] = {}
         if config.tool_policy is not None:
             args = checked.json
-        else:
-            args = {}
         decision = effective_decision(tool, args, config.tool_policy)
         return ToolRequest(call, tool, checked, decision, may_pause)
     except ToolError as exc:

@@ -350,9 +350,9 @@ _DRAW: Mapping[ChartKind, Callable[[Axes, Sequence[str], Sequence[Series]], list
 def _set_tick_labels(axes: Axes, labels: Sequence[str]) -> None:
     """Write at most _MAX_TICK_LABELS labels below a chart, slanted if they are long."""
     step = math.ceil(len(labels) / _MAX_TICK_LABELS)
-    look: dict[str, Any] = (
-        {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if _are_slanted(labels) else {}
-    )
+    look: dict[str, Any] = {}
+    if _are_slanted(labels):
+        look = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
     axes.set_xticks(range(0, len(labels), step), labels[::step], **look)
 
 

@@ -409,9 +409,11 @@ def _list(node: SyntaxTreeNode, depth: int) -> list[Any]:
             mark = "•"
         # The mark stands beside the item's first paragraph, or on a line of its own if it has none.
         has_text = bool(item.children) and item.children[0].type == "paragraph"
-        first, style = (
-            (_markup(item.children[0]), "item") if has_text else ("\N{NO-BREAK SPACE}", "lone mark")
-        )
+        first = "\N{NO-BREAK SPACE}"
+        style = "lone mark"
+        if has_text:
+            first = _markup(item.children[0])
+            style = "item"
         flowables.append(_paragraph(first, style, deeper, bulletText=mark))
         flowables += _blocks(item.children[has_text:], deeper)
     if depth:

@@ -234,11 +234,10 @@ def query_json_file(_folder: Folder, file: TableFile, expression: Query) -> str:
 
 def tools(folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
     """Return the tools of this family, with a folder also those that read its files."""
-    return [
-        query_csv,
-        query_json,
-        *(folder_tools(folder, query_csv_file, query_json_file) if folder else ()),
-    ]
+    found: list[Tool] = [query_csv, query_json]
+    if folder:
+        found += folder_tools(folder, query_csv_file, query_json_file)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,12 +418,12 @@ _FUNCTIONS: Mapping[str, Callable[[list[Decimal]], Decimal]] = {
 
 def _sort_key(cell: str) -> tuple[int, Decimal, str]:
     """Sort empty cells first, then numbers by size, then text by letters."""
+    if not cell.strip():
+        return 0, Decimal(0), cell.casefold()
     amount = parse_amount(cell)
-    return (
-        0 if not cell.strip() else 1 if amount else 2,
-        amount.number if amount else Decimal(0),
-        cell.casefold(),
-    )
+    if amount:
+        return 1, amount.number, cell.casefold()
+    return 2, Decimal(0), cell.casefold()
 
 
 def _write_answer(

@@ -384,19 +384,19 @@ def refusal(
     cures = list[str]()
     for each in mistakes[:MAX_ISSUES]:
         name = quoted(each.path)
-        if each.problem:
-            problems.append(
-                f"{MISSING}: {name}" if each.problem == MISSING else f"{name} {each.problem}"
-            )
+        close = nearest(each.path, expected) if not each.problem else ""
+        if each.problem == MISSING:
+            problems.append(f"{MISSING}: {name}")
             cures.append(each.cure)
-        else:
-            close = nearest(each.path, expected)
+        elif each.problem:
+            problems.append(f"{name} {each.problem}")
+            cures.append(each.cure)
+        elif close:
             problems.append(f"Unexpected parameter(s): {name}")
-            cures.append(
-                f"{name} -> Did you mean {close!r}?"
-                if close
-                else f"{name} is not a valid parameter"
-            )
+            cures.append(f"{name} -> Did you mean {close!r}?")
+        else:
+            problems.append(f"Unexpected parameter(s): {name}")
+            cures.append(f"{name} is not a valid parameter")
     if len(mistakes) > MAX_ISSUES:
         problems.append(f"and {len(mistakes) - MAX_ISSUES} more")
     is_missing = any(each.problem == MISSING and each.path in expected for each in mistakes)

@@ -168,10 +168,9 @@ class _Inliner:
         if reference is None:
             return inlined
         target = self._target(reference)
-        return {
-            **({"$ref": reference} if target is None else self._replacement(reference, target)),
-            **inlined,
-        }
+        if target is None:
+            return {"$ref": reference, **inlined}
+        return {**self._replacement(reference, target), **inlined}
 
     def _replacement(self, reference: str, target: dict[str, Any]) -> dict[str, Any]:
         self._inlined_count += 1

@@ -119,8 +119,9 @@ class ToolParameter:
     def _hint(self) -> Any:
         if self.element_type is None or self.param_type not in (list, dict):
             return self.param_type
-        inside = (str, self.element_type) if self.param_type is dict else (self.element_type,)
-        return GenericAlias(self.param_type, inside)
+        if self.param_type is dict:
+            return GenericAlias(dict, (str, self.element_type))
+        return GenericAlias(list, (self.element_type,))
 
     def to_schema(self) -> dict[str, Any]:
         """Return the JSON schema of this one argument."""

@@ -37,21 +37,23 @@ def tools_of(target: Any, namespace: bool | str = False) -> list[Tool]:
     A class is instantiated first. A Tool among the members is returned unchanged. Raises
     ToolValidationError if there are no tools, or if a class cannot be instantiated.
     """
-    tools = [
-        # A lambda gets the name of its attribute.
-        Tool.from_function(each, name=name if name_of(each) == "<lambda>" else None)
-        for name, each in (
-            _functions_of(target) if isinstance(target, ModuleType) else _methods_of(target)
-        )
-    ]
+    if isinstance(target, ModuleType):
+        functions = _functions_of(target)
+    else:
+        functions = _methods_of(target)
+    tools = []
+    for name, each in functions:
+        is_lambda = name_of(each) == "<lambda>"  # it gets the name of its attribute
+        tools.append(Tool.from_function(each, name=name if is_lambda else None))
     if not tools:
         raise ToolValidationError(
             f"{name_of(target)!r} has no public functions: nothing to register"
         )
-    space = name_of(target).rpartition(".")[2] if namespace is True else namespace or None
-    return [
-        tool.update_namespace(space and normalize_namespace(space), force=True) for tool in tools
-    ]
+    space = namespace or ""
+    if space is True:
+        space = name_of(target).rpartition(".")[2]
+    normalized = normalize_namespace(space) if space else None
+    return [tool.update_namespace(normalized, force=True) for tool in tools]
 
 
 def _functions_of(module: ModuleType) -> Iterator[tuple[str, Any]]:

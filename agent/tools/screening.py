@@ -64,11 +64,10 @@ async def result_for_model(
     text = raw if summary is None else summary
     kinds: set[str] = set()
     for each in dict.fromkeys((raw, text)) if tool.screen_output else ():
-        kinds.update(
-            suspicions(each)
-            if len(each) <= MAX_INLINE_CHARS
-            else await call_in_thread(suspicions, each)
-        )
+        if len(each) <= MAX_INLINE_CHARS:
+            kinds.update(suspicions(each))
+        else:
+            kinds.update(await call_in_thread(suspicions, each))
     text = truncate(text, None if whole else tool.metadata.max_result_size)
     if not (mark or kinds):
         return text  # of the same type: it may be Markdown

@@ -208,12 +208,15 @@ def with_own_defaults(parameters: Parameters, function: Callable[..., Any] | Non
         for name, param in own.items()
         if param.default is not inspect.Parameter.empty
     }
-    return Parameters(
-        replace(each, default=defaults[each.name])
-        if not each.required and each.default is None and defaults.get(each.name) is not None
-        else each
-        for each in parameters
-    )
+    completed = []
+    for each in parameters:
+        own_default = defaults.get(each.name)
+        lacks_default = not each.required and each.default is None
+        if lacks_default and own_default is not None:
+            completed.append(replace(each, default=own_default))
+        else:
+            completed.append(each)
+    return Parameters(completed)
 
 
 def is_method(function: Callable[..., Any] | None) -> bool:

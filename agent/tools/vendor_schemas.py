@@ -218,14 +218,14 @@ def _for_gemini(schema: dict[str, Any], definitions: Mapping[str, Any]) -> dict[
     alternatives = alternatives or [{"type": "string"}]
     if is_nullable:
         alternatives = [{**each, "nullable": True} for each in alternatives]
-    words = [
-        # A default as JSON: a model that reads `True` would send it.
-        form.format(
-            json.dumps(schema[key], ensure_ascii=False) if key == "default" else schema[key]
-        )
-        for key, form in _IN_WORDS.items()
-        if key in schema and not any(key in each for each in alternatives)
-    ]
+    words = []
+    for key, form in _IN_WORDS.items():
+        if key not in schema or any(key in each for each in alternatives):
+            continue
+        value = schema[key]
+        if key == "default":  # as JSON: a model that reads `True` would send it
+            value = json.dumps(value, ensure_ascii=False)
+        words.append(form.format(value))
     told = [
         schema.get("description"),
         alternatives[0].get("description"),

@@ -222,9 +222,9 @@ def _caller(provider: ToolProviderProtocol, tool: Tool) -> Callable[..., Corouti
         else:
             outcome = await provider.execute_tool(tool.name, given)
         if not outcome.success:
-            error_type = (
-                EffectUnknownError if isinstance(outcome, UnclearOutcome) else ToolExecutionError
-            )
+            error_type = ToolExecutionError
+            if isinstance(outcome, UnclearOutcome):
+                error_type = EffectUnknownError
             raise error_type(
                 outcome.error or f"{tool.name!r} failed without saying why", tool_name=tool.name
             )
@@ -293,12 +293,15 @@ def legal_names(names: Sequence[str], namespace: str = "") -> dict[str, str]:
         name: re.sub(r"[^A-Za-z0-9_-]|^(?![A-Za-z_])", "_", text) for name, text in full.items()
     }
     counts = Counter(text[:MAX_NAME_CHARS] for text in legal.values())
-    return {
-        name: text
-        if len(text) <= MAX_NAME_CHARS and (text == full[name] or counts[text] == 1)
-        else f"{text[: MAX_NAME_CHARS - DIGEST_CHARS - 1]}-{digest(full[name])}"
-        for name, text in legal.items()
-    }
+    unique = {}
+    for name, text in legal.items():
+        is_unique = text == full[name] or counts[text] == 1
+        if len(text) > MAX_NAME_CHARS or not is_unique:
+            beginning = text[: MAX_NAME_CHARS - DIGEST_CHARS - 1]
+            unique[name] = f"{beginning}-{digest(full[name])}"
+        else:
+            unique[name] = text
+    return unique
 
 
 def digest(value: Any) -> str:
@@ -429,18 +432,19 @@ def _cleaned(
         target = value.get(key, "#")
         if not (isinstance(target, str) and target.startswith("#")):
             raise UnusableSchema(f"its schema refers to {target!r}, and nothing is fetched")
-    dropped = (
-        _ADDRESS_KEYWORDS
-        if "patternProperties" not in value
-        else (*_ADDRESS_KEYWORDS, *_PATTERN_KEYWORDS)
-    )
-    cleaned = {
-        key: each
-        if key in _DATA_KEYWORDS
-        else _cleaned(each, depth + 1, accepts_pattern, is_named=key in _NAMED_KEYWORDS)
-        for key, each in value.items()
-        if key not in dropped and not (key == "pattern" and not accepts_pattern(each))
-    }
+
+    dropped = set(_ADDRESS_KEYWORDS)
+    if "patternProperties" in value:
+        dropped.update(_PATTERN_KEYWORDS)
+    cleaned: dict[str, Any] = {}
+    for key, each in value.items():
+        if key in dropped or (key == "pattern" and not accepts_pattern(each)):
+            continue
+        if key in _DATA_KEYWORDS:
+            cleaned[key] = each
+        else:
+            is_named = key in _NAMED_KEYWORDS
+            cleaned[key] = _cleaned(each, depth + 1, accepts_pattern, is_named=is_named)
     if "patternProperties" in value:
         return {**cleaned, "additionalProperties": True}
     return cleaned

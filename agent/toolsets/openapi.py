@@ -128,11 +128,11 @@ class OpenApiToolProvider:
         #: What the offered operations lack of the document: optional parameters, by operation, with
         #: the reasons.
         self.missing: dict[str, str] = {}
-        self.name = (
-            name
-            or (urlsplit(self._source).hostname if self.is_remote else Path(self._source).stem)
-            or "api"
-        )
+        if not name and self.is_remote:
+            name = urlsplit(self._source).hostname or ""
+        elif not name:
+            name = Path(self._source).stem
+        self.name = name or "api"
 
     @property
     def is_remote(self) -> bool:

@@ -179,11 +179,9 @@ class Inliner:
     def _cut(self, name: str) -> dict[str, Any]:
         if name not in self.cuts:
             self.cuts.append(name)
-        return {
-            "description": f"Another {name}, not shown again."
-            if name != "..."
-            else "Not shown: too deep."
-        }
+        if name == "...":
+            return {"description": "Not shown: too deep."}
+        return {"description": f"Another {name}, not shown again."}
 
 
 def _without_required(schema: Any, names: set[str]) -> Any:
