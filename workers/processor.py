@@ -1,5 +1,8 @@
-"""ConversationProcessor: take the lease of a conversation, send its replies, answer its turns,
-release it.
+"""ConversationProcessor: sends the replies and answers the turns of a conversation, one by one.
+
+A worker works on a conversation only while it holds the *lease*, so that its turns are answered in
+order, one at a time. A turn is answered in four steps: what it needs is fetched, the agent answers,
+the replies are fitted to the platform, and one script commits all that the turn changes.
 """
 
 from __future__ import annotations
@@ -39,10 +42,8 @@ from sayso.infra.storage.objects import StoreUnavailable
 from sayso.pending.context import call_context, context_field
 from sayso.pending.repository import WAITING_STATES
 from sayso.pending.turns import (
-    ABOUT,
     CHOICE_KIND,
     END_OF_QUESTION,
-    PART,
     ConversationParked,
     JournalUnreadable,
     Lease,
@@ -68,6 +69,7 @@ from sayso.workers.progress import (
     ProgressIndicator,
     StepsMessage,
 )
+from sayso.workers.replies import has_new_message, replace_draft, split_replies
 from sayso.workers.sender import ReplySender
 
 log = logging.getLogger(__name__)
@@ -100,9 +102,6 @@ LET_GO_SECONDS = 2.0
 UNKNOWN_CHANNEL_SECONDS = 24 * 3600.0
 #: Seconds after which a user is told that their turn takes longer.
 NOTICE_AFTER = 30.0
-#: Replaces a draft whose answer has no text, only a file or nothing after a stop, where it cannot
-#: be deleted.
-NO_WORDS = "…"
 #: Characters of replies that are split on the event loop at once: about 50 ms in the worst case.
 LONG_CHARS = 5_000
 
@@ -111,11 +110,13 @@ LONG_CHARS = 5_000
 class ConversationProcessor:
     """Works through conversations. One instance serves all of a worker's event loop.
 
-    Without `media` the agent gets inbound files as the platform's handles. With `joins`, plain
-    messages in a row are answered as one. `worker` is the name in the tokens of its leases. After
-    `notice_after` seconds (0: never) users are told that their turn takes longer. On channels in
-    `streams` an answer is shown while it is generated; `notes` remember in which message. The
-    platforms of `paid_channels` take money for each message.
+    `channels`, `agents`: by the name of a channel. `texts_for`: the texts in the language of a
+    turn. `notes`: remember across workers in which message an answer is shown while it is
+    generated, for the channels in `streams`. `media`: where inbound files are stored; without it
+    the agent gets them as the platform's handles. `turn_timeout`: how long a turn may take, in
+    seconds. `joins`: answer plain messages in a row as one. `worker`: the name of this worker in
+    the tokens of its leases. `notice_after`: after how many seconds people are told that their turn
+    takes longer, 0 for never. `paid_channels`: those whose platform takes money for each message.
     """
 
     mailbox: RedisMailbox
@@ -154,8 +155,9 @@ class ConversationProcessor:
         self._stopping.set()
 
     async def end_typing(self) -> None:
-        """Wait until the typing signs of finished turns are removed, for some seconds:
-        this worker is leaving.
+        """Wait until the typing signs of finished turns are removed: this worker is leaving.
+
+        It waits for LAST_CALL_SECONDS at most.
         """
         if self._removals:
             await asyncio.wait(self._removals, timeout=LAST_CALL_SECONDS)
@@ -166,8 +168,9 @@ class ConversationProcessor:
             held.renew_now()
 
     async def run(self, conversation: str) -> None:
-        """Empty a conversation's outbox and mailbox, in order,
-        unless another worker holds its lease.
+        """Empty a conversation's outbox and mailbox, in order.
+
+        Nothing happens if another worker holds its lease.
         """
         with context_field(
             "log_fields", {"conversation": conversation, **call_context().log_fields}
@@ -218,8 +221,10 @@ class ConversationProcessor:
     async def _lease(
         self, conversation: str, token: str
     ) -> tuple[tuple[Lease, NextItem] | None, float]:
-        """Return the lease, None while another worker has it, and when it was asked for. One that
-        came late, because it waited for replicas, may be over, so it is asked for again.
+        """Return the lease with the first work, and when it was asked for.
+
+        The lease is None while another worker has it. A lease that came late, because it waited for
+        replicas, may be over, so it is asked for again.
         """
         while True:
             asked_at = self.clock()
@@ -244,12 +249,12 @@ class ConversationProcessor:
     async def _release_midway(
         self, held: HeldLease, abandoned: Sequence[Callable[[], bool]]
     ) -> None:
-        """Release a lease in the middle of its work: the next
-        worker continues where the journal ends.
+        """Release a lease in the middle of its work.
 
-        For the next worker, a tool call without a result is as uncertain as after a kill. But a
-        tool that cannot be stopped may still act, and the next worker must not overtake it. So that
-        lease stays until this process has ended, or has not renewed it in time.
+        The next worker continues where the journal of the turn ends. For the next worker, a tool
+        call without a result is as uncertain as after a kill. But a tool that cannot be stopped may
+        still act, and the next worker must not overtake it. So that lease stays until this process
+        has ended, or has not renewed it in time.
         """
         lease = held.lease
         is_acting = not all(has_ended() for has_ended in abandoned)
@@ -264,8 +269,9 @@ class ConversationProcessor:
                 self._cut_off.discard(lease.conversation)
 
     async def _work(self, held: HeldLease, work: NextItem) -> None:
-        """Send replies and answer turns, until nothing is left or other
-        conversations should have their share.
+        """Send replies and answer turns until nothing is left.
+
+        It ends earlier where other conversations should have their share, or this worker stops.
         """
         until = self.clock() + MAX_SECONDS
         turns = 0
@@ -303,10 +309,9 @@ class ConversationProcessor:
 
     async def _send(self, held: HeldLease, reply: QueuedReply) -> NextItem:
         """Send a reply. Return what is next."""
+        about: dict[str, str] = {}
         if reply.action_id:
-            about = {"pending": reply.action_id}
-        else:
-            about = {}
+            about["pending"] = reply.action_id
         if tracing.is_tracing() and reply.trace[0]:
             about["trace_id"] = tracing.trace_id(reply.trace[0])
         ids = {**call_context().log_fields, "delivery": reply.delivery_id(held.lease), **about}
@@ -319,11 +324,10 @@ class ConversationProcessor:
         The next work does not wait for that.
         """
         end = held.state_at_end
-        if end:
-            channel = self.channels.get(end.conversation.channel)
-        else:
-            channel = None
-        if end is not None and isinstance(channel, ShowsState):
+        if end is None:
+            return
+        channel = self.channels.get(end.conversation.channel)
+        if isinstance(channel, ShowsState):
             self._begin_removal(self._show_state(channel, end))
 
     async def _show_state(self, channel: ShowsState, end: StateAtEnd) -> None:
@@ -390,19 +394,16 @@ class ConversationProcessor:
         agent = self.agents.get(queued.turn.conversation.channel)
         is_stopped = queued.is_stopped and queued.attempt == 1  # before any work
         gets_no_answer = agent is not None and not agent.needs_answer(queued)
-        if is_stopped or gets_no_answer:  # nothing is shown
+        if is_stopped or gets_no_answer:  # no sign is shown that an answer is coming
             channel = None
+        draft = None
         if channel:
             draft = self._draft(held.lease, queued, channel)
-        else:
-            draft = None
-        if channel:
             texts = partial(self.texts_for, queued.turn)
-            # Where each message costs money, "typing" says the same, and costs nothing.
+            notice_after = self.notice_after
             if channel.name in self.paid_channels:
+                # Where each message costs money, "typing" says the same, and costs nothing.
                 notice_after = 0.0
-            else:
-                notice_after = self.notice_after
             steps = None
             if isinstance(channel, ShowsSteps):
                 steps = StepsMessage(channel, queued.turn)
@@ -448,19 +449,20 @@ class ConversationProcessor:
     ) -> NextItem:
         """Commit what a turn changes, with its replies as the platform takes them.
 
-        Return what is next.
+        `draft`: the message in which the answer was shown while it was written. The answer replaces
+        it. Return what is next.
         """
         channel = self.channels.get(queued.turn.conversation.channel)
-        replies = tuple((shown_to(queued.turn, reply), pid) for reply, pid in change.replies)
+        replies = tuple(
+            (shown_to(queued.turn, reply), action_id) for reply, action_id in change.replies
+        )
         if draft and draft.shown:
             replies = replace_draft(draft.shown, replies)
         is_charged = channel is not None and channel.name in self.paid_channels
         if is_charged:  # what says nothing new is not worth a message
-            replies = tuple(
-                (reply, pid) for reply, pid in replies if reply.edits or not reply.optional
-            )
+            replies = tuple(each for each in replies if each[0].edits or not each[0].optional)
         change = replace(change, replies=replies)
-        # It takes as long as a whole turn.
+        # Splitting a long text takes as long as a whole turn.
         if sum(len(reply.text) for reply, _ in replies) > LONG_CHARS:
             change = await call_in_thread(split_replies, change, channel, joins=is_charged)
         else:
@@ -508,7 +510,10 @@ class ConversationProcessor:
         draft: DraftMessage | None = None,
         steps: StepsMessage | None = None,
     ) -> TurnChange:
-        """Return what a turn changes: the agent's answer, or the text that says why there is none."""
+        """Return what a turn changes: the agent's answer, or why there is none.
+
+        Raises LeaseLost, StaleTurn and RedisError: the next worker tries the turn again then.
+        """
         lease = held.lease
         texts = partial(self.texts_for, queued.turn)
         agent = self.agents.get(queued.turn.conversation.channel)
@@ -547,8 +552,9 @@ class ConversationProcessor:
     async def _give_up(
         self, lease: Lease, queued: QueuedTurn, text: str, ended: TurnEnd | Literal[""]
     ) -> TurnChange:
-        """Return the change that ends a turn with this text,
-        unless an effect that the turn decided on has happened.
+        """Return the change that ends a turn with this text.
+
+        Where an effect that the turn has decided on took place, its outcome is told instead.
         """
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
@@ -562,8 +568,9 @@ class ConversationProcessor:
             return TurnChange(replies=((Reply(text), ""),), ended=ended)
 
     async def _forward(self, queued: QueuedTurn) -> bool:
-        """Forward a turn to the conversation's main address, if it has come in under another;
-        return whether it did.
+        """Forward a turn to the main address of its conversation. Return whether it was forwarded.
+
+        It is forwarded if it has come in under another address.
 
         The mailbox there stores it once, so after a crash it is forwarded again without effect.
         Turns that were joined are forwarded one by one: the next attempt may not join them. A
@@ -697,126 +704,3 @@ def may_ask(queued: QueuedTurn, change: TurnChange) -> bool:
     asks = any(action.kind != CHOICE_KIND for action in change.new_actions)
     waited = any(timer.id.startswith(END_OF_QUESTION) for timer in queued.timers)
     return asks or waited
-
-
-def has_new_message(change: TurnChange) -> bool:
-    """Return whether a turn's replies add a message to the conversation that all its members see."""
-    replies = [reply for reply, _ in change.replies if reply.text or reply.media]
-    return any(not (reply.edits or reply.only_for) for reply in replies)
-
-
-def replace_draft(
-    shown: str, replies: tuple[tuple[Reply, str], ...]
-) -> tuple[tuple[Reply, str], ...]:
-    """Let the first text replace the draft message `shown`. Without a text the draft is removed."""
-    for at, (reply, pid) in enumerate(replies):
-        if reply.text and not (reply.media or reply.edits):
-            return (*replies[:at], (replace(reply, edits=shown), pid), *replies[at + 1 :])
-    return ((Reply(NO_WORDS, edits=shown, optional=True, removes=True), ""), *replies)
-
-
-def join_replies(change: TurnChange, channel: Channel) -> TurnChange:
-    """Join each text with the reply behind it where both are one message of the platform,
-    which costs less than two.
-
-    The reply behind it may be a text, a question, which stays at the end, or a file,
-    whose caption the text becomes.
-    """
-    joined: list[tuple[Reply, str]] = []
-    for below in change.replies:
-        if not (below[0].text or below[0].media):
-            continue
-        if joined:
-            both = _joined(joined[-1], below, channel)
-        else:
-            both = None
-        if both:
-            joined[-1] = both
-        else:
-            joined.append(below)
-    return replace(change, replies=tuple(joined))
-
-
-def _joined(
-    above: tuple[Reply, str], below: tuple[Reply, str], channel: Channel
-) -> tuple[Reply, str] | None:
-    """Return two replies as one, None if they must stay apart."""
-    first, first_pid = above
-    second, pid = below
-    is_plain = bool(first.text) and not (first.media or first.buttons or first_pid)
-    if not is_plain or first.only_for != second.only_for:
-        return None
-    if any(each.edits or each.collapse or each.answers_tap for each in (first, second)):
-        return None
-    text = "\n\n".join(filter(None, [first.text, second.text]))
-    both = replace(
-        second,
-        text=text,
-        language=second.language or first.language,
-        cause=first.cause or second.cause,
-    )
-    if len(_pieces(both, channel)) > 1:
-        return None
-    return both, pid
-
-
-def split_replies(
-    change: TurnChange, channel: Channel | None, *, joins: bool = False
-) -> TurnChange:
-    """Split each reply into the platform messages it needs.
-
-    A question counts as shown with its last piece.
-
-    With `joins`, replies that are one message together are joined first.
-    """
-    if joins and channel:
-        change = join_replies(change, channel)
-    pieces: list[tuple[Reply, str]] = []
-    for reply, pid in change.replies:
-        if not (reply.text or reply.media):
-            continue
-        if channel:
-            found = _pieces(reply, channel)
-        else:
-            found = [reply]
-        if not found and not pid:  # an edit, on a platform that edits no messages
-            continue
-        *firsts, last = found or [reply]
-        if reply.collapse and not firsts:  # a reply of several messages replaces no other
-            last = replace(last, collapse=reply.collapse)
-        if pid.startswith(ABOUT) or not pid:
-            part = pid
-        else:
-            part = f"{PART}{pid}"
-        pieces += [
-            (
-                replace(
-                    piece,
-                    only_for=reply.only_for,
-                    only_for_act=reply.only_for_act,
-                    answers_tap=reply.answers_tap,
-                    cause=reply.cause,
-                ),
-                name,
-            )
-            for piece, name in [*((first, part) for first in firsts), (last, pid)]
-        ]
-    new_actions = change.new_actions
-    if new_actions and (
-        channel is None or not _pieces(Reply(NO_WORDS, edits=NO_WORDS, optional=True), channel)
-    ):
-        # The platform cannot edit a question later.
-        new_actions = tuple(replace(arm, ending="") for arm in new_actions)
-    return replace(change, replies=tuple(pieces), new_actions=new_actions)
-
-
-def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:
-    """Return the pieces of a reply.
-
-    An adapter that cannot split it must not make the turn fail again and again.
-    """
-    try:
-        return channel.split(reply)
-    except Exception:
-        log.exception("reply.not_split")
-        return [reply]

@@ -34,7 +34,8 @@ from sayso.pending.turns import ConversationError, LeaseLost, QueuedTurn, TurnCh
 from sayso.testing.stores import MemorySharedCache
 from sayso.workers.lease import HeldLease, token_prefix
 from sayso.workers.mailbox import InboxLimits, RedisMailbox
-from sayso.workers.processor import ConversationProcessor, split_replies
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.replies import split_replies
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox
 from tests.contracts.rigs import make_sender, voice

@@ -25,9 +25,9 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply
 from sayso.pending.turns import QueuedTurn, TurnChange
 from sayso.testing.stores import MemorySharedCache
-from sayso.workers import processor
 from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.progress import FIRST_WORDS_SECONDS, DraftMessage, DraftRateLimiter
+from sayso.workers.replies import NO_WORDS, replace_draft
 from tests.contracts.rigs import CHAT, ENGLISH, Rig, turn
 from tests.workers.fakes import FakeAgent
 from tests.workers.story import call
@@ -526,7 +526,7 @@ def test_still_working_notice_does_not_outlive_a_turn_without_a_reply():
         await working
 
     asyncio.run(scene())
-    assert edits(room) == [(processor.NO_WORDS, "d1"), (ENGLISH.stopped(), "")]
+    assert edits(room) == [(NO_WORDS, "d1"), (ENGLISH.stopped(), "")]
 
 
 def test_draft_of_a_dead_worker_does_not_stay_behind_a_stop():
@@ -537,7 +537,7 @@ def test_draft_of_a_dead_worker_does_not_stay_behind_a_stop():
     room.processor.notes.put(f"draft:{CHAT.id}#1", "d1", seconds=60)
     room.rig.end_lease()
     room.work("/stop")
-    assert edits(room) == [(processor.NO_WORDS, "d1"), (ENGLISH.stopped(), "")]
+    assert edits(room) == [(NO_WORDS, "d1"), (ENGLISH.stopped(), "")]
 
 
 def test_draft_that_disappears_by_itself_is_not_edited():
@@ -564,7 +564,7 @@ def test_nothing_is_streamed_where_it_is_not_configured():
 def test_reply_that_edits_a_message_does_not_replace_the_draft():
     """The first reply without an edit replaces the draft."""
     outcome, file = Reply("Done", edits="p1"), Reply("chart", media=object())
-    replies = processor.replace_draft("d1", ((outcome, ""), (file, ""), (Reply("more"), "")))
+    replies = replace_draft("d1", ((outcome, ""), (file, ""), (Reply("more"), "")))
     assert [reply.edits for reply, _ in replies] == ["p1", "", "d1"]
 
 
@@ -575,7 +575,7 @@ def test_reply_that_edits_a_message_does_not_replace_the_draft():
 def test_draft_of_an_answer_without_text_does_not_stay(said):
     """After a stop, or with only a file, no half answer and no "still working" stays."""
     replies = tuple((reply, "") for reply in said)
-    assert processor.replace_draft("d1", replies) == (
+    assert replace_draft("d1", replies) == (
         (Reply("…", edits="d1", optional=True, removes=True), ""),
         *replies,
     )

@@ -15,7 +15,8 @@ from sayso.infra.concurrency import run_without_loop
 from sayso.pending.turns import TurnChange
 from sayso.workers import lease, processor, sender
 from sayso.workers import progress as beside
-from sayso.workers.processor import LONG_CHARS, MAX_TURNS, split_replies
+from sayso.workers.processor import LONG_CHARS, MAX_TURNS
+from sayso.workers.replies import split_replies
 from tests.contracts.rigs import CHAT, ENGLISH, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeAgent, FakeChannel
 

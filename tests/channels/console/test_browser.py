@@ -18,7 +18,7 @@ from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Delivery, Reply, Tap, ToolStep, Turn
 from sayso.infra.concurrency import run_sync
 from sayso.pending.web_forms import WebForms
-from sayso.workers.processor import replace_draft
+from sayso.workers.replies import replace_draft
 from tests.channels.parts import console_channel
 
 from .echo import KEYS, EchoApp, HangingFeed

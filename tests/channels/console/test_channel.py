@@ -25,7 +25,7 @@ from sayso.channels.types import (
     WebhookRequest,
 )
 from sayso.testing.stores import MemoryFeed
-from sayso.workers.processor import replace_draft
+from sayso.workers.replies import replace_draft
 from tests.channels.parts import console_channel
 
 from .echo import DownFeed

@@ -1,0 +1,149 @@
+"""The replies of a turn as messages of its platform: joined, split, or put in place of a draft.
+
+Pure functions over a `TurnChange`. In it each reply stands with the id of the action that it asks
+about, "" for none. Before the id, PART marks a piece of a question that is not the last one, and
+ABOUT a repetition of the question.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sayso.channels.base import Channel
+from sayso.channels.types import Reply
+from sayso.pending.turns import ABOUT, PART, TurnChange
+
+log = logging.getLogger(__name__)
+
+#: Replaces a draft whose answer has no text, only a file or nothing after a stop, where it cannot
+#: be deleted.
+NO_WORDS = "…"
+
+
+def has_new_message(change: TurnChange) -> bool:
+    """Return whether a turn's replies add a message to the conversation that all its members
+    see."""
+    replies = [reply for reply, _ in change.replies if reply.text or reply.media]
+    return any(not (reply.edits or reply.only_for) for reply in replies)
+
+
+def replace_draft(
+    shown: str, replies: tuple[tuple[Reply, str], ...]
+) -> tuple[tuple[Reply, str], ...]:
+    """Let the first text replace a draft. Without a text the draft is removed.
+
+    `shown`: the platform's id of the draft message.
+    """
+    for at, (reply, action_id) in enumerate(replies):
+        if reply.text and not (reply.media or reply.edits):
+            edit = replace(reply, edits=shown)
+            return (*replies[:at], (edit, action_id), *replies[at + 1 :])
+    return ((Reply(NO_WORDS, edits=shown, optional=True, removes=True), ""), *replies)
+
+
+def join_replies(change: TurnChange, channel: Channel) -> TurnChange:
+    """Join each text with the reply behind it where both fit into one message of the platform.
+
+    One message costs less than two. The reply behind it may be a text, a question, which stays at
+    the end, or a file, whose caption the text becomes.
+    """
+    joined: list[tuple[Reply, str]] = []
+    for below in change.replies:
+        if not (below[0].text or below[0].media):
+            continue
+        both = _joined(joined[-1], below, channel) if joined else None
+        if both:
+            joined[-1] = both
+        else:
+            joined.append(below)
+    return replace(change, replies=tuple(joined))
+
+
+def _joined(
+    above: tuple[Reply, str], below: tuple[Reply, str], channel: Channel
+) -> tuple[Reply, str] | None:
+    """Return two replies as one, None if they must stay apart."""
+    first, first_id = above
+    second, second_id = below
+    is_plain = bool(first.text) and not (first.media or first.buttons or first_id)
+    if not is_plain or first.only_for != second.only_for:
+        return None
+    if any(each.edits or each.collapse or each.answers_tap for each in (first, second)):
+        return None
+    text = "\n\n".join(filter(None, [first.text, second.text]))
+    both = replace(
+        second,
+        text=text,
+        language=second.language or first.language,
+        cause=first.cause or second.cause,
+    )
+    if len(_pieces(both, channel)) > 1:
+        return None
+    return both, second_id
+
+
+def split_replies(
+    change: TurnChange, channel: Channel | None, *, joins: bool = False
+) -> TurnChange:
+    """Split each reply into the platform messages it needs.
+
+    A question counts as shown with its last piece. `channel`: None where no adapter knows the
+    platform, so that each reply is one message. `joins`: join replies that fit into one message
+    first.
+    """
+    if joins and channel:
+        change = join_replies(change, channel)
+    pieces: list[tuple[Reply, str]] = []
+    for reply, action_id in change.replies:
+        if not (reply.text or reply.media):
+            continue
+        found = _pieces(reply, channel) if channel else [reply]
+        if not found and not action_id:  # an edit, on a platform that edits no messages
+            continue
+
+        *firsts, last = found or [reply]
+        if reply.collapse and not firsts:  # a reply of several messages replaces no other
+            last = replace(last, collapse=reply.collapse)
+        part_id = action_id
+        if action_id and not action_id.startswith(ABOUT):
+            part_id = f"{PART}{action_id}"
+        pieces += [(_as_piece(first, reply), part_id) for first in firsts]
+        pieces.append((_as_piece(last, reply), action_id))
+
+    new_actions = change.new_actions
+    if new_actions and not _can_edit(channel):
+        # The platform cannot close the question later.
+        new_actions = tuple(replace(action, ending="") for action in new_actions)
+    return replace(change, replies=tuple(pieces), new_actions=new_actions)
+
+
+def _as_piece(piece: Reply, reply: Reply) -> Reply:
+    """Return a piece of a reply with what holds for the whole reply."""
+    return replace(
+        piece,
+        only_for=reply.only_for,
+        only_for_act=reply.only_for_act,
+        answers_tap=reply.answers_tap,
+        cause=reply.cause,
+    )
+
+
+def _can_edit(channel: Channel | None) -> bool:
+    """Return whether a message that was sent can be replaced: an edit is a message then."""
+    if channel is None:
+        return False
+    return bool(_pieces(Reply(NO_WORDS, edits=NO_WORDS, optional=True), channel))
+
+
+def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:
+    """Return the pieces of a reply.
+
+    An adapter that cannot split it must not make the turn fail again and again.
+    """
+    try:
+        return channel.split(reply)
+    except Exception:
+        log.exception("reply.not_split")
+        return [reply]
