@@ -21,9 +21,7 @@ from redis.exceptions import RedisError
 
 from sayso.channels.base import (
     Channel,
-    FetchError,
     HasAliases,
-    QuoteSource,
     RemovesTyping,
     SendError,
     ShownState,
@@ -31,14 +29,12 @@ from sayso.channels.base import (
     ShowsSteps,
 )
 from sayso.channels.i18n.texts import Texts, TextsForTurn
-from sayso.channels.media_store import MediaFiles
-from sayso.channels.types import Media, Reply, named, owner_of, shown_to
+from sayso.channels.types import Reply, shown_to
 from sayso.infra import tracing
 from sayso.infra.concurrency import call_in_thread, track_abandoned_calls
 from sayso.infra.metrics import CONTINUATIONS, LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
 from sayso.infra.records import OtherVersion
 from sayso.infra.redis.connections import Halted
-from sayso.infra.storage.objects import StoreUnavailable
 from sayso.pending.context import call_context, context_field
 from sayso.pending.repository import WAITING_STATES
 from sayso.pending.turns import (
@@ -60,7 +56,6 @@ from sayso.workers.albums import AlbumWait
 from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.lease import LEASE_MS, HeldLease, StateAtEnd, new_token
 from sayso.workers.mailbox import RedisMailbox
-from sayso.workers.platform_places import PlatformPlaces
 from sayso.workers.progress import (
     LAST_CALL_SECONDS,
     BackgroundTask,
@@ -71,6 +66,7 @@ from sayso.workers.progress import (
 )
 from sayso.workers.replies import has_new_message, replace_draft, split_replies
 from sayso.workers.sender import ReplySender
+from sayso.workers.turn_fetcher import TurnFetcher
 
 log = logging.getLogger(__name__)
 
@@ -82,17 +78,6 @@ MAX_SECONDS = 20.0
 TURN_TIMEOUT = 120.0
 #: How often a turn is begun: a turn that kills its worker must not do so forever.
 MAX_ATTEMPTS = 10
-#: Seconds after which a turn is answered without the text that it quotes.
-QUOTE_SECONDS = 5.0
-#: Seconds after which a turn is answered without an inbound file: since its download began,
-#: and since it was first wanted.
-FETCH_SECONDS = 30.0
-QUEUED_SECONDS = 60.0
-#: Inbound files of one turn that are downloaded at a time.
-MAX_FETCHES = 4
-#: Inbound files that a process downloads from one platform at a time. Their bytes go to disk as
-#: they come: with 4 of them a worker stays within 64 MB over idle, however large they are.
-MAX_ARRIVING = 4
 #: Seconds within which a conversation that is cut off must release its lease;
 #: its worker waits a little longer.
 LET_GO_SECONDS = 2.0
@@ -125,7 +110,7 @@ class ConversationProcessor:
     agents: Mapping[str, TurnHandler]
     texts_for: TextsForTurn
     notes: RedisSharedCache
-    media: MediaFiles | None = None
+    fetcher: TurnFetcher
     turn_timeout: float = TURN_TIMEOUT
     joins: bool = False
     worker: str = ""
@@ -138,8 +123,6 @@ class ConversationProcessor:
     _draft_limiters: dict[str, DraftRateLimiter] = field(default_factory=dict)
     #: The tasks that remove typing signs. The event loop itself would not keep them alive.
     _removals: set[asyncio.Task[None]] = field(default_factory=set)
-    #: Held by each inbound file while it is downloaded.
-    _arriving: PlatformPlaces = field(default_factory=partial(PlatformPlaces, MAX_ARRIVING))
     _stopping: threading.Event = field(default_factory=threading.Event)
     _held_leases: dict[str, HeldLease] = field(default_factory=dict)
     #: Conversations that were cut off and whose leases were not released.
@@ -516,6 +499,7 @@ class ConversationProcessor:
         """
         lease = held.lease
         texts = partial(self.texts_for, queued.turn)
+        channel = self.channels.get(queued.turn.conversation.channel)
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
             return TurnChange(replies=((Reply(texts().channel_gone()), ""),), ended="channel_gone")
@@ -528,8 +512,8 @@ class ConversationProcessor:
                 if await self._forward(queued):
                     return TurnChange(ended="forwarded")
                 if not may_settle:  # for a yes the id of the quoted message is enough
-                    queued = await self._with_quote(queued)
-                queued = await self._with_files(queued)
+                    queued = await self.fetcher.with_quote(queued, channel)
+                queued = await self.fetcher.with_files(queued, channel)
                 return await agent.answer(queued, lease, draft, steps)
         except TimeoutError:
             if held.stop_seq > queued.seq:
@@ -591,65 +575,6 @@ class ConversationProcessor:
         for turn in queued.parts or (queued.turn,):
             await call_in_thread(self.mailbox.accept, replace(turn, conversation=there))
         return True
-
-    async def _with_quote(self, queued: QueuedTurn) -> QueuedTurn:
-        """Return the turn with the text that it quotes, if its platform only
-        names the message but can return it.
-        """
-        turn = queued.turn
-        channel = self.channels.get(queued.turn.conversation.channel)
-        if turn.quoted or not turn.replied_to or not isinstance(channel, QuoteSource):
-            return queued
-        try:
-            async with asyncio.timeout(QUOTE_SECONDS):
-                return replace(queued, turn=replace(turn, quoted=await channel.quoted(turn)))
-        except (FetchError, TimeoutError) as exc:
-            log.info("quote.unknown", extra={"reason": str(exc) or type(exc).__name__})
-            return queued
-
-    async def _with_files(self, queued: QueuedTurn) -> QueuedTurn:
-        """Return the turn with its files in the media store, as far as they could be fetched."""
-        turn = queued.turn
-        channel = self.channels.get(turn.conversation.channel)
-        if not turn.media or channel is None or self.media is None:
-            return queued
-        slots = asyncio.Semaphore(MAX_FETCHES)
-        owner = owner_of(turn.conversation.channel, turn.user_id)
-        fetching = (self._fetched(media, channel, self.media, slots, owner) for media in turn.media)
-        files = await asyncio.gather(*fetching)
-        return replace(queued, turn=replace(turn, media=tuple(files)))
-
-    async def _fetched(
-        self, media: Media, channel: Channel, sink: MediaFiles, slots: asyncio.Semaphore, owner: str
-    ) -> Media:
-        """Return the stored file, or the file as it was without its
-        claimed size if it cannot be fetched.
-        """
-        if media.stored:
-            return media
-        try:
-            place = self._arriving.of(channel)
-            async with (
-                asyncio.timeout(QUEUED_SECONDS),
-                slots,
-                place,
-                asyncio.timeout(FETCH_SECONDS),
-            ):
-                with contextlib.ExitStack() as stack:
-                    file = await call_in_thread(
-                        stack.enter_context, sink.receiving(owner, media.size)
-                    )
-                    await channel.fetch(media, file)
-                    kinds = {"mime_type": media.mime_type, "filename": media.filename}
-                    return named(await call_in_thread(sink.keep, file, owner=owner, **kinds))
-        except Exception as exc:  # noqa: BLE001  # the user is answered all the same
-            # No traceback and no foreign message: they may hold a link or a file name.
-            if isinstance(exc, FetchError | StoreUnavailable):
-                reason = str(exc)
-            else:
-                reason = type(exc).__name__
-            log.warning("media.not_fetched", extra={"reason": reason})
-            return replace(media, size=0)
 
 
 def _log_left(conversation: str, reason: str, seq: int = 0) -> None:

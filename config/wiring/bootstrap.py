@@ -74,6 +74,7 @@ from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RECEIPTS, ReceiptFiles, RedisOutbox, ReplySender
 from sayso.workers.spool import FOLDER as SPOOL
 from sayso.workers.spool import Spool, SpoolFile
+from sayso.workers.turn_fetcher import TurnFetcher
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +180,7 @@ def bootstrap(
         agents,
         texts_for_turn,
         redis.cache,
-        media,
+        TurnFetcher(media),
         worker=worker_lock.name,
         turn_timeout=limits.turn_timeout,
         joins=limits.join_bursts,

@@ -32,6 +32,7 @@ from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox, ReplySender
+from sayso.workers.turn_fetcher import TurnFetcher
 from tests.infra.redis.lua_source import CheckedScripts
 from tests.scratch_redis import empty_redis
 
@@ -55,9 +56,8 @@ def make_processor(
     mailbox: Any, sender: ReplySender, channels: Any, agents: Any, **options: Any
 ) -> Any:
     """Return a processor that says everything in English and notes its drafts in memory."""
-    return ConversationProcessor(
-        mailbox, sender, channels, agents, voice, **{"notes": MemorySharedCache(), **options}
-    )
+    options = {"notes": MemorySharedCache(), "fetcher": TurnFetcher(), **options}
+    return ConversationProcessor(mailbox, sender, channels, agents, voice, **options)
 
 
 def turn(

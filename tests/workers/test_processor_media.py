@@ -16,7 +16,8 @@ from sayso.channels.media_store import LocalMediaStore, TooLarge
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Reply
 from sayso.pending.turns import QueuedTurn, TurnChange
 from sayso.testing.platforms.webhooks import JPEG
-from sayso.workers import processor, sender
+from sayso.workers import sender, turn_fetcher
+from sayso.workers.turn_fetcher import TurnFetcher
 from tests.contracts.rigs import CHAT, ENGLISH, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import Bot, FakeAgent, FakeChannel
 
@@ -91,7 +92,7 @@ class Stuck(FakeChannel):
         await self._hang()
 
     async def _hang(self) -> Receipt:
-        if (self.sends, self.fetches) == (sender.MAX_FILES_SENT, processor.MAX_ARRIVING):
+        if (self.sends, self.fetches) == (sender.MAX_FILES_SENT, turn_fetcher.MAX_ARRIVING):
             self.full.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -104,7 +105,7 @@ class Room:
         self.rig, self.channel, self.agent = Rig(), channel, Looking()
         self.store = LocalMediaStore(folder, keys=["k"], public_url="https://bots.example.com")
         channels: dict[str, Channel] = {"chat": channel}
-        settings = {"media": self.store, **options}
+        settings = {"fetcher": TurnFetcher(self.store), **options}
         self.processor = make_processor(
             self.rig.mailbox,
             make_sender(self.rig.outbox, channels),
@@ -168,7 +169,7 @@ def test_turn_with_a_file_too_large_for_the_store_is_answered(
 
 def test_hanging_download_ends_before_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """An adapter that never returns costs the file, not the answer."""
-    monkeypatch.setattr(processor, "FETCH_SECONDS", 0.02)
+    monkeypatch.setattr(turn_fetcher, "FETCH_SECONDS", 0.02)
 
     class Hanging(FakeChannel):
         async def fetch(self, media: Media, file: BinaryIO) -> None:
@@ -203,7 +204,7 @@ def test_caption_of_a_fetched_photo_confirms_nothing(tmp_path: Path):
         make_sender(bot.rig.outbox, channels),
         channels,
         {"chat": bot.agent},
-        media=store,
+        fetcher=TurnFetcher(store),
     )
     bot.say("delete the house")
     bot.rig.accept(replace(turn("yes"), media=(PHOTO,)))
@@ -283,7 +284,7 @@ def test_number_of_parallel_downloads_is_bounded(tmp_path: Path):
         async def fetch(self, media: Media, file: BinaryIO) -> None:
             self.now += 1
             self.most = max(self.most, self.now)
-            if self.now == processor.MAX_FETCHES:
+            if self.now == turn_fetcher.MAX_FETCHES:
                 self.full.set()
             await self.full.wait()  # files are opened in threads, so they come one after the other
             for _ in range(5):
@@ -293,7 +294,7 @@ def test_number_of_parallel_downloads_is_bounded(tmp_path: Path):
 
     channel = Counting()
     seen = Room(tmp_path, channel).hear(*[PHOTO] * 11)
-    assert (all(media.stored for media in seen), channel.most) == (True, processor.MAX_FETCHES)
+    assert (all(media.stored for media in seen), channel.most) == (True, turn_fetcher.MAX_FETCHES)
 
 
 def test_number_of_files_sent_at_a_time_is_bounded(tmp_path: Path):
@@ -352,4 +353,7 @@ def test_platform_that_hangs_delays_no_file_of_another(tmp_path: Path):
 def test_without_a_store_no_file_is_downloaded(tmp_path: Path):
     """The bytes would have no place."""
     channel = FileChannel(lambda _: JPEG)
-    assert (Room(tmp_path, channel, media=None).hear(PHOTO), channel.asked) == ((PHOTO,), [])
+    assert (Room(tmp_path, channel, fetcher=TurnFetcher()).hear(PHOTO), channel.asked) == (
+        (PHOTO,),
+        [],
+    )
