@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Coroutine
-from dataclasses import replace
 from functools import wraps
 from inspect import isawaitable, iscoroutinefunction
 from pathlib import Path
@@ -221,11 +220,8 @@ def time_passes(
 ) -> None:
     """Move the start of every running action back by this many seconds."""
     if isinstance(store, InMemoryPendingStore):
-        for pid, (stored, arm) in list(store.repository._actions.items()):
-            store.repository._actions[pid] = (
-                replace(stored, started_at=stored.started_at - seconds),
-                arm,
-            )
+        for entry in store.repository._entries.values():
+            entry.update(started_at=entry.stored.started_at - seconds)
         return
     client = client_of(store)
     for key in client.scan_iter(f"sayso:{{{shard_of(conversation)}}}:pending:*"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from dataclasses import replace
 
 import pytest
 from redis.connection import AbstractConnection
@@ -51,8 +50,7 @@ def stash(store, executor, **fields):
 def close_window(store, action: PendingAction) -> None:
     """Close the window of the action long ago."""
     if isinstance(store, InMemoryPendingStore):
-        pid = action.pending_action_id
-        store.repository._put(pid, replace(store.repository._get(pid), expires_at=1.0))
+        store.repository._entries[action.pending_action_id].update(expires_at=1.0)
     else:
         tamper(store, action, expires=1000)
 
@@ -465,6 +463,24 @@ def test_another_process_with_the_key_can_confirm(redis_client):
     second.register_executor_factory("delete", lambda _: lambda: "by the second")
     stash(first, None)
     assert second.pop_if_confirmed("ana", "yes").result == "by the second"
+
+
+def test_yes_before_the_question_gets_early(redis_store, ran):
+    """The action stays as it is."""
+    action = stash(redis_store, ran)
+    tamper(redis_store, action, state="armed", expires=0)
+    assert redis_store.pop_if_intent("ana", "confirm").status == "early"
+    assert (ran, redis_store.get("ana")) == ([], None)
+
+
+@pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
+def test_record_changed_before_the_question_is_cancelled(redis_store, ran, intent):
+    """Every decision finds the change, not only a yes to a question that was shown."""
+    action = stash(redis_store, ran)
+    record = client_of(redis_store).hget(f"{SHARD}:pending:{action.pending_action_id}", "rec")
+    tamper(redis_store, action, state="armed", rec=record.replace("42", "43"))
+    assert redis_store.pop_if_intent("ana", intent).status == "digest_mismatch"
+    assert ran == []
 
 
 def test_scripts_are_loaded_again_after_a_flush(redis_store, redis_client, ran):

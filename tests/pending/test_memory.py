@@ -1,10 +1,10 @@
-"""The store in memory: its records are bounded, and each transition is logged."""
+"""The store in memory: its records are bounded."""
 
 from __future__ import annotations
 
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import ActionSigner, PendingAction
-from sayso.pending.memory import MemoryActionRepository
+from sayso.pending.memory import InMemoryActions
 from sayso.pending.proposals import plan_of
 from sayso.pending.repository import Claim
 from sayso.pending.store import scope_of
@@ -16,7 +16,7 @@ ANA = scope_of("ana", None, None)
 
 
 def test_evicted_action_leaves_no_trace():
-    """Ended actions go first, then the oldest, with its conversation, its attempts and its place in the scope."""
+    """Ended actions go first, then the oldest, with its place in the scope."""
     store = InMemoryPendingStore(max_entries=3)
     for number in range(5):
         store.stash(f"user-{number}", kind="k", preview="p", executor=lambda: "done")
@@ -30,24 +30,13 @@ def test_evicted_action_leaves_no_trace():
         True,
         True,
     ]
-    assert len(records._actions) == len(records._scopes) == len(records._occupants) == 3
-    assert records._attempts == {}
-
-
-def test_each_transition_is_logged_in_order():
-    """The log names the same events as the one in Redis."""
-    store = InMemoryPendingStore()
-    for answer in ("yes", "no"):
-        store.stash("ana", kind="k", preview="p", executor=lambda: "done")
-        store.pop_if_intent("ana", "confirm" if answer == "yes" else "cancel")
-    events = [entry["event"] for entry in store.repository.log]
-    assert events == ["armed", "shown", "claimed", "started", "done", "armed", "shown", "cancelled"]
+    assert len(records._entries) == len(records._occupants) == 3
 
 
 def test_running_action_counts_as_stale_from_its_last_step():
     """A process that has just started, or is at a later step, does not count as dead."""
     now = [1000.0]
-    records = MemoryActionRepository(clock=lambda: now[0])
+    records = InMemoryActions(clock=lambda: now[0])
     proposal = plan_of([PendingAction("ana", "k", preview, ttl_seconds=3600) for preview in "AB"])
     Blocking(records).change(
         ANA.conversation.id, TurnChange(new_actions=proposal.new_actions(SEAL, ANA.id))

@@ -101,18 +101,15 @@ def test_button_of_a_yes_opens_no_form():
 def test_closed_question_has_no_form(state):
     """Nor has one that is not shown yet."""
     question = Question()
-    repository = question.store.repository
-    repository._set(question.action.pending_action_id, state)
+    question.store.repository._entries[question.action.pending_action_id].update(state=state)
     assert run_sync(question.forms.open(question.turn())) is None
 
 
 def test_question_whose_record_was_changed_has_no_form():
     """A person would fill in a form for other arguments than those that were signed."""
     question = Question()
-    repository = question.store.repository
-    pid = question.action.pending_action_id
-    stored = repository._get(pid)
-    repository._put(pid, replace(stored, record=stored.record.replace("Order 5", "Order 9")))
+    entry = question.store.repository._entries[question.action.pending_action_id]
+    entry.update(record=entry.stored.record.replace("Order 5", "Order 9"))
     assert run_sync(question.forms.open(question.turn())) is None
 
 

@@ -127,10 +127,8 @@ def test_changed_record_is_not_described_by_its_own_texts(started):
     dead = Dead("A", executor=never)
     dead.begin(dead.head, started=started)
     dead.wait()
-    stored = dead.at(dead.head)
-    dead.store.repository._put(
-        dead.head, replace(stored, record=stored.record.replace("Apagar", "Pagar"))
-    )
+    entry = dead.store.repository._entries[dead.head]
+    entry.update(record=entry.stored.record.replace("Apagar", "Pagar"))
     told = dead.store.pop_if_confirmed("ana", "sim").outcome_text
     assert told == (
         texts_for().unknown("an action that was changed") if started else texts_for().tampered()
@@ -143,8 +141,8 @@ def test_forged_kind_beside_a_signed_record_is_detected():
     dead = Dead("A", executor=never)
     dead.begin(dead.head)
     dead.wait()
-    stored, arm = dead.store.repository._actions[dead.head]
-    dead.store.repository._actions[dead.head] = (stored, replace(arm, kind="pay"))
+    entry = dead.store.repository._entries[dead.head]
+    entry.proposed = replace(entry.proposed, kind="pay")
     outcome = dead.store.pop_if_intent("ana", "confirm", expected_kind="pay")
     assert outcome.outcome_text == texts_for().unknown("an action that was changed")
     assert dead.at(dead.head).state == "unknown"
@@ -216,7 +214,7 @@ def test_plan_whose_steps_are_all_done_is_done():
 def test_plan_without_a_lease_that_lost_a_step_runs_nothing():
     """The existing steps do not run either. The outcome is stored at once, since no turn commits it later."""
     dead = Dead("A", "B", executor=never)
-    del dead.store.repository._actions[dead.steps[1]]
+    del dead.store.repository._entries[dead.steps[1]]
     outcome = dead.store.pop_if_confirmed("ana", "sim")
     assert (outcome.record.pending_action_id, outcome.record.state) == (dead.head, "failed")
     assert (outcome.status, outcome.outcome_text) == (
@@ -234,7 +232,7 @@ def test_plan_with_a_missing_step_is_unknown():
     dead = Dead("A", "B", executor=never)
     dead.begin(dead.head)
     dead.begin(dead.steps[0], ended="done")
-    del dead.store.repository._actions[dead.steps[1]]
+    del dead.store.repository._entries[dead.steps[1]]
     dead.wait()
     plan = dead.at(dead.head).action
     assert dead.store.pop_if_confirmed("ana", "sim").outcome_text == WORDS.unknown(plan.preview)

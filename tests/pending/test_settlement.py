@@ -189,16 +189,19 @@ def test_changed_arguments_get_that_nothing_was_done():
     desk.heard(outcome, "digest_mismatch", "cancelled", WORDS.unsafe("Apagar A"))
 
 
+def change_text(desk: Desk) -> None:
+    """Change the signed text of the stored action."""
+    entry = desk.store.repository._entries[desk.action.pending_action_id]
+    entry.update(record=entry.stored.record.replace("Apagar", "Pagar"))
+
+
 @pytest.mark.parametrize("door", ["lane", "store", "claimed"])
 def test_changed_record_is_cancelled_without_its_texts(door):
     """Neither its texts nor its language are trusted. The record is cancelled in the name of the decider."""
     desk = Desk()
-    pid = desk.action.pending_action_id
     if door == "claimed":
         Blocking(desk.store.repository).claim(desk.claim(), desk.stored)
-    desk.store.repository._put(
-        pid, replace(desk.stored, record=desk.stored.record.replace("Apagar", "Pagar"))
-    )
+    change_text(desk)
     outcome = desk.store.pop_if_confirmed("ana", "sim") if door == "store" else desk.confirm()
     desk.heard(outcome, "digest_mismatch", "cancelled", texts_for().tampered())
     assert desk.stored.outcome_text == texts_for().tampered()
@@ -210,14 +213,10 @@ def test_changed_record_is_cancelled_without_its_texts(door):
 
 
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
-@pytest.mark.parametrize("state", ["armed", "shown"])
-def test_changed_record_is_cancelled_by_every_decision(state, intent):
-    """This holds before the question was delivered too. A repeated question gets "changed", not just "cancelled"."""
+def test_changed_record_is_cancelled_by_every_decision(intent):
+    """A repeated question gets "changed", not just "cancelled"."""
     desk = Desk()
-    changed = replace(
-        desk.stored, state=state, record=desk.stored.record.replace("Apagar", "Pagar")
-    )
-    desk.store.repository._put(desk.action.pending_action_id, changed)
+    change_text(desk)
     desk.heard(
         desk.store.pop_if_intent("ana", intent),
         "digest_mismatch",
@@ -231,9 +230,7 @@ def test_record_changed_after_its_check_is_cancelled():
     """The claim compares the stored record with the checked one, byte by byte."""
     desk = Desk()
     seen = desk.stored
-    desk.store.repository._put(
-        seen.action_id, replace(seen, record=seen.record.replace("Apagar", "Pagar"))
-    )
+    change_text(desk)
     outcome = run_without_loop(desk.store.settlement.confirm(desk.claim(), seen))
     desk.heard(outcome, "digest_mismatch", "cancelled", texts_for().tampered())
     assert desk.stored.outcome_text == texts_for().tampered()
@@ -334,7 +331,7 @@ def test_record_that_vanished_meanwhile_does_not_lose_the_outcome():
     desk.begin()
     stored = desk.stored
     desk.store.register_reconciler(
-        "delete", lambda _: (desk.store.repository._actions.clear(), "apagado")[1]
+        "delete", lambda _: (desk.store.repository._entries.clear(), "apagado")[1]
     )
     outcome = run_without_loop(desk.store.settlement.confirm(desk.claim(), stored))
     assert (outcome.status, outcome.outcome_text) == ("executed", "apagado")
@@ -591,14 +588,3 @@ def test_signed_record_leaves_out_default_values():
         ).ttl_ms
         == 1
     )
-
-
-def test_yes_before_the_question_gets_early():
-    """The action and its record stay as they are."""
-    desk = Desk()
-    stored = desk.stored
-    pid = desk.action.pending_action_id
-    desk.store.repository._put(pid, replace(stored, state="armed", expires_at=0.0))
-    outcome = desk.store.pop_if_intent("ana", "confirm")
-    desk.heard(outcome, "early", "armed", WORDS.early("Apagar A"))
-    assert desk.store.get("ana") is None

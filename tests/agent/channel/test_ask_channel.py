@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -148,9 +147,7 @@ def change(store, live: StoredAction) -> None:
     """Change the signed text of the stored action."""
     edited = live.record.replace("Delete", "Forget")
     if isinstance(store, InMemoryPendingStore):
-        store.repository._put(
-            live.action_id, replace(store.repository._get(live.action_id), record=edited)
-        )
+        store.repository._entries[live.action_id].update(record=edited)
     else:
         client = client_of(store)
         (key,) = client.scan_iter(f"*:pending:{live.action_id}")
