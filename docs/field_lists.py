@@ -1,5 +1,5 @@
-"""A griffe extension: lines of a docstring that explain a field, as in "`name`: what it is", become a list. The mark
-"(seed)" of names that the specification defines is left out, since it says nothing to a user.
+"""A griffe extension: lines of a docstring that explain a field, as in "`name`: what it is",
+become a list.
 """
 
 from __future__ import annotations
@@ -15,11 +15,6 @@ _BEFORE_FIELD = re.compile(r"(?:\n|(?<=\. ))(?=(?:`[^`\n]+`(?:, | and )?)+: )")
 
 class FieldLists(griffe.Extension):
     """Changes docstrings of classes before they are rendered."""
-
-    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Leave out the mark "(seed)"."""
-        if obj.docstring:
-            obj.docstring.value = obj.docstring.value.replace(" (seed)", "")
 
     def on_class_instance(self, *, cls: griffe.Class, **_: Any) -> None:
         """Put each explained field on a separate line."""

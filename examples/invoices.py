@@ -459,7 +459,7 @@ def _decimal(cents: int) -> str:
 
 
 def _key(invoice_id: str) -> str:
-    """Return the id as it is stored. People also write `inv-42`, `#42` or `42`."""
+    """Return the id in the stored form. People also write `inv-42`, `#42` or `42`."""
     bare = invoice_id.strip().lstrip("#").upper()
     return f"INV-{bare}" if bare.isdecimal() else bare
 

@@ -67,7 +67,7 @@ def list_reminders() -> str:
 
 @tool(
     description="Cancel one reminder",
-    param_metadata={"reminder_id": {"description": "The reminder's number, as it is listed"}},
+    param_metadata={"reminder_id": {"description": "The reminder's number, as in the list"}},
 )
 def cancel_reminder(reminder_id: str) -> str:
     """Cancel a reminder of this user."""
