@@ -281,10 +281,9 @@ def _options(scheme: str, url: str) -> dict[str, Any]:
         raise ValueError("no URL of a Redis: its port is no number from 1 to 65535") from None
     options.pop("connection_class", None)
     _check_values(options)
+    given = {name: value for name, value in options.items() if name not in _POOL_PARAMETERS}
     try:
-        _SYNC[scheme](
-            **{name: value for name, value in options.items() if name not in _POOL_PARAMETERS}
-        )
+        _SYNC[scheme](driver_info=_driver_info(), **given)
     except RedisError as exc:
         raise ValueError(f"has a parameter with a wrong value: {exc}") from None
     return options

@@ -163,6 +163,7 @@ class ForkedCommand:
     def __init__(self, args: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
         """Start it; output and errors go to the end of `log`."""
         self.args = args
+        log.touch()
         whole = {**environ, "PYTHONPATH": str(Path.cwd())}
         self._process = _FORKS.Process(target=_run_command, args=(args, log, whole))
         self._process.start()

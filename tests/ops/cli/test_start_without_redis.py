@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +11,7 @@ import httpx
 import pytest
 
 from sayso.infra.redis.client import connect
-from tests.config.processes import PATIENCE, free_port, until
+from tests.config.processes import PATIENCE, ForkedCommand, free_port, until
 from tests.workers.clusters import ClusterWithQueue
 from tests.workers.sentinels import Node, SentinelSetup
 
@@ -62,11 +60,8 @@ class Started:
         arguments = [command, "--config", str(folder / "bot.yaml"), "--data", str(folder)]
         if command == "web":
             arguments += ["--port", self.url.rpartition(":")[2]]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "sayso", *arguments], stdout=log, stderr=log,
-                env={**os.environ, "TOKEN": "123:abc", "REDIS_URL": url, **environ},
-            )  # fmt: skip
+        whole = {**os.environ, "TOKEN": "123:abc", "REDIS_URL": url, **environ}
+        self.process = ForkedCommand(arguments, whole, self.log)
 
     def status(self) -> int:
         """Return what /readyz answers, 0 for nothing."""
