@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -38,6 +39,12 @@ FLIPS = {
     "body": "0" * 64,
     "prev": "1" * 40,
 }
+#: Each entry with one of the fields in turn, and the first, the middle and the last ones with all of them.
+EDITS = [
+    (index, field)
+    for index, (at, field) in product(EVERY, enumerate(FLIPS))
+    if index % len(FLIPS) == at or index in (0, 1, SIZE // 2, SIZE - 2, SIZE - 1)
+]
 
 
 def flipped(text: str, field: str, value: object = None) -> str:
@@ -72,8 +79,7 @@ def test_whole_log_has_no_fault():
     assert check_chains([LOG.waiting], UNSIGNED).faults == ()
 
 
-@pytest.mark.parametrize("field", FLIPS)
-@pytest.mark.parametrize("index", EVERY)
+@pytest.mark.parametrize(("index", "field"), EDITS)
 def test_edited_entry_of_a_ledger_is_named(index, field):
     """An attacker with the file edits a row; a careful one updates its head as well."""
     text = flipped(ROWS[index].text, field)
@@ -83,8 +89,7 @@ def test_edited_entry_of_a_ledger_is_named(index, field):
     assert reason == ("edited" if field in ("n", "prev") or index < SIZE - 1 else "bad signature")
 
 
-@pytest.mark.parametrize("field", FLIPS)
-@pytest.mark.parametrize("index", EVERY)
+@pytest.mark.parametrize(("index", "field"), EDITS)
 def test_edited_entry_of_an_export_is_named(index, field):
     """An export has no heads beside its texts, so the signature shows it."""
     export = [replace(row, head=None) for row in ROWS]
@@ -95,8 +100,7 @@ def test_edited_entry_of_an_export_is_named(index, field):
     assert reason in ("edited", "bad signature")
 
 
-@pytest.mark.parametrize("field", FLIPS)
-@pytest.mark.parametrize("index", EVERY)
+@pytest.mark.parametrize(("index", "field"), EDITS)
 def test_edited_entry_in_redis_is_named(index, field):
     """Unsigned entries must fit their links and the head in Redis."""
     texts = [flipped(text, field) if at == index else text for at, text in enumerate(LOG.texts)]
