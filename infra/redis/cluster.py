@@ -44,6 +44,7 @@ from sayso.infra.redis.connections import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
     REPLICA_MS,
+    Command,
     Connections,
     NotReplicated,
     RedisCircuitBreaker,
@@ -223,7 +224,7 @@ class ClusterClient(RedisCluster):
 
         Its errors are not retried here: its user comes again. Raises redis.RedisError.
         """
-        self._persist(self.ensure_connected)  # it copies what redis-py's `__init__` sets
+        self.ensure_connected()  # a pipeline copies what redis-py's `__init__` sets
         pipe = super().pipeline(transaction=transaction, shard_hint=shard_hint)  # type: ignore[no-untyped-call]
         execute = pipe.execute
         pipe.execute = lambda *args, **options: with_redis_errors(
@@ -346,7 +347,7 @@ class ClusterConnections(Connections):
         self.replicas = 0
         self.halted = threading.Event()
         self.watermarks = {}
-        self._client = client
+        self._cluster = client
         self._breakers: defaultdict[str, RedisCircuitBreaker] | None = None
 
     def break_circuit(self, *, slow_seconds: float, pause_seconds: float = 0.0) -> None:
@@ -356,21 +357,18 @@ class ClusterConnections(Connections):
         )
         self._breakers = defaultdict(create)
 
-    def _packed(self, command: tuple[str | bytes | int | float, ...]) -> Any:
-        return command
-
-    def _ask(self, packed: Any, replicas: int) -> Any:
-        with self._attempt(packed):
+    def _ask(self, command: Command, replicas: int) -> Any:
+        with self._attempt(command):
             if replicas:
-                return self._client.ask_durably(packed, replicas)
-            return self._client.execute_command(*packed)
+                return self._cluster.ask_durably(command, replicas)
+            return self._cluster.execute_command(*command)
 
-    def _attempt(self, command: tuple[Any, ...]) -> AbstractContextManager[None]:
+    def _attempt(self, command: Command) -> AbstractContextManager[None]:
         if self._breakers is None or command[0] not in _SCRIPT_COMMANDS:
             return contextlib.nullcontext()
         # Without a known master the whole cluster is one server:
         # one caller at a time asks for its table.
-        return self._breakers[self._client.node_name(_key_of(command))].attempt()
+        return self._breakers[self._cluster.node_name(_key_of(command))].attempt()
 
 
 class AsyncCluster:
@@ -396,7 +394,7 @@ class AsyncCluster:
                 self._client = None
             return self._loop is loop
 
-    async def execute(self, packed: Any, replicas: int = 0) -> Any:
+    async def execute(self, command: Command, replicas: int = 0) -> Any:
         """Send a command to the node that has its key, and return the answer when this many
         replicas have it, too: it waits for them without a limit.
 
@@ -405,7 +403,7 @@ class AsyncCluster:
         retries = self._new_retries()
         while True:
             try:
-                return await self._send(packed, replicas)
+                return await self._send(command, replicas)
             except NotReplicated as exc:
                 log_not_replicated(exc)
                 retries = self._new_retries()
@@ -415,7 +413,7 @@ class AsyncCluster:
                     raise
                 await asyncio.sleep(pause)
 
-    async def _send(self, command: tuple[Any, ...], replicas: int) -> Any:
+    async def _send(self, command: Command, replicas: int) -> Any:
         if self._client is None:
             self._client = AsyncRedisCluster(
                 startup_nodes=[AsyncClusterNode(host, port) for host, port in self._url.addresses],

@@ -1,11 +1,11 @@
-"""Connections: sends commands to Redis, from threads and from event loops,
-behind a circuit breaker.
+"""Connections: sends commands to Redis, from threads and from event loops, behind a circuit breaker.
 
-In an event loop the commands that wait travel in one packet (`AutoPipeline`). `redis.asyncio.Redis`
-opens a connection for each command that waits. Measured with 24 chats at once (web, worker and a
-Redis that syncs each write, rounds alternated), a worker then needs 14 % more processor time for a
-turn and answers 5 % fewer turns a second; with 16 commands at once each costs 90 microseconds of it
-instead of 36. `valkey-glide` needs 73 microseconds and cannot check a new connection before it is
+Threads use redis-py's client. In an event loop the commands that wait travel in one packet
+(`AutoPipeline`), while `redis.asyncio.Redis` takes a connection for each. Measured with redis-py
+8.1: with 16 commands at once each costs 11 microseconds of processor time instead of 40, and one
+alone 46 instead of 60. With 24 chats at once (web, worker and a Redis that syncs each write, rounds
+alternated), a worker without it needed 14 % more processor time for a turn and answered 5 % fewer
+turns a second. `valkey-glide` needs 73 microseconds and cannot check a new connection before it is
 used (`sayso.workers.data_loss.guard`).
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -27,7 +26,6 @@ from typing import Any, Protocol
 from hiredis import pack_command
 from redis import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection, ConnectCallbackT
-from redis.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, InvalidResponse, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -45,6 +43,8 @@ ANSWER_SECONDS = 5.0
 CONNECT_SECONDS = 2.0
 #: Milliseconds that replicas get to confirm a write: less than a web process waits for an answer.
 REPLICA_MS = 1000
+#: A command of Redis: its name and its arguments.
+Command = tuple[str | bytes | int | float, ...]
 #: What operators are told while a server is halted.
 CURE = (
     "halted: this Redis has lost writes that it had acknowledged (an old file, a replica that lagged, or it was "
@@ -151,7 +151,7 @@ class LoopClient(Protocol):
         """
         ...
 
-    async def execute(self, packed: Any, replicas: int = 0) -> Any:
+    async def execute(self, command: Command, replicas: int = 0) -> Any:
         """Send a command and return the answer, when this many replicas have it.
 
         Raises redis.RedisError.
@@ -164,17 +164,12 @@ class LoopClient(Protocol):
 
 
 class Connections:
-    """Sends commands over open connections of one pool, at most half of it.
+    """Sends commands to one server, from threads and from event loops. Lives as long as the pool of
+    its client, with which all callers share it.
 
-    Lives as long as the pool.
-
-    redis-py's client takes a connection from its pool for each command, checks its socket and
-    counts it for metrics, which is about as much work as a script. Here a stale connection shows
-    when it is used. Each command may be sent twice, so it must be safe to repeat, as our scripts
-    are.
-
-    `ask` blocks. `ask_async` sends over the `pipeline` of the running event loop if there is one;
-    otherwise it waits in a thread.
+    Each command may be sent twice, so it must be safe to repeat, as our scripts are. `ask` blocks.
+    `ask_async` sends over the `pipeline` of the running event loop if there is one; otherwise it
+    waits in a thread.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -188,10 +183,9 @@ class Connections:
         self.watermarks: Mapping[int | str, int] = {}
         #: The circuit breaker for calls of threads; None: they wait as long as it takes.
         self.circuit_breaker: RedisCircuitBreaker | None = None
-        self._pool = pool
-        self._most = pool.max_connections // 2
-        self._idle: deque[Connection] = deque()
-        self._pid = os.getpid()
+        # Answers are those of Redis, as the pipeline returns them, and not redis-py's conversions.
+        self._client = Redis(connection_pool=pool)
+        self._client.response_callbacks.clear()
 
     @classmethod
     def of(cls, client: Redis) -> Connections:
@@ -212,7 +206,7 @@ class Connections:
         """
         if self.halted.is_set():
             raise Halted
-        return self._ask(self._packed(command), self.replicas if durable else 0)
+        return self._ask(command, self.replicas if durable else 0)
 
     async def ask_async(self, *command: str | bytes | int | float, durable: bool = False) -> Any:
         """Send a command as `ask` does, without blocking the event loop, and return the answer.
@@ -225,8 +219,8 @@ class Connections:
             raise Halted
         replicas = self.replicas if durable else 0
         if self.pipeline and self.pipeline.serves(asyncio.get_running_loop()):
-            return await self.pipeline.execute(self._packed(command), replicas)
-        return await call_in_thread(self._ask, self._packed(command), replicas)
+            return await self.pipeline.execute(command, replicas)
+        return await call_in_thread(self._ask, command, replicas)
 
     def break_circuit(self, *, slow_seconds: float, pause_seconds: float = 0.0) -> None:
         """From now on calls of threads fail at once while the server does not answer."""
@@ -234,98 +228,44 @@ class Connections:
             slow_seconds=slow_seconds, pause_seconds=pause_seconds
         )
 
-    def _packed(self, command: tuple[str | bytes | int | float, ...]) -> Any:
-        """Return a command as `_ask` and the pipeline take it.
-
-        Raises DataError for a value of another type.
-        """
-        return _packed(command)
-
-    def _ask(self, packed: Any, replicas: int) -> Any:
+    def _ask(self, command: Command, replicas: int) -> Any:
         with self.circuit_breaker.attempt() if self.circuit_breaker else contextlib.nullcontext():
-            return self._answer(packed, replicas)
+            try:
+                if replicas:
+                    return self._ask_with_wait(command, replicas)
+                return self._client.execute_command(*command)
+            except (RedisTimeoutError, NotReplicated):
+                # The idle connections may be dead too, and each would cost another caller a whole
+                # timeout. A server that lost its replicas may be the primary no more: the next
+                # connection asks which one is.
+                self._client.connection_pool.disconnect(inuse_connections=False)
+                raise
 
-    def _answer(self, packed: bytes, replicas: int) -> Any:
-        connection = self._take()
-        try:
-            answer = connection.retry.call_with_retry(
-                lambda: _asked(connection, packed, replicas), lambda _: connection.disconnect()
-            )
-        except ResponseError:  # read completely
-            self._keep(connection)
-            raise
-        except BaseException as exc:
-            # Another caller must not read the rest of this answer. A server that lost its replicas
-            # may be the primary no more: the next connection asks which one is.
-            self._drop(connection)
-            # The idle ones may be dead too, and each would cost another.
-            if isinstance(exc, RedisTimeoutError):
-                with contextlib.suppress(IndexError):
-                    while True:
-                        self._drop(self._idle.pop())
-            raise
-        self._keep(connection)
+    def _ask_with_wait(self, command: Command, replicas: int) -> Any:
+        """Send a command and WAIT over one connection: WAIT is about all that its connection has
+        written before. Return the command's answer.
+        """
+        with self._client.pipeline(transaction=False) as pipe:
+            pipe.execute_command(*command)
+            pipe.execute_command("WAIT", replicas, REPLICA_MS)
+            answer, confirmed = pipe.execute(raise_on_error=False)
+
+        # Both may be errors, and the first says more: MOVED names the server that has the key now.
+        for each in (answer, confirmed):
+            if isinstance(each, Exception):
+                raise each
+        if confirmed < replicas:
+            raise NotReplicated(confirmed, replicas)
         return answer
 
-    def _take(self) -> Connection:
-        if self._pid != os.getpid():  # in a forked process these belong to the parent
-            self._idle = deque()
-            self._pid = os.getpid()
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._pool.get_connection()
 
-    def _drop(self, connection: Connection) -> None:
-        connection.disconnect()
-        self._pool.release(connection)
-
-    def _keep(self, connection: Connection) -> None:
-        if len(self._idle) < self._most and not connection.should_reconnect():
-            self._idle.append(connection)
-        else:
-            self._pool.release(connection)
-
-
-def _packed(command: tuple[str | bytes | int | float, ...]) -> bytes:
+def _packed(command: Command) -> bytes:
+    """Return a command as it is sent. Raises DataError for a value of another type."""
     try:
         packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub expects a tuple of one
     except TypeError as exc:
         raise DataError(f"{command[0]!r}: {exc}") from exc
     return packed
-
-
-def _asked(connection: Connection, packed: bytes, replicas: int) -> Any:
-    if connection.is_connected:
-        try:
-            return _exchange(connection, packed, replicas)
-        except RedisConnectionError:  # stale: this does not use up a retry
-            connection.disconnect()
-    connection.connect_check_health(check_health=False, retry_socket_connect=False)
-    return _exchange(connection, packed, replicas)
-
-
-def _exchange(connection: Connection, packed: bytes, replicas: int) -> Any:
-    """Send a command and return the answer.
-
-    WAIT is about all that its connection has written before.
-    """
-    if not replicas:
-        connection.send_packed_command([packed])
-        return connection.read_response()
-    connection.send_packed_command([packed, _wait_command(replicas)])
-    try:
-        answer = connection.read_response()
-    except ResponseError:
-        # The answer to WAIT follows. It may be an error too, such as that of a replica, and the
-        # first one says more: MOVED names the server that has the key now.
-        with contextlib.suppress(ResponseError):
-            connection.read_response()
-        raise
-    confirmed = connection.read_response()
-    if confirmed < replicas:
-        raise NotReplicated(confirmed, replicas)
-    return answer
 
 
 @cache
@@ -383,8 +323,8 @@ class AutoPipeline:
                 self._sender: asyncio.Task[None] | None = None
             return self._loop is loop
 
-    async def execute(self, packed: bytes, replicas: int = 0) -> Any:
-        """Send a packed command and return the answer once this many replicas have it,
+    async def execute(self, command: Command, replicas: int = 0) -> Any:
+        """Send a command and return the answer once this many replicas have it,
         without a limit of time.
 
         Raises redis.RedisError, and RuntimeError on another loop.
@@ -394,11 +334,11 @@ class AutoPipeline:
             raise RuntimeError("this pipeline belongs to another event loop")
         if self._closed:
             raise RedisConnectionError("closed")
-        command = _Command(packed, loop.create_future(), replicas)
-        self._commands.append(command)
+        queued = _Command(_packed(command), loop.create_future(), replicas)
+        self._commands.append(queued)
         if self._sender is None or self._sender.done():
             self._sender = loop.create_task(self._send_all())
-        return await command.answer
+        return await queued.answer
 
     async def close(self) -> None:
         """Close the connection for good. Callers that wait get an error."""

@@ -74,7 +74,11 @@ class Retries:
 
 
 class PatientRetry(Retry):
-    """The same retries, as redis-py's clients for threads take them."""
+    """The same retries, as redis-py's clients for threads take them.
+
+    redis-py's own Retry ends after a number of attempts. A Redis that is away refuses each at once,
+    and one that hangs takes seconds for each, so no number holds for PATIENT_SECONDS.
+    """
 
     def __init__(self) -> None:
         super().__init__(NoBackoff(), -1)

@@ -1,4 +1,8 @@
-"""SentinelService: asks Sentinels for the address of the primary, and explains why they name none."""
+"""SentinelService: asks Sentinels for the address of the primary, and explains why they name none.
+
+redis-py's `Sentinel` finds the primary too. Its error lists what each Sentinel answered, without
+what an operator can do about it, which differs for a wrong service, a login and a lost quorum.
+"""
 
 from __future__ import annotations
 

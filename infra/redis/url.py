@@ -318,8 +318,11 @@ def takes_no_writes(exc: ResponseError) -> bool:
 
 
 class _LeavesReplica:
-    """A mixin for connections: closes one whose server takes no writes,
-    so that the server is looked up again.
+    """A mixin for connections: closes one whose server takes no writes, so that the server is looked
+    up again.
+
+    redis-py does so for Sentinels alone, and only after READONLY. A primary that has lost its
+    replicas answers NOREPLICAS, and a host name may lead to another server by now.
     """
 
     def read_response(self, *args: Any, **options: Any) -> Any:

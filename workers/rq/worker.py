@@ -143,7 +143,6 @@ class SaysoWorker(BaseWorker):
         self._stopped: set[str] = set()
         self._looked_for_suspension = float("-inf")
         self._started_at = time.monotonic()
-        self._force_stopped = False
 
     @property
     def stopping(self) -> bool:
@@ -217,13 +216,6 @@ class SaysoWorker(BaseWorker):
             log.exception("worker.maintenance_failed")
             self.last_cleaned_at = now()  # type: ignore[assignment]  # RQ's own has no type
 
-    def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
-        """Return the seconds until an execution without a heartbeat counts as abandoned.
-
-        That loses no turn.
-        """
-        return WORKER_TTL + 30
-
     def teardown(self) -> None:
         """Let running jobs end, cancel those that do not in time, and unregister.
 
@@ -259,19 +251,9 @@ class SaysoWorker(BaseWorker):
     @property
     def _grace_seconds(self) -> float:
         """How long jobs that run may go on, in seconds."""
-        if self._force_stopped:
-            return 0.0
         if self._stop_signal.is_interrupt:
             return min(INTERRUPTED_SECONDS, self._capacity.grace_seconds)
         return self._capacity.grace_seconds
-
-    def request_force_stop(self, signum: Any, frame: Any) -> None:
-        """End without a grace period, on the second signal."""
-        try:
-            super().request_force_stop(signum, frame)
-        except SystemExit:
-            self._force_stopped = True
-            raise
 
     def handle_payload(self, message: Any) -> None:
         """Handle RQ's commands: its own `stop-job` knows one job per worker.

@@ -148,7 +148,7 @@ def test_pool_is_shared_with_its_client(redis_url):
 def test_argument_that_redis_cannot_have_is_refused(connections):
     """redis-py refuses it, without harm to a connection."""
     for wrong in (None, ["a"], {}):
-        with pytest.raises(DataError, match="ECHO"):
+        with pytest.raises(DataError):
             connections.ask("ECHO", wrong)
     assert connections.ask("ECHO", "7") == "7"
 

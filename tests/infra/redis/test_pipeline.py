@@ -7,7 +7,6 @@ import itertools
 import threading
 
 import pytest
-from hiredis import pack_command
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError, ResponseError
@@ -55,11 +54,6 @@ class Server:
         writer.close()
 
 
-def asked(*words: str) -> bytes:
-    """Return the bytes of a command."""
-    return pack_command(words)
-
-
 def once(find: bytes, then):
     """Return a filter that changes the first bytes with `find` and lets all others pass."""
     met = itertools.count()
@@ -83,7 +77,7 @@ def test_command_lost_before_the_server_is_sent_again(redis_url):
         async with Proxy(redis_url) as proxy:
             proxy.questions = once(b"INCR", cut)
             pipeline = AutoPipeline(proxy.url, new_retries=at_once)
-            return await pipeline.execute(asked("INCR", "n")), proxy.opened
+            return await pipeline.execute(("INCR", "n")), proxy.opened
 
     assert asyncio.run(story()) == (1, 2)
 
@@ -95,9 +89,9 @@ def test_command_with_a_lost_answer_is_sent_again(redis_url):
     async def story():
         async with Proxy(redis_url) as proxy:
             pipeline = AutoPipeline(proxy.url, new_retries=at_once)
-            await pipeline.execute(asked("PING"))
+            await pipeline.execute(("PING",))
             proxy.answers = once(b":1\r\n", cut)
-            return await pipeline.execute(asked("INCR", "n"))
+            return await pipeline.execute(("INCR", "n"))
 
     assert asyncio.run(story()) == 2
 
@@ -108,7 +102,7 @@ def test_no_command_is_sent_twice_without_a_loss(redis_url):
 
     async def story():
         pipeline = AutoPipeline(redis_url)
-        return await asyncio.gather(*(pipeline.execute(asked("INCR", "n")) for _ in range(1000)))
+        return await asyncio.gather(*(pipeline.execute(("INCR", "n")) for _ in range(1000)))
 
     assert asyncio.run(story()) == list(range(1, 1001))
 
@@ -120,13 +114,13 @@ def test_each_of_a_thousand_callers_gets_its_own_answer_through_cuts(redis_url):
         packets = itertools.count(1)
         async with Proxy(redis_url) as proxy:
             pipeline = AutoPipeline(proxy.url, new_retries=at_once)
-            await pipeline.execute(asked("PING"))
+            await pipeline.execute(("PING",))
             proxy.answers = lambda data: None if next(packets) % 50 == 0 else data
 
             async def one(number: int) -> str:
                 for _ in range(number % 7):
                     await asyncio.sleep(0)
-                return await pipeline.execute(asked("ECHO", f"number {number}"))
+                return await pipeline.execute(("ECHO", f"number {number}"))
 
             return await asyncio.gather(*(one(number) for number in range(1000)))
 
@@ -140,11 +134,10 @@ def test_cancelled_caller_shifts_no_answer(redis_url):
         held = asyncio.Event()
         async with Proxy(redis_url) as proxy:
             pipeline = AutoPipeline(proxy.url)
-            await pipeline.execute(asked("PING"))
+            await pipeline.execute(("PING",))
             proxy.questions = lambda data: held.set() or data
             tasks = [
-                asyncio.create_task(pipeline.execute(asked("ECHO", str(number))))
-                for number in range(9)
+                asyncio.create_task(pipeline.execute(("ECHO", str(number)))) for number in range(9)
             ]
             await held.wait()
             for task in tasks[::3]:
@@ -167,8 +160,8 @@ def test_unsent_command_of_a_cancelled_caller_is_not_sent(redis_url, redis_clien
 
     async def story():
         pipeline = AutoPipeline(redis_url)
-        left = asyncio.create_task(pipeline.execute(asked("SET", "left", "1")))
-        stays = asyncio.create_task(pipeline.execute(asked("SET", "stays", "1")))
+        left = asyncio.create_task(pipeline.execute(("SET", "left", "1")))
+        stays = asyncio.create_task(pipeline.execute(("SET", "stays", "1")))
         await asyncio.sleep(0)
         left.cancel()
         await stays
@@ -189,7 +182,7 @@ def test_command_waits_for_a_failover_that_takes_most_of_a_lease(redis_url):
     async def story():
         pipeline = AutoPipeline(redis_url, new_retries=at_once)
         pipeline.on_connect(connect)
-        return await pipeline.execute(asked("ECHO", "back"))
+        return await pipeline.execute(("ECHO", "back"))
 
     assert asyncio.run(story()) == "back"
     assert PATIENT_SECONDS == FRESH_SECONDS
@@ -202,7 +195,7 @@ def test_outage_is_an_error_after_a_bounded_number_of_attempts(tmp_path):
         pipeline = AutoPipeline(f"unix://{tmp_path}/nobody.sock", new_retries=at_once)
         for _ in range(2):
             with pytest.raises(RedisConnectionError, match=f"no answer in {TRIES} tries"):
-                await pipeline.execute(asked("PING"))
+                await pipeline.execute(("PING",))
 
     asyncio.run(story())
 
@@ -214,7 +207,7 @@ def test_all_waiting_callers_get_the_error_of_an_outage(redis_url, tmp_path):
         pipeline = AutoPipeline(url, new_retries=at_once)
         break_it(pipeline)
         return await asyncio.gather(
-            *(pipeline.execute(asked("PING")) for _ in range(5)), return_exceptions=True
+            *(pipeline.execute(("PING",)) for _ in range(5)), return_exceptions=True
         )
 
     def unheard_of(pipeline: AutoPipeline) -> None:
@@ -237,9 +230,9 @@ def test_command_that_cuts_each_connection_is_given_up(redis_url):
             proxy.questions = lambda data: None if b"ECHO" in data else data
             pipeline = AutoPipeline(proxy.url, new_retries=at_once)
             with pytest.raises(RedisConnectionError, match=f"no answer in {MAX_LOSSES} tries"):
-                await pipeline.execute(asked("ECHO", "poison"))
+                await pipeline.execute(("ECHO", "poison"))
             proxy.questions = as_it_is
-            return proxy.opened, await pipeline.execute(asked("ECHO", "fine"))
+            return proxy.opened, await pipeline.execute(("ECHO", "fine"))
 
     opened, answer = asyncio.run(story())
     assert (opened, answer) == (MAX_LOSSES, "fine")
@@ -253,7 +246,7 @@ def test_missing_answer_counts_as_lost(redis_url, monkeypatch):
         async with Proxy(redis_url) as proxy:
             proxy.answers = once(b"hello", swallow)
             pipeline = AutoPipeline(proxy.url, new_retries=at_once)
-            return await pipeline.execute(asked("ECHO", "hello")), proxy.opened
+            return await pipeline.execute(("ECHO", "hello")), proxy.opened
 
     assert asyncio.run(story()) == ("hello", 2)
 
@@ -267,11 +260,11 @@ def test_server_that_accepts_and_stays_silent_is_an_outage(redis_url, monkeypatc
             proxy.answers = swallow
             pipeline = AutoPipeline(proxy.url, new_retries=at_once)
             with pytest.raises(RedisConnectionError):
-                await pipeline.execute(asked("PING"))
+                await pipeline.execute(("PING",))
             silent = proxy.opened
             proxy.answers = as_it_is
             monkeypatch.setattr(connections, "CONNECT_SECONDS", 30.0)
-            return silent, await pipeline.execute(asked("ECHO", "back"))
+            return silent, await pipeline.execute(("ECHO", "back"))
 
     assert asyncio.run(story()) == (TRIES, "back")
 
@@ -283,7 +276,7 @@ def test_loading_server_counts_as_an_outage_until_it_has_loaded():
         loading = b"-LOADING Redis is loading the dataset in memory\r\n"
         async with Server(loading, loading, b"$4\r\nback\r\n") as server:
             pipeline = AutoPipeline(server.url, new_retries=at_once)
-            return await pipeline.execute(asked("ECHO", "back")), server.opened
+            return await pipeline.execute(("ECHO", "back")), server.opened
 
     assert asyncio.run(story()) == ("back", 3)
 
@@ -295,7 +288,7 @@ def test_unexpected_answer_closes_the_connection():
         async with Server(b"$3\r\none\r\n$5\r\nalien\r\n", b"$3\r\ntwo\r\n") as server:
             pipeline = AutoPipeline(server.url, new_retries=at_once)
             return [
-                await pipeline.execute(asked("ECHO", word)) for word in ("one", "two")
+                await pipeline.execute(("ECHO", word)) for word in ("one", "two")
             ], server.opened
 
     assert asyncio.run(story()) == (["one", "two"], 2)
@@ -310,7 +303,7 @@ def test_push_message_is_no_answer():
         ) as server:
             pipeline = AutoPipeline(server.url)
             return [
-                await pipeline.execute(asked("ECHO", word)) for word in ("one", "two")
+                await pipeline.execute(("ECHO", word)) for word in ("one", "two")
             ], server.opened
 
     assert asyncio.run(story()) == (["one", "two"], 1)
@@ -322,7 +315,7 @@ def test_invalid_answer_is_retried_on_a_new_connection():
     async def story():
         async with Server(b"HTTP/1.1 400 Bad Request\r\n\r\n", b"$3\r\none\r\n") as server:
             return await AutoPipeline(server.url, new_retries=at_once).execute(
-                asked("ECHO", "one")
+                ("ECHO", "one")
             ), server.opened
 
     assert asyncio.run(story()) == ("one", 2)
@@ -342,7 +335,7 @@ def test_answer_that_is_no_text_fails_only_one_caller(redis_url, redis_client):
             ("ECHO", "c"),
         ]
         return await asyncio.gather(
-            *(pipeline.execute(asked(*command)) for command in commands), return_exceptions=True
+            *(pipeline.execute(command) for command in commands), return_exceptions=True
         )
 
     answers = asyncio.run(story())
@@ -357,7 +350,7 @@ def test_error_reply_reaches_only_its_caller(redis_url):
         pipeline = AutoPipeline(redis_url)
         commands = [("ECHO", "a"), ("NOSUCHCOMMAND",), ("EVALSHA", "0" * 40, "0"), ("ECHO", "b")]
         return await asyncio.gather(
-            *(pipeline.execute(asked(*command)) for command in commands), return_exceptions=True
+            *(pipeline.execute(command) for command in commands), return_exceptions=True
         )
 
     a, unknown, no_script, b = asyncio.run(story())
@@ -371,7 +364,7 @@ def test_large_answers_arrive_whole(redis_url, redis_client):
     async def story():
         pipeline = AutoPipeline(redis_url)
         commands = [("ECHO", "a"), ("GET", "big"), ("ECHO", "b")]
-        return await asyncio.gather(*(pipeline.execute(asked(*command)) for command in commands))
+        return await asyncio.gather(*(pipeline.execute(command) for command in commands))
 
     a, big, b = asyncio.run(story())
     assert (a, len(big), b) == ("a", 8 << 20, "b")
@@ -389,7 +382,7 @@ def test_password_and_number_of_a_url_are_used(redis_url, redis_client, where):
                 if where == "tcp"
                 else f"unix://ana:secret@{socket}?db=3"
             )
-            return await AutoPipeline(url, new_retries=at_once).execute(asked("SET", "here", "1"))
+            return await AutoPipeline(url, new_retries=at_once).execute(("SET", "here", "1"))
 
     redis_client.acl_setuser(
         "ana", enabled=True, passwords=["+secret"], commands=["+@all"], keys=["*"]
@@ -410,7 +403,7 @@ def test_wrong_password_is_an_error_without_the_secret(redis_url):
         socket = redis_url.partition("unix://")[2]
         with pytest.raises(RedisError) as caught:
             await AutoPipeline(f"unix://ana:hunter2@{socket}", new_retries=at_once).execute(
-                asked("PING")
+                ("PING",)
             )
         return str(caught.value)
 
@@ -425,12 +418,12 @@ def test_close_ends_all_waiting_calls(redis_url):
         async with Proxy(redis_url) as proxy:
             proxy.questions = lambda data: data if b"ECHO" not in data else (sent.set() or b"")
             pipeline = AutoPipeline(proxy.url)
-            tasks = [asyncio.create_task(pipeline.execute(asked("ECHO", "sent")))]
+            tasks = [asyncio.create_task(pipeline.execute(("ECHO", "sent")))]
             await sent.wait()
-            tasks.append(asyncio.create_task(pipeline.execute(asked("ECHO", "unsent"))))
+            tasks.append(asyncio.create_task(pipeline.execute(("ECHO", "unsent"))))
             await asyncio.sleep(0)
             await pipeline.close()
-            tasks.append(asyncio.create_task(pipeline.execute(asked("ECHO", "late"))))
+            tasks.append(asyncio.create_task(pipeline.execute(("ECHO", "late"))))
             return await asyncio.gather(*tasks, return_exceptions=True), proxy.opened
 
     answers, opened = asyncio.run(story())
@@ -445,7 +438,7 @@ def test_close_while_connecting_ends_all_waiting_calls(tmp_path):
         pipeline = AutoPipeline(
             f"unix://{tmp_path}/nobody.sock", new_retries=lambda: Retries(pause=lambda _: 60.0)
         )
-        task = asyncio.create_task(pipeline.execute(asked("PING")))
+        task = asyncio.create_task(pipeline.execute(("PING",)))
         await asyncio.sleep(0)  # it asks
         await pipeline.close()
         with pytest.raises(RedisConnectionError, match="closed"):
@@ -459,12 +452,12 @@ def test_pipeline_outlives_its_loop(redis_url):
     pipeline = AutoPipeline(redis_url)
 
     async def leave():
-        task = asyncio.create_task(pipeline.execute(asked("ECHO", "left")))
-        await pipeline.execute(asked("PING"))
+        task = asyncio.create_task(pipeline.execute(("ECHO", "left")))
+        await pipeline.execute(("PING",))
         return task
 
     async def ask():
-        return await pipeline.execute(asked("ECHO", "again"))
+        return await pipeline.execute(("ECHO", "again"))
 
     asyncio.run(leave())
     assert [asyncio.run(ask()), asyncio.run(ask())] == ["again", "again"]
@@ -479,7 +472,7 @@ def test_second_loop_uses_a_thread(redis_url, redis_client, tmp_path):
 
     async def elsewhere():
         with pytest.raises(RuntimeError, match="another event loop"):
-            await pipeline.execute(asked("PING"))
+            await pipeline.execute(("PING",))
         return await scripts.arun("echo", "room", {"word": "there"})
 
     async def story():
@@ -532,12 +525,12 @@ def test_unconfirmed_write_is_sent_again_and_delays_no_read(redis_url, redis_cli
 
     async def ask() -> tuple[object, ...]:
         pipeline = AutoPipeline(redis_url)
-        write = asyncio.create_task(pipeline.execute(asked("INCR", "n"), 1))
-        first = await pipeline.execute(asked("ECHO", "here"))
+        write = asyncio.create_task(pipeline.execute(("INCR", "n"), 1))
+        first = await pipeline.execute(("ECHO", "here"))
         await asyncio.to_thread(until, lambda: redis_client.get("n") not in (None, "1"))
         waits = not write.done()
         write.cancel()
-        last = await pipeline.execute(asked("ECHO", "next"))
+        last = await pipeline.execute(("ECHO", "next"))
         await pipeline.close()
         return waits, first, last
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hiredis import pack_command
 from redis import Redis
 
 from sayso.infra.redis import connections as module
@@ -181,5 +180,5 @@ def test_sentinel_that_names_a_replica_is_asked_last_from_then_on(
 
 async def _write_in_a_loop(url: str) -> None:
     pipeline = AutoPipeline(url)
-    assert await pipeline.execute(pack_command(("SET", "word", "1"))) == "OK"  # type: ignore[arg-type]
+    assert await pipeline.execute(("SET", "word", "1")) == "OK"
     await pipeline.close()

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from hiredis import pack_command
 
 from sayso.infra.redis.client import address_of, connect
 from sayso.infra.redis.cluster import ClusterUrl
@@ -146,5 +145,5 @@ def test_socket_with_a_database_leads_threads_and_loops_to_that_database(redis_u
 
 async def _set_in_a_loop(url: str) -> None:
     pipeline = AutoPipeline(url)
-    await pipeline.execute(pack_command(("SET", "here", "1")))  # type: ignore[arg-type]
+    await pipeline.execute(("SET", "here", "1"))
     await pipeline.close()

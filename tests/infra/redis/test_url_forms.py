@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hiredis import pack_command
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.infra.redis.client import connect, connect_async, connect_rq
@@ -42,11 +41,11 @@ def reach(url: str) -> None:
 
 async def _reach_in_a_loop(url: str) -> tuple[object, object]:
     pipeline = AutoPipeline(url)
-    answer = await pipeline.execute(pack_command(("GET", "form")))  # type: ignore[arg-type]
+    answer = await pipeline.execute(("GET", "form"))
     async with connect_async(url) as client, client.pubsub() as pubsub:
         await pubsub.psubscribe("form*")
         await pubsub.get_message(timeout=5)
-        await pipeline.execute(pack_command(("PUBLISH", "form", "hello")))  # type: ignore[arg-type]
+        await pipeline.execute(("PUBLISH", "form", "hello"))
         message = await pubsub.get_message(timeout=5)
     await pipeline.close()
     return answer, message and message["data"]
