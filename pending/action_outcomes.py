@@ -22,8 +22,9 @@ from sayso.pending.action import ActionState, PendingAction
 from sayso.pending.error_texts import FATAL_ERRORS, error_text
 from sayso.pending.executors import Ambiguous, NotFound, ToolOutput, ToolResult, as_json
 from sayso.pending.proposals import Effect
-from sayso.pending.repository import ActionResult, StoredAction
+from sayso.pending.repository import ActionResult
 from sayso.pending.result_words import effect_in_words, words_for_person
+from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import outbox_entry
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from sayso.channels.forms import EditForm
 from sayso.channels.types import Turn
 from sayso.pending.action import ActionSigner, ButtonPress
-from sayso.pending.repository import ActionRepository, StoredAction
+from sayso.pending.repository import ActionRepository
+from sayso.pending.stored_action import StoredAction
 
 
 class OpenForms:

@@ -40,7 +40,8 @@ from sayso.pending.action import (
 from sayso.pending.context import Confirmation, Person, ToolContext, call_context, context_field
 from sayso.pending.effect import EffectStart
 from sayso.pending.executors import UNDO_PREFIX, ExecutorFactory
-from sayso.pending.repository import StoredAction, sign_action
+from sayso.pending.repository import sign_action
+from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import NewAction
 
 log = logging.getLogger(__name__)

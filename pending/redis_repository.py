@@ -17,8 +17,8 @@ from sayso.pending.repository import (
     DecisionVerdict,
     NoteEffect,
     StartVerdict,
-    StoredAction,
 )
+from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import NewAction, TurnChange
 
 

@@ -1,18 +1,14 @@
-"""Stored pending actions, and the port of the few atomic steps in their life."""
+"""ActionRepository: the port of the few atomic steps in the life of a stored action."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
-from sayso.channels.forms import form_fields
 from sayso.channels.types import Intent, Scope
 from sayso.infra.tracing import current_trace
 from sayso.pending.action import ActionSigner, ActionState, PendingAction, encode_canonical
-from sayso.pending.limits import STALE_MS
+from sayso.pending.stored_action import SIGNED_FIELDS, StoredAction
 from sayso.pending.turns import Lease, NewAction, TurnChange
 
 #: The answer to a claim. Only `mine` may go on; with any other, nothing is executed.
@@ -24,229 +20,6 @@ DecisionVerdict = Literal[
 ]
 #: The answer to a start. Only `go` may go on; a `worn` action was started MAX_STARTS times.
 StartVerdict = Literal["go", "no", "lost", "tampered", "worn"]
-
-#: States in which an action still occupies its scope.
-OPEN_STATES: tuple[ActionState, ...] = ("armed", "shown", "claimed", "started")
-#: States of an action that waits for a yes.
-WAITING_STATES: tuple[ActionState, ...] = ("armed", "shown")
-#: States of an action that was executed, and has ended.
-EXECUTED_STATES: tuple[ActionState, ...] = ("done", "failed", "unknown")
-#: Shown in place of the preview of a record that was tampered with.
-CHANGED = "an action that was changed"
-
-_UNSIGNED = ("state", "expires_at", "outcome", "pending_action_id")
-#: The fields of an action that are signed, with their defaults, which the record leaves out.
-_SIGNED = {each.name: each.default for each in fields(PendingAction) if each.name not in _UNSIGNED}
-#: The signed fields that are always texts.
-_TEXTS = tuple(
-    each.name for each in fields(PendingAction) if each.name in _SIGNED and each.type == "str"
-)
-
-
-@dataclass(frozen=True)
-class StoredAction:
-    """A pending action as stored: the signed record exactly as it was signed, and its state.
-
-    `action_id`: the id it was found under. `decided_by_event`: the event id of the turn that decided,
-    or the random word of a decision without a worker; "" while it is undecided. `attempt_id`: the
-    id of its last start. `outcome_text`: what the user is told about its end. `unclear_answers`:
-    short names of the messages for which its question was repeated. `result`: what its tool
-    returned, for the user. `output`: what a model reads of the result or of the error, "" if that
-    is `result`. `last_seen_seq`: the number of the last turn that came in before the question was
-    shown. `started_at`: when it was claimed or started. `loaded_at`: the store's own time at the
-    lookup. Both in Unix seconds. `question_message`: the platform's id of the message that shows
-    the question, "" where the platform gave none; `question_messages`: the ids of all messages that
-    show or repeat it. `written_at`: when the platform says it was shown, in Unix seconds; 0.0 where
-    it did not say. `trace`: the traceparent of the turn that proposed it, "" for none.
-    `followed_after_seq`: the number of the last turn that came in before the bot said something
-    else than the question; 0 while the question is the last thing that it said.
-    """
-
-    action_id: str
-    record: str
-    mac: str
-    state: ActionState
-    expires_at: float = 0.0
-    decided_by_event: str = ""
-    attempt_id: str = ""
-    outcome_text: str = ""
-    result: str = ""
-    output: str = ""
-    last_seen_seq: int = 0
-    started_at: float = 0.0
-    question_message: str = ""
-    question_messages: tuple[str, ...] = ()
-    written_at: float = 0.0
-    trace: str = field(default="", compare=False)
-    followed_after_seq: int = field(default=0, compare=False)
-    unclear_answers: tuple[str, ...] = ()
-    loaded_at: float = field(default=0.0, compare=False)
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the window had closed at the lookup, by the store's own clock."""
-        return bool(self.expires_at) and self.loaded_at >= self.expires_at
-
-    def was_last_message(self, seq: int) -> bool:
-        """Return whether the question was the last thing that the
-        bot had said when turn `seq` came in.
-
-        A turn without a worker has the number 0: it comes in after everything that was said.
-        """
-        return self.followed_after_seq == 0 or 0 < seq <= self.followed_after_seq
-
-    @property
-    def is_stale(self) -> bool:
-        """Return whether it was begun so long ago that the process must have died.
-
-        Only needed without a lease.
-        """
-        return (
-            self.state in ("claimed", "started")
-            and self.loaded_at - self.started_at > STALE_MS / 1000
-        )
-
-    @classmethod
-    def from_row(cls, row: Sequence[Any]) -> StoredAction | None:
-        """Read an `action_row` of a script, or an action of its turn. None: it holds no record.
-
-        By position: with a mapping of the fields a `get` takes 5 % longer.
-        """
-        if not row:
-            return None
-        (
-            action_id,
-            loaded_at,
-            record,
-            mac,
-            state,
-            expires_at,
-            decided_by_event,
-            attempt_id,
-            outcome_text,
-            result,
-            last_seen_seq,
-            started_at,
-            question_message,
-            question_messages,
-            *rest,
-        ) = row
-        return cls(
-            action_id,
-            record,
-            mac or "",
-            state,
-            expires_at=_seconds(expires_at),
-            decided_by_event=decided_by_event or "",
-            attempt_id=attempt_id or "",
-            outcome_text=outcome_text or "",
-            result=result or "",
-            output=rest[3] or "",
-            last_seen_seq=round(_seconds(last_seen_seq) * 1000),
-            started_at=_seconds(started_at),
-            question_message=question_message or "",
-            question_messages=tuple((question_messages or "").split()),
-            written_at=_seconds(rest[0]) / 1000,
-            trace=rest[1] or "",
-            followed_after_seq=round(_seconds(rest[2]) * 1000),
-            unclear_answers=tuple((rest[4] or "").split()),
-            loaded_at=_seconds(loaded_at),
-        )
-
-    @property
-    def action(self) -> PendingAction:
-        """Return the action that was signed, in its present state.
-
-        For an unreadable record its kind is "".
-        """
-        return self._parsed_record[1]
-
-    @property
-    def version(self) -> int:
-        """Return the version of the signed record."""
-        try:
-            return int(json.loads(self.record).get("v", 1))
-        except (ValueError, TypeError, AttributeError):
-            return 1
-
-    def is_genuine(self, signer: ActionSigner, scope: Scope) -> bool:
-        """Return whether the record is exactly what was signed, under this id and for this scope."""
-        if not signer.verify(self.record, self.mac):
-            return False
-        signed_id, action = self._parsed_record
-        owner = (
-            action.user_id,
-            action.channel_id or "direct",
-            action.conversation_id or action.user_id,
-        )
-        place = scope.conversation
-        return signed_id == self.action_id and owner == (
-            scope.user_id,
-            place.channel,
-            place.address,
-        )
-
-    def verified(self, signer: ActionSigner, scope: Scope) -> StoredAction:
-        """Return the action if it is genuine, or else one that holds nothing of its record.
-
-        The `action` of such a one has its id and its state, but no kind, no arguments and no
-        language, and its preview is CHANGED. So what is said of it repeats nothing of a record that
-        was changed in the store, and a yes to it is refused.
-        """
-        if self.is_genuine(signer, scope):
-            return self
-        return replace(self, record="", mac="")
-
-    @property
-    def is_changed(self) -> bool:
-        """Return whether `verified` found that the record is not what was signed."""
-        return not self.record
-
-    @cached_property
-    def _parsed_record(self) -> tuple[str, PendingAction]:
-        """The id under which the record was signed, and the action in it."""
-        try:
-            signed = json.loads(self.record)
-            pid = signed.pop("pid")
-            _ = signed.pop("v", 1)
-            action = PendingAction(
-                **signed,
-                pending_action_id=self.action_id,
-                state=self.state,
-                expires_at=self.expires_at,
-                outcome=self.outcome_text or None,
-            )
-            _check_types(action)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return "", PendingAction(
-                user_id="",
-                kind="",
-                preview=CHANGED,
-                state=self.state,
-                expires_at=self.expires_at,
-                pending_action_id=self.action_id,
-            )
-        return pid, action
-
-
-def _check_types(action: PendingAction) -> None:
-    """Raise TypeError if a record was changed to values that no action has,
-    which would fail where they are used.
-    """
-    for name in _TEXTS:
-        if not isinstance(getattr(action, name), str):
-            raise TypeError(f"{name!r} is no text")
-    if not isinstance(action.args, dict):
-        raise TypeError("'args' is no object")
-    form_fields(action.form)
-
-
-def _seconds(ms: Any) -> float:
-    """Return a field in milliseconds as seconds; 0 when it is unreadable."""
-    try:
-        return int(ms or 0) / 1000
-    except ValueError:
-        return 0.0
 
 
 def sign_action(
@@ -262,7 +35,7 @@ def sign_action(
     """
     signed = {
         name: value
-        for name, default in _SIGNED.items()
+        for name, default in SIGNED_FIELDS.items()
         if (value := getattr(action, name)) != default
     }
     # Its arguments are known to be exact JSON.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sayso.infra.redis.scripts import ScriptFolder
 from sayso.pending import limits
-from sayso.pending.repository import OPEN_STATES
+from sayso.pending.stored_action import OPEN_STATES
 
 #: The folder of the scripts, and the one of the parts that scripts about conversations need, too.
 FOLDER = Path(__file__).parent / "lua"

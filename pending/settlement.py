@@ -58,15 +58,8 @@ from sayso.pending.proposals import (
     step_ids,
     undo_id,
 )
-from sayso.pending.repository import (
-    CHANGED,
-    OPEN_STATES,
-    ActionDecision,
-    ActionRepository,
-    ActionResult,
-    Claim,
-    StoredAction,
-)
+from sayso.pending.repository import ActionDecision, ActionRepository, ActionResult, Claim
+from sayso.pending.stored_action import CHANGED, OPEN_STATES, StoredAction
 from sayso.pending.turns import LeaseLost, StaleTurn, Transition, TurnChange
 
 log = logging.getLogger(__name__)

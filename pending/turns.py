@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from sayso.channels.types import (
     UNNAMED_ALBUM,
@@ -29,9 +29,7 @@ from sayso.infra.records import check_version, versioned
 from sayso.infra.tracing import current_trace
 from sayso.pending.action import ActionState
 from sayso.pending.limits import MAX_BURST
-
-if TYPE_CHECKING:
-    from sayso.pending.repository import StoredAction  # which imports this module
+from sayso.pending.stored_action import StoredAction
 
 #: The kind of a record whose buttons are choices: a tap says something and decides nothing.
 CHOICE_KIND = "sayso:choice"

@@ -34,7 +34,7 @@ from sayso.infra.redis.scripts import (
     no_wake_up,
 )
 from sayso.pending.action import split_button_token
-from sayso.pending.repository import StoredAction
+from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import (
     ABOUT,
     CHOICE_KIND,

@@ -36,7 +36,7 @@ from sayso.infra.metrics import CONTINUATIONS, LEASES_LOST, MAILBOX_SECONDS, TUR
 from sayso.infra.records import OtherVersion
 from sayso.infra.redis.connections import Halted
 from sayso.pending.context import call_context, context_field
-from sayso.pending.repository import WAITING_STATES
+from sayso.pending.stored_action import WAITING_STATES
 from sayso.pending.turns import (
     CHOICE_KIND,
     END_OF_QUESTION,

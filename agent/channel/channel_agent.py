@@ -73,8 +73,9 @@ from sayso.pending.action import is_choice_token
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
 from sayso.pending.context import own_context
 from sayso.pending.proposals import Effect, plan_of
-from sayso.pending.repository import WAITING_STATES, Claim
+from sayso.pending.repository import Claim
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore
+from sayso.pending.stored_action import WAITING_STATES
 from sayso.pending.turns import (
     CHOICE_KIND,
     JournalUnreadable,

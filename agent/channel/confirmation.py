@@ -50,8 +50,9 @@ from sayso.agent.channel.questions import QuestionRepeats
 from sayso.agent.tools.call_texts import literal
 from sayso.channels.types import Turn, shown_to_sender
 from sayso.pending.action import ButtonPress
-from sayso.pending.repository import ActionDecision, StoredAction
+from sayso.pending.repository import ActionDecision
 from sayso.pending.store import PendingActionStore
+from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import CHOICE_KIND
 
 

@@ -27,8 +27,9 @@ from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.types import StepState
 from sayso.pending.action import RESERVED_PREFIX
-from sayso.pending.repository import WAITING_STATES, Claim, StoredAction
+from sayso.pending.repository import Claim
 from sayso.pending.store import PendingActionStore
+from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turns import Transition
 
 #: How people see the step that a yes ran, by the status of its outcome. With any other status

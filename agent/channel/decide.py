@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sayso.pending.action import ButtonIntent
-from sayso.pending.repository import WAITING_STATES, StoredAction
+from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turns import SettledIntent
 
 #: How often an open question is repeated, because it was asked about or answered unclearly. The

@@ -30,8 +30,8 @@ from sayso.channels.types import Reply, Turn, storable
 from sayso.infra.ids import random_id
 from sayso.pending.action import split_button_token
 from sayso.pending.consent import ConfirmParser
-from sayso.pending.repository import WAITING_STATES, StoredAction
 from sayso.pending.store import PendingActionStore, scope_of
+from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turns import Transition, TurnChange
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sayso.agent.channel.context import TurnContext
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Turn
-from sayso.pending.repository import WAITING_STATES, StoredAction
+from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turns import Transition
 
 

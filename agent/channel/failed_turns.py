@@ -14,8 +14,8 @@ from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.channels.types import Reply
 from sayso.pending.action import ButtonPress
-from sayso.pending.repository import EXECUTED_STATES, WAITING_STATES, StoredAction
 from sayso.pending.store import PendingActionStore
+from sayso.pending.stored_action import EXECUTED_STATES, WAITING_STATES, StoredAction
 from sayso.pending.turns import Transition, TurnChange
 
 

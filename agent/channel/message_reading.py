@@ -22,7 +22,7 @@ from sayso.pending.consent import (
 )
 from sayso.pending.consent.asking import is_misspelled_asking, is_plain_answer, read_asking
 from sayso.pending.consent.refusing import is_no_with_more, is_yes_with_change
-from sayso.pending.repository import WAITING_STATES, StoredAction
+from sayso.pending.stored_action import WAITING_STATES, StoredAction
 from sayso.pending.turns import SettledAnswer
 
 #: The phases in which a message may be a no with more words.

@@ -16,8 +16,8 @@ from sayso.agent.run.state import WITHHELD
 from sayso.channels.types import Reply, Scope, Turn
 from sayso.pending.action import PLAN_KIND, PendingAction
 from sayso.pending.proposals import step_ids
-from sayso.pending.repository import StoredAction
 from sayso.pending.store import PendingActionStore
+from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import ABOUT
 
 

@@ -24,8 +24,8 @@ from sayso.pending.action import PLAN_KIND, ActionState, ButtonPress, PendingAct
 from sayso.pending.action_outcomes import brief_outcome
 from sayso.pending.consent.asking import invites_answer
 from sayso.pending.proposals import Effect, is_undo
-from sayso.pending.repository import EXECUTED_STATES, WAITING_STATES, StoredAction
 from sayso.pending.store import PendingActionStore
+from sayso.pending.stored_action import EXECUTED_STATES, WAITING_STATES, StoredAction
 from sayso.pending.turns import CHOICE_KIND, SettledAnswer, SettledIntent, Transition, TurnChange
 
 #: Characters of an outcome that is repeated after a second tap.

@@ -25,8 +25,8 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, storable
 from sayso.pending.action import PLAN_KIND, PendingAction
 from sayso.pending.proposals import is_undo, step_ids
-from sayso.pending.repository import EXECUTED_STATES, OPEN_STATES, WAITING_STATES, StoredAction
 from sayso.pending.store import PendingActionStore
+from sayso.pending.stored_action import EXECUTED_STATES, OPEN_STATES, WAITING_STATES, StoredAction
 
 #: Characters that the model reads of the result of a tool that is not there any more.
 MAX_CHARS_OF_REMOVED_TOOL = 2000

@@ -9,7 +9,7 @@ from sayso.agent.channel.message_reading import words_id
 from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.channels.i18n.texts import as_statement, brief
 from sayso.channels.types import Reply
-from sayso.pending.repository import StoredAction
+from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import Transition
 
 #: Characters of a preview that is repeated in full to a person who asks what the question is. With

@@ -22,8 +22,8 @@ from sayso.channels.types import Turn
 from sayso.pending.action import After, OtherMessage
 from sayso.pending.consent import ConfirmParser
 from sayso.pending.proposals import ChannelRun
-from sayso.pending.repository import StoredAction
 from sayso.pending.store import PendingActionStore
+from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import Lease, QueuedTurn
 
 

@@ -20,7 +20,7 @@ from typing import Literal, Protocol
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Turn
 from sayso.pending.action import PendingAction, split_button_token
-from sayso.pending.repository import StoredAction
+from sayso.pending.stored_action import StoredAction
 
 #: Longer messages are never a decision. The limit also bounds the work on hostile input.
 MAX_DECISION_CHARS = 60

@@ -9,7 +9,8 @@ import pytest
 
 from sayso.channels.types import Conversation, Media, Reply, Turn
 from sayso.pending.action import PendingAction
-from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction, sign_action
+from sayso.pending.repository import ActionDecision, ActionResult, Claim, sign_action
+from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import (
     ABOUT,
     PART,

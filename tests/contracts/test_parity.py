@@ -9,7 +9,8 @@ import pytest
 
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import ActionSigner, PendingAction
-from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction, sign_action
+from sayso.pending.repository import ActionDecision, ActionResult, Claim, sign_action
+from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import Transition, TurnChange
 from tests.contracts.rigs import CHAT, Blocking, Rig, turn
 

@@ -10,7 +10,8 @@ from sayso.agent.messages import Message, Role
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Delivery, Reply, Turn
 from sayso.pending.action import DEFAULT_IGNORE_TTL_SECONDS, PendingAction
-from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction
+from sayso.pending.repository import ActionDecision, ActionResult, Claim
+from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import Lease, QueuedReply, QueuedTurn, TurnChange
 from sayso.workers.lease import LEASE_MS
 from sayso.workers.sender import GivenUp, Sent

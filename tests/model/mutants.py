@@ -18,8 +18,8 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Scope
 from sayso.pending import action as seal
 from sayso.pending.action import After
-from sayso.pending.repository import StoredAction
 from sayso.pending.settlement import Settlement
+from sayso.pending.stored_action import StoredAction
 from tests.model.wire import Patches
 
 

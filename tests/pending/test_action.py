@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sayso.pending import PendingAction, compute_args_digest
 from sayso.pending.action import canonical_json, check_proposal, exact_args
-from sayso.pending.repository import StoredAction
+from sayso.pending.stored_action import StoredAction
 
 JSON = st.recursive(
     st.none()

@@ -16,7 +16,7 @@ from sayso.pending.action import (
 )
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.proposals import Effect, is_step_of, plan_of, step_ids, undo_proposal
-from sayso.pending.repository import StoredAction
+from sayso.pending.stored_action import StoredAction
 
 SEAL = ActionSigner(["key"])
 

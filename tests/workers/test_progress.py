@@ -9,7 +9,7 @@ import pytest
 
 from sayso.channels.base import AddressClosed
 from sayso.channels.types import Reply
-from sayso.pending.repository import StoredAction
+from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import LeaseLost, TurnChange
 from sayso.workers import progress as beside
 from sayso.workers.progress import ProgressIndicator

@@ -29,7 +29,8 @@ from sayso.channels.types import Conversation, Reply, Scope, Turn, digest
 from sayso.infra.redis.scripts import LuaScripts, WakeUp, shard_of
 from sayso.infra.storage.files import try_lock
 from sayso.pending.action import ActionSigner, PendingAction
-from sayso.pending.repository import ActionResult, Claim, StoredAction
+from sayso.pending.repository import ActionResult, Claim
+from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import CHOICE_KIND, outbox_entry
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,9 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Reply, Tap, Turn
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
-from sayso.pending.repository import Claim, StoredAction
+from sayso.pending.repository import Claim
 from sayso.pending.store import scope_of
+from sayso.pending.stored_action import StoredAction
 from tests.contracts.rigs import Blocking, client_of, time_passes
 
 HERE = {"channel_id": "chat", "conversation_id": "room"}

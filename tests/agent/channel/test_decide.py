@@ -18,7 +18,7 @@ from sayso.agent.channel.decide import (
     tap_phase_of,
 )
 from sayso.pending.action import PendingAction
-from sayso.pending.repository import StoredAction
+from sayso.pending.stored_action import StoredAction
 
 PLAIN = WaitingAction("open")
 CODED = WaitingAction("open", code="1234")
