@@ -16,8 +16,9 @@ if TYPE_CHECKING:
         compute_args_digest,
     )
     from sayso.pending.action_outcomes import ConfirmOutcome
+    from sayso.pending.call_context import Confirmation
     from sayso.pending.consent import ConfirmParser, RegexConfirmParser
-    from sayso.pending.context import Confirmation, Person, ToolContext
+    from sayso.pending.context import Person, ToolContext
     from sayso.pending.effect import EffectRefused
     from sayso.pending.executors import PendingConfirmation, idempotency_key
     from sayso.pending.proposals import (

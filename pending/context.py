@@ -1,26 +1,17 @@
-"""ToolContext: what a tool can learn about the person and the conversation it works for,
-and CallContext behind it.
-"""
+"""ToolContext: what a tool can learn about the person and the conversation it works for."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import types
 import typing
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar, Token
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
+from sayso.pending.call_context import Confirmation, call_context
 from sayso.pending.effect import EffectBlock, EffectStart, begin_effect
-
-if TYPE_CHECKING:
-    from sayso.pending.proposals import ChannelRun, ProposedAction  # which imports this module
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +25,6 @@ class Person:
     name: str = ""
     role: str = ""
     phone: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmation:
-    """The yes that an action runs by: id and preview of the action, who confirmed it, and when,
-    in Unix seconds.
-    """
-
-    action_id: str
-    preview: str
-    by: str
-    at: float
 
 
 class _EffectHolder:
@@ -126,85 +105,6 @@ def _copied_context(*values: Any) -> ToolContext:
         )
 
     return ToolContext(*values).begins_at(EffectStart(refuse))
-
-
-@dataclass
-class CallContext:
-    """What the code that runs now belongs to and may use, in one context variable.
-
-    Tasks and threads inherit it.
-
-    Its fields are set only where the block of an `own_context` begins: afterwards, others share it.
-    """
-
-    run: ChannelRun | None = None
-    #: Where proposals are collected, besides in their run.
-    proposals: list[ProposedAction] | None = None
-    #: The position of the running call in its model answer: calls may run at once,
-    #: but a plan keeps their order.
-    position: int = 0
-    #: Where the effect of the call that runs now begins; None if it began with the call.
-    effect: EffectStart | None = None
-    #: The key of the effect that runs now, for services that support idempotency; "" without one.
-    idempotency_key: str = ""
-    #: What names the turn in log lines: conversation and number of the turn. Empty outside a turn.
-    log_fields: Mapping[str, Any] = field(default_factory=dict)
-
-
-C = TypeVar("C", bound=CallContext)
-_context: ContextVar[CallContext] = ContextVar("sayso_call_context", default=CallContext())  # noqa: B039  # see there
-
-
-def call_context() -> CallContext:
-    """Return the context of the code that runs now."""
-    return _context.get()
-
-
-def add_log_fields(record: logging.LogRecord) -> bool:
-    """Add the conversation and the number of the turn to a log record of a turn:
-    a filter for log handlers.
-    """
-    for name, value in _context.get().log_fields.items():
-        vars(record).setdefault(name, value)
-    return True
-
-
-class own_context(Generic[C]):  # noqa: N801  # used like a function
-    """Give a block a copy of the CallContext to set fields of:
-    `with own_context(CallContext) as own: own.run = run`.
-
-    A subclass as `kind` has more fields. Not a `contextmanager`, which takes four times as long.
-    """
-
-    __slots__ = ("_kind", "_token")
-    _token: Token[CallContext]
-
-    def __init__(self, kind: type[C]) -> None:
-        self._kind = kind
-
-    def __enter__(self) -> C:
-        outer = _context.get()
-        if isinstance(outer, self._kind):
-            kind = type(outer)
-        else:
-            kind = self._kind
-        own = kind(**vars(outer))
-        self._token = _context.set(own)
-        return own
-
-    def __exit__(self, *_: object) -> None:
-        _context.reset(self._token)
-
-
-@contextmanager
-def context_field(name: str, value: T, **others: Any) -> Iterator[T]:
-    """Set one field of the CallContext, or several, for a block,
-    which yields the value of the first.
-    """
-    with own_context(CallContext) as own:
-        for each, given in {name: value, **others}.items():
-            setattr(own, each, given)
-        yield value
 
 
 def context_parameters(function: Callable[..., Any] | None) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from pydantic_core import to_json
 
 from sayso.pending.action import Executor, PendingAction
-from sayso.pending.context import call_context
+from sayso.pending.call_context import call_context
 from sayso.pending.json_words import in_line
 
 log = logging.getLogger(__name__)

@@ -18,15 +18,14 @@ from typing import Any, Literal
 from sayso.pending.action import ActionState
 from sayso.pending.limits import FORM_MS, KEEP_RECENT_MS, MAX_RECENT, MAX_STARTS
 from sayso.pending.repository import (
-    OPEN_STATES,
     ActionDecision,
     ActionResult,
     Claim,
     ClaimStatus,
     DecisionVerdict,
     StartVerdict,
-    StoredAction,
 )
+from sayso.pending.stored_action import OPEN_STATES, StoredAction
 from sayso.pending.turns import NewAction, Transition, TurnChange
 
 #: How an open step ends when its plan ends in this state. After any other end it is cancelled.

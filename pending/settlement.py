@@ -41,7 +41,8 @@ from sayso.pending.action_outcomes import (
     result_in_words,
     result_to_store,
 )
-from sayso.pending.context import Confirmation, with_context
+from sayso.pending.call_context import ChannelRun, Confirmation
+from sayso.pending.context import with_context
 from sayso.pending.effect import EffectStart
 from sayso.pending.executors import (
     ActionExecutor,
@@ -49,7 +50,6 @@ from sayso.pending.executors import (
     Reconciler,
 )
 from sayso.pending.proposals import (
-    ChannelRun,
     Effect,
     confirmed_run,
     current_context,

@@ -21,7 +21,7 @@ from sayso.agent.providers import testing
 from sayso.agent.run.pause import WAITING
 from sayso.infra.redis.client import connect
 from sayso.infra.tracing import stop_tracing
-from sayso.pending.context import add_log_fields
+from sayso.pending.call_context import add_log_fields
 from tests.s3 import S3Server
 from tests.scratch_redis import scratch_url
 from tests.workers.clusters import Cluster

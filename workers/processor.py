@@ -35,7 +35,7 @@ from sayso.infra.concurrency import call_in_thread, track_abandoned_calls
 from sayso.infra.metrics import CONTINUATIONS, LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
 from sayso.infra.records import OtherVersion
 from sayso.infra.redis.connections import Halted
-from sayso.pending.context import call_context, context_field
+from sayso.pending.call_context import call_context, context_field
 from sayso.pending.stored_action import WAITING_STATES
 from sayso.pending.turns import (
     CHOICE_KIND,

@@ -70,8 +70,8 @@ from sayso.infra.concurrency import has_no_loop, run_sync
 from sayso.infra.ids import random_id
 from sayso.infra.records import versioned
 from sayso.pending.action import is_choice_token
+from sayso.pending.call_context import own_context
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
-from sayso.pending.context import own_context
 from sayso.pending.proposals import Effect, plan_of
 from sayso.pending.repository import Claim
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore

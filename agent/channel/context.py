@@ -28,7 +28,7 @@ from sayso.channels.types import Media, Reply, Turn, named, owner_of
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.storage.spooled import SpooledBytes
 from sayso.pending.action import PendingAction
-from sayso.pending.proposals import ChannelRun
+from sayso.pending.call_context import ChannelRun
 from sayso.pending.stored_action import OPEN_STATES, WAITING_STATES, StoredAction
 from sayso.pending.turns import (
     ABOUT,

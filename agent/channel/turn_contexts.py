@@ -20,8 +20,8 @@ from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Turn
 from sayso.pending.action import After, OtherMessage
+from sayso.pending.call_context import ChannelRun
 from sayso.pending.consent import ConfirmParser
-from sayso.pending.proposals import ChannelRun
 from sayso.pending.store import PendingActionStore
 from sayso.pending.stored_action import StoredAction
 from sayso.pending.turns import Lease, QueuedTurn

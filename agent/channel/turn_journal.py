@@ -39,7 +39,7 @@ from sayso.channels.types import Media, StepState
 from sayso.infra.concurrency import has_no_loop
 from sayso.infra.redis.scripts import LuaScripts
 from sayso.infra.storage.objects import StoreUnavailable
-from sayso.pending.proposals import ProposedAction
+from sayso.pending.call_context import ProposedAction
 from sayso.pending.turns import (
     JournalUnreadable,
     Lease,

@@ -15,7 +15,7 @@ from sayso.agent.tools.context import ToolEnvironment, tool_environment
 from sayso.agent.tools.screening import HIDDEN, fenced
 from sayso.channels.types import storable
 from sayso.infra.concurrency import run_sync
-from sayso.pending.context import own_context
+from sayso.pending.call_context import own_context
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

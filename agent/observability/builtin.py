@@ -17,7 +17,7 @@ from sayso.agent.result import AgentResult
 from sayso.agent.tools.definition import loggable_name
 from sayso.agent.tools.errors import ToolNotFoundError
 from sayso.infra import metrics
-from sayso.pending.context import call_context, context_field
+from sayso.pending.call_context import call_context, context_field
 from sayso.pending.error_texts import error_text
 
 

@@ -14,7 +14,7 @@ from sayso.agent.guards.policy import ToolPolicy
 from sayso.agent.result import AgentResult
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool
-from sayso.pending.context import call_context
+from sayso.pending.call_context import call_context
 from sayso.pending.executors import PendingConfirmation
 
 #: Runs an agent inside a tool of another one: `Agent._run_inside`. It answers the request, or goes

@@ -66,7 +66,7 @@ from sayso.agent.tools.screening import unfenced
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.channels.i18n.invisible import shows_nothing
 from sayso.infra.redaction import redact
-from sayso.pending.context import own_context
+from sayso.pending.call_context import own_context
 from sayso.pending.error_texts import error_text
 from sayso.pending.proposals import in_channel_run
 

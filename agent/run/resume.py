@@ -49,10 +49,15 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.types import storable
 from sayso.infra.concurrency import call_in_thread
 from sayso.pending.action import PendingAction
-from sayso.pending.context import Confirmation, call_context, context_field, own_context
+from sayso.pending.call_context import (
+    ChannelRun,
+    Confirmation,
+    call_context,
+    context_field,
+    own_context,
+)
 from sayso.pending.effect import EffectRefused, EffectStart
 from sayso.pending.executors import ToolResult
-from sayso.pending.proposals import ChannelRun
 from sayso.pending.settlement import reconciled
 
 log = logging.getLogger(__name__)

@@ -48,7 +48,7 @@ from sayso.agent.run.pause import RunCounts, open_actions, waiting_id, with_wait
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.context import Artifact, TimerChange, tool_environment
-from sayso.pending.proposals import ProposedAction
+from sayso.pending.call_context import ProposedAction
 
 #: Receives the text of a reply while it arrives.
 RunTextListener = Callable[[str], Awaitable[None]]

@@ -54,7 +54,7 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.markdown.literal import as_kind_of
 from sayso.infra.concurrency import call_in_tool_thread, execution_timeout, is_in_loop
 from sayso.pending.action import compute_args_digest
-from sayso.pending.context import call_context
+from sayso.pending.call_context import call_context
 from sayso.pending.executors import PendingConfirmation, ToolResult
 from sayso.pending.proposals import in_channel_run, last_proposed_preview
 

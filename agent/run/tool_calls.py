@@ -32,9 +32,9 @@ from sayso.agent.tools.registry import batches, unknown_tool
 from sayso.agent.tools.screening import screen
 from sayso.agent.tools.tool import Tool
 from sayso.infra.concurrency import gather_all, keep_caller_thread
-from sayso.pending.context import call_context, own_context
+from sayso.pending.call_context import ProposedAction, call_context, own_context
 from sayso.pending.effect import EffectStart
-from sayso.pending.proposals import ProposedAction, begin_round, in_channel_run, restore_proposals
+from sayso.pending.proposals import begin_round, in_channel_run, restore_proposals
 
 #: How long a cancelled call may clean up, in seconds. After that it is left running.
 STOP_SECONDS = 1.0

@@ -25,7 +25,7 @@ from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.inbound_limits import MAX_FILE_BYTES
 from sayso.channels.types import Media, storable
 from sayso.infra.storage.spooled import SpooledBytes
-from sayso.pending.context import CallContext, call_context, own_context
+from sayso.pending.call_context import CallContext, call_context, own_context
 from sayso.pending.limits import MAX_TIMERS
 from sayso.pending.turns import Timer
 

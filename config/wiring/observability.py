@@ -181,7 +181,7 @@ def set_up_logs(default: str = "info") -> None:
     """
     # Here, since `sayso --help` uses this module too and needs no pydantic.
     from sayso.channels.registry import BUILT_IN
-    from sayso.pending.context import add_log_fields
+    from sayso.pending.call_context import add_log_fields
 
     level = logging.getLevelNamesMapping()[_choice(LEVEL_VARIABLE, LEVELS, default).upper()]
     handler = logging.StreamHandler()

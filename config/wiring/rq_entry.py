@@ -11,7 +11,7 @@ from rq import get_current_job
 from sayso.config.settings.loader import default_config, load_settings
 from sayso.config.wiring.bootstrap import Services, bootstrap
 from sayso.infra.threads import LoopThread
-from sayso.pending.context import call_context, context_field
+from sayso.pending.call_context import call_context, context_field
 from sayso.workers.rq.process import WorkerServices
 from sayso.workers.rq.worker import Capacity
 

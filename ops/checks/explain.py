@@ -30,8 +30,7 @@ from sayso.config.wiring.tools import OpenTools, build_selector
 from sayso.infra.redaction import redact
 from sayso.ops.checks.describe import AFTER_TEXTS, DECISIONS
 from sayso.pending.action import After
-from sayso.pending.context import context_field
-from sayso.pending.proposals import ChannelRun
+from sayso.pending.call_context import ChannelRun, context_field
 
 #: What becomes of a call: it runs at once, its user is asked first, or it never runs.
 ToolVerdict = Literal["runs", "asks", "never"]

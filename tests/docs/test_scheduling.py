@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from sayso.agent.tools.context import ToolEnvironment, TurnTimers
-from sayso.pending.context import own_context
+from sayso.pending.call_context import own_context
 from tests.docs.pages import part
 
 PAGE = part("ask-before-acting.md", begin="Say something later")

@@ -16,9 +16,8 @@ from sayso.agent.tools.context import collect_artifacts
 from sayso.agent.tools.loading import load_tools
 from sayso.examples import invoices
 from sayso.pending.action import PendingAction
-from sayso.pending.context import context_field
+from sayso.pending.call_context import ChannelRun, context_field
 from sayso.pending.executors import PendingConfirmation
-from sayso.pending.proposals import ChannelRun
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from sayso.examples.reminders import (
     moment,
     remind_me,
 )
-from sayso.pending.context import own_context
+from sayso.pending.call_context import own_context
 from sayso.pending.limits import MAX_TIMERS
 from sayso.pending.turns import Timer
 

@@ -20,7 +20,7 @@ import httpx2
 from sayso.agent import tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.infra.redis.scripts import LuaScripts
-from sayso.pending.context import call_context
+from sayso.pending.call_context import call_context
 from sayso.testing.simulation.tools import effects
 
 #: Environment variable with the probability that a worker dies at a point.

@@ -10,8 +10,7 @@ import pytest
 from sayso.agent import Tool, tool
 from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
 from sayso.pending import PendingConfirmation, stash_pending
-from sayso.pending.context import context_field
-from sayso.pending.proposals import ChannelRun
+from sayso.pending.call_context import ChannelRun, context_field
 from sayso.pending.proposals import stash_pending as ask
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sayso.pending.context import call_context, context_field
+from sayso.pending.call_context import call_context, context_field
 
 
 def key() -> str:

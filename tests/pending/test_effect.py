@@ -22,7 +22,7 @@ from sayso.pending import (
     executor_factory,
 )
 from sayso.pending.action import PendingAction
-from sayso.pending.context import context_field
+from sayso.pending.call_context import context_field
 from sayso.pending.effect import EffectStart
 from sayso.pending.repository import Claim
 from sayso.pending.store import scope_of

@@ -8,14 +8,8 @@ import re
 import pytest
 
 from sayso.pending import PendingActionExistsError, executor_factory, stash_pending
-from sayso.pending.context import context_field
-from sayso.pending.proposals import (
-    MAX_STEPS,
-    ChannelRun,
-    ProposedAction,
-    begin_round,
-    in_channel_run,
-)
+from sayso.pending.call_context import MAX_STEPS, ChannelRun, ProposedAction, context_field
+from sayso.pending.proposals import begin_round, in_channel_run
 from sayso.pending.proposals import restore_proposals as propose_again
 
 

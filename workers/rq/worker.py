@@ -26,7 +26,7 @@ from rq.worker import BaseWorker
 
 from sayso.infra.stop_signals import INTERRUPTED_SECONDS, say_stopping, stop_signals
 from sayso.infra.threads import LoopThread
-from sayso.pending.context import context_field
+from sayso.pending.call_context import context_field
 from sayso.pending.limits import URGENT_JOB
 from sayso.workers.rq.bookkeeping import JobRegistry, Stopped
 from sayso.workers.rq.jobs import SaysoJob

@@ -10,7 +10,7 @@ import pytest
 from sayso.agent import ChannelAgent
 from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.channels.i18n.texts import texts_for
-from sayso.pending.repository import StoredAction
+from sayso.pending.stored_action import StoredAction
 from tests.contracts.rigs import CHAT
 from tests.workers.fakes import Bot
 

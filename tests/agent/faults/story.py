@@ -29,8 +29,7 @@ from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.memory.sessions import InMemorySessionStore
 from sayso.agent.observability.run_events import wait_for_observers
 from sayso.agent.run.cache import InMemoryCache
-from sayso.pending.context import context_field
-from sayso.pending.proposals import ChannelRun
+from sayso.pending.call_context import ChannelRun, context_field
 from tests.agent.faults.cast import (
     AsyncHeckler,
     Blocker,

@@ -17,9 +17,9 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.messages import Role
-from sayso.pending.context import context_field
+from sayso.pending.call_context import ChannelRun, context_field
 from sayso.pending.executors import PendingConfirmation
-from sayso.pending.proposals import ChannelRun, stash_pending
+from sayso.pending.proposals import stash_pending
 
 DELETE = ToolCall("delete_invoice", {"invoice_id": "INV-42"}, "c1")
 

@@ -22,7 +22,7 @@ from sayso.agent import (
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.tools.context import ToolEnvironment, collect_artifacts
 from sayso.channels.media_store import LocalMediaStore
-from sayso.pending.context import own_context
+from sayso.pending.call_context import own_context
 from sayso.pending.turns import QueuedTurn
 from tests.contracts.rigs import turn
 

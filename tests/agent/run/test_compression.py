@@ -29,8 +29,7 @@ from sayso.agent.run.state import CallOutcome, OpenRound, RunRequest, RunState
 from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import SUMMARY_PROMPT, Compressor
-from sayso.pending.context import context_field
-from sayso.pending.proposals import ChannelRun
+from sayso.pending.call_context import ChannelRun, context_field
 
 LONG = "row 1; " * 40  # 280 characters
 SUMMARY = "40 rows; id 1"

@@ -38,8 +38,7 @@ from sayso.agent.run.long_results import (
 )
 from sayso.agent.tools.screening import fenced, marked
 from sayso.config.settings.agent import ResultSettings
-from sayso.pending.context import context_field
-from sayso.pending.proposals import ChannelRun
+from sayso.pending.call_context import ChannelRun, context_field
 
 ROWS = [
     f"Order {number} of customer {number * 7 % 1000} over {number * 3}.20 EUR"

@@ -22,8 +22,8 @@ from sayso.agent import (
 )
 from sayso.agent.run.tool_results import cache_key
 from sayso.agent.tools.context import ToolEnvironment, TurnTimers, schedule_reply
-from sayso.pending.context import own_context
-from sayso.pending.proposals import ChannelRun, stash_pending
+from sayso.pending.call_context import ChannelRun, own_context
+from sayso.pending.proposals import stash_pending
 from tests.agent.run.test_compression import LONG, Summarizer
 
 AGAIN = [ToolCall("price", {"of": "tea"}), ToolCall("price", {"of": "tea"}), "done"]

@@ -24,8 +24,7 @@ from sayso.agent import (
 )
 from sayso.agent.tools.errors import ToolExecutionError, ToolParameterError, ToolValidationError
 from sayso.pending import InMemoryPendingStore, PendingConfirmation, stash_pending
-from sayso.pending.context import context_field
-from sayso.pending.proposals import ChannelRun
+from sayso.pending.call_context import ChannelRun, context_field
 
 RAN: list[object] = []
 NUMBERS = itertools.count(7)

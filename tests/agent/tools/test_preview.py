@@ -20,8 +20,7 @@ from sayso.agent import Tool, ToolError, ToolValidationError, tool
 from sayso.agent.tools.call_texts import literal, preview_text
 from sayso.channels.markdown import plain, slack_mrkdwn, telegram_html, whatsapp_text
 from sayso.channels.markdown.split import split
-from sayso.pending.context import context_field
-from sayso.pending.proposals import ChannelRun
+from sayso.pending.call_context import ChannelRun, context_field
 
 #: What people and models write to hide something, each of which some platform would not show as it is.
 TRICKS = (

@@ -26,8 +26,7 @@ from sayso.agent.messages import Role
 from sayso.agent.run.state import JournaledAnswer, NoJournal
 from sayso.agent.toolsets.embedding import EmbeddingSelector
 from sayso.agent.toolsets.selectors import UserRoles, narrow, would_show
-from sayso.pending.context import context_field
-from sayso.pending.proposals import ChannelRun
+from sayso.pending.call_context import ChannelRun, context_field
 
 
 def make(name: str, description: str = "A tool") -> Tool:

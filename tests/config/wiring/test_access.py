@@ -18,8 +18,7 @@ from sayso.config.wiring.redis_parts import RedisParts
 from sayso.config.wiring.tools import build_selector, open_tools
 from sayso.ops.checks.describe import describe
 from sayso.ops.cli.main import main
-from sayso.pending.context import context_field
-from sayso.pending.proposals import ChannelRun
+from sayso.pending.call_context import ChannelRun, context_field
 from sayso.workers.people import RedisPeople
 
 WHATSAPP = "{platform: whatsapp, account_sid: AC1, auth_token: '${KEY}', from: 'whatsapp:+14155238886', access: {access}}"

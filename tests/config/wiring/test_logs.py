@@ -31,7 +31,7 @@ from sayso.infra.concurrency import TimedOut, run_with_timeout
 from sayso.infra.redaction import REDACTED, remember
 from sayso.infra.tracing import span, start_tracing
 from sayso.ops.cli.main import main
-from sayso.pending.context import context_field
+from sayso.pending.call_context import context_field
 from tests.contracts.rigs import CHAT, Rig
 from tests.workers.fakes import Bot
 

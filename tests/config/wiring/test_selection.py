@@ -15,8 +15,7 @@ from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.wiring.agents import terminal_agent
 from sayso.config.wiring.tools import build_selector
 from sayso.ops.checks.describe import describe
-from sayso.pending.context import context_field
-from sayso.pending.proposals import ChannelRun
+from sayso.pending.call_context import ChannelRun, context_field
 
 HEAD = (
     "tools: [sayso.examples.invoices]\nchannels:\n"
