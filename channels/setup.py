@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from sayso.channels.types import SignedWebhook
+from sayso.channels.types import SignedWebhook, Turn
 from sayso.infra.manual import manual
 from sayso.infra.redaction import redact
 from sayso.infra.terminal import one_line
@@ -242,6 +242,25 @@ class MessageLog(Protocol):
 
     async def delete(self, sid: str, file: ListedFile) -> None:
         """Delete a file for good. Raises SetupError."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryInbox:
+    """What may be asked of the mailbox where messages of a platform's log are examined.
+
+    Its functions raise redis.RedisError.
+    """
+
+    #: How many seconds after its arrival an answered turn is still known.
+    remembered_seconds: float
+    #: Returns "waits" or "done", or "unknown" for a turn that never arrived or is not known any
+    #: more.
+    turn_status: Callable[[Turn], str]
+    #: Returns why the channel's access rules refuse the sender, "" if they do not.
+    why_not: Callable[[Turn], str]
+    #: Stores a turn that was written this many seconds ago. Returns "new" or "duplicate", or why
+    #: the turn was refused.
+    accept: Callable[[Turn, float], str]
 
 
 class PlatformSetup(ABC):

@@ -436,14 +436,9 @@ class StreamListener(Protocol):
         """Start a new text: the model has called tools."""
 
 
-class StepListener(Protocol):
-    """Receives which tools a turn calls. `number` tells the calls of the turn apart."""
-
-    def begin(self, number: int, name: str) -> None:
-        """Note that a call of the tool `name` begins."""
-
-    def end(self, number: int, name: str, state: StepState | None) -> None:
-        """Note how a call ended, which may not have begun. None: it was no call after all."""
+#: Receives each change of a tool call of the turn: its number in the turn, the name of the tool, and
+#: its state. None: it was no call after all.
+OnStep = Callable[[int, str, StepState | None], None]
 
 
 class TurnHandler(Protocol):
@@ -454,11 +449,11 @@ class TurnHandler(Protocol):
         queued: QueuedTurn,
         lease: Lease,
         stream: StreamListener | None = None,
-        steps: StepListener | None = None,
+        on_step: OnStep | None = None,
     ) -> TurnChange:
         """Return all that the turn changes.
 
-        `stream` receives the text while it is written, `steps` the tool calls.
+        `stream` receives the text while it is written, `on_step` the tool calls.
 
         Raises LeaseLost and StaleTurn.
         """

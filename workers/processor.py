@@ -514,7 +514,8 @@ class ConversationProcessor:
                 if not may_settle:  # for a yes the id of the quoted message is enough
                     queued = await self.fetcher.with_quote(queued, channel)
                 queued = await self.fetcher.with_files(queued, channel)
-                return await agent.answer(queued, lease, draft, steps)
+                on_step = steps.note if steps else None
+                return await agent.answer(queued, lease, draft, on_step)
         except TimeoutError:
             if held.stop_seq > queued.seq:
                 log.info("turn.stopped")

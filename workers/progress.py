@@ -307,19 +307,15 @@ class StepsMessage:
         self._changed = asyncio.Event()
         self._shown = ""
 
-    def begin(self, number: int, name: str) -> None:
-        """Note that a call begins."""
-        if number in self._steps or len(self._steps) < MAX_STEPS:
-            self._began[number] = self._clock()
-            self._steps[number] = ToolStep(name[:MAX_STEP_NAME], "running")
-            self._changed.set()
-
-    def end(self, number: int, name: str, state: StepState | None) -> None:
-        """Note how a call ended. None: it was no call after all."""
+    def note(self, number: int, name: str, state: StepState | None) -> None:
+        """Note that a call is "running", or how it ended: see `OnStep`."""
+        has_room = number in self._steps or len(self._steps) < MAX_STEPS
         if state is None:
             self._steps.pop(number, None)
-        elif number in self._steps or len(self._steps) < MAX_STEPS:
+        elif has_room:
             now = self._clock()
+            if state == "running":
+                self._began[number] = now
             seconds = now - self._began.get(number, now)
             self._steps[number] = ToolStep(name[:MAX_STEP_NAME], state, seconds)
         self._changed.set()

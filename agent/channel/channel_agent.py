@@ -48,7 +48,7 @@ from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.agent.channel.turn_contexts import TurnContexts
 from sayso.agent.channel.turn_journal import (
     InterruptedRun,
-    Journals,
+    RedisJournals,
     StepsJournal,
     StreamingJournal,
     TurnJournal,
@@ -80,8 +80,8 @@ from sayso.pending.turns import (
     CHOICE_KIND,
     JournalUnreadable,
     Lease,
+    OnStep,
     QueuedTurn,
-    StepListener,
     StreamListener,
     TurnChange,
 )
@@ -116,7 +116,7 @@ class ChannelAgent:
         *,
         behavior: ChannelBehavior | None = None,
         media: MediaStore | None = None,
-        journals: Journals | None = None,
+        journals: RedisJournals | None = None,
         texts: TextFiles | None = None,
     ) -> None:
         self.agent = agent
@@ -213,7 +213,7 @@ class ChannelAgent:
         queued: QueuedTurn,
         lease: Lease,
         stream: StreamListener | None = None,
-        steps: StepListener | None = None,
+        on_step: OnStep | None = None,
     ) -> TurnChange:
         """Return everything that a turn of a mailbox changes.
 
@@ -232,7 +232,7 @@ class ChannelAgent:
             context,
             journal=journal,
             stream_listener=stream,
-            step_listener=steps,
+            on_step=on_step,
             long_texts=long_texts,
         )
         answer = await self._answer(context)
@@ -435,8 +435,8 @@ class ChannelAgent:
         memory = await load_history(context)
         listener = context.stream_listener if may_stream(self.agent.config) else None
         journal: Journal | None = context.journal
-        if context.step_listener:
-            journal = StepsJournal(journal or NoJournal(), context.step_listener)
+        if context.on_step:
+            journal = StepsJournal(journal or NoJournal(), context.on_step)
         if listener:
             journal = StreamingJournal(journal or NoJournal(), listener)
         with own_context(ToolEnvironment) as own:

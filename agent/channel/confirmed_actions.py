@@ -83,18 +83,18 @@ class ConfirmedActions:
             seq=context.seq,
             received_at=context.received_at,
         )
-        steps = context.step_listener
+        on_step = context.on_step
         step_name = (stored.action.asked_by or stored.action.kind).removeprefix(RESERVED_PREFIX)
-        if steps:
-            steps.begin(0, step_name)
+        if on_step:
+            on_step(0, step_name, "running")
         with (
             collect_artifacts() as artifacts,
             collect_choices() as choices,
             in_scope(context.memory_scope),
         ):
             outcome = await self._store.settlement.confirm(claim, stored)
-        if steps:
-            steps.end(0, step_name, _STEP_STATES.get(outcome.status) if outcome else None)
+        if on_step:
+            on_step(0, step_name, _STEP_STATES.get(outcome.status) if outcome else None)
 
         if outcome is None:
             return fixed_answer(context, context.texts.stale())

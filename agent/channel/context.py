@@ -34,8 +34,8 @@ from sayso.pending.turns import (
     ABOUT,
     CHOICE_KIND,
     Lease,
+    OnStep,
     SettledAnswer,
-    StepListener,
     StreamListener,
     Timer,
     TurnChange,
@@ -103,7 +103,7 @@ class TurnContext:
     #: Receives the answer's text while it arrives.
     stream_listener: StreamListener | None = None
     #: Receives which tools the turn calls.
-    step_listener: StepListener | None = None
+    on_step: OnStep | None = None
     #: The long texts of the history. None without a worker: the history stays in this process.
     long_texts: LongTexts | None = None
     #: When the store went on after a loss of data, 0.0 if not in the last day.

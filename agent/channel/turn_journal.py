@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from sayso.agent.channel.long_texts import BEGINNING_CHARS, LongTexts, with_lost_note
 from sayso.agent.messages import KeptText, Message, Role, ToolCall, UsageStats
@@ -44,9 +44,9 @@ from sayso.pending.turns import (
     JournalUnreadable,
     Lease,
     LeaseLost,
+    OnStep,
     QueuedTurn,
     StaleTurn,
-    StepListener,
     StreamListener,
     journal_head,
 )
@@ -68,36 +68,22 @@ log = logging.getLogger(__name__)
 StoreFile = Callable[[Artifact], Awaitable[Artifact]]
 
 
-class Journals(Protocol):
-    """The store of the journals.
+class RedisJournals:
+    """The store of the journals, in Redis. Each method is one script in one round trip.
 
     A journal is read with its turn (`QueuedTurn.journal`) and deleted with it.
     """
-
-    async def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
-        """Append entries to the journal of turn `seq`.
-
-        The first entry gets the number `at`, counted from 0.
-
-        Repeating is safe: an entry whose number exists is already stored. Entry 0 names the turn;
-        it replaces the journal of another turn. Raises LeaseLost, and StaleTurn if the turn is not
-        the next one or entries are missing.
-        """
-
-    async def entries(self, lease: Lease) -> Sequence[str]:
-        """Return the current journal of the turn at the head of the queue. Raises LeaseLost."""
-
-
-class RedisJournals:
-    """Journals in Redis. Each method is one script in one round trip."""
 
     def __init__(self, scripts: LuaScripts) -> None:
         self._scripts = scripts
 
     async def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
-        """Append entries to the journal of a turn.
+        """Append entries to the journal of turn `seq`.
 
-        Raises redis.RedisError if they may or may not be stored.
+        The first entry gets the number `at`, counted from 0. Repeating is safe: an entry whose
+        number exists is already stored. Entry 0 names the turn; it replaces the journal of another
+        turn. Raises LeaseLost, StaleTurn if the turn is not the next one or entries are missing,
+        and redis.RedisError if they may or may not be stored.
         """
         answer = await self._scripts.arun(
             "journal", lease.conversation, {**lease.args, "seq": seq, "at": at}, *entries
@@ -127,7 +113,7 @@ class TurnJournal:
 
     def __init__(
         self,
-        store: Journals,
+        store: RedisJournals,
         lease: Lease,
         queued: QueuedTurn,
         store_file: StoreFile,
@@ -329,11 +315,11 @@ class StreamingJournal:
 
 
 class StepsJournal:
-    """A journal that tells a step listener which calls begin and how they end."""
+    """A journal that tells `on_step` which calls begin and how they end."""
 
-    def __init__(self, journal: Journal, listener: StepListener) -> None:
+    def __init__(self, journal: Journal, on_step: OnStep) -> None:
         self._journal = journal
-        self._listener = listener
+        self._on_step = on_step
         self._calls: Sequence[ToolCall] = ()
         #: The number of the answer's first call in the turn.
         self._first = 0
@@ -355,7 +341,7 @@ class StepsJournal:
 
     def begin_call(self, at: int) -> str:
         """Report that a call begins. Return its idempotency key."""
-        self._listener.begin(self._first + at, self._calls[at].tool_name)
+        self._on_step(self._first + at, self._calls[at].tool_name, "running")
         return self._journal.begin_call(at)
 
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
@@ -368,7 +354,7 @@ class StepsJournal:
         self._calls = answer.message.tool_calls
 
     def _end(self, at: int, outcome: CallOutcome) -> None:
-        self._listener.end(self._first + at, self._calls[at].tool_name, _step_state(outcome))
+        self._on_step(self._first + at, self._calls[at].tool_name, _step_state(outcome))
 
 
 def _step_state(outcome: CallOutcome) -> StepState:

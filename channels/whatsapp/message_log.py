@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from sayso.channels.base import Identities, RateLimited
@@ -22,6 +22,7 @@ from sayso.channels.setup import (
     ListedFile,
     ListedMessage,
     MessageLog,
+    RecoveryInbox,
     SetupError,
     platform_calls,
     too_many_calls,
@@ -35,36 +36,6 @@ from sayso.infra.http import PooledSessions
 from sayso.infra.records import OtherVersion
 
 T = TypeVar("T")
-
-
-class Acceptance(Protocol):
-    """What became of a turn."""
-
-    @property
-    def outcome(self) -> str:
-        """The word "new" or "duplicate", or why the turn was refused."""
-
-
-class RecoveryInbox(Protocol):
-    """Stores turns that no webhook delivered, and knows the state of each turn.
-
-    All methods raise redis.RedisError.
-    """
-
-    @property
-    def remembered_seconds(self) -> float:
-        """How many seconds after its arrival an answered turn is still known."""
-
-    def turn_status(self, turn: Turn) -> str:
-        """Return "waits" or "done", or "unknown" for a turn that
-        never arrived or is not known any more.
-        """
-
-    def why_not(self, turn: Turn) -> str:
-        """Return why the channel's access rules refuse the sender, "" if they do not."""
-
-    def accept(self, turn: Turn, *, waited_seconds: float) -> Acceptance:
-        """Store a turn that was written this many seconds ago."""
 
 
 #: How many messages Twilio returns at once.
@@ -350,9 +321,7 @@ class MissedMessages:
         if not take:
             return replace(result, state="missed")
         turn = self._people.recognize(turn, store=True)
-        outcome = self._inbox.accept(
-            turn, waited_seconds=max(self._clock() - result.sent_at, 1.0)
-        ).outcome
+        outcome = self._inbox.accept(turn, max(self._clock() - result.sent_at, 1.0))
         if outcome == "duplicate":  # its webhook has arrived meanwhile
             return result
         if outcome == "new":

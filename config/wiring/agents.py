@@ -37,7 +37,7 @@ from sayso.agent import (
 from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.channel.prompts import Escalation
-from sayso.agent.channel.turn_journal import Journals
+from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.agent.config import Cache
 from sayso.agent.guards.budget import Budget
 from sayso.agent.guards.coherence import CoherenceCheck
@@ -389,7 +389,7 @@ def build_agents(
     scripts: LuaScripts,
     media: MediaFiles,
     keys: list[str],
-    journals: Journals,
+    journals: RedisJournals,
     texts: TextFiles,
     note_effect: NoteEffect,
 ) -> dict[str, ChannelAgent]:
@@ -467,7 +467,7 @@ def _build_agent(
     store: PendingActionStore,
     keys: list[str],
     media: MediaStore | None,
-    journals: Journals | None = None,
+    journals: RedisJournals | None = None,
     texts: TextFiles | None = None,
 ) -> ChannelAgent:
     for kind, factory in opened.executor_factories.items():

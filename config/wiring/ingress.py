@@ -16,7 +16,14 @@ from redis.exceptions import RedisError
 
 from sayso.channels.base import StoreReceived
 from sayso.channels.registry import load, platform_of
-from sayso.channels.setup import DeletedFiles, FoundMessage, MessageLog, SetupError
+from sayso.channels.setup import (
+    DeletedFiles,
+    FoundMessage,
+    MessageLog,
+    RecoveryInbox,
+    SetupError,
+)
+from sayso.channels.types import Turn
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import rules_of
@@ -25,6 +32,7 @@ from sayso.infra.redis.checks import unreachable
 from sayso.infra.redis.client import AGAIN_SECONDS, RedisUnfit
 from sayso.infra.redis.leader_lock import LeaderLock
 from sayso.infra.stop_signals import on_stop_signals, say_stopping, stop_signals
+from sayso.workers.access import AccessControl
 from sayso.workers.mailbox import Ingress
 from sayso.workers.recovery import Heartbeat
 
@@ -159,7 +167,7 @@ def find_missed_messages(
     missed = load(factory)(
         channel,
         message_log,
-        access,
+        _recovery_inbox(access),
         identities,
         per_minute=per_minute,
         clock=clock,
@@ -188,9 +196,18 @@ def delete_media(
     if factory is None:
         raise _without(settings, channel, "its files cannot be deleted from here")
     access, identities = open_inbox(settings, data)
-    deletion = load(factory)(channel, message_log, access, identities)
+    deletion = load(factory)(channel, message_log, _recovery_inbox(access), identities)
     days: AsyncIterator[DeletedFiles] = deletion.run(older, back, delete=delete)
     return days
+
+
+def _recovery_inbox(access: AccessControl) -> RecoveryInbox:
+    """Return what a platform's code may ask of the mailbox, behind the access rules."""
+
+    def accept(turn: Turn, waited_seconds: float) -> str:
+        return access.accept(turn, waited_seconds=waited_seconds).outcome
+
+    return RecoveryInbox(access.remembered_seconds, access.turn_status, access.why_not, accept)
 
 
 def _without(settings: Settings, channel: str, says: str) -> SetupError:

@@ -75,7 +75,7 @@ class FakeAgent:
     def __init__(self, answer: Callable[[str], str] = str.upper) -> None:
         self._answer = answer
 
-    async def answer(self, queued, lease, stream=None, steps=None) -> TurnChange:
+    async def answer(self, queued, lease, stream=None, on_step=None) -> TurnChange:
         """Answer with one reply."""
         return TurnChange(replies=((Reply(self._answer(queued.turn.text)), ""),))
 

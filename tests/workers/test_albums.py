@@ -25,7 +25,7 @@ class Viewer:
         self.seen: list[Turn] = []
         self.on_answer = lambda: None
 
-    async def answer(self, queued, lease, stream=None, steps=None) -> TurnChange:
+    async def answer(self, queued, lease, stream=None, on_step=None) -> TurnChange:
         """Answer with the names of the files."""
         self.on_answer()
         self.seen.append(queued.turn)

@@ -457,7 +457,7 @@ class Typist(FakeAgent):
         super().__init__()
         self.room_of, self.breaks, self.heard = room_of, breaks, []
 
-    async def answer(self, queued, lease, stream=None, steps=None) -> TurnChange:
+    async def answer(self, queued, lease, stream=None, on_step=None) -> TurnChange:
         """Stream two pieces if there is a listener."""
         self.heard.append(stream is not None)
         if stream:

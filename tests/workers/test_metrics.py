@@ -86,7 +86,7 @@ class EditingChannel(FakeChannel):
 class EditingAgent(FakeAgent):
     """Answers with an edit of the message m1."""
 
-    async def answer(self, queued, lease, stream=None, steps=None) -> TurnChange:
+    async def answer(self, queued, lease, stream=None, on_step=None) -> TurnChange:
         """Edit it; one that is impossible may be left out."""
         return TurnChange(replies=((Reply("done", edits="m1", optional=True), ""),))
 

@@ -92,7 +92,7 @@ class Slow(FakeAgent):
     def __init__(self, then) -> None:
         self.then, self.cancelled = then, []
 
-    async def answer(self, queued, lease, stream=None, steps=None):
+    async def answer(self, queued, lease, stream=None, on_step=None):
         """Wait for ever."""
         self.then()
         try:
@@ -155,7 +155,7 @@ def test_lease_is_kept_for_as_long_as_its_turn_takes(monkeypatch):
     third = asyncio.Event()
 
     class Patient(FakeAgent):
-        async def answer(self, queued, lease, stream=None, steps=None):
+        async def answer(self, queued, lease, stream=None, on_step=None):
             await third.wait()
             return TurnChange(replies=((Reply("done"), ""),))
 
@@ -189,7 +189,7 @@ def test_redis_error_of_an_agent_is_not_swallowed():
 class SendsAFile(FakeAgent):
     """Answers with a file and words after it."""
 
-    async def answer(self, queued, lease, stream=None, steps=None):
+    async def answer(self, queued, lease, stream=None, on_step=None):
         """Answer with two replies."""
         return TurnChange(
             replies=((Reply(media=Media("m", "image/png", "chart.png")), ""), (Reply("done"), ""))
@@ -212,7 +212,7 @@ def test_text_above_a_file_whose_answer_was_lost_is_sent_again_marked(pieces: in
     room = Room()
     change = TurnChange(replies=((Reply("Sales", media=Media("m", "image/png", "chart.png")), ""),))
 
-    async def answer(queued, lease, stream=None, steps=None) -> TurnChange:
+    async def answer(queued, lease, stream=None, on_step=None) -> TurnChange:
         return change
 
     room.processor.agents["chat"].answer = answer
@@ -342,7 +342,7 @@ def test_turn_that_takes_too_long_is_ended_with_a_notice():
     """The next turn runs."""
 
     class Stuck(FakeAgent):
-        async def answer(self, queued, lease, stream=None, steps=None):
+        async def answer(self, queued, lease, stream=None, on_step=None):
             await asyncio.sleep(60)
 
     assert Room(agent=Stuck(), turn_timeout=0.01).work("a", "b") == [
@@ -527,7 +527,7 @@ def test_long_turn_gets_no_notice_where_each_message_costs_money(paid_channels, 
     soon = 0.001
     room = Room(notice_after=soon, paid_channels=paid_channels)
 
-    async def answer(queued, lease, stream=None, steps=None) -> TurnChange:
+    async def answer(queued, lease, stream=None, on_step=None) -> TurnChange:
         long_after = asyncio.Event()
         asyncio.get_running_loop().call_later(10 * soon, long_after.set)
         await long_after.wait()

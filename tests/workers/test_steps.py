@@ -59,12 +59,12 @@ def test_call_is_shown_while_it_runs_and_when_it_ended():
     """With the seconds so far, and then those that it took."""
 
     async def scene(steps: StepsMessage, now: list[float], pauses: asyncio.Event) -> None:
-        steps.begin(0, "look")
+        steps.note(0, "look", "running")
         now[0] = 2.0
         pauses.set()
         await settle()
         now[0] = 3.0
-        steps.end(0, "look", "done")
+        steps.note(0, "look", "done")
         await settle()
         await steps.end_showing()
 
@@ -75,9 +75,9 @@ def test_quick_calls_are_shown_once():
     """They ended before the first pause."""
 
     async def scene(steps: StepsMessage, now: list[float], pauses: asyncio.Event) -> None:
-        steps.begin(0, "a")
-        steps.end(0, "a", "done")
-        steps.end(1, "b", "waits")
+        steps.note(0, "a", "running")
+        steps.note(0, "a", "done")
+        steps.note(1, "b", "waits")
         await settle()
         await steps.end_showing()
 
@@ -88,7 +88,7 @@ def test_call_of_a_stopped_turn_does_not_seem_to_run():
     """The person said stop, or the turn took too long."""
 
     async def scene(steps: StepsMessage, now: list[float], pauses: asyncio.Event) -> None:
-        steps.begin(0, "slow")
+        steps.note(0, "slow", "running")
         now[0] = 5.0
         await settle()
         await steps.end_showing()
@@ -100,7 +100,7 @@ def test_call_that_was_shown_while_it_ran_is_shown_as_stopped():
     """A page that is opened later would count its seconds on."""
 
     async def scene(steps: StepsMessage, now: list[float], pauses: asyncio.Event) -> None:
-        steps.begin(0, "slow")
+        steps.note(0, "slow", "running")
         pauses.set()
         await settle()
         now[0] = 5.0
@@ -113,8 +113,8 @@ def test_yes_that_ran_nothing_is_no_call():
     """Its question had expired."""
 
     async def scene(steps: StepsMessage, now: list[float], pauses: asyncio.Event) -> None:
-        steps.begin(0, "delete")
-        steps.end(0, "delete", None)
+        steps.note(0, "delete", "running")
+        steps.note(0, "delete", None)
         await steps.end_showing()
 
     assert play(scene) == []
@@ -125,7 +125,7 @@ def test_calls_and_names_are_bounded():
 
     async def scene(steps: StepsMessage, now: list[float], pauses: asyncio.Event) -> None:
         for number in range(progress.MAX_STEPS + 10):
-            steps.begin(number, "x" * 1000)
+            steps.note(number, "x" * 1000, "running")
         await steps.end_showing()
 
     ((shown),) = play(scene)
@@ -138,7 +138,7 @@ def test_channel_that_is_down_breaks_no_turn():
     board.is_down = True
 
     async def scene(steps: StepsMessage, now: list[float], pauses: asyncio.Event) -> None:
-        steps.begin(0, "look")
+        steps.note(0, "look", "running")
         await steps.end_showing()
 
     assert play(scene, board) == []

@@ -23,7 +23,7 @@ class Slow:
         self.begun = begun
         self.answered = []
 
-    async def answer(self, queued, lease, stream=None, steps=None) -> TurnChange:
+    async def answer(self, queued, lease, stream=None, on_step=None) -> TurnChange:
         """Start, and wait for ever."""
         self.answered.append(queued.turn.text)
         self.begun.set()

@@ -72,14 +72,14 @@ class WatchedBot(Bot):
         answer = self.agent.answer
 
         async def answer_watched(queued: Any, lease: Any, *_: Any, **__: Any) -> Any:
-            return await answer(queued, lease, None, self.steps)
+            return await answer(queued, lease, None, self.steps.note)
 
         self.agent.answer = answer_watched
 
     @property
     def states(self) -> list[Any]:
         """Return the states in the order in which the calls ended."""
-        return [state for _, _, *states in self.steps.events for state in states]
+        return [state for _, _, state in self.steps.events if state != "running"]
 
 
 STATES = {

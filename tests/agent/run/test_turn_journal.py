@@ -24,16 +24,14 @@ LEASE = Lease("chat:room", 1, "w1")
 
 
 class Steps:
-    """A step listener that records what it receives."""
+    """Records each change of a tool call that it receives."""
 
     def __init__(self) -> None:
         self.events: list[tuple[object, ...]] = []
 
-    def begin(self, *step: object) -> None:
-        """Note that a call begins."""
+    def note(self, *step: object) -> None:
+        """Record a change."""
         self.events.append(step)
-
-    end = begin
 
 
 class Shelf:
@@ -154,7 +152,7 @@ def test_file_that_cannot_be_stored_does_not_hide_the_result_of_its_call(
 def test_listener_hears_of_each_call_of_a_turn():
     """It hears the name and how the call ended, never arguments, with one number for each call of all answers."""
     steps = Steps()
-    journal = StepsJournal(noted(Shelf()), steps)
+    journal = StepsJournal(noted(Shelf()), steps.note)
     journal.record_answer(ModelAnswer(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats()))
     journal.begin_call(0)
     run_sync(journal.record_outcome(0, CallOutcome(CALLS[0], "ok", has_result=True)))
@@ -163,10 +161,10 @@ def test_listener_hears_of_each_call_of_a_turn():
     journal.begin_call(0)
     run_sync(journal.record_outcome(0, CallOutcome(CALLS[0], "Error: broken")))
     assert steps.events == [
-        (0, "look"),
+        (0, "look", "running"),
         (0, "look", "done"),
         (1, "look", "unknown"),
-        (2, "look"),
+        (2, "look", "running"),
         (2, "look", "failed"),
     ]
 
@@ -184,7 +182,7 @@ def test_listener_hears_of_calls_of_an_earlier_attempt():
     )
     run_sync(
         StepsJournal(
-            TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")), steps
+            TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")), steps.note
         ).next_answer()
     )
     assert sorted(steps.events) == [(0, "look", "not_run"), (1, "look", "unknown")]
