@@ -1,5 +1,4 @@
-"""PendingAction: a proposed side effect that waits for its user's yes (seed:
-Deferred Confirmation).
+"""PendingAction: a proposed side effect that waits for its user's yes.
 
 ActionSigner makes the signatures that protect it: the MAC over a stored action,
 and the tokens in its buttons.
@@ -67,7 +66,7 @@ ActionState = Literal[
 After = Literal["continue", "say"]
 #: What another message of the person does to an open question: it ends it, or leaves it open.
 OtherMessage = Literal["drop", "keep"]
-#: The seed's coarser names for these states.
+#: The documented names of these states, for programs: each stands for several.
 Status = Literal["pending", "confirmed", "cancelled", "expired", "consumed"]
 
 _STATUS: Mapping[ActionState, Status] = {
@@ -162,7 +161,7 @@ class PendingAction:
 
     @property
     def status(self) -> Status:
-        """Return the state by the seed's names."""
+        """Return the state by its documented name."""
         return _STATUS[self.state]
 
     @property
@@ -186,7 +185,7 @@ class PendingAction:
         return bool(self.expires_at) and (time.time() if now is None else now) >= self.expires_at
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields and the seed's `status`, ready for JSON."""
+        """Return all fields and the `status`, ready for JSON."""
         return {**asdict(self), "status": self.status}
 
     @classmethod

@@ -75,7 +75,7 @@ def stash_pending(
     version: str = "",
     shown: ShownTool | None = None,
 ) -> PendingAction | None:
-    """Propose a side effect to the user of the current turn (seed: `stash_pending`).
+    """Propose a side effect to the user of the current turn.
 
     `preview` is shown as it is, unless it is `Markdown`. `executor` serves only this process. After
     a restart, or on another machine, the executor factory registered for `kind` rebuilds it from

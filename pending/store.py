@@ -1,4 +1,4 @@
-"""PendingActionStore: the seed's API to pending actions, in memory or in Redis."""
+"""PendingActionStore: pending actions as a program uses them, in memory or in Redis."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class PendingActionStore:
-    """The seed's store of pending actions, by scope: user, channel and conversation.
+    """Stores pending actions by scope: user, channel and conversation.
 
     Works on any ActionRepository.
 
@@ -313,7 +313,7 @@ def _to_print(action: PendingAction) -> PendingAction:
 
 
 def scope_of(user_id: str, channel_id: str | None, conversation_id: str | None) -> Scope:
-    """Return the scope of the seed's three ids.
+    """Return the scope of a user, a channel and a conversation.
 
     Without a conversation it is the user's own, as in a direct message.
     """
