@@ -110,7 +110,7 @@ class ConversationProcessor:
     agents: Mapping[str, TurnHandler]
     texts_for: TextsForTurn
     notes: RedisSharedCache
-    fetcher: TurnFetcher
+    fetcher: TurnFetcher = field(default_factory=TurnFetcher)
     turn_timeout: float = TURN_TIMEOUT
     joins: bool = False
     worker: str = ""

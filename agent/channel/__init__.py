@@ -10,7 +10,7 @@ Read it in this order:
 * `outcome_answers`, `outcomes`: how an action ended, for the person and for the model.
 * `run_replies`, `prompts`: what a person reads of a run, and the questions with their buttons.
 * `turn_journal`, `failed_turns`: a turn that another worker takes over, and one that fails.
-* `direct_turns`: turns without a worker.
+* `continuations`: the agent goes on after a decision. `direct_turns`: turns without a worker.
 
 Three words: an *action* is a stored proposal. As a `StoredAction` it is called `stored`, and
 `stored.action` is the signed `PendingAction` in it. A *question* is the message that shows an

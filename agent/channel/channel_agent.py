@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Collection
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
-from typing import Any
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.behavior import ChannelBehavior
@@ -19,12 +14,10 @@ from sayso.agent.channel.confirmation import ConfirmationHandler
 from sayso.agent.channel.confirmed_actions import ConfirmedActions
 from sayso.agent.channel.context import (
     NO_ANSWER,
-    TOLD_OUTCOME,
     UNTOLD_OUTCOME,
     TurnAnswer,
     TurnContext,
     TurnFiles,
-    add_exchange,
     fixed_answer,
     load_history,
     memory_from_json,
@@ -32,6 +25,7 @@ from sayso.agent.channel.context import (
     text_change,
     user_message,
 )
+from sayso.agent.channel.continuations import Continuations
 from sayso.agent.channel.decide import is_known_plea
 from sayso.agent.channel.direct_turns import DirectTurns
 from sayso.agent.channel.failed_turns import FailedTurns
@@ -39,8 +33,8 @@ from sayso.agent.channel.long_replies import LongReplies
 from sayso.agent.channel.long_texts import LongTexts, TextFiles
 from sayso.agent.channel.message_reading import MessageReader
 from sayso.agent.channel.other_messages import OtherMessages
-from sayso.agent.channel.outcome_answers import OutcomeAnswers, with_answer_followed
-from sayso.agent.channel.outcomes import OutcomeHistory, action_ids
+from sayso.agent.channel.outcome_answers import OutcomeAnswers
+from sayso.agent.channel.outcomes import OutcomeHistory
 from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.channel.questions import QuestionRepeats
 from sayso.agent.channel.run_replies import RunReplies
@@ -56,23 +50,21 @@ from sayso.agent.channel.turn_journal import (
 )
 from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory
-from sayso.agent.messages import Role
 from sayso.agent.result import AgentResult
 from sayso.agent.run.long_results import shorten_for_history
-from sayso.agent.run.pause import RunCounts, forget_ended_pause, open_actions, run_counts_of
+from sayso.agent.run.pause import RunCounts, forget_ended_pause
 from sayso.agent.run.state import Journal, NoJournal
 from sayso.agent.tools.call_texts import literal
 from sayso.agent.tools.context import ToolEnvironment, TurnTimers
 from sayso.channels.base import MediaStore
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Turn
-from sayso.infra.concurrency import has_no_loop, run_sync
-from sayso.infra.ids import random_id
+from sayso.infra.concurrency import run_sync
 from sayso.infra.records import versioned
 from sayso.pending.action import is_choice_token
 from sayso.pending.call_context import own_context
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
-from sayso.pending.proposals import Effect, plan_of
+from sayso.pending.proposals import plan_of
 from sayso.pending.repository import Claim
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore
 from sayso.pending.stored_action import WAITING_STATES
@@ -85,10 +77,6 @@ from sayso.pending.turns import (
     StreamListener,
     TurnChange,
 )
-
-#: How long an outcome waits for what the model says of it where both are one message, in seconds.
-#: Then the person gets the outcome, and that the rest is missing.
-OUTCOME_SECONDS = 30.0
 
 
 class ChannelAgent:
@@ -198,6 +186,14 @@ class ChannelAgent:
             outcomes=self._outcomes,
             answers=self._answers,
         )
+        self._continuations = Continuations(
+            store,
+            prompts=self._prompts,
+            outcomes=self._outcomes,
+            answers=self._answers,
+            other_messages=self._other_messages,
+            continue_run=self._continue_run,
+        )
         self._direct_turns = DirectTurns(
             agent,
             store,
@@ -258,38 +254,11 @@ class ChannelAgent:
         untold = context.memory.notes.pop(UNTOLD_OUTCOME, "")
         answer = await self._answer_in_full(context)
         if untold and context.turn.kind != "continuation":
-            answer = await self._with_untold_outcome(context, answer, untold)
+            answer = await self._continuations.with_untold_outcome(context, answer, untold)
         if context.returns_text:  # a file would not reach the caller
             return answer
         change = await self._long_replies.bounded(context.turn, context.texts, answer.change)
         return replace(answer, change=change)
-
-    async def _with_untold_outcome(
-        self, context: TurnContext, answer: TurnAnswer, action_id: str
-    ) -> TurnAnswer:
-        """Return the answer below an outcome that still waits for its continuation.
-
-        The continuation does not tell it again. The turn came in while the action was carried out,
-        so it is answered before the continuation.
-        """
-        conversation = context.turn.conversation.id
-        (stored,) = await self.store.repository.load(conversation, (action_id,))
-        if stored:
-            stored = stored.verified(self.store.signer, context.turn.scope)
-        outcome, effects = await self._answers.outcome_to_tell(context, stored)
-        context.memory.notes[TOLD_OUTCOME] = action_id
-        return self._prompts.with_outcome(context, answer, outcome, effects)
-
-    async def _outcome_left_to(self, context: TurnContext) -> tuple[str, tuple[Effect, ...]]:
-        """Return the outcome that a continuation has to tell, and what took effect.
-
-        The outcome is "" if the deciding turn or another one has told it.
-        """
-        turn = context.turn
-        told_for = context.memory.notes.pop(TOLD_OUTCOME, "")
-        if not turn.tells_outcome or told_for == turn.continues:
-            return "", ()
-        return await self._answers.outcome_to_tell(context, context.named_action)
 
     async def _answer_in_full(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. Tools know who the user is, and can read the files that the user sent."""
@@ -303,7 +272,7 @@ class ChannelAgent:
         """Let the part answer that knows this kind of turn. The first that fits counts."""
         turn = context.turn
         if turn.kind == "continuation":
-            return await self._go_on(context)
+            return await self._continuations.go_on(context)
 
         # Another worker took the turn over after its yes was carried out. An offered answer that
         # was chosen settles nothing, and is chosen again.
@@ -377,43 +346,6 @@ class ChannelAgent:
         outcome = self._answers.as_line(stored, recovered.record.state, recovered.outcome_text)
         return await self._run_agent(context, outcome)
 
-    async def _go_on(self, context: TurnContext) -> TurnAnswer:
-        """Let the agent go on after the decision about an action.
-
-        The outcome is the result of the call that had proposed it. If a model has answered another
-        message since, it has read the outcome, and there is nothing to go on with. Answers without
-        a model, such as that to a second tap, change nothing. After them the history gets a message
-        which says that the request goes on. Where the deciding turn did not tell the outcome, it is
-        told first; it waits for the model for OUTCOME_SECONDS. Raises TimeoutError after that.
-        """
-        turn = context.turn
-        decided = context.named_action
-        outcome, effects = await self._outcome_left_to(context)
-        answer = TurnAnswer(TurnChange(ended="answered_before"))
-        ids: frozenset[str] = frozenset()
-        if decided:
-            ids = action_ids(decided)
-        counts = run_counts_of(context.memory, ids)
-        is_answered = has_answer(context, ids, counts)
-        if not (is_answered or turn.asks_model):
-            add_exchange(context, context.texts.stopped())
-            answer = answer.changed(ended="stopped")
-        elif not (is_answered or decided):  # the turn has waited for longer than records are kept
-            answer = fixed_answer(context, context.texts.rest_missing())
-        elif decided and not is_answered:
-            if decided.state == "cancelled":  # the model cannot propose again what was just refused
-                context.run.denied += await self._other_messages.refused_by_no(turn.scope, decided)
-            if context.memory.get_history()[-1].role is Role.ASSISTANT:
-                context.remember([user_message(turn)])
-            limit: AbstractAsyncContextManager[Any] = nullcontext()
-            # At its end the worker gives the turn up, and tells the outcome.
-            if outcome and not has_no_loop.get():
-                limit = asyncio.timeout(OUTCOME_SECONDS)
-            async with limit:
-                answer = await self._run_agent(context, paused=counts or RunCounts(random_id(), 0))
-        answer = self._prompts.with_outcome(context, answer, outcome, effects).about(decided)
-        return with_answer_followed(answer, decided)
-
     async def _run_agent(
         self, context: TurnContext, preface: str = "", *, paused: RunCounts | None = None
     ) -> TurnAnswer:
@@ -468,6 +400,10 @@ class ChannelAgent:
             return answer
         return answer.changed(timers=tuple(timers.added), silenced=tuple(timers.cancelled))
 
+    async def _continue_run(self, context: TurnContext, counts: RunCounts) -> TurnAnswer:
+        """Let a paused run go on."""
+        return await self._run_agent(context, paused=counts)
+
     async def give_up(self, queued: QueuedTurn, lease: Lease, failure_text: str) -> TurnChange:
         """Return what a turn changes that could not be answered.
 
@@ -496,7 +432,7 @@ class ChannelAgent:
         context = replace(context, texts=texts)
         before = memory.to_dict()
         if queued.turn.kind == "continuation":
-            change = await self._give_up_going_on(context, run, is_stopped=not failure_text)
+            change = await self._continuations.give_up(context, run, is_stopped=not failure_text)
         else:
             change = await self._give_up(context, queued, run, failure_text)
         change = await self._long_replies.bounded(queued.turn, texts, change)
@@ -516,28 +452,6 @@ class ChannelAgent:
         if queued.turn.is_stop or (self._commands and self._commands.find(queued.turn)):
             for_history = ""  # a command is no part of the conversation
         return await self._failed_turns.settle(context, text, run, for_history=for_history)
-
-    async def _give_up_going_on(
-        self, context: TurnContext, run: InterruptedRun, *, is_stopped: bool
-    ) -> TurnChange:
-        """Return what a continuation changes in which the agent could not go on.
-
-        The effect before it is certain and stays. The person is told that the rest is missing,
-        unless they stopped it, and the outcome if the deciding turn did not tell it.
-        """
-        texts = context.texts
-        outcome, effects = await self._outcome_left_to(context)
-        unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
-        missing = "" if is_stopped else texts.rest_missing()
-        ids: Collection[str] = ()
-        if context.named_action:
-            ids = action_ids(context.named_action)
-        if not has_answer(context, ids, run_counts_of(context.memory, ids)):
-            text = paragraphs([*unclear, missing or texts.stopped()])
-            add_exchange(context, text, run.messages)
-            self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
-        answer = TurnAnswer(text_change(paragraphs([*unclear, missing])))
-        return self._prompts.with_outcome(context, answer, outcome, effects).change
 
     def is_answer(self, text: str) -> bool:
         """Return whether the text would be a yes or a no to a question."""
@@ -641,18 +555,3 @@ def may_stream(config: AgentConfig) -> bool:
     It may not where a check follows, of the answer or of its calls.
     """
     return not (config.coherence or (config.guardrails and config.guardrails.output))
-
-
-def has_answer(context: TurnContext, decided: Collection[str], counts: RunCounts | None) -> bool:
-    """Return whether a model has answered since the decision, so that no run waits to go on.
-
-    `decided`: the ids of the actions that were decided. `counts`: of the run that waited for them,
-    None once another run has ended. A question about another action is an answer, too.
-    """
-    history = context.memory.get_history()
-    if not history:
-        return True
-    results = takewhile(lambda message: message.role is Role.TOOL, reversed(history))
-    if not set(open_actions(results)).issubset(decided):
-        return True
-    return history[-1].role is Role.ASSISTANT and counts is None

@@ -455,6 +455,34 @@ def decide_after_failure(
     return KeepAndRun() if action.is_kept and not is_answer else DropAndRun()
 
 
+#: What happens in a continuation: nothing, because a model has answered since the decision, or
+#: because its person said /stop; the person is told that the rest is missing; or the agent goes on.
+ContinuationStep = Literal["answered_before", "stopped", "record_lost", "go_on"]
+
+
+def decide_continuation(
+    *, is_answered: bool, asks_model: bool, has_record: bool
+) -> ContinuationStep:
+    """Return what happens in the turn that follows a decision. The first row that fits counts.
+
+    `is_answered`: a model has answered another message since, and has read the outcome.
+    `asks_model`: its person has not said /stop since. `has_record`: the record of the action is
+    still kept. It is not if the turn has waited for days.
+
+    | the case                                | step            |
+    |-----------------------------------------|-----------------|
+    | a model has answered since              | answered_before |
+    | the person has said /stop               | stopped         |
+    | the record of the action is gone        | record_lost     |
+    | the request waits to go on              | go_on           |
+    """
+    if is_answered:
+        return "answered_before"
+    if not asks_model:
+        return "stopped"
+    return "go_on" if has_record else "record_lost"
+
+
 #: Where an action is in its life, as a tap on one of its buttons finds it. "running": it was
 #: confirmed, and has not ended. "ended": it has ended in any way.
 TapPhase = Literal["open", "not_shown", "time_over", "running", "ended"]

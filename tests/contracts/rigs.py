@@ -31,7 +31,6 @@ from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox, ReplySender
-from sayso.workers.turn_fetcher import TurnFetcher
 from tests.infra.redis.lua_source import CheckedScripts
 from tests.scratch_redis import empty_redis
 
@@ -55,7 +54,7 @@ def make_processor(
     mailbox: Any, sender: ReplySender, channels: Any, agents: Any, **options: Any
 ) -> Any:
     """Return a processor that says everything in English and notes its drafts in memory."""
-    options = {"notes": MemorySharedCache(), "fetcher": TurnFetcher(), **options}
+    options = {"notes": MemorySharedCache(), **options}
     return ConversationProcessor(mailbox, sender, channels, agents, voice, **options)
 
 

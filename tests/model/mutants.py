@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sayso.agent.channel import channel_agent
-from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.agent.channel import continuations
 from sayso.agent.channel.confirmation import ConfirmationHandler
+from sayso.agent.channel.continuations import Continuations
 from sayso.agent.channel.other_messages import OtherMessages
 from sayso.agent.channel.outcome_answers import OutcomeAnswers
 from sayso.agent.channel.outcomes import OutcomeHistory
@@ -317,13 +317,11 @@ _GOING_ON = (
     ),
     _code(
         "the agent goes on while a question waits",
-        {(channel_agent, "has_answer"): _knows_no_other_question},
+        {(continuations, "has_answer"): _knows_no_other_question},
     ),
-    _code("a second tap ends the request", _after(channel_agent, "has_answer", _knows_no_pause)),
+    _code("a second tap ends the request", _after(continuations, "has_answer", _knows_no_pause)),
     _code("an outcome is left untold", {(OutcomeAnswers, "outcome_to_tell"): _nothing_to_tell}),
-    _code(
-        "a failed continuation is silent", _after(ChannelAgent, "_give_up_going_on", _says_nothing)
-    ),
+    _code("a failed continuation is silent", _after(Continuations, "give_up", _says_nothing)),
     _code("the agent reads no outcome", {(OutcomeHistory, "refresh"): _reads_nothing}),
 )
 

@@ -13,6 +13,7 @@ from sayso.agent.channel.decide import (
     WaitingAction,
     decide,
     decide_after_failure,
+    decide_continuation,
     decide_tap,
     phase_of,
     tap_phase_of,
@@ -169,6 +170,14 @@ FAILURES = {
     "anything else": (MessageReading("other"), False),
 }
 
+#: What each case of a continuation knows: `is_answered`, `asks_model` and `has_record`.
+CONTINUATIONS = {
+    "a model has answered since": [(True, True, True), (True, False, True), (True, True, False)],
+    "the person has said /stop": [(False, False, True), (False, False, False)],
+    "the record of the action is gone": [(False, True, False)],
+    "the request waits to go on": [(False, True, True)],
+}
+
 
 def tables(function) -> list[list[dict[str, str]]]:
     """Return the tables of a docstring: for each its rows, by the names of the columns."""
@@ -187,6 +196,7 @@ def tables(function) -> list[list[dict[str, str]]]:
 WAITING_TABLE, OVER_TABLE = tables(decide)
 (TAP_TABLE,) = tables(decide_tap)
 (FAILURE_TABLE,) = tables(decide_after_failure)
+(CONTINUATION_TABLE,) = tables(decide_continuation)
 
 
 def decided(decision: object) -> str:
@@ -237,12 +247,23 @@ def test_row_of_a_failed_turn_is_what_decide_after_failure_returns(row):
             assert decided(decision) == row[name], phase
 
 
+@pytest.mark.parametrize("row", CONTINUATION_TABLE, ids=lambda row: row["row"])
+def test_row_of_a_continuation_is_what_decide_continuation_returns(row):
+    """Each case has one step."""
+    for is_answered, asks_model, has_record in CONTINUATIONS[row["row"]]:
+        step = decide_continuation(
+            is_answered=is_answered, asks_model=asks_model, has_record=has_record
+        )
+        assert step == row["step"]
+
+
 def test_every_row_has_its_data():
     """A row that is added to a table needs data here, and data that no row names is never tried."""
     assert [row["row"] for row in WAITING_TABLE] == list(WHILE_WAITING)
     assert [column for column in OVER_TABLE[0] if column != "row"] == list(NO_MORE)
     assert [row["row"] for row in TAP_TABLE] == list(TAPS)
     assert [row["row"] for row in FAILURE_TABLE] == list(FAILURES)
+    assert [row["row"] for row in CONTINUATION_TABLE] == list(CONTINUATIONS)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from sayso.agent import (
     ToolCall,
     tool,
 )
-from sayso.agent.channel import channel_agent
+from sayso.agent.channel import continuations
 from sayso.agent.channel.behavior import ChannelBehavior
 from sayso.agent.messages import AnswerDetails
 from sayso.infra import tracing
@@ -353,7 +353,7 @@ def test_outcome_comes_first_where_another_message_came_during_the_effect(make_c
 
 def test_model_that_hangs_keeps_no_outcome_from_its_person(make_continuing, monkeypatch):
     """Where both are one message, the outcome waits for the model for a bounded time."""
-    monkeypatch.setattr(channel_agent, "OUTCOME_SECONDS", 0.01)
+    monkeypatch.setattr(continuations, "OUTCOME_SECONDS", 0.01)
     model = ScriptedProvider([calls("A")])
     bot = make_continuing(model, one_message=True)
     bot.say("delete A")
@@ -409,8 +409,8 @@ def test_continuation_without_a_record_is_not_silent(make_continuing, one_messag
     bot = make_continuing(ScriptedProvider([calls("A"), "never"]), one_message=one_message)
     bot.say("delete A")
     bot.hear("yes")
-    go_on = bot.agent._go_on
-    bot.agent._go_on = lambda context: go_on(replace(context, named_action=None))
+    go_on = bot.agent._continuations.go_on
+    bot.agent._continuations.go_on = lambda context: go_on(replace(context, named_action=None))
     bot.work()
     assert bot.channel.texts[-1].startswith(
         ENGLISH.interrupted_before() if one_message else ENGLISH.rest_missing()
@@ -477,7 +477,7 @@ def test_continuation_that_killed_ten_workers_is_given_up_and_says_so(make_conti
     async def killed(_: object) -> None:
         raise RedisError("killed")
 
-    bot.agent._go_on = killed
+    bot.agent._continuations.go_on = killed
     for _ in range(MAX_ATTEMPTS):
         with pytest.raises(RedisError):
             bot.work()

@@ -498,17 +498,17 @@ def test_story_has_the_turn_in_which_the_agent_went_on(rig: Rig, continuing: Bot
 def test_continuation_that_waits_is_shown_under_its_message(rig: Rig, continuing: Bot):
     """Another worker will take it: an operator sees that the rest is still to come."""
     continuing.hear("yes", event=YES)
-    go_on = continuing.agent._go_on
+    go_on = continuing.agent._continuations.go_on
 
     async def killed(_: object) -> None:
         raise RedisError("killed")
 
-    continuing.agent._go_on = killed
+    continuing.agent._continuations.go_on = killed
     with pytest.raises(RedisError):
         continuing.work()
     waiting = story(ASK)["turns"][-1]
     assert (waiting["status"], waiting["continues"]) == ("waits", action_of(rig))
-    continuing.agent._go_on = go_on
+    continuing.agent._continuations.go_on = go_on
 
 
 def test_continuation_without_a_rest_says_why(rig: Rig, continuing: Bot):

@@ -1,0 +1,182 @@
+"""Continuations: the turns in which the agent goes on after an action was decided.
+
+The turn of a yes or a no is over once the outcome is stored. If the agent goes on with the request,
+that is a turn without a message of its person, the *continuation*. The deciding turn appends it to
+the mailbox in the same commit, so it is not lost, and a worker that dies in it does not repeat the
+effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager, nullcontext
+from itertools import takewhile
+from typing import Any
+
+from sayso.agent.channel.context import (
+    TOLD_OUTCOME,
+    TurnAnswer,
+    TurnContext,
+    add_exchange,
+    fixed_answer,
+    paragraphs,
+    text_change,
+    user_message,
+)
+from sayso.agent.channel.decide import decide_continuation
+from sayso.agent.channel.other_messages import OtherMessages
+from sayso.agent.channel.outcome_answers import OutcomeAnswers, with_answer_followed
+from sayso.agent.channel.outcomes import OutcomeHistory, action_ids
+from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.channel.turn_journal import InterruptedRun
+from sayso.agent.messages import Role
+from sayso.agent.run.pause import RunCounts, open_actions, run_counts_of
+from sayso.agent.tools.call_texts import literal
+from sayso.infra.concurrency import has_no_loop
+from sayso.infra.ids import random_id
+from sayso.pending.proposals import Effect
+from sayso.pending.store import PendingActionStore
+from sayso.pending.turns import TurnChange
+
+#: How long an outcome waits for what the model says of it where both are one message, in seconds.
+#: Then the person gets the outcome, and that the rest is missing.
+OUTCOME_SECONDS = 30.0
+
+#: Lets a paused run of the agent go on. The counts are those of the run that waited.
+ContinueRun = Callable[[TurnContext, RunCounts], Awaitable[TurnAnswer]]
+
+
+class Continuations:
+    """Answers the continuations of one channel. Lives as long as its agent and store."""
+
+    def __init__(
+        self,
+        store: PendingActionStore,
+        *,
+        prompts: ConfirmPrompts,
+        outcomes: OutcomeHistory,
+        answers: OutcomeAnswers,
+        other_messages: OtherMessages,
+        continue_run: ContinueRun,
+    ) -> None:
+        self._store = store
+        self._prompts = prompts
+        self._outcomes = outcomes
+        self._answers = answers
+        self._other_messages = other_messages
+        self._continue_run = continue_run
+
+    async def go_on(self, context: TurnContext) -> TurnAnswer:
+        """Let the agent go on, unless there is nothing to go on with.
+
+        Where the deciding turn did not tell the outcome, it is told first. It waits for the model
+        for OUTCOME_SECONDS. Raises TimeoutError after that: the worker then gives the turn up, and
+        tells the outcome.
+        """
+        stored = context.named_action
+        outcome, effects = await self._outcome_left(context)
+        ids = action_ids(stored) if stored else frozenset()
+        counts = run_counts_of(context.memory, ids)
+        step = decide_continuation(
+            is_answered=has_answer(context, ids, counts),
+            asks_model=context.turn.asks_model,
+            has_record=stored is not None,
+        )
+        match step:
+            case "answered_before":
+                answer = TurnAnswer(TurnChange(ended="answered_before"))
+            case "stopped":
+                add_exchange(context, context.texts.stopped())
+                answer = TurnAnswer(TurnChange(ended="stopped"))
+            case "record_lost":
+                answer = fixed_answer(context, context.texts.rest_missing())
+            case "go_on":
+                answer = await self._run(context, counts, has_deadline=bool(outcome))
+        answer = self._prompts.with_outcome(context, answer, outcome, effects).about(stored)
+        return with_answer_followed(answer, stored)
+
+    async def _run(
+        self, context: TurnContext, counts: RunCounts | None, *, has_deadline: bool
+    ) -> TurnAnswer:
+        """Let the run of the agent go on. `counts`: of the run that waited, None for a new run.
+
+        Answers without a model, such as that to a second tap, may stand behind the outcome in the
+        history. Then a message follows them which says that the request goes on.
+        """
+        stored = context.named_action
+        if stored and stored.state == "cancelled":
+            # The model cannot propose again what was just refused.
+            refused = await self._other_messages.refused_by_no(context.turn.scope, stored)
+            context.run.denied += refused
+        if context.memory.get_history()[-1].role is Role.ASSISTANT:
+            context.remember([user_message(context.turn)])
+
+        limit: AbstractAsyncContextManager[Any] = nullcontext()
+        if has_deadline and not has_no_loop.get():
+            limit = asyncio.timeout(OUTCOME_SECONDS)
+        async with limit:
+            return await self._continue_run(context, counts or RunCounts(random_id(), 0))
+
+    async def give_up(
+        self, context: TurnContext, run: InterruptedRun, *, is_stopped: bool
+    ) -> TurnChange:
+        """Return what a continuation changes in which the agent could not go on.
+
+        The effect before it is certain and stays. The person is told that the rest is missing,
+        unless they stopped it, and the outcome if the deciding turn did not tell it.
+        """
+        texts = context.texts
+        outcome, effects = await self._outcome_left(context)
+        unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
+        missing = "" if is_stopped else texts.rest_missing()
+        stored = context.named_action
+        ids = action_ids(stored) if stored else frozenset()
+        if not has_answer(context, ids, run_counts_of(context.memory, ids)):
+            text = paragraphs([*unclear, missing or texts.stopped()])
+            add_exchange(context, text, run.messages)
+            self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
+        answer = TurnAnswer(text_change(paragraphs([*unclear, missing])))
+        return self._prompts.with_outcome(context, answer, outcome, effects).change
+
+    async def with_untold_outcome(
+        self, context: TurnContext, answer: TurnAnswer, action_id: str
+    ) -> TurnAnswer:
+        """Return the answer to a message below an outcome that still waits for its continuation.
+
+        The message came in while the action was carried out, so it is answered before the
+        continuation, which does not tell the outcome again.
+        """
+        conversation = context.turn.conversation.id
+        (stored,) = await self._store.repository.load(conversation, (action_id,))
+        if stored:
+            stored = stored.verified(self._store.signer, context.turn.scope)
+        outcome, effects = await self._answers.outcome_to_tell(context, stored)
+        context.memory.notes[TOLD_OUTCOME] = action_id
+        return self._prompts.with_outcome(context, answer, outcome, effects)
+
+    async def _outcome_left(self, context: TurnContext) -> tuple[str, tuple[Effect, ...]]:
+        """Return the outcome that a continuation has to tell, and what took effect.
+
+        The outcome is "" if the deciding turn or another one has told it.
+        """
+        turn = context.turn
+        told_for = context.memory.notes.pop(TOLD_OUTCOME, "")
+        if not turn.tells_outcome or told_for == turn.continues:
+            return "", ()
+        return await self._answers.outcome_to_tell(context, context.named_action)
+
+
+def has_answer(context: TurnContext, decided: Collection[str], counts: RunCounts | None) -> bool:
+    """Return whether a model has answered since the decision, so that no run waits to go on.
+
+    `decided`: the ids of the actions that were decided. `counts`: of the run that waited for them,
+    None once another run has ended. A question about another action is an answer, too.
+    """
+    history = context.memory.get_history()
+    if not history:
+        return True
+    results = takewhile(lambda message: message.role is Role.TOOL, reversed(history))
+    if not set(open_actions(results)).issubset(decided):
+        return True
+    return history[-1].role is Role.ASSISTANT and counts is None
