@@ -480,12 +480,10 @@ def test_start_warns_of_commands_that_only_operators_need(
     )
     settings = Settings.model_validate({"channels": {"web": {"platform": "console"}}})
     with connect(redis_url.replace("unix://", "unix://poor:pw@")) as client:
-        (risk,) = risks_of(client, settings)
+        risks = risks_of(client, settings)
     redis_client.execute_command("ACL", "DELUSER", "poor")
-    assert (
-        risk
-        == "this Redis forbids SCAN, and `sayso redis resume`, `backup`, `migrate` and `people erase` fail: allow it"
-    )
+    lost = "`sayso redis resume`, `backup`, `migrate` and `people erase` fail: allow it"
+    assert f"this Redis forbids SCAN, and {lost}" in risks
 
 
 @pytest.mark.parametrize(

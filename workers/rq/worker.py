@@ -40,6 +40,8 @@ WAIT_SECONDS = 1
 #: Seconds that it waits for a job before it checks for a signal: a person who pressed Ctrl-C waits
 #: too.
 LISTEN_SECONDS = 0.4
+#: Seconds before the connection for RQ's commands is opened again.
+COMMANDS_PAUSE_SECONDS = 2.0
 #: Seconds after which a Redis that does not answer counts as away.
 #: RQ's own 55 is longer than most grace periods.
 SILENT_SECONDS = 3
@@ -301,11 +303,11 @@ class SaysoWorker(BaseWorker):
         self._stop_requested = True
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
-        """Log and retry, whatever Redis answers: without this thread
-        no job can be stopped from outside.
+        """Log and retry, whatever Redis answers: without this thread no job can be stopped from
+        outside. RQ's own ends the thread where a hung Redis times out.
         """
         log.warning("worker.commands_unavailable", extra={"reason": type(exc).__name__})
-        time.sleep(2.0)
+        time.sleep(COMMANDS_PAUSE_SECONDS)
 
     def _wait_for_jobs(self, patient: bool) -> list[SaysoJob]:
         """Take jobs from the queue: as many as there are places for any job, and for urgent ones."""

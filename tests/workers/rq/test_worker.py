@@ -12,7 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq import Queue, SimpleWorker, Worker
 from rq.command import (
     send_command,
@@ -314,6 +316,14 @@ def test_invalid_command_does_not_end_listening(bare, make, turns):
     enqueue(bare, 0)
     work_while(worker, story)
     assert turns.cut == [chat(0)]
+
+
+@pytest.mark.parametrize("error", [RedisConnectionError("gone"), RedisTimeoutError("hung")])
+def test_commands_are_heard_again_after_any_outage(make, monkeypatch, caplog, error):
+    """RQ calls this in the thread that listens, which ends if it raises."""
+    monkeypatch.setattr(workers, "COMMANDS_PAUSE_SECONDS", 0)
+    make()._pubsub_exception_handler(error, None, None)
+    assert "worker.commands_unavailable" in caplog.messages
 
 
 def test_shutdown_command_is_a_graceful_stop(bare, make, turns):
