@@ -168,7 +168,7 @@ def memory(stack: Stack) -> None:
     client, mailbox = stack.client, stack.mailbox()
     client.config_set("appendonly", "no")
     idle = _bytes_each(client, lambda: preload(stack, range(SAMPLE)))
-    seen = list(client.scan_iter("sayso:*:seen:*", count=1000))
+    seen = list(client.scan_iter("sayso:*:event:*", count=1000))
     lasting = idle + _bytes_each(client, lambda: client.delete(*seen))
     fresh = range(SAMPLE, 2 * SAMPLE)
     first = _bytes_each(client, lambda: [mailbox.accept(_turn(number, 0)) for number in fresh])

@@ -73,7 +73,7 @@ MAX_TIMERS = 100
 #: Replies that may wait in a conversation to which others forward theirs.
 MAX_FORWARDED_WAITING = 100
 #: Messages that may show one question: its pieces, copies and repetitions.
-MAX_PROMPTS = 50
+MAX_QUESTION_MESSAGES = 50
 #: How often an action that may be repeated is started at most.
 MAX_STARTS = 3
 #: The attempt of a turn that waited in a backup: more than any turn gets, so it is given up.

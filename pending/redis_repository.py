@@ -34,7 +34,9 @@ class RedisActionRepository:
 
     async def load_open(self, conversation: str, user: str) -> StoredAction | None:
         """Return the action that occupies a scope."""
-        return StoredAction.from_row(await self._scripts.arun("look", conversation, {"user": user}))
+        return StoredAction.from_row(
+            await self._scripts.arun("load_open_action", conversation, {"user": user})
+        )
 
     async def load(
         self, conversation: str, action_ids: tuple[str, ...]
@@ -42,7 +44,9 @@ class RedisActionRepository:
         """Return actions by id."""
         return [
             StoredAction.from_row(row)
-            for row in await self._scripts.arun("read", conversation, {"pids": action_ids})
+            for row in await self._scripts.arun(
+                "load_actions", conversation, {"action_ids": action_ids}
+            )
         ]
 
     async def open_form(self, conversation: str, action_id: str) -> StoredAction | None:
@@ -51,25 +55,27 @@ class RedisActionRepository:
         An open question stays open for FORM_MS at least.
         """
         return StoredAction.from_row(
-            await self._scripts.arun("open_form", conversation, {"pid": action_id})
+            await self._scripts.arun("open_form", conversation, {"action_id": action_id})
         )
 
     async def list_started(self, conversation: str, user: str) -> list[StoredAction]:
         """Return the actions that were started lately, the last one first."""
-        rows = await self._scripts.arun("recent", conversation, {"user": user})
+        rows = await self._scripts.arun("list_started_actions", conversation, {"user": user})
         return [stored for row in rows if (stored := StoredAction.from_row(row))]
 
     async def save_question_place(self, chat: str, user: str, place: str) -> None:
         """Save which thread of a chat asked a user something last."""
-        await self._scripts.arun("note_asked", chat, {"user": user, "note": place})
+        await self._scripts.arun("save_question_place", chat, {"user": user, "place": place})
 
     async def load_question_place(self, chat: str, user: str) -> str:
         """Return what was saved last, "" when there is none."""
-        return str(await self._scripts.arun("last_asked", chat, {"user": user}))
+        return str(await self._scripts.arun("load_question_place", chat, {"user": user}))
 
     async def save(self, conversation: str, new_action: NewAction) -> float | None:
         """Store an action as shown, without a lease."""
-        answer = await self._scripts.arun("stash", conversation, {"action": new_action.to_dict()})
+        answer = await self._scripts.arun(
+            "save_action", conversation, {"action": new_action.to_dict()}
+        )
         if answer == "exists":
             return None
         return int(answer) / 1000
@@ -87,8 +93,8 @@ class RedisActionRepository:
         """Claim a shown action, once."""
         args = {
             **_lease_args(claim),
-            "pid": claim.action_id,
-            "by": claim.decided_by_event,
+            "action_id": claim.action_id,
+            "decided_by_event": claim.decided_by_event,
             "kind": claim.kind,
         }
         args |= {"mac": stored.mac, "seq": claim.seq}
@@ -101,7 +107,7 @@ class RedisActionRepository:
         args = {
             "user": scope.id,
             "intent": decision.intent,
-            "by": decision.decided_by_event,
+            "decided_by_event": decision.decided_by_event,
             "expected_kind": decision.expected_kind,
             "expected_id": decision.expected_id,
             "expected_digest": decision.expected_digest,
@@ -115,8 +121,8 @@ class RedisActionRepository:
         """Take the last step before the effect."""
         args = {
             **_lease_args(claim),
-            "pid": claim.action_id,
-            "attempt": attempt,
+            "action_id": claim.action_id,
+            "attempt_id": attempt,
             "mac": stored.mac,
         }
         verdict: StartVerdict = await self._scripts.arun(
@@ -131,12 +137,16 @@ class RedisActionRepository:
         if self._note_effect:
             self._note_effect(claim, result)
         args = {
-            "pid": claim.action_id,
-            "attempt": attempt,
+            "action_id": claim.action_id,
+            "attempt_id": attempt,
             "state": result.state,
             "seq": claim.seq,
         }
-        args |= {"told": result.outcome_text, "result": result.result, "output": result.output}
+        args |= {
+            "outcome_text": result.outcome_text,
+            "result": result.result,
+            "output": result.output,
+        }
         args |= {"correction": result.correction}
         await self._scripts.arun("finish", claim.conversation, args)
 

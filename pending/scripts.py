@@ -21,6 +21,6 @@ ACTION_SCRIPTS = ScriptFolder(
     FOLDER,
     parts=(PARTS,),
     constants=CONSTANTS,
-    read_only=frozenset({"look", "read", "recent"}),
-    durable=frozenset({"change", "claim", "decide", "finish", "stash", "start"}),
+    read_only=frozenset({"list_started_actions", "load_actions", "load_open_action"}),
+    durable=frozenset({"change", "claim", "decide", "finish", "save_action", "start"}),
 )

@@ -135,13 +135,13 @@ class Transition:
     def to_dict(self) -> dict[str, Any]:
         """Return the transition as the scripts read it."""
         data = {
-            "pid": self.action_id,
+            "action_id": self.action_id,
             "from": self.from_states,
             "to": self.to,
-            "told": self.outcome_text,
+            "outcome_text": self.outcome_text,
         }
-        more = {"by": self.decided_by_event, "unclear": self.unclear}
-        return data | {name: value for name, value in more.items() if value}
+        optional = {"decided_by_event": self.decided_by_event, "unclear_answer": self.unclear}
+        return data | {name: value for name, value in optional.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class SettledAnswer:
         """Return the answer as the scripts store it."""
         answer: dict[str, Any] = {
             "intent": self.intent,
-            "pid": self.action_id,
+            "action_id": self.action_id,
             "language": self.language,
         }
         if self.words_follow:
@@ -175,7 +175,9 @@ class SettledAnswer:
         if not text:
             return None
         data = json.loads(text)
-        return cls(data["intent"], data["pid"], data["language"], data.get("words_follow", False))
+        return cls(
+            data["intent"], data["action_id"], data["language"], data.get("words_follow", False)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,32 +213,34 @@ class NewAction:
     trace: str = ""
 
     @property
-    def optional_fields(self) -> tuple[str, ...]:
-        """Return the fields that only some actions have, as names and values in turn."""
-        fields = {"code": self.code, "plan": self.plan, "steps": " ".join(self.steps)}
-        fields["idempotent"] = "1" if self.idempotent else ""
+    def optional_fields(self) -> dict[str, str]:
+        """Return the fields that only some actions have, as the scripts store them."""
+        optional = {
+            "code": self.code,
+            "plan": self.plan,
+            "steps": " ".join(self.steps),
+            "idempotent": "1" if self.idempotent else "",
+            "alarm_after_ms": str(self.alarm_after_ms) if self.alarm else "",
+            "address": self.to,
+            "trace": self.trace,
+        }
+        # Timers that belong together have one id: the user whom they are about stands before each.
         entries = {"notice": self.notice, "ending": self.ending, "alarm": self.alarm}
-        # The user it is about.
-        fields |= {name: f"{self.user} {entry}" for name, entry in entries.items() if entry}
-        if self.alarm:
-            fields["alarm_after"] = str(self.alarm_after_ms)
-        else:
-            fields["alarm_after"] = ""
-        fields |= {"to": self.to, "trace": self.trace}
-        return tuple(text for name, value in fields.items() if value for text in (name, value))
+        optional |= {name: f"{self.user} {entry}" for name, entry in entries.items() if entry}
+        return {name: value for name, value in optional.items() if value}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the action as the scripts read it."""
         return {
-            "pid": self.action_id,
+            "action_id": self.action_id,
             "user": self.user,
-            "rec": self.record,
+            "record": self.record,
             "mac": self.mac,
-            "ttl": self.ttl_ms,
+            "ttl_ms": self.ttl_ms,
             "kind": self.kind,
             "digest": self.digest,
-            "live": self.occupies_scope,
-            "more": self.optional_fields,
+            "occupies_scope": self.occupies_scope,
+            "optional_fields": self.optional_fields,
         }
 
 
@@ -358,7 +362,7 @@ class TurnChange:
         entries = [self._entry(reply, pid, to) for reply, pid in self.marked_replies() if to]
         data: dict[str, Any] = {
             "replies": entries,
-            "arms": [action.to_dict() for action in self.new_actions],
+            "new_actions": [action.to_dict() for action in self.new_actions],
         }
         data["timers"] = [timer.to_dict(to) for timer in self.timers if to]
         data["silenced"] = self.silenced
@@ -373,14 +377,14 @@ class TurnChange:
         if self.history is not None:
             data["history"] = self.history
         if self.transition:
-            data["move"] = self.transition.to_dict()
+            data["transition"] = self.transition.to_dict()
         return data
 
     def _entry(self, reply: Reply, pid: str, to: Conversation) -> dict[str, Any]:
         """Return a reply as the scripts read it."""
-        entry: dict[str, Any] = {"pid": pid or "-", "reply": outbox_entry(to, reply)}
+        entry: dict[str, Any] = {"action_id": pid or "-", "reply": outbox_entry(to, reply)}
         if self.tells_outcome(reply):
-            entry["tells"] = True
+            entry["tells_outcome"] = True
         return entry
 
     def tells_outcome(self, reply: Reply) -> bool:
@@ -389,9 +393,9 @@ class TurnChange:
 
 
 def _continuation_to_dict(turn: Turn) -> dict[str, str]:
-    """Return a continuation as the scripts read it. `stopped` takes its place after a /stop."""
+    """Return a continuation as the scripts read it. `stopped_turn` takes its place after a /stop."""
     stopped = replace(turn, asks_model=False)
-    return {"pid": turn.continues, "turn": turn.to_json(), "stopped": stopped.to_json()}
+    return {"action_id": turn.continues, "turn": turn.to_json(), "stopped_turn": stopped.to_json()}
 
 
 def outbox_entry(

@@ -224,4 +224,4 @@ def _put_aside(state: UndeliveredState, entry: str) -> DeliveryStatus:
     more = {
         name: fields[name] for name in ("reason", "entry", "asks", "doubtful") if name in fields
     }
-    return DeliveryStatus(fields["id"], state, fields["at"] / 1000, fields["tries"], **more)
+    return DeliveryStatus(fields["id"], state, fields["at"] / 1000, fields["attempts"], **more)

@@ -34,15 +34,27 @@ Fate = Literal["person", "conversation", "entries", "kept"]
 #: The kinds of keys, as docs/reference/redis.md lists them:
 #: a test holds that each new one is decided about here.
 FATES: Mapping[str, Fate] = {
-    **dict.fromkeys(("history", "live", "recent", "asked"), "person"),
+    **dict.fromkeys(("history", "open_action", "started_actions", "question_place"), "person"),
     **dict.fromkeys(
-        ("in", "out", "journal", "timers", "timer", "delivery", "answered"), "conversation"
+        ("inbox", "outbox", "journal", "timers", "timer", "delivery", "turn_records"),
+        "conversation",
     ),
     **dict.fromkeys(("content", "feed", "note"), "conversation"),
     **dict.fromkeys(("pending", "dead", "failed", "ambiguous"), "entries"),
     # Numbers and times of conversations and shards, without text.
     **dict.fromkeys(
-        ("lane", "due", "held", "forwarded", "seen", "pace", "budget", "alert", "paid"), "kept"
+        (
+            "conversation",
+            "due",
+            "held",
+            "forwarded",
+            "event",
+            "rate_limit",
+            "budget",
+            "alert",
+            "paid",
+        ),
+        "kept",
     ),
     **dict.fromkeys(
         (
@@ -72,7 +84,7 @@ FATES: Mapping[str, Fate] = {
 }
 _OF_PERSON = tuple(kind for kind, fate in FATES.items() if fate == "person")
 #: Keys of a conversation, each with its id at the end.
-_TEXT_KEYS = ("in", "out", "journal", "timers", "timer", "delivery", "answered")
+_TEXT_KEYS = ("inbox", "outbox", "journal", "timers", "timer", "delivery", "turn_records")
 #: Lists of undelivered replies, for all conversations of a shard.
 _UNDELIVERED = ("dead", "failed", "ambiguous")
 _SCOPED = re.compile(
@@ -224,14 +236,14 @@ class Erasure:
     def _are_idle(self, conversations: Mapping[str, str]) -> bool:
         """Return whether no worker holds the lease of one of the conversations."""
         ends = [
-            float(self.client.hget(self._lease_key(*each), "until") or 0)
+            float(self.client.hget(self._lease_key(*each), "lease_until") or 0)
             for each in conversations.items()
         ]
         seconds, micros = self.client.time()
         return all(end <= seconds * 1000 + micros / 1000 for end in ends)
 
     def _lease_key(self, conversation: str, shard: str) -> str:
-        return f"{self.prefix}{shard}:lane:{conversation}"
+        return f"{self.prefix}{shard}:conversation:{conversation}"
 
     def _erase_conversation(self, conversation: str, shard: str) -> int:
         keys = [f"{self.prefix}{shard}:{kind}:{conversation}" for kind in _TEXT_KEYS]
@@ -250,7 +262,7 @@ class Erasure:
         and their timers.
         """
         inbox, journal = (
-            f"{self.prefix}{shard}:{kind}:{conversation}" for kind in ("in", "journal")
+            f"{self.prefix}{shard}:{kind}:{conversation}" for kind in ("inbox", "journal")
         )
         if _user_of(self.client.lindex(inbox, 0) or "") in person.users:
             self._delete(journal)

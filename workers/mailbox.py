@@ -244,11 +244,11 @@ class RedisMailbox:
         # What concerns a whole chat is in the shard of the chat.
         # A conversation without a thread is the chat.
         chat_barred = False
-        chat_lane = ""
+        chat_key = ""
         if turn.conversation.thread and self._scripts.in_cluster:
             chat_barred = bool(self._scripts.run("is_chat_barred", turn.conversation.chat_id))
         elif turn.conversation.thread:
-            chat_lane = self._scripts.numbers_key(turn.conversation.chat_id)
+            chat_key = self._scripts.conversation_key(turn.conversation.chat_id)
         return self._scripts.run(
             script,
             conversation,
@@ -259,10 +259,10 @@ class RedisMailbox:
                 "content": turn.content if turn.message_id else "",
                 "edit": turn.kind == "edit",
                 "user": turn.scope.id,
-                "tapped": tapped or "-",
+                "tapped_action_id": tapped or "-",
                 "addressed": turn.addressed,
                 "chat_barred": chat_barred,
-                "chat_lane": chat_lane,
+                "chat_key": chat_key,
                 "stop": turn.is_stop,
                 "tap": turn.tap is not None,
                 "tap_or_status": is_tap_or_status(turn),

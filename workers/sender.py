@@ -82,7 +82,7 @@ MAX_FILES_SENT = 4
 FinalState = Literal["dead", "doubtful", "closed", "opted_out", "barred", "chat_barred", "limited"]
 #: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the
 #: platform does not accept the channel, its slot is later, or the user must write first.
-PostponeReason = Literal["tried", "suspect", "limited", "down", "paced", "held"]
+PostponeReason = Literal["tried", "suspect", "limited", "down", "rate_limited", "held"]
 #: Why a reply is postponed after an error (None: it is given up at once), and how it ends when it
 #: is given up. The first row that fits counts.
 _AFTER_ERROR: tuple[tuple[type[SendError], PostponeReason | None, FinalState], ...] = (
@@ -365,7 +365,7 @@ class ReplySender:
             log.info(
                 "reply.rate_limited", extra={"delivery": reply.delivery_id(lease), "seconds": wait}
             )
-            await self._outbox.postpone(lease, reply, wait, "paced")
+            await self._outbox.postpone(lease, reply, wait, "rate_limited")
             raise ConversationParked(lease.conversation)
         if wait > 0:
             await self._sleep(wait)
@@ -495,7 +495,7 @@ class RedisOutbox:
                 written = 0
                 cause = ""
         args = {"outcome": outcome, "detail": detail, "ms": round(gap * 1000), "let_go": let_go}
-        args |= {"written": str(written), "cause": cause, "price_class": price_class}
+        args |= {"written_at": str(written), "cause": cause, "price_class": price_class}
         if reply.paced_apart and outcome == "limited":
             await self._silence(lease, gap)
         if outcome == "chat_barred":

@@ -244,7 +244,7 @@ class LuaScripts:
         cluster has it apart from the shards. Raises redis.RedisError.
         """
         return await self._run(
-            name, f"pace:{conversation.partition(':')[0]}", conversation, args, ()
+            name, f"rate_limit:{conversation.partition(':')[0]}", conversation, args, ()
         )
 
     def run_for_people(self, name: str, channel: str, args: Arguments) -> Any:
@@ -259,9 +259,9 @@ class LuaScripts:
         """Return the prefix of the keys with the ids of a channel's people."""
         return f"{self._prefix}{{{_people_tag(channel)}}}"
 
-    def numbers_key(self, conversation: str) -> str:
-        """Return the key with the numbers and marks of a conversation, its `lane` in the scripts."""
-        return f"{self._prefix}{{{shard_of(conversation)}}}:lane:{conversation}"
+    def conversation_key(self, conversation: str) -> str:
+        """Return the key with the numbers and marks of a conversation."""
+        return f"{self._prefix}{{{shard_of(conversation)}}}:conversation:{conversation}"
 
     def on_shard(
         self, name: str, shard: int, args: Arguments = NO_ARGUMENTS, *payloads: Payload

@@ -39,7 +39,7 @@ _PLACE = re.compile(
     rf"(?P<conversation>{_CONVERSATION})(?:#(?P<number>\d{{1,15}})|@(?P<seq>\d{{1,15}}))?"
 )
 _ENTRY = re.compile(r"(?:shard )?(?P<shard>\d{1,2})(?:, entry |[:/])(?P<n>\d{1,15})")
-_SEEN = re.compile(rf"\{{\d+\}}:seen:(?P<conversation>{_CONVERSATION}):(?P<event>[0-9a-f]{{20}})")
+_EVENT = re.compile(rf"\{{\d+\}}:event:(?P<conversation>{_CONVERSATION}):(?P<event>[0-9a-f]{{20}})")
 _DELIVERY = re.compile(rf"\{{\d+\}}:delivery:(?P<conversation>{_CONVERSATION})")
 _HASH = re.compile(r"[0-9a-f]{20}")
 #: The most stories of one id: Telegram counts its updates for each bot,
@@ -132,13 +132,13 @@ class _State:
     inbox: list[str] = field(default_factory=list)
     outbox: dict[int, str] = field(default_factory=dict)
     journal: list[str] = field(default_factory=list)
-    lane: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, str] = field(default_factory=dict)
     actions: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, conversation: str, pids: Sequence[str], row: Sequence[Any]) -> _State:
         """Read the answer of trace.lua. A record of another version is left out."""
-        now, answered, deliveries, inbox, outbox, journal, lane, actions = row
+        now, answered, deliveries, inbox, outbox, journal, numbers, actions = row
         state = cls(conversation, int(now) / 1000, inbox=list(inbox), journal=list(journal))
         for name, text in zip(answered[::2], answered[1::2], strict=True):
             if str(name).startswith("again:"):
@@ -153,8 +153,17 @@ class _State:
         state.outbox = {
             int(number): rest for number, _, rest in (str(each).partition(" ") for each in outbox)
         }
-        names = ("received", "done", "until", "token", "begun", "attempts", "held", "closed")
-        state.lane = dict(zip(names, map(str, lane), strict=True))
+        names = (
+            "last_turn",
+            "last_done_turn",
+            "lease_until",
+            "token",
+            "turn_attempts",
+            "reply_attempts",
+            "held_reply",
+            "closed_address",
+        )
+        state.numbers = dict(zip(names, map(str, numbers), strict=True))
         state.actions = {
             pid: list(fields) for pid, fields in zip(pids, actions, strict=True) if fields[0]
         }
@@ -297,7 +306,8 @@ class Tracer:
         if place["number"]:
             return Clue(conversation, number=int(place["number"]))
         return Clue(
-            conversation, int(place["seq"] or self._state(conversation).lane.get("received") or 0)
+            conversation,
+            int(place["seq"] or self._state(conversation).numbers.get("last_turn") or 0),
         )
 
     def _knows_action(self, pid: str) -> bool:
@@ -309,7 +319,7 @@ class Tracer:
 
     def _record_in_redis(self, pid: str) -> str:
         keys = (f"{self._prefix}{{{shard}}}:pending:{pid}" for shard in range(SHARDS))
-        found = (self._client.hget(key, "rec") for key in keys) if self._client else ()
+        found = (self._client.hget(key, "record") for key in keys) if self._client else ()
         return next((str(record) for record in found if record), "")
 
     def _action(self, pid: str) -> Clue:
@@ -326,8 +336,8 @@ class Tracer:
             event = wanted
         else:
             event = digest(wanted)
-        for key in self._scan(f"{{*}}:seen:*:{event}"):
-            if seen := _SEEN.fullmatch(key):
+        for key in self._scan(f"{{*}}:event:*:{event}"):
+            if seen := _EVENT.fullmatch(key):
                 if self._client:
                     number = self._client.get(f"{self._prefix}{key}")
                 else:
@@ -410,10 +420,10 @@ class Tracer:
 
     def _why_waiting(self, state: _State) -> str:
         """Return who works on the conversation, or why no worker does."""
-        seconds_left = float(state.lane.get("until") or 0) / 1000 - state.now
-        if seconds_left <= 0 or state.lane["token"] in ("", "parked"):
+        seconds_left = float(state.numbers.get("lease_until") or 0) / 1000 - state.now
+        if seconds_left <= 0 or state.numbers["token"] in ("", "parked"):
             return self._why_idle()
-        worker = worker_of(state.lane["token"])
+        worker = worker_of(state.numbers["token"])
         if not self._has_died(worker):
             return f"Worker {worker} works on this conversation now."
         ending = f"Worker {worker} ended in the middle of this conversation."
@@ -449,7 +459,7 @@ class Tracer:
             number, at, _, _, text = entry.split(" ", 4)
             if int(number) == seq:
                 turn = _fields(text)
-                begun = state.lane["begun"].split(" ")
+                begun = state.numbers["turn_attempts"].split(" ")
                 event = digest(str(turn.get("event_id", "")))
                 return TracedTurn(
                     name,
@@ -463,7 +473,7 @@ class Tracer:
                     steps=tuple(self._steps(state.journal)) if ahead == 0 else (),
                     text=str(turn.get("text", "")) if self._show_texts else "",
                 )
-        is_known = seq <= int(state.lane.get("received") or 0)
+        is_known = seq <= int(state.numbers.get("last_turn") or 0)
         if is_known:
             return TracedTurn(name, "forgotten", webhooks=webhooks)
         return None
@@ -498,14 +508,14 @@ class Tracer:
             text = state.outbox[number].partition(" ")[2]
             is_first = number == next(iter(state.outbox))
             if is_first:
-                held = state.lane["held"].split(" ", 3)
+                held = state.numbers["held_reply"].split(" ", 3)
             else:
                 held = []
             return TracedReply(
                 name,
                 "held" if held[:1] == [str(number)] else "waits",
-                tries=int(state.lane["attempts"] or 0) if is_first else 0,
-                reason=held[3] if len(held) == 4 else state.lane["closed"],
+                tries=int(state.numbers["reply_attempts"] or 0) if is_first else 0,
+                reason=held[3] if len(held) == 4 else state.numbers["closed_address"],
                 text=str(_fields(_fields(text).get("reply")).get("text", ""))
                 if self._show_texts
                 else "",

@@ -30,18 +30,18 @@ _LAYOUT_1 = ("tide", "founded")
 #: How the records in a key are read, by the part of its name after the shard.
 #: The texts may have a number before them.
 _RECORDS: Mapping[str, Callable[[Pipeline, str], object]] = {
-    "in": lambda pipe, key: pipe.lrange(key, 0, -1),
-    "out": lambda pipe, key: pipe.lrange(key, 0, -1),
+    "inbox": lambda pipe, key: pipe.lrange(key, 0, -1),
+    "outbox": lambda pipe, key: pipe.lrange(key, 0, -1),
     "timer": lambda pipe, key: pipe.hvals(key),
     "history": lambda pipe, key: pipe.get(key),
     "people": lambda pipe, key: pipe.hvals(key),
     "person": lambda pipe, key: pipe.get(key),
-    "pending": lambda pipe, key: pipe.hmget(key, "rec"),
+    "pending": lambda pipe, key: pipe.hmget(key, "record"),
 }
 #: Names of the kinds of records, for messages.
 _KINDS = {
-    "in": "waiting messages",
-    "out": "waiting replies",
+    "inbox": "waiting messages",
+    "outbox": "waiting replies",
     "timer": "timers",
     "history": "histories",
     "people": "people approved or blocked",

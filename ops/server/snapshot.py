@@ -371,11 +371,11 @@ def count_kinds(keys: Iterable[StoredKey], counts: dict[str, int]) -> Iterator[S
 def _kinds(key: StoredKey) -> Iterator[tuple[str, int]]:
     """Yield what a key adds to each count."""
     _, _, rest = key.name.partition("}:")
-    if rest.startswith("lane:"):
+    if rest.startswith("conversation:"):
         yield "conversations", 1
-    elif rest.startswith("in:"):
+    elif rest.startswith("inbox:"):
         yield "waiting_turns", len(key.value)
-    elif rest.startswith("out:"):
+    elif rest.startswith("outbox:"):
         yield "waiting_replies", len(key.value)
     elif rest.startswith("pending:") and isinstance(key.value, Mapping):
         yield (

@@ -101,7 +101,7 @@ class UncollectedEntries:
         pipe = self._client.pipeline(transaction=False)
         for shard, pid in places:
             key = f"{self._key(shard)}:pending:{pid}"
-            self._ask(pipe, "HMGET", key, "rec", "mac", "told", "shown")
+            self._ask(pipe, "HMGET", key, "record", "mac", "outcome_text", "shown_at")
         return [[_text(value or b"") for value in values or [b""] * 4] for values in _answers(pipe)]
 
     def _strings(self, name: str) -> list[str]:

@@ -1,29 +1,29 @@
 -- needs: actions, conversation, keys, states
 -- Take a shown action exactly once.
--- args: epoch and token (none without a lease), pid, by (the deciding act), kind ('text' or 'tap'), mac, seq (number of
+-- args: epoch and token (none without a lease), action_id, by (the deciding act), kind ('text' or 'tap'), mac, seq (number of
 -- the turn).
 -- ARGV[2]: the record. Returns {verdict, state}.
-local fenced, pid, act = args.epoch, args.pid, args.by
+local fenced, action_id, act = args.epoch, args.action_id, args.decided_by_event
 if fenced and not holds_lease() then return {'lost', ''} end
-local state, by, rec, mac, expires, seen, plan, ttl =
-  unpack(redis.call('HMGET', action_key(pid), 'state', 'by', 'rec', 'mac', 'expires', 'seen', 'plan', 'ttl'))
+local state, by, record, mac, expires, seen, plan, ttl =
+  unpack(redis.call('HMGET', action_key(action_id), 'state', 'decided_by_event', 'record', 'mac', 'expires_at', 'last_seen_seq', 'plan', 'ttl_ms'))
 if not state then return {'gone', ''} end
 if (state == 'claimed' or state == 'started') and by == act then return {'mine', state} end
 if state == 'expired' and by == act then return {'expired', state} end
 if state ~= 'shown' and by == act then return {'moved', state} end  -- it ended since this worker read it
 if state ~= 'shown' then return {'other', state} end
-if rec ~= ARGV[2] or mac ~= args.mac then return {'tampered', state} end
+if record ~= ARGV[2] or mac ~= args.mac then return {'tampered', state} end
 
 local function take()
-  redis.call('HSET', action_key(pid), 'state', 'claimed', 'by', act, 'begun', now())
-  entered(pid, {'claimed'}, act, mac)
+  redis.call('HSET', action_key(action_id), 'state', 'claimed', 'decided_by_event', act, 'started_at', now())
+  entered(action_id, {'claimed'}, act, mac)
 end
 
 if plan then  -- the user agreed to the plan, whose window was checked: its steps run only while the plan runs
-  local running, decided = unpack(redis.call('HMGET', action_key(plan), 'state', 'by'))
+  local running, decided = unpack(redis.call('HMGET', action_key(plan), 'state', 'decided_by_event'))
   if running ~= 'started' or decided ~= act then return {'other', state} end
   take()
-  redis.call('HSET', action_key(plan), 'begun', now())  -- the plan is still being worked on
+  redis.call('HSET', action_key(plan), 'started_at', now())  -- the plan is still being worked on
   return {'mine', 'claimed'}
 end
 local at = now()
@@ -33,7 +33,7 @@ if fenced then
   at = tonumber(received)  -- a yes sent in time counts, however late it is worked on
 end
 if at >= (tonumber(expires) or 0) then
-  enter(pid, {'expired'}, 'by', act)
+  enter(action_id, {'expired'}, 'decided_by_event', act)
   return {'expired', 'expired'}
 end
 local shown_at = expires - (tonumber(ttl) or 0)  -- a turn that waited elsewhere has a later number, not a later time

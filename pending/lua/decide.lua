@@ -4,16 +4,16 @@
 -- (what an 'ignore' leaves of the window), code (typed with a yes).
 -- A yes is claimed and started at once, the act being its attempt too; the caller verifies what is returned before it
 -- runs it.
-local intent, act = args.intent, args.by
+local intent, act = args.intent, args.decided_by_event
 local decided = shard .. ':decided:' .. act
-local before, pid = unpack(redis.call('MGET', decided, live_key(args.user)))
+local before, action_id = unpack(redis.call('MGET', decided, open_action_key(args.user)))
 if before then
   local verdict, decided_on = string.match(before, '^(%S+) (.*)$')
   return {verdict, decided_on ~= '' and action_row(decided_on) or {}}
 end
 
 local STATE, EXPIRES, BY, ATTEMPT, BEGUN, KNOWN = 3, 4, 5, 6, 10, 17
-local fields = pid and fields_of(pid, 'kind', 'digest', 'code', 'steps', 'ttl') or {}
+local fields = action_id and fields_of(action_id, 'kind', 'digest', 'code', 'steps', 'ttl_ms') or {}
 
 -- The answer is stored for as long as the client may ask again: by then another action may wait here.
 local function gone()
@@ -22,8 +22,8 @@ local function gone()
 end
 
 local function answer(verdict)
-  redis.call('SET', decided, verdict .. ' ' .. pid, 'PX', ASKED_AGAIN_MS)
-  return {verdict, {pid, now(), unpack(fields, 1, KNOWN)}}
+  redis.call('SET', decided, verdict .. ' ' .. action_id, 'PX', ASKED_AGAIN_MS)
+  return {verdict, {action_id, now(), unpack(fields, 1, KNOWN)}}
 end
 
 local mac, kind, digest, code, steps, ttl = fields[2], unpack(fields, KNOWN + 1, KNOWN + 5)
@@ -31,14 +31,14 @@ local state, expires, begun = fields[STATE], tonumber(fields[EXPIRES] or 0), ton
 
 -- End the action, and answer.
 local function end_as(end_state, verdict)
-  redis.call('HSET', action_key(pid), 'state', end_state, 'by', act)
+  redis.call('HSET', action_key(action_id), 'state', end_state, 'decided_by_event', act)
   fields[STATE], fields[BY] = end_state, act
-  entered(pid, {end_state}, act, mac, steps)
+  entered(action_id, {end_state}, act, mac, steps)
   return answer(verdict)
 end
 
 local another = (args.expected_kind ~= '' and args.expected_kind ~= kind)
-  or (args.expected_id ~= '' and args.expected_id ~= pid)
+  or (args.expected_id ~= '' and args.expected_id ~= action_id)
 local changed = args.expected_digest ~= '' and args.expected_digest ~= digest
 local uncoded = intent == 'confirm' and args.code ~= (code or '')
 if state == 'claimed' or state == 'started' then
@@ -54,12 +54,12 @@ if intent == 'cancel' then return end_as('cancelled', 'cancelled') end
 if intent == 'ignore' then
   local sooner = now() + args.ignore_ms
   if state == 'shown' and sooner < expires then  -- the window gets shorter, never longer
-    redis.call('HSET', action_key(pid), 'expires', sooner, 'ttl', (tonumber(ttl) or 0) - (expires - sooner))
+    redis.call('HSET', action_key(action_id), 'expires_at', sooner, 'ttl_ms', (tonumber(ttl) or 0) - (expires - sooner))
     fields[EXPIRES] = sooner
   end
   return answer('ignored')
 end
-redis.call('HSET', action_key(pid), 'state', 'started', 'by', act, 'attempt', act, 'tries', 1, 'begun', now())
+redis.call('HSET', action_key(action_id), 'state', 'started', 'decided_by_event', act, 'attempt_id', act, 'attempts', 1, 'started_at', now())
 fields[STATE], fields[BY], fields[ATTEMPT], fields[BEGUN] = 'started', act, act, now()
-entered(pid, {'claimed', 'started'}, act, mac, steps)
+entered(action_id, {'claimed', 'started'}, act, mac, steps)
 return answer('mine')

@@ -181,7 +181,7 @@ class Rig:
         """Return the users whose stop is stored."""
         return [
             name
-            for name in self.client.hkeys(f"{self.shard}:lane:{CHAT.id}")
+            for name in self.client.hkeys(f"{self.shard}:conversation:{CHAT.id}")
             if name.startswith("stop")
         ]
 
@@ -196,7 +196,7 @@ class Rig:
     def inbox(self, conversation: str = CHAT.id) -> list[str]:
         """Return the stored turns that wait, oldest first."""
         shard = f"{PREFIX}{{{shard_of(conversation)}}}"
-        return self.client.lrange(f"{shard}:in:{conversation}", 0, -1)
+        return self.client.lrange(f"{shard}:inbox:{conversation}", 0, -1)
 
     def audit(self) -> list[dict]:
         """Return the audit log of the conversation's shard."""
@@ -224,5 +224,5 @@ def time_passes(
         return
     client = client_of(store)
     for key in client.scan_iter(f"sayso:{{{shard_of(conversation)}}}:pending:*"):
-        if client.hexists(key, "begun"):
-            client.hincrby(key, "begun", -round(seconds * 1000))
+        if client.hexists(key, "started_at"):
+            client.hincrby(key, "started_at", -round(seconds * 1000))

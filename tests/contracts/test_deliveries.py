@@ -339,11 +339,11 @@ def test_opt_out_is_kept_for_a_year(redis_client):
     rig = Rig(redis_client)
     held, reply = said(rig)
     rig.outbox.mark_delivered(held, reply, GivenUp("OptedOut: 63050", end="opted_out"))
-    lane = f"{rig.shard}:lane:{CHAT.id}"
+    conversation_key = f"{rig.shard}:conversation:{CHAT.id}"
     rig.outbox.forward(Delivery("chat:x#2", CHAT, Reply("hi")))
-    assert redis_client.pttl(lane) > KEEP_OPT_OUT_MS - 60_000
+    assert redis_client.pttl(conversation_key) > KEEP_OPT_OUT_MS - 60_000
     rig.accept(turn())
-    assert redis_client.pttl(lane) <= KEEP_CONVERSATION_MS
+    assert redis_client.pttl(conversation_key) <= KEEP_CONVERSATION_MS
 
 
 def test_refused_turn_opens_the_window_too(rig):
@@ -399,7 +399,7 @@ def test_question_of_a_channel_that_is_down_is_kept_for_as_long_as_it_waits(
 def test_mark_of_an_unknown_address_is_not_stored(redis_client):
     """The platform reports every chat that removes the bot; storing each would fill Redis."""
     Rig(redis_client).deliveries.close(CHAT.id, "kicked")
-    assert not [key for key in redis_client.scan_iter() if "lane" in key]
+    assert not [key for key in redis_client.scan_iter() if ":conversation:" in key]
 
 
 def wait_of(rig, held, reply) -> float | None:
@@ -551,7 +551,7 @@ def test_conversation_of_an_older_version_does_not_know_its_silence(redis_client
     """Older versions did not store the time."""
     rig = Rig(redis_client)
     rig.accept(turn())
-    redis_client.hdel(f"{rig.shard}:lane:{CHAT.id}", "heard")
+    redis_client.hdel(f"{rig.shard}:conversation:{CHAT.id}", "user_message_at")
     held, work = lease(rig)
     assert rig.mailbox.commit(held, work, saying()).silence == -1
 
@@ -563,7 +563,7 @@ def test_held_question_outlives_its_record(redis_client):
     held, work = lease(rig)
     change, action = propose(rig)
     rig.outbox.postpone(held, rig.mailbox.commit(held, work, change), 2, "held", "WindowClosed")
-    names = (f"pending:{action.pending_action_id}", f"live:{CHAT.id}:{work.user}")
+    names = (f"pending:{action.pending_action_id}", f"open_action:{CHAT.id}:{work.user}")
     assert all(redis_client.ttl(f"{rig.shard}:{name}") > KEEP_HELD_MS / 1000 for name in names)
 
 
@@ -708,7 +708,7 @@ def test_waiting_for_a_slot_is_no_attempt(rig):
     room, first = said(rig, Reply("1"), Reply("2"))
     rig.outbox.book_slot(room, first, 0.1)
     second = rig.outbox.mark_delivered(room, first, Sent("m"))
-    rig.outbox.postpone(room, second, wait_of(rig, room, second), "paced")
+    rig.outbox.postpone(room, second, wait_of(rig, room, second), "rate_limited")
     assert rig.mailbox.lease(CHAT.id, "early") is None
     rig.pass_time(11)
     room, later = lease(rig, "w2")
@@ -779,14 +779,14 @@ def test_question_of_a_delivery_is_deleted_with_it(redis_client):
     """A conversation that goes on for years keeps no list of its questions."""
     rig = Rig(redis_client)
     held, _ = shown(rig)
-    assert redis_client.hexists(f"{rig.shard}:lane:{CHAT.id}", "asks:1")
+    assert redis_client.hexists(f"{rig.shard}:conversation:{CHAT.id}", "asks:1")
     rig.accept(turn("more"))
     reply = rig.mailbox.commit(
         held, rig.mailbox.release(held), saying(*(Reply(str(at)) for at in range(50)))
     )
     while reply:
         reply = rig.outbox.mark_delivered(held, reply, GivenUp("Refused: blocked"))
-    assert not redis_client.hexists(f"{rig.shard}:lane:{CHAT.id}", "asks:1")
+    assert not redis_client.hexists(f"{rig.shard}:conversation:{CHAT.id}", "asks:1")
 
 
 @pytest.mark.parametrize("is_reported_first", [False, True])

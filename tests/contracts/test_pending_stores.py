@@ -52,7 +52,7 @@ def close_window(store, action: PendingAction) -> None:
     if isinstance(store, InMemoryPendingStore):
         store.repository._entries[action.pending_action_id].update(expires_at=1.0)
     else:
-        tamper(store, action, expires=1000)
+        tamper(store, action, expires_at=1000)
 
 
 def tamper(store: RedisPendingStore, action: PendingAction, **fields) -> None:
@@ -189,9 +189,9 @@ RECORD_EDITS = [
 def test_record_changed_in_redis_never_runs(redis_store, redis_client, ran, old, new):
     """A changed letter in the signed record ends the action, and the scope is free again."""
     action = stash(redis_store, ran)
-    record = redis_client.hget(f"{SHARD}:pending:{action.pending_action_id}", "rec")
+    record = redis_client.hget(f"{SHARD}:pending:{action.pending_action_id}", "record")
     assert old in record
-    tamper(redis_store, action, rec=record.replace(old, new))
+    tamper(redis_store, action, record=record.replace(old, new))
     assert redis_store.pop_if_confirmed("ana", "yes").status == "digest_mismatch"
     assert (ran, redis_store.get("ana")) == ([], None)
     stash(redis_store, ran)
@@ -202,7 +202,7 @@ def test_no_letter_of_a_record_or_its_mac_can_be_changed(redis_store, redis_clie
     action = stash(redis_store, ran)
     key = f"{SHARD}:pending:{action.pending_action_id}"
     genuine = redis_client.hgetall(key)
-    edits = [(field, at) for field in ("rec", "mac") for at in range(len(genuine[field]))]
+    edits = [(field, at) for field in ("record", "mac") for at in range(len(genuine[field]))]
     assert len(edits) > 300
     for field, at in edits:
         text = genuine[field]
@@ -226,8 +226,8 @@ def test_genuine_record_under_another_id_never_runs(redis_store, redis_client, r
     """A record that was copied over another one, with its MAC, is not the one that was shown."""
     small = stash(redis_store, ran, channel_id="direct", conversation_id="ana")
     redis_store.drop("ana")
-    copied = redis_client.hmget(f"{SHARD}:pending:{small.pending_action_id}", "rec", "mac")
-    tamper(redis_store, stash(redis_store, ran), rec=copied[0], mac=copied[1])
+    copied = redis_client.hmget(f"{SHARD}:pending:{small.pending_action_id}", "record", "mac")
+    tamper(redis_store, stash(redis_store, ran), record=copied[0], mac=copied[1])
     assert redis_store.pop_if_confirmed("ana", "yes").status == "digest_mismatch"
     assert ran == []
 
@@ -236,10 +236,10 @@ def test_genuine_record_of_another_user_never_runs(redis_store, redis_client, ra
     """Pointing bob's scope at ana's action does not make bob's yes count."""
     here = {"channel_id": "chat", "conversation_id": "room"}
     stash(redis_store, ran, **here)
-    (anas,) = redis_client.keys("*:live:*")
+    (anas,) = redis_client.keys("*:open_action:*")
     bobs = anas.rpartition(":")[0] + ":81b637d8fcd2c6da6359"
     redis_store.stash("bob", kind="x", preview="x", **here)
-    assert bobs in redis_client.keys("*:live:*")
+    assert bobs in redis_client.keys("*:open_action:*")
     redis_client.set(bobs, redis_client.get(anas))
     assert redis_store.pop_if_confirmed("bob", "yes", **here).status == "digest_mismatch"
     assert ran == []

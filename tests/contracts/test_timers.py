@@ -519,7 +519,7 @@ def test_timer_outlives_the_keys_of_an_idle_conversation(redis_client):
     set_timers(rig, timer(300 * DAY))
     kept = [redis_client.pttl(f"{rig.shard}:{key}:{CHAT.id}") / 1000 for key in ("timers", "timer")]
     assert min(kept) > 320 * DAY
-    redis_client.delete(f"{rig.shard}:lane:{CHAT.id}")
+    redis_client.delete(f"{rig.shard}:conversation:{CHAT.id}")
     redis_client.zincrby(f"{rig.shard}:due", -round(301 * DAY * 1000), CHAT.id)
     redis_client.zincrby(f"{rig.shard}:timers:{CHAT.id}", -round(301 * DAY * 1000), "1")
     assert rig.overdue() == [CHAT.id]
@@ -533,8 +533,8 @@ def test_timer_leaves_no_keys_after_it_rang(redis_client):
     rig.pass_time(2)
     rig.overdue()
     assert not list(redis_client.scan_iter(f"{rig.shard}:timer*"))
-    assert redis_client.pttl(f"{rig.shard}:out:{CHAT.id}") > 0
-    assert json.loads(redis_client.lindex(f"{rig.shard}:out:{CHAT.id}", 0).split(" ", 2)[2])[
+    assert redis_client.pttl(f"{rig.shard}:outbox:{CHAT.id}") > 0
+    assert json.loads(redis_client.lindex(f"{rig.shard}:outbox:{CHAT.id}", 0).split(" ", 2)[2])[
         "to"
     ] == [
         "chat",

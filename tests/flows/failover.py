@@ -29,7 +29,7 @@ class SentinelSystem(System):
         """Return whether Redis has recorded the delivery of every reply."""
         try:
             with connect(self.redis.url) as client:
-                return next(client.scan_iter("sayso:*:out:*", count=1000), None) is None
+                return next(client.scan_iter("sayso:*:outbox:*", count=1000), None) is None
         except RedisError:
             return False
 

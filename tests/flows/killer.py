@@ -171,7 +171,7 @@ class Killer:
 
     def _look(self, key: str) -> None:
         """Note a change of an action after its record was written."""
-        state, record = self._redis.hmget(key, "state", "rec")
+        state, record = self._redis.hmget(key, "state", "record")
         if not state or not record or self._states.get(key) == state:
             return
         self._states[key] = state

@@ -184,7 +184,7 @@ class System:
         """Return whether Redis has recorded the delivery of every reply: no person answers faster than that."""
         try:
             with Redis.from_url(self.redis.url) as client:
-                return next(client.scan_iter(f"{PREFIX}*:out:*", count=1000), None) is None
+                return next(client.scan_iter(f"{PREFIX}*:outbox:*", count=1000), None) is None
         except RedisError:
             return False
 

@@ -316,10 +316,10 @@ def test_outside_the_window_a_reply_is_held_until_the_person_writes(
     person.say("think about it")
     until(lambda: process.calls)
     with Redis.from_url(bots.redis.url, decode_responses=True) as client:
-        (lane,) = client.scan_iter(f"{PREFIX}*:lane:{where}", count=1000)
-        client.hincrby(lane, "heard", -25 * 3600 * 1000)
+        (conversation_key,) = client.scan_iter(f"{PREFIX}*:conversation:{where}", count=1000)
+        client.hincrby(conversation_key, "user_message_at", -25 * 3600 * 1000)
         bots.platforms.close("twilio", person.chat)
-        until(lambda: client.hget(lane, "held"))
+        until(lambda: client.hget(conversation_key, "held_reply"))
     (held,) = bots.printed("deliveries", "list", "--state", "held").splitlines()
     assert (where in held, person.chat in held, "24 hours" in held) == (True, False, True), held
     assert bots.ledger(person.chat) == []
@@ -642,10 +642,11 @@ def test_model_is_asked_once_where_the_bot_may_not_write_in_a_channel(
 
     def knows_refusal() -> bool:
         """Return whether the refusal of the first reply is recorded."""
-        lanes = f"{PREFIX}*:lane:{Conversation('desk', channel).id}"
+        conversation_keys = f"{PREFIX}*:conversation:{Conversation('desk', channel).id}"
         with Redis.from_url(bots.redis.url) as client:
             return any(
-                client.hexists(lane, "barred") for lane in client.scan_iter(lanes, count=1000)
+                client.hexists(conversation_key, "barred_until")
+                for conversation_key in client.scan_iter(conversation_keys, count=1000)
             )
 
     twice(bots, [mention(3701)])

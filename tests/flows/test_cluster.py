@@ -47,7 +47,7 @@ class ClusterSystem(System):
     def is_settled(self) -> bool:
         """Return whether Redis has recorded the delivery of every reply."""
         try:
-            return next(self.client.scan_iter("sayso:*:out:*", count=1000), None) is None
+            return next(self.client.scan_iter("sayso:*:outbox:*", count=1000), None) is None
         except RedisError:
             return False
 
@@ -84,7 +84,7 @@ def test_people_of_all_shards_are_answered_and_confirm_once(system: ClusterSyste
     assert not list(system.client.scan_iter("rq:*"))
     queue = system.queue.client()
     assert {key.partition(":")[0] for key in queue.scan_iter()} == {"rq", "sayso"}
-    assert not list(queue.scan_iter("sayso:*:lane:*"))
+    assert not list(queue.scan_iter("sayso:*:conversation:*"))
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def test_cluster_is_backed_up_under_load_and_restored_on_one_server(system: Clus
             code, report, errors = sayso("restore", file, *common, **ENVIRON, REDIS_URL=server.url)
             assert (code, "0 faults: the chain holds" in report) == (0, True), errors
             with connect(server.url) as client:
-                assert len(list(client.scan_iter("sayso:*:lane:*"))) >= 5
+                assert len(list(client.scan_iter("sayso:*:conversation:*"))) >= 5
                 states = [
                     client.hget(key, "state") for key in client.scan_iter("sayso:*:pending:*")
                 ]
@@ -156,7 +156,7 @@ def test_confirmed_action_runs_once_when_its_master_is_killed_under_load(
     asked = TelegramPerson(system, 301)
     asked.say("delete invoice INV-12")
     answer(system, asked, "INV-12")
-    (open_action,) = list(system.client.scan_iter("sayso:*:live:ops-tg:*"))
+    (open_action,) = list(system.client.scan_iter("sayso:*:open_action:ops-tg:*"))
     node = system.client.get_node_from_key(open_action)  # type: ignore[attr-defined]  # a cluster's client
     (old,) = [each for each in system.redis.nodes if each.port == node.port]
     others = [WhatsAppPerson(system, 400 + number) for number in range(6)]

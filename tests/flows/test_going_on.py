@@ -110,8 +110,8 @@ class Shop(System):
         try:
             with Redis.from_url(self.redis.url, decode_responses=True) as client:
                 pipe = client.pipeline()
-                pipe.hgetall(f"{base}:lane:{conversation}")
-                pipe.exists(f"{base}:in:{conversation}", f"{base}:out:{conversation}")
+                pipe.hgetall(f"{base}:conversation:{conversation}")
+                pipe.exists(f"{base}:inbox:{conversation}", f"{base}:outbox:{conversation}")
                 numbers, waiting = pipe.execute()
         except RedisError:
             return {}, -1

@@ -263,7 +263,7 @@ class Till(System):
         with Redis.from_url(self.redis.url) as client:
             return not any(
                 next(client.scan_iter(f"{PREFIX}*:{kind}:*", count=1000), None)
-                for kind in ("in", "out")
+                for kind in ("inbox", "outbox")
             )
 
 

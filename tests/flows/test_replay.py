@@ -59,14 +59,14 @@ class Stage:
     def kept(self, conversation: Conversation) -> list[Turn]:
         """Return the turns of a conversation that wait in its mailbox, in order."""
         entries = self.redis.lrange(
-            f"{KEYS}{{{shard_of(conversation.id)}}}:in:{conversation.id}", 0, -1
+            f"{KEYS}{{{shard_of(conversation.id)}}}:inbox:{conversation.id}", 0, -1
         )
         return [Turn.from_json(entry.split(" ", 4)[4]) for entry in entries]
 
     def all_kept(self) -> int:
         """Return the number of turns that wait in all mailboxes."""
         return sum(
-            self.redis.llen(key) for key in self.redis.scan_iter(f"{KEYS}*:in:*", count=1000)
+            self.redis.llen(key) for key in self.redis.scan_iter(f"{KEYS}*:inbox:*", count=1000)
         )
 
     def is_up(self) -> bool:

@@ -27,9 +27,9 @@ _READ = """
 local shard, found = KEYS[1], {}
 local conversations = tonumber(ARGV[2])
 for at = 3, 2 + conversations do
-  local lane = redis.call('HMGET', shard .. ':lane:' .. ARGV[at], 'done', 'received', 'said')
+  local numbers_of = redis.call('HMGET', shard .. ':conversation:' .. ARGV[at], 'last_done_turn', 'last_turn', 'last_reply')
   local queues = {}
-  for _, queue in ipairs({':in:', ':out:'}) do
+  for _, queue in ipairs({':inbox:', ':outbox:'}) do
     local numbers = {}
     for _, entry in ipairs(redis.call('LRANGE', shard .. queue .. ARGV[at], 0, -1)) do
       table.insert(numbers, string.match(entry, '^%d+'))
@@ -37,7 +37,7 @@ for at = 3, 2 + conversations do
     table.insert(queues, numbers)
   end
   local known = redis.call('ZSCORE', shard .. ':due', ARGV[at]) and 1 or 0
-  table.insert(found, {lane[1] or '0', lane[2] or '0', lane[3] or '0', queues[1], queues[2], known})
+  table.insert(found, {numbers_of[1] or '0', numbers_of[2] or '0', numbers_of[3] or '0', queues[1], queues[2], known})
 end
 local states = {}
 for at = 3 + conversations, #ARGV do
@@ -62,7 +62,7 @@ class Books:
         """Read everything in one step and check it."""
         pids = list(self._world.proposals)
         args = [self._entries, len(CONVERSATIONS), *CONVERSATIONS, *pids]
-        entries, lanes, states, head = self._read(
+        entries, conversations, states, head = self._read(
             keys=[f"{PREFIX}{{{shard_of(ROOM.id)}}}"], args=args
         )
         for entry in entries:
@@ -72,8 +72,8 @@ class Books:
         for step in (each for each in self._world.proposals.values() if each.plan):
             if self._is_open(step.pid) and not self._is_open(step.plan):
                 self._world.broke("a plan's steps end with it", step.preview)
-        for conversation, lane in zip(CONVERSATIONS, lanes, strict=True):
-            self._lane(conversation, *lane)
+        for conversation, numbers in zip(CONVERSATIONS, conversations, strict=True):
+            self._check_conversation(conversation, *numbers)
         if dict(zip(pids, states, strict=True)) != self._states:
             self._world.broke("the log tells the states that are stored", self._states, states)
 
@@ -106,7 +106,7 @@ class Books:
             if not (proposal.idempotent or proposal.steps):
                 world.broke("what may not be repeated is started once", proposal.preview)
 
-    def _lane(
+    def _check_conversation(
         self,
         conversation: str,
         done: Any,

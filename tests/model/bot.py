@@ -196,18 +196,22 @@ class Bot:
         self.client = client
         self._after = after
         self.peek = Peek(client)
-        lanes, records = (
+        conversation_scripts, records = (
             Wire(client, CONVERSATION_SCRIPTS, patches),
             Wire(client, ACTION_SCRIPTS, patches),
         )
         missed = (
-            {old for each in patches.values() for old, _ in each} - lanes.applied - records.applied
+            {old for each in patches.values() for old, _ in each}
+            - conversation_scripts.applied
+            - records.applied
         )
         assert not missed, f"no script has {missed}: this mutant is none"
-        self.lanes = lanes
+        self.conversation_scripts = conversation_scripts
         self.mailbox, self.outbox = (
-            RedisMailbox(lanes, voice, limits=InboxLimits(waiting=CAP, in_one_go=1000)),
-            RedisOutbox(lanes),
+            RedisMailbox(
+                conversation_scripts, voice, limits=InboxLimits(waiting=CAP, in_one_go=1000)
+            ),
+            RedisOutbox(conversation_scripts),
         )
         self.store = RedisPendingStore(client=client, secret_keys=["key"])
         self.store.repository._scripts = records
@@ -252,13 +256,13 @@ class Bot:
 
     def overdue(self) -> list[str]:
         """Run one round of the reaper and return the conversations that it wakes."""
-        found = self.lanes.on_shard("overdue", shard_of(ROOM.id), {"most": 100})
-        return [name for name in found if self.lanes.run("rewake", name) == "ok"]
+        found = self.conversation_scripts.on_shard("overdue", shard_of(ROOM.id), {"most": 100})
+        return [name for name in found if self.conversation_scripts.run("rewake", name) == "ok"]
 
     def release_dead(self, worker: str) -> None:
         """Release the leases of a dead worker, as another worker on its machine does."""
         self.judge.buried.add(f"{token_prefix(worker)}pass")
-        self.lanes.on_shard(
+        self.conversation_scripts.on_shard(
             "release_dead_worker", shard_of(ROOM.id), {"token_prefix": token_prefix(worker)}
         )
 

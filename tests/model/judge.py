@@ -204,7 +204,7 @@ class Judge:
 
     def _held(self, name: str, lease: Lease) -> None:
         if self._holders.get(lease.conversation, ("", 0))[0] != lease.token:
-            self._world.broke("a worker that lost its lane changes nothing", name, lease.token)
+            self._world.broke("a worker that lost its lease changes nothing", name, lease.token)
 
     def _lease(self, conversation: str, token: str, *, answer: Any) -> None:
         holder, until = self._holders.get(conversation, ("", 0))

@@ -154,18 +154,16 @@ _FENCE = "if not holds_lease() then return {'lost'} end"
 _FENCE_OF_CLAIM = "if fenced and not holds_lease() then return {'lost', ''} end"
 _FENCE_OF_START = "if args.epoch and not holds_lease() then return 'lost' end"
 _FENCE_UNLESS_STEP = _FENCE_OF_CLAIM.replace(
-    "fenced", "fenced and not redis.call('HGET', action_key(pid), 'plan')"
+    "fenced", "fenced and not redis.call('HGET', action_key(action_id), 'plan')"
 )
-_LIVE_LEASE = "if held and redis.call('HGET', lane, 'token') ~= args.token then return false end"
-_WAKE = (
-    "if not coming or (hurried and lane_number('until') <= now()) then wake_worker(3, hurried) end"
+_LIVE_LEASE = (
+    "if held and redis.call('HGET', conversation_key, 'token') ~= args.token then return false end"
 )
-_SAME = "rec ~= ARGV[2] or mac ~= args.mac"
-_AUDIT = "append_audit(pid, states, by or '', mac or '')"
-_AUDIT_FIRST = (
-    "for _, arm in ipairs(args.change.arms) do append_audit(arm.pid, {'armed'}, '', arm.mac) end\n"
-)
-_DONE_UNDO = "state == 'done' and string.find(rec, 'undo:', 1, true)"
+_WAKE = "if not coming or (hurried and conversation_number('lease_until') <= now()) then wake_worker(3, hurried) end"
+_SAME = "record ~= ARGV[2] or mac ~= args.mac"
+_AUDIT = "append_audit(action_id, states, by or '', mac or '')"
+_AUDIT_FIRST = "for _, new_action in ipairs(args.change.new_actions) do append_audit(new_action.action_id, {'armed'}, '', new_action.mac) end\n"
+_DONE_UNDO = "state == 'done' and string.find(record, 'undo:', 1, true)"
 _BUTTON_FOR_ALL_USERS = _after(seal, "_button_mac", _button_mac_without_scope)
 
 _LANE = (
@@ -184,14 +182,14 @@ _LANE = (
         "a commit sent twice is done twice",
         {
             "commit": [
-                ("if lane_number('done') >= args.seq then", "if false then"),
+                ("if conversation_number('last_done_turn') >= args.seq then", "if false then"),
                 (" or tonumber(string.match(head, '^%d+')) ~= args.seq", ""),
             ]
         },
     ),
     _swap(
         "repeated replies are not marked",
-        shared=("return redis.call('HEXISTS', lane, 'suspect:' .. number)", "return 0"),
+        shared=("return redis.call('HEXISTS', conversation_key, 'suspect:' .. number)", "return 0"),
     ),
     _swap(
         "half of a question opens the window",
@@ -204,7 +202,7 @@ _LANE = (
         "a question of which half is refused stays armed",
         delivered=(
             "redis.call('HGET', action_key(asked), 'state') ==",
-            "redis.call('HGET', action_key(pid), 'state') ==",
+            "redis.call('HGET', action_key(action_id), 'state') ==",
         ),
     ),
     _swap(
@@ -220,8 +218,8 @@ _WINDOW = (
         "window opens at arming",
         {
             "*": [
-                ("'expires', now() + (tonumber(ttl) or 0), ", ""),
-                ("'armed', 0,", "'armed', now() + arm.ttl,"),
+                ("'expires_at', now() + (tonumber(ttl) or 0), ", ""),
+                ("'armed', 0,", "'armed', now() + new_action.ttl_ms,"),
             ]
         },
     ),
@@ -236,8 +234,8 @@ _CONSENT = (
     _code("MAC not checked", {(StoredAction, "is_genuine"): lambda *_: True}),
     _swap(
         "record compared without its MAC",
-        claim=(_SAME, "rec ~= ARGV[2]"),
-        start=(_SAME, "rec ~= ARGV[2]"),
+        claim=(_SAME, "record ~= ARGV[2]"),
+        start=(_SAME, "record ~= ARGV[2]"),
     ),
     _swap("record not compared", claim=(_SAME, "false"), start=(_SAME, "false")),
     _code("unrelated text does not disarm", _after(OtherMessages, "drop_and_run", _stays_armed)),
@@ -260,7 +258,8 @@ _EFFECT = (
     _swap("finish refuses the late truth", finish=("and not late then", "then")),
     _cut("the late truth is not told", finish="append_reply('-', args.correction)"),
     _cut(
-        "an abandoned action stays open", commit="end_unsettled(redis.call('GET', live_key(user)))"
+        "an abandoned action stays open",
+        commit="end_unsettled(redis.call('GET', open_action_key(user)))",
     ),
     _swap(
         "a claim asked twice is refused",
@@ -268,7 +267,7 @@ _EFFECT = (
     ),
     _swap(
         "a start asked twice is refused",
-        start=("and attempt == args.attempt then return 'go'", "and false then"),
+        start=("and attempt == args.attempt_id then return 'go'", "and false then"),
     ),
     _code(
         "a yes to something else confirms", {(StoredAction, "was_last_message"): lambda *_: True}

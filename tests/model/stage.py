@@ -118,7 +118,7 @@ class Stage:
         if how == "mac":
             self.bot.client.hset(key, "mac", "0" * 64)
             return
-        record = json.loads(str(self.bot.client.hget(key, "rec")))
+        record = json.loads(str(self.bot.client.hget(key, "record")))
         changes: dict[str, dict[str, Any]] = {
             "args": {"args": record["args"] | {"n": 0}},
             "no args": {"args": {}},
@@ -131,7 +131,7 @@ class Stage:
             if how in changes
             else how
         )
-        self.bot.client.hset(key, "rec", changed)
+        self.bot.client.hset(key, "record", changed)
 
     def conclude(self) -> None:
         """Stop the faults, finish all work, resume paused workers, and check the final promises."""

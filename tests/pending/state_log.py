@@ -56,7 +56,7 @@ class StateLog:
         """Store an action's record in Redis, if there is one. Returns its MAC."""
         record, mac = sealed(pid)
         if self._redis:
-            fields = {"rec": record, "mac": mac} | ({"told": told} if told else {})
+            fields = {"record": record, "mac": mac} | ({"outcome_text": told} if told else {})
             self._redis.hset(f"{self._key}:pending:{pid}", mapping=fields)
         return mac
 

@@ -79,7 +79,7 @@ def raises():
     raise RuntimeError("secret")
 
 
-@pytest.mark.parametrize("door", ["lane", "store"])
+@pytest.mark.parametrize("door", ["conversation", "store"])
 @pytest.mark.parametrize(
     ("executor", "status", "state", "told", "result"),
     [
@@ -94,7 +94,9 @@ def raises():
 def test_confirmed_action_tells_its_outcome(door, executor, status, state, told, result):
     """The tool's return value is the text; without one there is a default text."""
     desk = Desk(executor)
-    outcome = desk.confirm() if door == "lane" else desk.store.pop_if_confirmed("ana", "sim")
+    outcome = (
+        desk.confirm() if door == "conversation" else desk.store.pop_if_confirmed("ana", "sim")
+    )
     desk.heard(outcome, status, state, told, result)
     assert outcome.record.outcome == told
     assert desk.stored.result == (result or "")
@@ -102,11 +104,13 @@ def test_confirmed_action_tells_its_outcome(door, executor, status, state, told,
     assert effects == ([(desk.action.pending_action_id, result)] if status == "executed" else [])
 
 
-@pytest.mark.parametrize("door", ["lane", "store"])
+@pytest.mark.parametrize("door", ["conversation", "store"])
 def test_error_is_a_failure_that_tells_its_type_and_reference_only(door):
     """The error's text stays in the log."""
     desk = Desk(raises)
-    outcome = desk.confirm() if door == "lane" else desk.store.pop_if_confirmed("ana", "sim")
+    outcome = (
+        desk.confirm() if door == "conversation" else desk.store.pop_if_confirmed("ana", "sim")
+    )
     failed, _, reference = outcome.outcome_text.rpartition("\n")
     assert failed == WORDS.failed("Apagar A")
     assert re.fullmatch(r"Referência: [0-9a-f]{8} \(RuntimeError\)", reference)
@@ -117,22 +121,26 @@ def test_error_is_a_failure_that_tells_its_type_and_reference_only(door):
     )
 
 
-@pytest.mark.parametrize("door", ["lane", "store"])
+@pytest.mark.parametrize("door", ["conversation", "store"])
 def test_action_without_executor_fails_and_tells_that_nothing_was_done(door):
     """The record has the same text for a repeated question."""
     desk = Desk(None)
-    outcome = desk.confirm() if door == "lane" else desk.store.pop_if_intent("ana", "confirm")
+    outcome = (
+        desk.confirm() if door == "conversation" else desk.store.pop_if_intent("ana", "confirm")
+    )
     desk.heard(outcome, "no_executor", "failed", WORDS.unsafe("Apagar A"))
     assert outcome.record.outcome == outcome.outcome_text
     assert (outcome.executed, outcome.effects) == (False, ())
 
 
-@pytest.mark.parametrize("door", ["lane", "store"])
+@pytest.mark.parametrize("door", ["conversation", "store"])
 def test_late_yes_gets_expired(door):
     """The action was not done."""
     desk = Desk()
     desk.now += 61
-    outcome = desk.confirm() if door == "lane" else desk.store.pop_if_confirmed("ana", "sim")
+    outcome = (
+        desk.confirm() if door == "conversation" else desk.store.pop_if_confirmed("ana", "sim")
+    )
     desk.heard(outcome, "expired", "expired", WORDS.expired("Apagar A"))
 
 
@@ -195,7 +203,7 @@ def change_text(desk: Desk) -> None:
     entry.update(record=entry.stored.record.replace("Apagar", "Pagar"))
 
 
-@pytest.mark.parametrize("door", ["lane", "store", "claimed"])
+@pytest.mark.parametrize("door", ["conversation", "store", "claimed"])
 def test_changed_record_is_cancelled_without_its_texts(door):
     """Neither its texts nor its language are trusted. The record is cancelled in the name of the decider."""
     desk = Desk()

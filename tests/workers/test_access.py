@@ -99,7 +99,7 @@ def test_text_of_an_unknown_sender_is_not_stored(site: Site):
     kept = [
         key
         for key in client.scan_iter("*")
-        if ":in:" in key or ":history:" in key or ":journal:" in key
+        if ":inbox:" in key or ":history:" in key or ":journal:" in key
     ]
     assert kept == []
     assert not any("my secret" in str(client.dump(key)) for key in client.scan_iter("*"))

@@ -159,10 +159,10 @@ def test_script_on_a_master_that_lost_writes_changes_nothing(
         mailbox.accept(turn())
     guard.check_server()
     client.set(WRITE_COUNTER, 1)
-    before = client.llen(f"sayso:{{{SHARD}}}:in:{CHAT.id}")
+    before = client.llen(f"sayso:{{{SHARD}}}:inbox:{CHAT.id}")
     with pytest.raises(Halted):
         mailbox.accept(turn())
-    assert client.llen(f"sayso:{{{SHARD}}}:in:{CHAT.id}") == before
+    assert client.llen(f"sayso:{{{SHARD}}}:inbox:{CHAT.id}") == before
     client.close()
 
 
@@ -210,7 +210,7 @@ def test_person_is_erased_from_all_nodes(cluster_client: Redis):
     erasure = Erasure(cluster_client, "sayso:")
     assert erasure.erase(person) > 0
     assert erasure.rewrite_file()
-    assert not list(cluster_client.scan_iter("sayso:*:in:*"))
+    assert not list(cluster_client.scan_iter("sayso:*:inbox:*"))
 
 
 def test_leader_deployment_feed_and_sessions_work(cluster: Cluster, cluster_client: Redis):

@@ -93,7 +93,7 @@ def test_lease_stays_while_a_tool_still_runs_in_its_thread(rig):
     told = story(rig, "dig")
     assert not asyncio.run(
         cut_off(told)
-    ).is_idle  # so others take the lane over when its process has ended
+    ).is_idle  # so others take the conversation over when its process has ended
     assert rig.mailbox.lease(CHAT.id, "next") is None
     rig.end_lease()
     assert told.work_on() == f"{ENGLISH.unknown('dig')}\n\nall done"

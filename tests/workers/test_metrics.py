@@ -230,7 +230,7 @@ def test_what_waits_is_counted_with_the_age_of_the_oldest(redis_client):
     rig.mailbox.accept(turn("late"), waited_seconds=90)
     rig.accept(turn("later"))
     assert rig.mailbox.notify(turn(), Reply("too many"))
-    (key,) = redis_client.keys("sayso:*:out:*")
+    (key,) = redis_client.keys("sayso:*:outbox:*")
     entry = redis_client.lindex(key, 0)
     at = int(entry.rpartition(": ")[2].rstrip("}"))
     redis_client.lset(key, 0, entry.replace(str(at), str(at - 5000)))
@@ -244,10 +244,10 @@ def test_a_reply_that_waits_for_its_person_has_no_age(redis_client):
     """It may wait for days, until the person writes again."""
     rig = Rig(redis_client)
     rig.mailbox.notify(turn(), Reply("too many"))
-    (key,) = redis_client.keys("sayso:*:out:*")
+    (key,) = redis_client.keys("sayso:*:outbox:*")
     redis_client.lset(key, 0, redis_client.lindex(key, 0).rpartition(": ")[0] + ": 1000}")
     assert measured(redis_client)["oldest_reply"] > 10**11
-    redis_client.zadd(f"{key.partition(':out:')[0]}:held", {CHAT.id: 1})
+    redis_client.zadd(f"{key.partition(':outbox:')[0]}:held", {CHAT.id: 1})
     assert (measured(redis_client)["oldest_reply"], measured(redis_client)["held"]) == (0, 1)
 
 

@@ -123,7 +123,7 @@ class Post:
     def run(self, rounds: int = 5000) -> None:
         """Start workers whenever a conversation is due, until none is."""
         for _ in range(rounds):
-            if not self.rig.client.keys("*:out:*"):
+            if not self.rig.client.keys("*:outbox:*"):
                 return
             self.rig.now = max(self.rig.now + 1, min(self._due().values()))
             self._work_due()

@@ -451,5 +451,5 @@ def test_turn_is_stored_for_the_person_who_has_the_ids_now(
         )
         accepted = rig.mailbox.accept_from(sender)
     assert (accepted.outcome, accepted.seq) == ("duplicate", 3)
-    (inbox,) = redis_client.keys("*:in:*")
-    assert inbox.endswith(f":in:{Conversation('wa', NUMBER).id}")
+    (inbox,) = redis_client.keys("*:inbox:*")
+    assert inbox.endswith(f":inbox:{Conversation('wa', NUMBER).id}")

@@ -338,7 +338,7 @@ class LossNotices:
         texts = texts_for(effect["language"])
         outcome = effect.get("outcome") or texts.unknown(effect["preview"])
         marks = [effect["pid"], digest(effect["by"])]
-        what = {"marks": marks, "pid": effect["pid"], "state": state, "outcome": outcome}
+        what = {"marks": marks, "action_id": effect["pid"], "state": state, "outcome": outcome}
         short = texts.shortened(outcome, MAX_TOLD_CHARS)
         return self._send(
             effect, texts.forgot_outcome(short), texts, {**what, "until_ms": _ms(effect)}
@@ -399,13 +399,13 @@ class LossNotices:
             text, language=texts.language, only_for=note.get("only_for", ""), collapse=collapse
         )
         job = self._wake_up(place.id)
-        named = {"user": note["user"], "heard_ms": _ms(note), **args, **job.names}
+        named = {"user": note["user"], "user_message_at": _ms(note), **args, **job.names}
         answer = self._scripts.run(
             "tell_loss", place.id, named, outbox_entry(place, reply), *job.fields
         )
-        if answer == "told":
+        if answer == "sent":
             log.warning("loss.told", extra={"conversation": place.id, "user": note["user"]})
-        return bool(answer == "told")
+        return bool(answer == "sent")
 
 
 def _conversation(note: StoredNote) -> Conversation:

@@ -33,7 +33,7 @@ MAX_IDENTITIES = 8
 SCAN_COUNT = 1000
 #: A key that tells a server that is halted by a restore from one that lost data.
 RESTORING = "restoring"
-_KEY = re.compile(r"\{(\d{1,2})\}:(lane|pending):(.+)", re.DOTALL)
+_KEY = re.compile(r"\{(\d{1,2})\}:(conversation|pending):(.+)", re.DOTALL)
 _LIFT = """
 -- Remove the halt, unless it is another one by now. KEYS: write counter, identities, halted. ARGV: the
 -- identities, the lowest write counter to go on with, and the halt as JSON.
@@ -163,11 +163,11 @@ def _prepare(
         shard = int(found[1]) if found else -1
         if not found or shard not in floors:
             continue
-        if found[2] == "lane":
+        if found[2] == "conversation":
             replies += scripts.run(
                 "resume_conversation", found[3], {"floor": floors[shard], **args}
             )
             conversations += 1
         else:
-            actions += scripts.on_shard("resume_action", shard, {"pid": found[3]})
+            actions += scripts.on_shard("resume_action", shard, {"action_id": found[3]})
     return conversations, replies, actions

@@ -5,14 +5,14 @@
 -- messages), number (of the reply that the report is about, 0 when unknown).
 
 local function wrote_lately()
-  return now() - lane_number('heard') < args.late_ms
+  return now() - conversation_number('user_message_at') < args.late_ms
 end
 
 -- Return whether the user wrote after the reply was sent.
 local function wrote_since_reply()
   local state, at = string.match(redis.call('HGET', deliveries, args.number) or '', '^(%S+) (%d+)')
   if state == 'failed' then return true end  -- the report is repeated: what it says is stored
-  if state then return lane_number('heard') >= tonumber(at) end
+  if state then return conversation_number('user_message_at') >= tonumber(at) end
   -- The report is faster than the worker that sent the reply, or the reply is long forgotten.
   local first = string.match(redis.call('LINDEX', outbox, 0) or '', '^%d+')
   return first ~= tostring(args.number) and wrote_lately()
@@ -27,8 +27,8 @@ end
 
 if is_outdated() then return 'ok' end
 if args.reason == '' then
-  redis.call('HDEL', lane, 'closed', 'opted_out', 'barred')
-elseif redis.call('EXISTS', lane) == 1 then
+  redis.call('HDEL', conversation_key, 'closed_address', 'opted_out', 'barred_until')
+elseif redis.call('EXISTS', conversation_key) == 1 then
   close_address(args.reason, args.opted_out)
   keep_conversation()
 end

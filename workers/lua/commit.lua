@@ -1,27 +1,27 @@
 -- needs: actions, changes, conversation, inbox, keys, next_item, outbox, settled, timers
--- Finish a turn, or several that were answered together. Changes everything or nothing.
--- args: epoch, token, seq (number of the turn), last (number of the last turn that was answered), user, event, let_go
--- (release the lease when nothing is left), change ({replies: [{pid, reply, tells?}], history?, move?, arms: [...],
--- timers: [{id, at, what}], silenced: [id], language?, tells_loss?, settles?, continuation?: {pid, turn, stopped}}),
--- record (how the turn was answered, as JSON without its first brace).
+-- Finish a turn, or several that were turn_records together. Changes everything or nothing.
+-- args: epoch, token, seq (number of the turn), last (number of the last turn that was turn_records), user, event, let_go
+-- (release the lease when nothing is left), change ({replies: [{action_id, reply, tells?}], history?, transition?, new_actions: [...],
+-- timers: [{id, at, what}], silenced: [id], language?, tells_loss?, settles?, continuation?: {action_id, turn, stopped}}),
+-- record (how the turn was turn_records, as JSON without its first brace).
 if has_released() then return {'ok', {'idle'}} end
 if not holds_lease() then return {'lost'} end
 local change, user = args.change, args.user
-if lane_number('done') >= args.seq then return {'ok', next_item_or_release()} end
+if conversation_number('last_done_turn') >= args.seq then return {'ok', next_item_or_release()} end
 local head = redis.call('LINDEX', inbox, 0)
 if not head or tonumber(string.match(head, '^%d+')) ~= args.seq then return {'moved', next_item()} end
 
 -- End an action that this event claimed and the turn did not settle.
-local function end_unsettled(pid)
-  if pid and redis.call('HGET', action_key(pid), 'by') == args.event then end_abandoned(pid) end
+local function end_unsettled(action_id)
+  if action_id and redis.call('HGET', action_key(action_id), 'decided_by_event') == args.event then end_abandoned(action_id) end
 end
 
 -- An action that is over occupies its scope until the deciding turn is committed: a turn that is repeated after a crash
 -- must find the outcome. Then its timers have nothing to send.
 local function free_scope()
-  local pid = redis.call('GET', live_key(user))
-  if not pid or OPEN_STATES[redis.call('HGET', action_key(pid), 'state') or ''] then return end
-  redis.call('DEL', live_key(user))
+  local action_id = redis.call('GET', open_action_key(user))
+  if not action_id or OPEN_STATES[redis.call('HGET', action_key(action_id), 'state') or ''] then return end
+  redis.call('DEL', open_action_key(user))
   drop_timer('alarm:' .. user)
   drop_timer('end:' .. user)
 end
@@ -33,15 +33,15 @@ end
 -- Append the turn in which the agent goes on after the decision about an action. An action has one such turn. Where its
 -- person has said /stop, the turn asks no model.
 local function append_continuation(next_turn)
-  local key = action_key(next_turn.pid)
-  if redis.call('EXISTS', key) == 0 or redis.call('HSETNX', key, 'continued', args.seq) == 0 then return end
-  local is_stopped = lane_number(stop_field(user)) > args.last
-  local turn = is_stopped and next_turn.stopped or next_turn.turn
-  redis.call('RPUSH', inbox, table.concat({next_number('received'), now(), user, next_turn.pid, turn}, ' '))
+  local key = action_key(next_turn.action_id)
+  if redis.call('EXISTS', key) == 0 or redis.call('HSETNX', key, 'continued_by_seq', args.seq) == 0 then return end
+  local is_stopped = conversation_number(stop_field(user)) > args.last
+  local turn = is_stopped and next_turn.stopped_turn or next_turn.turn
+  redis.call('RPUSH', inbox, table.concat({next_number('last_turn'), now(), user, next_turn.action_id, turn}, ' '))
   keep_conversation()
 end
 
-end_unsettled(redis.call('GET', live_key(user)))
+end_unsettled(redis.call('GET', open_action_key(user)))
 end_unsettled(string.match(head, '^%d+ %d+ %S+ (%S+) '))
 local refused = refusal_of(change)
 if refused then return {refused, next_item()} end
@@ -51,9 +51,9 @@ repeat  -- a loop, not arithmetic: after a resume numbers have gaps
   head = redis.call('LINDEX', inbox, 0)
 until not head or tonumber(string.match(head, '^%d+')) > args.last
 redis.call('DEL', journal)
-redis.call('HSET', lane, 'done', args.last)
-if change.language then redis.call('HSET', lane, 'language', change.language) end
-if lane_number(stop_field(user)) <= args.last then redis.call('HDEL', lane, stop_field(user)) end
+redis.call('HSET', conversation_key, 'last_done_turn', args.last)
+if change.language then redis.call('HSET', conversation_key, 'language', change.language) end
+if conversation_number(stop_field(user)) <= args.last then redis.call('HDEL', conversation_key, stop_field(user)) end
 apply_change(change)
 free_scope()
 if change.continuation then append_continuation(change.continuation) end
@@ -66,11 +66,11 @@ for _, id in ipairs(change.silenced) do drop_timer(id) end
 for _, one in ipairs(change.timers) do set_timer(one.id, one.at, one.what) end
 local numbers, first = {}, nil
 for at, reply in ipairs(change.replies) do
-  numbers[at] = append_reply(reply.pid, reply.reply)
-  if reply.tells then first = first or numbers[at] end
+  numbers[at] = append_reply(reply.action_id, reply.reply)
+  if reply.tells_outcome then first = first or numbers[at] end
 end
 if change.settles and first then note_settled(user, change.settles, first, numbers[#numbers]) end
 local record = string.format('{"done":%d,"replies":[%s],%s', now(), table.concat(numbers, ','), args.record)
-redis.call('HSET', answered, args.seq % MAX_ANSWERED, record)
-redis.call('PEXPIRE', answered, KEEP_DELIVERY_MS)
+redis.call('HSET', turn_records, args.seq % MAX_ANSWERED, record)
+redis.call('PEXPIRE', turn_records, KEEP_DELIVERY_MS)
 return {'ok', next_item_or_release()}

@@ -27,46 +27,46 @@ end
 if has_released() then return {'ok', {'idle'}} end
 if not holds_lease() then return {'lost'} end
 local head = redis.call('LINDEX', outbox, 0)
-local number, pid, entry = string.match(head or '', '^(%d+) (%S+) (.*)$')
+local number, action_id, entry = string.match(head or '', '^(%d+) (%S+) (.*)$')
 if tonumber(number) ~= args.number then return {'gone', next_item_or_release()} end
-local mark, asked = string.match(pid, '^([+=]?)(.*)$')
-local asks = pid ~= '-' and mark ~= '='
-local doubtful = args.outcome == 'doubtful' or redis.call('HEXISTS', lane, 'suspect:' .. number) == 1
-local aside = {id = conversation .. '#' .. number, at = now(), tries = lane_number('attempts') + 1}
+local mark, asked = string.match(action_id, '^([+=]?)(.*)$')
+local asks = action_id ~= '-' and mark ~= '='
+local doubtful = args.outcome == 'doubtful' or redis.call('HEXISTS', conversation_key, 'suspect:' .. number) == 1
+local aside = {id = conversation .. '#' .. number, at = now(), attempts = conversation_number('reply_attempts') + 1}
 redis.call('LPOP', outbox)
 clear_hold()
-redis.call('HSET', lane, 'attempts', 0)
-redis.call('HDEL', lane, 'sending', 'slot', 'suspect:' .. number, 'asks:' .. (number - MAX_DELIVERIES))
+redis.call('HSET', conversation_key, 'reply_attempts', 0)
+redis.call('HDEL', conversation_key, 'sending', 'slot', 'suspect:' .. number, 'asks:' .. (number - MAX_DELIVERIES))
 local lifts_bar = 0
 if args.outcome == 'sent' then
   if args.price_class ~= 'free' then count_paid() end
-  lifts_bar = redis.call('HDEL', lane, 'in_barred_chat')
-  redis.call('HDEL', lane, 'barred')
+  lifts_bar = redis.call('HDEL', conversation_key, 'in_barred_chat')
+  redis.call('HDEL', conversation_key, 'barred_until')
   local reported, copy = string.match(redis.call('HGET', deliveries, number) or '', '^(%S+) %d+ %d+ (%S+)')
   if reported == 'failed' and args.detail ~= '' and copy ~= args.detail then
     redis.call('HDEL', deliveries, number)  -- the failure was of an earlier copy
   end
-  local new = record_delivery(number, doubtful and 'ambiguous' or 'sent', aside.tries, args.detail, args.cause)
+  local new = record_delivery(number, doubtful and 'ambiguous' or 'sent', aside.attempts, args.detail, args.cause)
   if not new and args.cause ~= '' then  -- the platform's report came first, and without a reason
     local words = redis.call('HGET', deliveries, number) or ''
     if string.match(words, '^%S+ %d+ %d+ %S+ $') then redis.call('HSET', deliveries, number, words .. args.cause) end
   end
   if doubtful and new then add_undelivered(shard .. ':ambiguous', aside) end
-  if args.ms ~= 0 then redis.call('HSET', lane, 'chat', math.max(now(), lane_number('chat')) + args.ms) end
+  if args.ms ~= 0 then redis.call('HSET', conversation_key, 'chat_free_at', math.max(now(), conversation_number('chat_free_at')) + args.ms) end
   if asks and mark == '' then
-    open_window(asked, lane_number('received'), args.written)
-    set_prompt(asked, args.detail)
+    open_window(asked, conversation_number('last_turn'), args.written_at)
+    set_question_message(asked, args.detail)
   end
   if asks then set_asking(number, asked) end
-  if pid ~= '-' and mark ~= '+' then set_last_question(asked, args.written) end
-  if pid ~= '-' then
-    add_prompt(asked, copy or '')  -- of a reply that was sent twice, the platform reported on the first copy
-    add_prompt(asked, args.detail)
+  if action_id ~= '-' and mark ~= '+' then set_last_question(asked, args.written_at) end
+  if action_id ~= '-' then
+    add_question_message(asked, copy or '')  -- of a reply that was sent twice, the platform reported on the first copy
+    add_question_message(asked, args.detail)
   end
   -- The failure may have been reported before this call.
   if string.find(redis.call('HGET', deliveries, number), '^failed ') then expire_asked(number) end
 else
-  record_delivery(number, 'dead', aside.tries, '', args.detail)
+  record_delivery(number, 'dead', aside.attempts, '', args.detail)
   aside.reason, aside.asks, aside.doubtful, aside.entry = args.detail, asks, doubtful, entry
   add_undelivered(shard .. ':dead', aside)
   if args.outcome == 'limited' then silence_channel(now() + args.ms) end
@@ -75,7 +75,7 @@ else
     close_address(args.detail, args.outcome == 'opted_out')
     keep_conversation()
   end
-  if args.outcome == 'barred' then redis.call('HSET', lane, 'barred', string.format('%d', now() + BARRED_MS)) end
+  if args.outcome == 'barred' then redis.call('HSET', conversation_key, 'barred_until', string.format('%d', now() + BARRED_MS)) end
   if asks and redis.call('HGET', action_key(asked), 'state') == 'armed' then enter(asked, {'expired'}) end
 end
 return {'ok', next_item_or_release(), lifts_bar}

@@ -6,9 +6,9 @@
 local told, places = loss_key(), {}
 local known_until = tonumber(redis.call('HGET', told, 'until:' .. args.user) or '0')
 for place, turn in ipairs(args.turns) do
-  local seen = redis.call('EXISTS', shard .. ':seen:' .. conversation .. ':' .. turn[1])
+  local seen = redis.call('EXISTS', shard .. ':event:' .. conversation .. ':' .. turn[1])
   if seen == 0 and redis.call('HEXISTS', told, turn[1]) == 0 and turn[2] > known_until then
     places[#places + 1] = place
   end
 end
-return {places, redis.call('HGET', lane, 'language') or ''}
+return {places, redis.call('HGET', conversation_key, 'language') or ''}

@@ -4,8 +4,8 @@
 local at = redis.call('GET', shard .. ':resumed')
 if not at then return {} end
 local closed = {}
-for _, pid in ipairs(redis.call('LRANGE', shard .. ':closed', 0, -1)) do
-  local row, to = action_row(pid), redis.call('HGET', action_key(pid), 'to')
+for _, action_id in ipairs(redis.call('LRANGE', shard .. ':closed', 0, -1)) do
+  local row, to = action_row(action_id), redis.call('HGET', action_key(action_id), 'address')
   if row[1] and to then closed[#closed + 1] = {row, to} end
 end
 return {tostring(now()), at, closed}

@@ -5,7 +5,7 @@
 -- that is held until its person writes has none.
 local turns, replies, oldest_turn, oldest_reply = 0, 0, 0, 0
 for _, name in ipairs(redis.call('ZRANGE', due, 0, args.most - 1)) do
-  local waiting_turns, waiting_replies = shard .. ':in:' .. name, shard .. ':out:' .. name
+  local waiting_turns, waiting_replies = shard .. ':inbox:' .. name, shard .. ':outbox:' .. name
   turns, replies = turns + redis.call('LLEN', waiting_turns), replies + redis.call('LLEN', waiting_replies)
   local received = string.match(redis.call('LINDEX', waiting_turns, 0) or '', '^%d+ (%d+) ')
   if received then oldest_turn = math.max(oldest_turn, now() - received) end

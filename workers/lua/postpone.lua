@@ -3,7 +3,7 @@
 -- args: epoch, token, number (of the reply), delay_ms, why, reason.
 -- Why: 'tried' the send failed, 'suspect' the send may have arrived, 'limited' the platform asks the whole channel to
 -- wait, 'down' the platform does not accept the channel (the whole channel waits and nothing counts as an attempt),
--- 'paced' the slot is later (not an attempt), 'held' the user must write first (an attempt if a turn waits already).
+-- 'rate_limited' the slot is later (not an attempt), 'held' the user must write first (an attempt if a turn waits already).
 if not holds_lease() then return 'lost' end
 local head = redis.call('LINDEX', outbox, 0)
 if tonumber(string.match(head or '', '^%d+')) ~= args.number then return 'gone' end
@@ -12,11 +12,11 @@ if tonumber(string.match(head or '', '^%d+')) ~= args.number then return 'gone' 
 local function keep_waiting_replies()
   keep_conversation()
   for _, waiting in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
-    local pid = string.match(waiting, '^%d+ ([^+= ]%S*) ')
-    if pid and pid ~= '-' then
-      local user, steps = unpack(redis.call('HMGET', action_key(pid), 'user', 'steps'))
-      local keys = {action_key(pid)}
-      if user and redis.call('GET', live_key(user)) == pid then keys[2] = live_key(user) end
+    local action_id = string.match(waiting, '^%d+ ([^+= ]%S*) ')
+    if action_id and action_id ~= '-' then
+      local user, steps = unpack(redis.call('HMGET', action_key(action_id), 'user', 'steps'))
+      local keys = {action_key(action_id)}
+      if user and redis.call('GET', open_action_key(user)) == action_id then keys[2] = open_action_key(user) end
       for step in string.gmatch(steps or '', '%S+') do keys[#keys + 1] = action_key(step) end
       for _, key in ipairs(keys) do redis.call('PEXPIRE', key, KEEP_HELD_MS + KEEP_ACTION_MS) end
     end
@@ -27,9 +27,9 @@ end
 local function hold()
   local since, first_why = held_since()
   since = since or now()
-  local held = table.concat({args.number, lane_number('received'), since, first_why or args.reason}, ' ')
-  redis.call('HSET', lane, 'held', held, 'attempts', 0, 'token', '', 'until', 0, 'begun', '')
-  redis.call('HDEL', lane, 'sending', 'slot')
+  local held = table.concat({args.number, conversation_number('last_turn'), since, first_why or args.reason}, ' ')
+  redis.call('HSET', conversation_key, 'held_reply', held, 'reply_attempts', 0, 'token', '', 'lease_until', 0, 'turn_attempts', '')
+  redis.call('HDEL', conversation_key, 'sending', 'slot')
   redis.call('ZADD', shard .. ':held', since, conversation)
   redis.call('PEXPIRE', shard .. ':held', KEEP_CONVERSATION_MS)
   local ends = since + KEEP_HELD_MS
@@ -42,16 +42,16 @@ if args.why == 'held' and not has_message() then
   return 'ok'
 end
 local later = now() + args.delay_ms
-redis.call('HDEL', lane, 'sending')
-if args.why ~= 'paced' then redis.call('HDEL', lane, 'slot') end
-if args.why ~= 'paced' and args.why ~= 'down' then redis.call('HINCRBY', lane, 'attempts', 1) end
-if args.why == 'suspect' then redis.call('HSET', lane, 'suspect:' .. args.number, 1) end
+redis.call('HDEL', conversation_key, 'sending')
+if args.why ~= 'rate_limited' then redis.call('HDEL', conversation_key, 'slot') end
+if args.why ~= 'rate_limited' and args.why ~= 'down' then redis.call('HINCRBY', conversation_key, 'reply_attempts', 1) end
+if args.why == 'suspect' then redis.call('HSET', conversation_key, 'suspect:' .. args.number, 1) end
 if args.why == 'limited' or args.why == 'down' then
   -- It keeps its place in line: its slot is the first after the wait.
-  redis.call('HSET', lane, 'slot', string.format('%s:%d', args.number, silence_channel(later)))
+  redis.call('HSET', conversation_key, 'slot', string.format('%s:%d', args.number, silence_channel(later)))
 end
 if later - now() >= SOON_MS then keep_waiting_replies() end
 -- Park the conversation: a wake-up that is still in the queue must not cut the wait short.
-redis.call('HSET', lane, 'token', 'parked', 'until', later)
+redis.call('HSET', conversation_key, 'token', 'parked', 'lease_until', later)
 redis.call('ZADD', due, later, conversation)
 return 'ok'

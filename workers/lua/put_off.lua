@@ -8,7 +8,7 @@ for _, name in ipairs(args.queued or {}) do queued[name] = true end
 
 local function has_job(name)
   if args.queued then return queued[name] end
-  local job = redis.call('HGET', shard .. ':lane:' .. name, 'job')
+  local job = redis.call('HGET', shard .. ':conversation:' .. name, 'job')
   return job and is_queued(job)
 end
 

@@ -6,8 +6,8 @@ if not holds_lease() then return {'lost'} end
 run_due_timers()
 local busy = has_work()
 if busy and not args.hand_over then return {'more', next_item()} end
-redis.call('HSET', lane, 'token', '', 'until', 0)
-if not args.begun then redis.call('HSET', lane, 'begun', '') end  -- the turn that is handed over was not begun
+redis.call('HSET', conversation_key, 'token', '', 'lease_until', 0)
+if not args.begun then redis.call('HSET', conversation_key, 'turn_attempts', '') end  -- the turn that is handed over was not begun
 keep_conversation()
 if busy then wake_worker(2) else wait_for_timer() end
 return {'ok'}

@@ -10,7 +10,7 @@ if redis.call('LREM', shard .. ':dead', 1, ARGV[2]) == 0 then return late and 'a
 if late then return 'arrived' end
 local coming = is_worker_expected()
 local new = append_reply('-', ARGV[3])
-if args.doubtful then redis.call('HSET', lane, 'suspect:' .. new, 1) end
+if args.doubtful then redis.call('HSET', conversation_key, 'suspect:' .. new, 1) end
 redis.call('HDEL', deliveries, args.number)
 record_delivery(args.number, 'retried', 0, new)
 keep_conversation()

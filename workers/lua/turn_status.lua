@@ -5,4 +5,4 @@
 for _, waiting in ipairs(redis.call('LRANGE', inbox, 0, -1)) do
   if string.find(waiting, '"event_id":' .. args.event_json, 1, true) then return 'waits' end
 end
-return redis.call('EXISTS', shard .. ':seen:' .. conversation .. ':' .. args.event) == 1 and 'done' or 'unknown'
+return redis.call('EXISTS', shard .. ':event:' .. conversation .. ':' .. args.event) == 1 and 'done' or 'unknown'

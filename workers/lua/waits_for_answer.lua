@@ -5,7 +5,7 @@
 for _, what in ipairs(redis.call('HVALS', timer)) do
   local asked = cjson.decode(what).ends
   local key = action_key(asked or '')
-  local state, expires, kind = unpack(redis.call('HMGET', key, 'state', 'expires', 'kind'))
+  local state, expires, kind = unpack(redis.call('HMGET', key, 'state', 'expires_at', 'kind'))
   if state == 'shown' and kind ~= args.choice and now() < (tonumber(expires) or 0) then return 1 end
 end
 return 0

@@ -1,18 +1,18 @@
 -- needs: actions, keys, last_message, states
--- A change of pending actions: `move`, a transition of one action, and `arms`, new actions.
+-- A change of pending actions: `transition`, a transition of one action, and `new_actions`, new actions.
 
 -- End an action whose worker is gone.
-local function end_abandoned(pid)
-  local state = redis.call('HGET', action_key(pid), 'state')
-  if state == 'claimed' then enter(pid, {'superseded'}) end
-  if state == 'started' then enter(pid, {'unknown'}) end
+local function end_abandoned(action_id)
+  local state = redis.call('HGET', action_key(action_id), 'state')
+  if state == 'claimed' then enter(action_id, {'superseded'}) end
+  if state == 'started' then enter(action_id, {'unknown'}) end
 end
 
--- Return whether another action occupies the scope of this one. `move` ends the action that it names.
-local function is_scope_occupied(arm, move)
-  local other = arm.live and redis.call('GET', live_key(arm.user))
-  if not other or other == arm.pid or (move and move.pid == other) then return false end
-  local state, expires, begun = unpack(redis.call('HMGET', action_key(other), 'state', 'expires', 'begun'))
+-- Return whether another action occupies the scope of this one. `transition` ends the action that it names.
+local function is_scope_occupied(new_action, transition)
+  local other = new_action.occupies_scope and redis.call('GET', open_action_key(new_action.user))
+  if not other or other == new_action.action_id or (transition and transition.action_id == other) then return false end
+  local state, expires, begun = unpack(redis.call('HMGET', action_key(other), 'state', 'expires_at', 'started_at'))
   if state == 'shown' and now() >= (tonumber(expires) or 0) then
     enter(other, {'expired'})
     return false
@@ -26,56 +26,61 @@ end
 
 -- Return why a change is impossible: 'state' or 'exists'. Return nil when it is possible.
 local function refusal_of(change)
-  local move = change.move
-  if move then
-    local state, by, late = unpack(redis.call('HMGET', action_key(move.pid), 'state', 'by', 'late'))
+  local transition = change.transition
+  if transition then
+    local state, by, late = unpack(redis.call('HMGET', action_key(transition.action_id), 'state', 'decided_by_event', 'late_result'))
     if late then  -- the truth about a step came in after this change was made
-      redis.call('HDEL', action_key(move.pid), 'late')
+      redis.call('HDEL', action_key(transition.action_id), 'late_result')
       return 'state'
     end
-    local possible = state == move.to and by == move.by  -- a repeated call: the answer was lost
-    for _, from in ipairs(move.from) do possible = possible or state == from end
+    local possible = state == transition.to and by == transition.decided_by_event  -- a repeated call: the answer was lost
+    for _, from in ipairs(transition.from) do possible = possible or state == from end
     -- An action that expired meanwhile had no effect, so it may be called cancelled or expired.
-    possible = possible or (state == 'expired' and (move.to == 'cancelled' or move.to == 'expired'))
+    possible = possible or (state == 'expired' and (transition.to == 'cancelled' or transition.to == 'expired'))
     if not possible then return 'state' end
   end
-  for _, arm in ipairs(change.arms) do
-    if is_scope_occupied(arm, move) then return 'exists' end
+  for _, new_action in ipairs(change.new_actions) do
+    if is_scope_occupied(new_action, transition) then return 'exists' end
   end
 end
 
 -- Store an action: armed until its preview is delivered, or shown `at_once` where nothing is delivered. Return when its
 -- window closes.
-local function store_action(arm, at_once)
-  local key = action_key(arm.pid)
-  if redis.call('EXISTS', key) == 1 then return redis.call('HGET', key, 'expires') end  -- a repeated call
+local function store_action(new_action, at_once)
+  local key = action_key(new_action.action_id)
+  if redis.call('EXISTS', key) == 1 then return redis.call('HGET', key, 'expires_at') end  -- a repeated call
   local state, expires, events = 'armed', 0, {'armed'}
-  if at_once then state, expires, events = 'shown', now() + arm.ttl, {'armed', 'shown'} end
-  redis.call('HSET', key, 'rec', arm.rec, 'mac', arm.mac, 'kind', arm.kind, 'digest', arm.digest, 'ttl', arm.ttl,
-    'user', arm.user, 'state', state, 'expires', expires, 'seen', 0, unpack(arm.more))
+  if at_once then state, expires, events = 'shown', now() + new_action.ttl_ms, {'armed', 'shown'} end
+  local optional_fields = {}
+  for name, value in pairs(new_action.optional_fields) do
+    optional_fields[#optional_fields + 1] = name
+    optional_fields[#optional_fields + 1] = value
+  end
+  redis.call('HSET', key, 'record', new_action.record, 'mac', new_action.mac, 'kind', new_action.kind, 'digest', new_action.digest, 'ttl_ms', new_action.ttl_ms,
+    'user', new_action.user, 'state', state, 'expires_at', expires, 'last_seen_seq', 0, unpack(optional_fields))
   redis.call('PEXPIRE', key, KEEP_ACTION_MS)
-  append_audit(arm.pid, events, '', arm.mac)
-  if arm.live then redis.call('SET', live_key(arm.user), arm.pid, 'PX', KEEP_ACTION_MS) end
-  if at_once and arm.live and redis.call('EXISTS', lane) == 1 then
+  append_audit(new_action.action_id, events, '', new_action.mac)
+  if new_action.occupies_scope then redis.call('SET', open_action_key(new_action.user), new_action.action_id, 'PX', KEEP_ACTION_MS) end
+  if at_once and new_action.occupies_scope and redis.call('EXISTS', conversation_key) == 1 then
     follow_question()
-    set_last_question(arm.pid, '0')
+    set_last_question(new_action.action_id, '0')
   end
   return expires
 end
 
 local function apply_change(change, at_once)
-  local move = change.move
-  local state = move and redis.call('HGET', action_key(move.pid), 'state')
-  if move and state ~= move.to and state ~= 'expired' then
-    local fields = move.by and {'by', move.by} or {}
-    if move.told ~= '' then fields[#fields + 1], fields[#fields + 2] = 'told', move.told end
-    enter(move.pid, {move.to}, unpack(fields))
-  elseif move and move.told ~= '' then
-    redis.call('HSET', action_key(move.pid), 'told', move.told)
+  local transition = change.transition
+  local state = transition and redis.call('HGET', action_key(transition.action_id), 'state')
+  if transition and state ~= transition.to and state ~= 'expired' then
+    local fields = transition.decided_by_event and {'decided_by_event', transition.decided_by_event} or {}
+    if transition.outcome_text ~= '' then fields[#fields + 1], fields[#fields + 2] = 'outcome_text', transition.outcome_text end
+    enter(transition.action_id, {transition.to}, unpack(fields))
+  elseif transition and transition.outcome_text ~= '' then
+    redis.call('HSET', action_key(transition.action_id), 'outcome_text', transition.outcome_text)
   end
-  if move and move.unclear then
-    local earlier = redis.call('HGET', action_key(move.pid), 'unclear')
-    redis.call('HSET', action_key(move.pid), 'unclear', earlier and earlier .. ' ' .. move.unclear or move.unclear)
+  if transition and transition.unclear_answer then
+    local earlier = redis.call('HGET', action_key(transition.action_id), 'unclear_answers')
+    redis.call('HSET', action_key(transition.action_id), 'unclear_answers', earlier and earlier .. ' ' .. transition.unclear_answer or transition.unclear_answer)
   end
-  for _, arm in ipairs(change.arms) do store_action(arm, at_once) end
+  for _, new_action in ipairs(change.new_actions) do store_action(new_action, at_once) end
 end

@@ -3,25 +3,25 @@
 -- args: epoch, token (of the worker's lease).
 
 -- Return a field as a number, 0 when it is not set.
-local function lane_number(field)
-  return tonumber(redis.call('HGET', lane, field) or '0')
+local function conversation_number(field)
+  return tonumber(redis.call('HGET', conversation_key, field) or '0')
 end
 
 -- Return the next number of a field. After a loss of data, a new conversation begins above all numbers ever given out.
 local function next_number(field)
-  local n = redis.call('HINCRBY', lane, field, 1)
+  local n = redis.call('HINCRBY', conversation_key, field, 1)
   local floor = n == 1 and redis.call('GET', shard .. ':floor')
-  return floor and redis.call('HINCRBY', lane, field, floor) or n
+  return floor and redis.call('HINCRBY', conversation_key, field, floor) or n
 end
 
 -- Return whether the user wants no messages, and has not written since.
 local function has_opted_out()
-  local received = redis.call('HGET', lane, 'opted_out')
-  return received and tonumber(received) == lane_number('received')
+  local received = redis.call('HGET', conversation_key, 'opted_out')
+  return received and tonumber(received) == conversation_number('last_turn')
 end
 
 local function keep_conversation()
-  redis.call('PEXPIRE', lane, has_opted_out() and KEEP_OPT_OUT_MS or KEEP_CONVERSATION_MS)
+  redis.call('PEXPIRE', conversation_key, has_opted_out() and KEEP_OPT_OUT_MS or KEEP_CONVERSATION_MS)
   for _, key in ipairs({inbox, outbox}) do
     redis.call('PEXPIRE', key, KEEP_CONVERSATION_MS)
   end
@@ -42,11 +42,11 @@ end
 
 -- Return whether this worker holds the lease. Without it a worker may change nothing.
 local function holds_lease()
-  local current, holder = unpack(redis.call('HMGET', lane, 'epoch', 'token'))
+  local current, holder = unpack(redis.call('HMGET', conversation_key, 'epoch', 'token'))
   return args.epoch == tonumber(current or '0') and args.token == holder
 end
 
 -- Return whether this worker's last call released the lease: the call is repeated because its answer was lost.
 local function has_released()
-  return redis.call('HGET', lane, 'ended') == args.epoch .. ':' .. args.token
+  return redis.call('HGET', conversation_key, 'released_by') == args.epoch .. ':' .. args.token
 end

@@ -1,10 +1,10 @@
 -- The keys of a conversation. A shard lives on one Redis primary and never on Redis Cluster (RQ does not run there), so the scripts
 -- build their keys.
-local lane = shard .. ':lane:' .. conversation        -- hash: the conversation's numbers, lease and marks
-local inbox = shard .. ':in:' .. conversation         -- list: the turns that wait
-local outbox = shard .. ':out:' .. conversation       -- list: the replies that wait
+local conversation_key = shard .. ':conversation:' .. conversation        -- hash: the conversation's numbers, lease and marks
+local inbox = shard .. ':inbox:' .. conversation         -- list: the turns that wait
+local outbox = shard .. ':outbox:' .. conversation       -- list: the replies that wait
 local journal = shard .. ':journal:' .. conversation  -- list: the journal of the first turn
-local answered = shard .. ':answered:' .. conversation  -- hash: how the last turns were answered, for `sayso trace`
+local turn_records = shard .. ':turn_records:' .. conversation  -- hash: how the last turns were turn_records, for `sayso trace`
 local due = shard .. ':due'                           -- sorted set: when a conversation of the shard needs a worker
 
 -- The hash of what the users of this conversation were told after a loss of data.

@@ -152,7 +152,7 @@ def change(store, live: StoredAction) -> None:
     else:
         client = client_of(store)
         (key,) = client.scan_iter(f"*:pending:{live.action_id}")
-        client.hset(key, "rec", edited)
+        client.hset(key, "record", edited)
 
 
 def test_changed_action_of_a_killed_process_is_reported_as_unknown(make_agent):

@@ -51,7 +51,7 @@ class Asking:
 
 def note_prompt(rig, pid: str, message: str) -> None:
     """Store `message` as the id of the message that asked for this action."""
-    rig.client.hset(f"{rig.shard}:pending:{pid}", "prompt", message)
+    rig.client.hset(f"{rig.shard}:pending:{pid}", "question_message", message)
 
 
 @pytest.fixture

@@ -240,7 +240,7 @@ def test_action_without_a_record_is_unknown(make_believer):
 def forget(bot: Bot) -> None:
     """Delete the records of all actions."""
     client = bot.rig.client
-    client.delete(*client.scan_iter("*:pending:*"), *client.scan_iter("*:live:*"))
+    client.delete(*client.scan_iter("*:pending:*"), *client.scan_iter("*:open_action:*"))
 
 
 def test_result_is_kept_although_its_record_is_gone(make_believer):

@@ -43,7 +43,7 @@ def lose(bot, pid: str) -> None:
 
 def rewrite(bot, pid: str, record: str) -> None:
     """Replace the signed text of the record."""
-    bot.rig.client.hset(key(bot, pid), "rec", record)
+    bot.rig.client.hset(key(bot, pid), "record", record)
 
 
 def change(bot, pid: str) -> None:
@@ -53,7 +53,7 @@ def change(bot, pid: str) -> None:
 
 def take_over(bot, pid: str) -> None:
     """Set another attempt on the record, so that the result of the current attempt is refused."""
-    bot.rig.client.hset(key(bot, pid), "attempt", "another")
+    bot.rig.client.hset(key(bot, pid), "attempt_id", "another")
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -139,12 +139,12 @@ def test_unknown_user_is_accepted_after_approval_of_the_code(
     people = RedisPeople(redis_client, prefix=settings.key_prefix)
     assert post(1, "my secret") == 200
     assert not any("my secret" in str(redis_client.dump(key)) for key in redis_client.scan_iter())
-    assert not any(":in:" in key for key in redis_client.scan_iter())
+    assert not any(":inbox:" in key for key in redis_client.scan_iter())
     assert post(2, "again") == 200
     (waits,) = people.waiting("tg")
     Register(people).approve("tg", waits.code)
     assert post(3, "let me in") == 200
-    (inbox,) = (key for key in redis_client.scan_iter() if ":in:" in key)
+    (inbox,) = (key for key in redis_client.scan_iter() if ":inbox:" in key)
     assert [("let me in" in entry) for entry in redis_client.lrange(inbox, 0, -1)] == [True]
     Register(people).block("tg", waits.ids[0])
     assert post(4, "hello?") == 200

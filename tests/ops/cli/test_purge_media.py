@@ -102,7 +102,7 @@ def test_file_of_a_waiting_turn_is_kept(bench: Bench):
 def test_file_of_a_turn_that_waits_very_long_is_kept(bench: Bench, redis_client: Redis):
     """This holds even after the event id has expired."""
     bench.take(bench.send(100), work=False)
-    (seen,) = redis_client.keys("sayso:*:seen:*")
+    (seen,) = redis_client.keys("sayso:*:event:*")
     redis_client.delete(seen)
     assert "1 kept for turns that wait" in bench.run()[1]
 

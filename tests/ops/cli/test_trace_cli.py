@@ -189,7 +189,7 @@ def test_story_of_a_question_has_the_yes_that_came_too_late(rig: Rig, tmp_path: 
 def test_yes_whose_turn_is_forgotten_leads_to_its_action(rig: Rig, bot: Bot, tmp_path: Path):
     """After a week, or after an erasure, Redis no longer has the turn, but the ledger has the action."""
     collect(rig, tmp_path)
-    rig.client.delete(f"{rig.shard}:answered:{CHAT.id}")
+    rig.client.delete(f"{rig.shard}:turn_records:{CHAT.id}")
     told = story(YES)
     assert (told["turns"][0]["status"], told["actions"][0]["pid"]) == ("forgotten", action_of(rig))
     assert "The user who was asked confirmed it" in told["answers"]["confirmed_by"][0]
@@ -416,14 +416,14 @@ def test_message_without_an_answer_has_a_reason(rig: Rig, error: Exception | Non
 
 def test_reply_without_a_stored_turn_is_shown(rig: Rig, bot: Bot):
     """Redis keeps replies for longer than turns."""
-    rig.client.delete(f"{rig.shard}:answered:{CHAT.id}")
+    rig.client.delete(f"{rig.shard}:turn_records:{CHAT.id}")
     assert story(f"{CHAT.id}#1")["replies"][0]["state"] == "sent"
     assert f"{CHAT.id}@1: it is no longer stored how it was answered" in trace(f"{CHAT.id}@1")
 
 
 def test_record_of_another_version_is_left_out(rig: Rig, bot: Bot):
     """A record is read as a whole or not at all."""
-    rig.client.hset(f"{rig.shard}:answered:{CHAT.id}", "1", '{"v":2,"sequence":1}')
+    rig.client.hset(f"{rig.shard}:turn_records:{CHAT.id}", "1", '{"v":2,"sequence":1}')
     assert story(f"{CHAT.id}@1")["turns"][0]["status"] == "forgotten"
 
 
@@ -433,8 +433,10 @@ def test_forged_values_in_redis_do_not_break_the_command(rig: Rig, planted: str)
     rig.accept(turn("one", event=ASK))
     lease, _ = rig.mailbox.lease(CHAT.id, "worker1.x")
     rig.journals.journal(lease, 1, 0, ['{"seq": 1, "upto": 1}', planted])
-    rig.client.hset(f"{rig.shard}:answered:{CHAT.id}", "1", planted)
-    rig.client.hset(f"{rig.shard}:pending:{'0' * 22}", mapping={"rec": planted, "state": "shown"})
+    rig.client.hset(f"{rig.shard}:turn_records:{CHAT.id}", "1", planted)
+    rig.client.hset(
+        f"{rig.shard}:pending:{'0' * 22}", mapping={"record": planted, "state": "shown"}
+    )
     assert "is next in its conversation" in trace(ASK)
     trace("0" * 22)
 
@@ -447,8 +449,8 @@ def test_conversation_keeps_the_last_turns_only(rig: Rig):
         for _ in range(2):
             bot.hear("hi", event=f"e{number}")
         bot.work()
-        rig.client.delete(*rig.client.keys(f"{rig.shard}:pace:*"))
-    key = f"{rig.shard}:answered:{CHAT.id}"
+        rig.client.delete(*rig.client.keys(f"{rig.shard}:rate_limit:*"))
+    key = f"{rig.shard}:turn_records:{CHAT.id}"
     assert rig.client.hlen(key) == 100
     assert 0 < rig.client.pttl(key) <= 7 * 24 * 3600 * 1000
     assert story("e54")["turns"][0]["webhooks"] == 2

@@ -590,7 +590,7 @@ def many_conversations(client: Redis) -> set[str]:
         Rig(client, prefix=PREFIX).accept(
             replace(turn(), conversation=Conversation("chat", str(number)))
         )
-    return set(client.scan_iter(f"{PREFIX}*:lane:*"))
+    return set(client.scan_iter(f"{PREFIX}*:conversation:*"))
 
 
 def test_cluster_is_restored_on_one_server_and_back(
@@ -598,19 +598,19 @@ def test_cluster_is_restored_on_one_server_and_back(
 ):
     """One backup has the keys of all masters. No action runs twice after either restore."""
     talking = used(on_cluster)
-    lanes = many_conversations(on_cluster.client)
+    conversations = many_conversations(on_cluster.client)
     content = on_cluster.backup()
     assert talking.say("yes") == "deleted B"
     restored = target.restore(content)
     assert (restored.chain.faults, restored.resumed.actions) == ((), 1)
-    assert set(target.client.scan_iter(f"{PREFIX}*:lane:*")) == lanes
+    assert set(target.client.scan_iter(f"{PREFIX}*:conversation:*")) == conversations
     again = TalkingBot(target.rig, lines=["So it is."])
     assert "cannot tell" in again.say("yes").lower()
     on_cluster.client.flushall()
     shutil.rmtree(on_cluster.data)
     restored = on_cluster.restore(target.backup())
     assert restored.chain.faults == ()
-    assert set(on_cluster.client.scan_iter(f"{PREFIX}*:lane:*")) == lanes
+    assert set(on_cluster.client.scan_iter(f"{PREFIX}*:conversation:*")) == conversations
     again = TalkingBot(on_cluster.rig, "D", lines=["So it is."])
     again.say("delete D")
     assert again.say("yes") == "deleted D"

@@ -52,7 +52,7 @@ def state(redis_client: Redis, tmp_path: Path) -> Path:
         prefix="",
     )
     for key in redis_client.scan_iter(f"{PREFIX}*:pending:*"):
-        redis_client.hset(key, "expires", round(time.time() * 1000) + 60_000)
+        redis_client.hset(key, "expires_at", round(time.time() * 1000) + 60_000)
     for file, place in (("audit.sql", LEDGER), ("turns.sql", "spool/turns.sqlite3")):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         with closing(sqlite3.connect(tmp_path / place)) as database:
@@ -204,7 +204,7 @@ def test_record_of_an_unknown_version_is_refused(version: int):
 def newer(rig: Rig, kind: str) -> None:
     """Change a stored record of the conversation as a newer release may have written it."""
     v, next_v = f'"v":{VERSION}', f'"v":{VERSION + 1}'
-    if kind in ("in", "out"):
+    if kind in ("inbox", "outbox"):
         key = f"{rig.shard}:{kind}:{CHAT.id}"
         rig.client.lset(key, 0, rig.client.lindex(key, 0).replace(v, next_v))
     elif kind == "history":
@@ -212,8 +212,8 @@ def newer(rig: Rig, kind: str) -> None:
         rig.client.set(key, rig.client.get(key).replace(v, next_v))
     else:
         (key,) = rig.client.scan_iter(f"{rig.shard}:pending:*")
-        record = json.loads(rig.client.hget(key, "rec"))
-        rig.client.hset(key, "rec", json.dumps({**record, "v": VERSION + 1}))
+        record = json.loads(rig.client.hget(key, "record"))
+        rig.client.hset(key, "record", json.dumps({**record, "v": VERSION + 1}))
 
 
 def test_newer_records_of_each_kind_are_named(redis_client: Redis):
@@ -222,7 +222,7 @@ def test_newer_records_of_each_kind_are_named(redis_client: Redis):
     bot = Bot(rig, "A", lines=["Hello."])
     bot.say("delete A")
     bot.hear("hello")
-    for kind in ("in", "history", "pending"):
+    for kind in ("inbox", "history", "pending"):
         newer(rig, kind)
     RedisIdentities(rig.scripts).recognize("wa", SenderIds("whatsapp:DE.1", ""), store=True)
     (person,) = redis_client.scan_iter("*:person:*")
@@ -240,21 +240,21 @@ def test_newer_records_of_each_kind_are_named(redis_client: Redis):
     )
 
 
-@pytest.mark.parametrize("kind", ["in", "out", "history", "pending"])
+@pytest.mark.parametrize("kind", ["inbox", "outbox", "history", "pending"])
 def test_conversation_with_a_newer_record_is_left_to_a_newer_worker(redis_client: Redis, kind: str):
     """An older worker that takes it loses nothing, sends nothing, counts no attempt, and wakes it again."""
     rig = Rig(redis_client)
     bot = Bot(rig, "A", lines=["Hello."])
     bot.say("delete A")
     bot.hear("hello")
-    if kind == "out":
+    if kind == "outbox":
         lease, work = rig.mailbox.lease(CHAT.id, "t")
         rig.mailbox.commit(lease, work, TurnChange(replies=((Reply("hello"), ""),)))
         rig.end_lease()
     newer(rig, kind)
     sent = len(bot.channel.sent)
     waiting = [
-        redis_client.lrange(f"{rig.shard}:{each}:{CHAT.id}", 0, -1) for each in ("in", "out")
+        redis_client.lrange(f"{rig.shard}:{each}:{CHAT.id}", 0, -1) for each in ("inbox", "outbox")
     ]
     for _ in range(12):
         bot.work()
@@ -262,9 +262,10 @@ def test_conversation_with_a_newer_record_is_left_to_a_newer_worker(redis_client
         assert redis_client.zscore(f"{rig.shard}:due", CHAT.id) < (rig.now + 1) * 1000
     assert len(bot.channel.sent) == sent
     assert [
-        len(redis_client.lrange(f"{rig.shard}:{each}:{CHAT.id}", 0, -1)) for each in ("in", "out")
+        len(redis_client.lrange(f"{rig.shard}:{each}:{CHAT.id}", 0, -1))
+        for each in ("inbox", "outbox")
     ] == [len(each) for each in waiting]
-    assert redis_client.hget(f"{rig.shard}:lane:{CHAT.id}", "begun") in ("", None)
+    assert redis_client.hget(f"{rig.shard}:conversation:{CHAT.id}", "turn_attempts") in ("", None)
 
 
 def test_newer_files_are_refused_and_kept(tmp_path: Path):

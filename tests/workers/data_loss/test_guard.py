@@ -83,7 +83,7 @@ def test_server_that_was_emptied_is_halted(rig, guard):
 def test_halted_server_refuses_every_script_of_every_process(rig, guard):
     """This includes processes that never saw the old state. No key changes."""
     rig.accept(turn())
-    for key in rig.client.scan_iter("sayso:*:pace:*"):
+    for key in rig.client.scan_iter("sayso:*:rate_limit:*"):
         rig.client.persist(key)  # it would expire in the middle on a busy machine
     for key in HALTS:
         rig.client.set(key, "{}")

@@ -96,7 +96,7 @@ def test_nothing_is_told_without_a_resume(rig):
     """Before an operator resumes the server, missing keys prove nothing."""
     bot = Bot(rig, lines=["one"])
     bot.say("hello")
-    rig.client.delete(*rig.client.scan_iter("sayso:*seen*"))
+    rig.client.delete(*rig.client.scan_iter("sayso:*:event:*"))
     assert texts_after(bot, rig) == []
 
 
@@ -181,7 +181,7 @@ def test_closed_question_with_a_changed_record_is_not_repeated(rig):
     bot.say("delete it")
     (key,) = rig.client.scan_iter("*:pending:*")
     lose(rig, lambda: rig.client.incr(WRITE_COUNTER))
-    rig.client.hset(key, "rec", rig.client.hget(key, "rec").replace("Delete A", "Delete B"))
+    rig.client.hset(key, "record", rig.client.hget(key, "record").replace("Delete A", "Delete B"))
     assert texts_after(bot, rig) == []
 
 

@@ -2,7 +2,7 @@
 -- The receipt of a turn.
 -- args: event, message and content (digests of the ids of event and message and of what it shows, '' if unknown), edit
 -- (whether it is one), user, tapped (action id of the tapped button or '-'), addressed (without it, the bot must be in
--- the conversation already), chat_barred (the bot may not write in any thread of the chat), chat_lane (the key that says
+-- the conversation already), chat_barred (the bot may not write in any thread of the chat), chat_key (the key that says
 -- so, '' where this server does not have it), stop, tap, tap_or_status,
 -- waited_ms (how long the turn waited elsewhere), seen_ms (how long the event is remembered),
 -- max_waiting (turns here), max_conversations (of this shard, with work), per_minute and in_one_go (turns of one user).
@@ -10,13 +10,13 @@
 
 -- Store a turn once and wake its conversation. Return {outcome, number of the turn or '0'}.
 local function accept_turn()
-  local seen = shard .. ':seen:' .. conversation .. ':' .. args.event
+  local seen = shard .. ':event:' .. conversation .. ':' .. args.event
   local first = redis.call('GET', seen)
   if first then
     local again = 'again:' .. first % MAX_ANSWERED
-    local of, times = string.match(redis.call('HGET', answered, again) or '', '^(%d+) (%d+)$')
-    redis.call('HSET', answered, again, first .. ' ' .. (of == first and times + 1 or 1))
-    redis.call('PEXPIRE', answered, KEEP_DELIVERY_MS)
+    local of, times = string.match(redis.call('HGET', turn_records, again) or '', '^(%d+) (%d+)$')
+    redis.call('HSET', turn_records, again, first .. ' ' .. (of == first and times + 1 or 1))
+    redis.call('PEXPIRE', turn_records, KEEP_DELIVERY_MS)
     return {'duplicate', first}
   end
 
@@ -37,7 +37,7 @@ local function accept_turn()
   -- Count a turn against a rate limit. Return true, and count nothing, if the limit is used up. The
   -- key holds the time at which the whole limit is available again.
   local function is_too_fast(limited, per_minute, in_one_go)
-    local key, interval = shard .. ':pace:' .. conversation .. ':' .. limited, 60000 / per_minute
+    local key, interval = shard .. ':rate_limit:' .. conversation .. ':' .. limited, 60000 / per_minute
     local whole_at = math.max(tonumber(redis.call('GET', key) or '0'), now()) + interval
     if whole_at - now() > interval * in_one_go then return true end
     redis.call('SET', key, string.format('%d', whole_at), 'PX', string.format('%d', whole_at - now() + 1000))
@@ -45,32 +45,32 @@ local function accept_turn()
   end
 
   -- A conversation to which others only forward replies exists too, but has received no turn.
-  if not args.addressed and redis.call('HEXISTS', lane, 'received') == 0 then return {'ignored', '0'} end
+  if not args.addressed and redis.call('HEXISTS', conversation_key, 'last_turn') == 0 then return {'ignored', '0'} end
 
   -- Where the bot may not write, the answer to a message would reach no person. What decides about
   -- an action still counts.
-  local decides = args.tap or args.stop or redis.call('EXISTS', live_key(args.user)) == 1
+  local decides = args.tap or args.stop or redis.call('EXISTS', open_action_key(args.user)) == 1
   local chat_barred = args.chat_barred
-  if args.chat_lane ~= '' then
-    chat_barred = tonumber(redis.call('HGET', args.chat_lane, 'barred') or '0') > now()
+  if args.chat_key ~= '' then
+    chat_barred = tonumber(redis.call('HGET', args.chat_key, 'barred_until') or '0') > now()
   end
-  local barred = chat_barred or lane_number('barred') > now()
+  local barred = chat_barred or conversation_number('barred_until') > now()
   if barred and not decides then return {'ignored', '0'} end
 
   -- Urgent turns: the answer of a user who was asked something (not a tap on another user's
   -- question), and a stop of the user's own turn. They do not count against the rate limit and may
   -- use reserved places, a few for each user.
   local waiting, cap = redis.call('LLEN', inbox), args.max_waiting
-  local asked = args.tapped ~= '-' and redis.call('HGET', action_key(args.tapped), 'user')
+  local asked = args.tapped_action_id ~= '-' and redis.call('HGET', action_key(args.tapped_action_id), 'user')
   local is_own = not asked or asked == args.user
-  -- A tap on another user's button is answered a few times, so that it cannot delay those who may
+  -- A tap on another user's button is turn_records a few times, so that it cannot delay those who may
   -- decide.
   if args.tap and not is_own and args.waited_ms == 0
     and is_too_fast(args.user .. ':foreign', FOREIGN_TAPS_PER_MINUTE, FOREIGN_TAPS_IN_ONE_GO) then
     return {'ignored', '0'}
   end
-  local stops = args.stop and has_turn() and lane_number(stop_field(args.user)) == 0
-  local urgent = stops or (is_own and (asked or redis.call('EXISTS', live_key(args.user)) == 1))
+  local stops = args.stop and has_turn() and conversation_number(stop_field(args.user)) == 0
+  local urgent = stops or (is_own and (asked or redis.call('EXISTS', open_action_key(args.user)) == 1))
   local function is_full()
     if waiting < cap then return false end
     if not urgent or waiting >= cap + URGENT_PLACES then return true end
@@ -92,19 +92,19 @@ local function accept_turn()
   end
 
   local coming, stopped = is_worker_expected(), args.stop and has_turn()
-  local seq = next_number('received')
-  redis.call('RPUSH', inbox, table.concat({seq, now() - args.waited_ms, args.user, args.tapped, ARGV[2]}, ' '))
+  local seq = next_number('last_turn')
+  redis.call('RPUSH', inbox, table.concat({seq, now() - args.waited_ms, args.user, args.tapped_action_id, ARGV[2]}, ' '))
   redis.call('SET', seen, seq, 'PX', args.seen_ms)
   if shown then redis.call('SET', shown, (args.edit and 'edit ' or 'message ') .. args.content, 'PX', args.seen_ms) end
-  redis.call('HSET', lane, 'heard', math.max(lane_number('heard'), now() - args.waited_ms))
+  redis.call('HSET', conversation_key, 'user_message_at', math.max(conversation_number('user_message_at'), now() - args.waited_ms))
   keep_conversation()
   -- If its answer is sent, the bot may write in the chat again.
-  if chat_barred then redis.call('HSET', lane, 'in_barred_chat', 1) end
+  if chat_barred then redis.call('HSET', conversation_key, 'in_barred_chat', 1) end
   if stopped then
-    redis.call('HSET', lane, stop_field(args.user), seq)
+    redis.call('HSET', conversation_key, stop_field(args.user), seq)
     redis.pcall('PUBLISH', shard .. ':stop', conversation)  -- where it is forbidden, the renewal of the lease tells
   end
   local hurried = urgent or args.stop or (args.tap and is_own)
-  if not coming or (hurried and lane_number('until') <= now()) then wake_worker(3, hurried) end
+  if not coming or (hurried and conversation_number('lease_until') <= now()) then wake_worker(3, hurried) end
   return {'new', tostring(seq)}
 end

@@ -4,7 +4,7 @@
 -- The hash with the rate limit of the conversation's channel: `gap` between messages, the next `free` slot, and until
 -- when the platform has `closed` the channel.
 local function rate_key()
-  return string.match(shard, '^(.-){') .. 'pace:' .. string.match(conversation, '^[^:]*')
+  return string.match(shard, '^(.-){') .. 'rate_limit:' .. string.match(conversation, '^[^:]*')
 end
 
 -- Return the slot of a reply: the one that it has `booked` (-1 for none), or the next free one. Return nothing when no
@@ -24,10 +24,10 @@ end
 -- another node. Each reply gets one slot, once.
 local function book_slot(number)
   if channel_is_elsewhere then return -2 end
-  local booked = tonumber(string.match(redis.call('HGET', lane, 'slot') or '', '^' .. number .. ':(%d+)$') or '-1')
+  local booked = tonumber(string.match(redis.call('HGET', conversation_key, 'slot') or '', '^' .. number .. ':(%d+)$') or '-1')
   local slot = take_slot(rate_key(), booked)
   if not slot then return -1 end
-  if slot ~= booked then redis.call('HSET', lane, 'slot', string.format('%s:%d', number, slot)) end
+  if slot ~= booked then redis.call('HSET', conversation_key, 'slot', string.format('%s:%d', number, slot)) end
   return math.max(0, slot - now())
 end
 
@@ -48,22 +48,22 @@ end
 
 -- Return the milliseconds since a user wrote here, -1 when that is unknown, -2 when no user ever wrote.
 local function ms_since_last_turn()
-  local heard = redis.call('HGET', lane, 'heard')
-  if heard then return math.max(0, now() - heard) end
-  return lane_number('received') == 0 and -2 or -1
+  local user_message_at = redis.call('HGET', conversation_key, 'user_message_at')
+  if user_message_at then return math.max(0, now() - user_message_at) end
+  return conversation_number('last_turn') == 0 and -2 or -1
 end
 
 -- Return why the address takes no messages, '' when it does. A new turn ends that. Where no user ever wrote, no turn
 -- may ever come, so there it holds for the one reply only, unless its user opted out.
 local function closed_reason()
-  local received, reason = string.match(redis.call('HGET', lane, 'closed') or '', '^(%d+) (.*)$')
-  if not received or tonumber(received) ~= lane_number('received') then return '' end
+  local received, reason = string.match(redis.call('HGET', conversation_key, 'closed_address') or '', '^(%d+) (.*)$')
+  if not received or tonumber(received) ~= conversation_number('last_turn') then return '' end
   return (received ~= '0' or has_opted_out()) and reason or ''
 end
 
--- Note that the address takes no messages until a user writes. A message that waits is answered first.
+-- Note that the address takes no messages until a user writes. A message that waits is turn_records first.
 local function close_address(reason, opted_out)
   if has_message() then return end
-  redis.call('HSET', lane, 'closed', lane_number('received') .. ' ' .. reason)
-  if opted_out then redis.call('HSET', lane, 'opted_out', lane_number('received')) end
+  redis.call('HSET', conversation_key, 'closed_address', conversation_number('last_turn') .. ' ' .. reason)
+  if opted_out then redis.call('HSET', conversation_key, 'opted_out', conversation_number('last_turn')) end
 end

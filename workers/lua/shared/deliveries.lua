@@ -1,9 +1,9 @@
--- What became of the last replies of a conversation. An entry is "state time tries receipt reason".
+-- What became of the last replies of a conversation. An entry is "state time attempts receipt reason".
 local deliveries = shard .. ':delivery:' .. conversation
 
 -- Record the state of a reply, unless the platform has reported one before. Return whether it was recorded.
-local function record_delivery(number, state, tries, receipt, reason)
-  local entry = table.concat({state, now(), tries, receipt ~= '' and receipt or '-', reason or ''}, ' ')
+local function record_delivery(number, state, attempts, receipt, reason)
+  local entry = table.concat({state, now(), attempts, receipt ~= '' and receipt or '-', reason or ''}, ' ')
   local new = redis.call('HSETNX', deliveries, number, entry) == 1
   redis.call('HDEL', deliveries, number - MAX_DELIVERIES)
   redis.call('PEXPIRE', deliveries, KEEP_DELIVERY_MS)

@@ -2,10 +2,10 @@
 -- Timers that are due.
 
 -- Return whether the window of an action closed without an answer. If so, the action ends here.
-local function expire_unanswered(pid)
-  local state, expires = unpack(redis.call('HMGET', action_key(pid), 'state', 'expires'))
+local function expire_unanswered(action_id)
+  local state, expires = unpack(redis.call('HMGET', action_key(action_id), 'state', 'expires_at'))
   if state ~= 'shown' or now() < (tonumber(expires) or 0) then return false end
-  enter(pid, {'expired'})
+  enter(action_id, {'expired'})
   return true
 end
 
@@ -16,8 +16,8 @@ local function still_applies(timer_entry)
 end
 
 -- Replace the message with the question, if its id is known.
-local function replace_question(pid, ending)
-  local prompt = redis.call('HGET', action_key(pid), 'prompt')
+local function replace_question(action_id, ending)
+  local prompt = redis.call('HGET', action_key(action_id), 'question_message')
   if not prompt then return end
   local entry = cjson.decode(ending)
   local reply = cjson.decode(entry.reply)

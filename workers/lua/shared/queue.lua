@@ -43,8 +43,8 @@ local function wake_worker(at, urgent)
   redis.call('ZADD', due, now() + WAKE_GRACE_MS, conversation)
   if queue_is_elsewhere then wake = urgent and 2 or 1 end
   if not args.job then return true end
-  local queued = redis.call('HGET', lane, 'job')
+  local queued = redis.call('HGET', conversation_key, 'job')
   if queued and (is_urgent_job(queued) or not urgent) and is_queued(queued) then return false end
-  redis.call('HSET', lane, 'job', add_job(at, urgent))
+  redis.call('HSET', conversation_key, 'job', add_job(at, urgent))
   return true
 end

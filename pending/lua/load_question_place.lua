@@ -1,3 +1,3 @@
 -- Return which thread of this chat asked a user something last, '' for none. The conversation is the chat itself.
 -- args: user.
-return redis.call('GET', shard .. ':asked:' .. conversation .. ':' .. args.user) or ''
+return redis.call('GET', shard .. ':question_place:' .. conversation .. ':' .. args.user) or ''
