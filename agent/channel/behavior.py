@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
-from sayso.agent.channel.prompts import Escalation
+from sayso.channels.i18n.texts import texts_for
+from sayso.channels.types import Conversation, Reply
 from sayso.pending.action import After, OtherMessage
+from sayso.pending.turns import NewAction, outbox_entry
+
+
+@dataclass(frozen=True, slots=True)
+class Escalation:
+    """Tells operators about a question that has no answer for `after_seconds`.
+
+    `to`: the conversation of the operators. `language`: that of the message.
+    """
+
+    after_seconds: float
+    to: Conversation
+    language: str = "en"
+
+    def added_to(self, action: NewAction, preview: str, asked_in: Conversation) -> NewAction:
+        """Return the action with a message for the operators.
+
+        It names the channel, the preview and the time limit, and not the user: the preview contains
+        what may be told.
+        """
+        text = texts_for(self.language).escalation(preview, asked_in.channel, action.ttl_ms / 1000)
+        reply = Reply(text, language=self.language)
+        is_elsewhere = self.to.id != asked_in.id
+        entry = outbox_entry(self.to, reply, forward=is_elsewhere, later=True)
+        return replace(action, alarm=entry, alarm_after_ms=round(self.after_seconds * 1000))
 
 
 @dataclass(frozen=True, kw_only=True)

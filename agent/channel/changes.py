@@ -18,7 +18,7 @@ from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.channel.decide import Phase
 from sayso.agent.channel.outcomes import OutcomeHistory
-from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.channel.questions import Questions
 from sayso.agent.run.edited_call import EditedCall, EditRefused, edited_call
 from sayso.agent.tools.call_texts import literal, result_text, serialize
 from sayso.agent.tools.definition import name_in_words
@@ -135,13 +135,13 @@ class ChangeHandler:
         store: PendingActionStore,
         parser: ConfirmParser,
         *,
-        prompts: ConfirmPrompts,
+        questions: Questions,
         outcomes: OutcomeHistory,
     ) -> None:
         self._agent = agent
         self._store = store
         self._parser = parser
-        self._prompts = prompts
+        self._questions = questions
         self._outcomes = outcomes
 
     async def take_form(
@@ -182,7 +182,7 @@ class ChangeHandler:
         texts = texts_for(action.language)
         text = "\n\n".join(filter(None, [problem, texts.unchanged(action.preview, action.code)]))
         left = max(1.0, action.expires_at - context.received_at)  # 0 would stand for no limit
-        buttons = self._prompts.buttons(action, context)
+        buttons = self._questions.buttons(action, context)
         reply = Reply(text, buttons, answer_seconds=left, preview=brief(action.preview))
         return TurnAnswer(TurnChange(replies=((reply, f"{ABOUT}{stored.action_id}"),)))
 
@@ -290,13 +290,13 @@ class ChangeHandler:
 
         The earlier action ends in the same commit, so no later yes runs it.
         """
-        question, actions = await self._prompts.ask(
+        question, actions = await self._questions.ask(
             context,
             change.proposal,
             "",
             changed=change.text,
         )
-        await self._prompts.note_question(context.turn, question[1])
+        await self._questions.note_question(context.turn, question[1])
         outcome = texts_for(stored.action.language).changed_meanwhile(stored.action.preview)
         transition = Transition(
             stored.action_id,
@@ -308,7 +308,7 @@ class ChangeHandler:
         self._outcomes.link_to_change(context, change.successors)
         closed: tuple[tuple[Reply, str], ...] = ()
         if context.lease:
-            closed = await self._prompts.close(context.turn, stored, "superseded", outcome)
+            closed = await self._questions.close(context.turn, stored, "superseded", outcome)
         return TurnAnswer(
             TurnChange(replies=(*closed, question), new_actions=actions, transition=transition),
             predecessors=change.predecessors,

@@ -35,8 +35,8 @@ from sayso.agent.channel.message_reading import MessageReader
 from sayso.agent.channel.other_messages import OtherMessages
 from sayso.agent.channel.outcome_answers import OutcomeAnswers
 from sayso.agent.channel.outcomes import OutcomeHistory
-from sayso.agent.channel.prompts import ConfirmPrompts
-from sayso.agent.channel.questions import QuestionRepeats
+from sayso.agent.channel.question_repeats import QuestionRepeats
+from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.run_replies import RunReplies
 from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.agent.channel.turn_contexts import TurnContexts
@@ -128,10 +128,10 @@ class ChannelAgent:
         self._files = files
         self._long_replies = LongReplies(files)
         self._contexts = TurnContexts(agent, store, self.parser, behavior)
-        self._prompts = ConfirmPrompts(
+        self._questions = Questions(
             store, behavior.escalation, expiry_notice=behavior.expiry_notice
         )
-        self._commands = Commands(agent, self._prompts) if behavior.commands else None
+        self._commands = Commands(agent, self._questions) if behavior.commands else None
         self._outcomes = OutcomeHistory(agent, store)
         self._reader = MessageReader(
             self.parser,
@@ -142,22 +142,22 @@ class ChannelAgent:
             agent,
             store,
             self.parser,
-            prompts=self._prompts,
+            questions=self._questions,
             outcomes=self._outcomes,
         )
-        self._replies = RunReplies(agent, prompts=self._prompts, changes=changes, files=files)
+        self._replies = RunReplies(agent, questions=self._questions, changes=changes, files=files)
         self._answers = OutcomeAnswers(
             store,
             behavior,
-            prompts=self._prompts,
+            questions=self._questions,
             outcomes=self._outcomes,
             run_agent=self._run_agent,
         )
-        questions = QuestionRepeats(self._prompts)
+        repeats = QuestionRepeats(self._questions)
         self._other_messages = OtherMessages(
             agent,
             store,
-            questions=questions,
+            repeats=repeats,
             outcomes=self._outcomes,
             answers=self._answers,
             run_agent=self._run_agent,
@@ -165,13 +165,13 @@ class ChannelAgent:
         self._confirmation = ConfirmationHandler(
             store,
             self._reader,
-            prompts=self._prompts,
-            questions=questions,
+            questions=self._questions,
+            repeats=repeats,
             changes=changes,
             confirmed=ConfirmedActions(
                 agent,
                 store,
-                prompts=self._prompts,
+                questions=self._questions,
                 files=files,
                 outcomes=self._outcomes,
                 answers=self._answers,
@@ -182,13 +182,13 @@ class ChannelAgent:
         self._failed_turns = FailedTurns(
             store,
             self._reader,
-            prompts=self._prompts,
+            questions=self._questions,
             outcomes=self._outcomes,
             answers=self._answers,
         )
         self._continuations = Continuations(
             store,
-            prompts=self._prompts,
+            questions=self._questions,
             outcomes=self._outcomes,
             answers=self._answers,
             other_messages=self._other_messages,
@@ -326,7 +326,7 @@ class ChannelAgent:
         if turn.decides:
             intent = read_answer(self.parser, turn.text, context.texts.language).intent
         if intent == "confirm":
-            question = await self._prompts.find_question_elsewhere(turn, context.received_at)
+            question = await self._questions.find_question_elsewhere(turn, context.received_at)
             if question:
                 asked = texts_for(question.action.language).asked_elsewhere(question.action.preview)
                 # The yes may answer an earlier message of this thread.

@@ -13,7 +13,7 @@ from sayso.agent.channel.context import (
     text_change,
 )
 from sayso.agent.channel.endings import ended_transition
-from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.channel.questions import Questions
 from sayso.agent.guards.policy import effective_decision
 from sayso.agent.tools.call_texts import literal
 from sayso.agent.tools.tool import Tool
@@ -36,9 +36,9 @@ MAX_LINE_CHARS = 120
 class Commands:
     """The commands of one channel. A command is disabled if a tool has the same name."""
 
-    def __init__(self, agent: Agent, prompts: ConfirmPrompts) -> None:
+    def __init__(self, agent: Agent, questions: Questions) -> None:
         self._agent = agent
-        self._prompts = prompts
+        self._questions = questions
 
     def find(self, turn: Turn) -> str:
         """Return the command that a turn begins with; "" for none."""
@@ -106,7 +106,7 @@ class Commands:
         cancelled = texts_for(action.language).cancelled(action.preview)
         transition = ended_transition(context, context.waiting_action, cancelled)
         outcome = transition.outcome_text
-        closed = await self._prompts.close(
+        closed = await self._questions.close(
             context.turn, context.waiting_action, transition.to, outcome
         )
         replies = (*closed, (Reply(f"{done}\n{outcome}"), ""))

@@ -45,8 +45,8 @@ from sayso.agent.channel.endings import texts_of
 from sayso.agent.channel.message_reading import MessageReader, repeats_request
 from sayso.agent.channel.other_messages import OtherMessages
 from sayso.agent.channel.outcome_answers import OutcomeAnswers
-from sayso.agent.channel.prompts import ConfirmPrompts
-from sayso.agent.channel.questions import QuestionRepeats
+from sayso.agent.channel.question_repeats import QuestionRepeats
+from sayso.agent.channel.questions import Questions
 from sayso.agent.tools.call_texts import literal
 from sayso.channels.types import Turn, shown_to_sender
 from sayso.pending.action import ButtonPress
@@ -68,8 +68,8 @@ class ConfirmationHandler:
         store: PendingActionStore,
         reader: MessageReader,
         *,
-        prompts: ConfirmPrompts,
-        questions: QuestionRepeats,
+        questions: Questions,
+        repeats: QuestionRepeats,
         changes: ChangeHandler,
         confirmed: ConfirmedActions,
         other_messages: OtherMessages,
@@ -77,8 +77,8 @@ class ConfirmationHandler:
     ) -> None:
         self._store = store
         self._reader = reader
-        self._prompts = prompts
         self._questions = questions
+        self._repeats = repeats
         self._changes = changes
         self._confirmed = confirmed
         self._other_messages = other_messages
@@ -113,11 +113,11 @@ class ConfirmationHandler:
             case Cancel():
                 return await self._confirmed.cancel(context, stored)
             case RefuseYes(obstacle):
-                return self._questions.refuse_yes(context, stored, obstacle)
+                return self._repeats.refuse_yes(context, stored, obstacle)
             case AskAgain():
-                return self._questions.ask_again(context, stored)
+                return self._repeats.ask_again(context, stored)
             case Explain(is_brief):
-                return self._questions.explain(context, stored, is_brief=is_brief)
+                return self._repeats.explain(context, stored, is_brief=is_brief)
             case TakeField():
                 return await self._changes.take_message(context, stored)
             case SayExpired():
@@ -165,7 +165,7 @@ class ConfirmationHandler:
             case Cancel():
                 return await self._confirmed.cancel(context, stored)
             case RefuseYes(obstacle):
-                return self._questions.refuse_yes(context, stored, obstacle)
+                return self._repeats.refuse_yes(context, stored, obstacle)
             case SayRunning():
                 running = texts_of(stored).status_running(stored.action.preview)
                 return fixed_answer(context, running)
@@ -220,7 +220,7 @@ class ConfirmationHandler:
         if place is None or offer.action.kind != CHOICE_KIND:
             return fixed_answer(context, context.texts.stale())
 
-        offer = await self._prompts.take_choice(context, offer, place)
+        offer = await self._questions.take_choice(context, offer, place)
         if offer.state != "done":
             answer = fixed_answer(context, context.texts.stale())
             return await self._answers.with_closed_question(context, answer, offer, "expired", "")

@@ -20,7 +20,7 @@ from sayso.agent.channel.outcome_answers import (
     with_state_check,
 )
 from sayso.agent.channel.outcomes import OutcomeHistory
-from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.tool_executors import tools_of
 from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.context import collect_artifacts, collect_choices
@@ -54,14 +54,14 @@ class ConfirmedActions:
         agent: Agent,
         store: PendingActionStore,
         *,
-        prompts: ConfirmPrompts,
+        questions: Questions,
         files: TurnFiles,
         outcomes: OutcomeHistory,
         answers: OutcomeAnswers,
     ) -> None:
         self._agent = agent
         self._store = store
-        self._prompts = prompts
+        self._questions = questions
         self._files = files
         self._outcomes = outcomes
         self._answers = answers
@@ -120,8 +120,8 @@ class ConfirmedActions:
             context, ended, text, files, goes_on=not choices
         )
         answer = with_state_check(context, answer, outcome.record)
-        answer = self._prompts.offer_undo(context, answer, outcome.effects)
-        answer = self._prompts.offer_choices(context, answer, choices)
+        answer = self._questions.offer_undo(context, answer, outcome.effects)
+        answer = self._questions.offer_choices(context, answer, choices)
         answer = with_settled_answer(answer, stored, "confirm")
         return await self._answers.with_closed_question(context, answer, stored, state, text)
 

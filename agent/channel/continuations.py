@@ -28,7 +28,7 @@ from sayso.agent.channel.decide import decide_continuation
 from sayso.agent.channel.other_messages import OtherMessages
 from sayso.agent.channel.outcome_answers import OutcomeAnswers, with_answer_followed
 from sayso.agent.channel.outcomes import OutcomeHistory, action_ids
-from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.agent.messages import Role
 from sayso.agent.run.pause import RunCounts, open_actions, run_counts_of
@@ -54,14 +54,14 @@ class Continuations:
         self,
         store: PendingActionStore,
         *,
-        prompts: ConfirmPrompts,
+        questions: Questions,
         outcomes: OutcomeHistory,
         answers: OutcomeAnswers,
         other_messages: OtherMessages,
         continue_run: ContinueRun,
     ) -> None:
         self._store = store
-        self._prompts = prompts
+        self._questions = questions
         self._outcomes = outcomes
         self._answers = answers
         self._other_messages = other_messages
@@ -93,7 +93,7 @@ class Continuations:
                 answer = fixed_answer(context, context.texts.rest_missing())
             case "go_on":
                 answer = await self._run(context, counts, has_deadline=bool(outcome))
-        answer = self._prompts.with_outcome(context, answer, outcome, effects).about(stored)
+        answer = self._questions.with_outcome(context, answer, outcome, effects).about(stored)
         return with_answer_followed(answer, stored)
 
     async def _run(
@@ -137,7 +137,7 @@ class Continuations:
             add_exchange(context, text, run.messages)
             self._outcomes.write_outcomes(context, run.proposed, "replaced", context.received_at)
         answer = TurnAnswer(text_change(paragraphs([*unclear, missing])))
-        return self._prompts.with_outcome(context, answer, outcome, effects).change
+        return self._questions.with_outcome(context, answer, outcome, effects).change
 
     async def with_untold_outcome(
         self, context: TurnContext, answer: TurnAnswer, action_id: str
@@ -153,7 +153,7 @@ class Continuations:
             stored = stored.verified(self._store.signer, context.turn.scope)
         outcome, effects = await self._answers.outcome_to_tell(context, stored)
         context.memory.notes[TOLD_OUTCOME] = action_id
-        return self._prompts.with_outcome(context, answer, outcome, effects)
+        return self._questions.with_outcome(context, answer, outcome, effects)
 
     async def _outcome_left(self, context: TurnContext) -> tuple[str, tuple[Effect, ...]]:
         """Return the outcome that a continuation has to tell, and what took effect.

@@ -10,7 +10,7 @@ from sayso.agent.channel.endings import cancelled_transition, dropped_transition
 from sayso.agent.channel.message_reading import MessageReader
 from sayso.agent.channel.outcome_answers import OutcomeAnswers, undo_of
 from sayso.agent.channel.outcomes import OutcomeHistory
-from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.channel.questions import Questions
 from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.channels.types import Reply
 from sayso.pending.action import ButtonPress
@@ -31,13 +31,13 @@ class FailedTurns:
         store: PendingActionStore,
         reader: MessageReader,
         *,
-        prompts: ConfirmPrompts,
+        questions: Questions,
         outcomes: OutcomeHistory,
         answers: OutcomeAnswers,
     ) -> None:
         self._store = store
         self._reader = reader
-        self._prompts = prompts
+        self._questions = questions
         self._outcomes = outcomes
         self._answers = answers
 
@@ -138,7 +138,7 @@ class FailedTurns:
         Where another person may read the answer, it does not name the action.
         """
         outcome = transition.outcome_text
-        closed = await self._prompts.close(context.turn, stored, "cancelled", outcome)
+        closed = await self._questions.close(context.turn, stored, "cancelled", outcome)
         about_action = ""
         if not context.turn.maybe_other_person:
             about_action = self._answers.as_line(stored, "cancelled", outcome)
@@ -189,7 +189,7 @@ class FailedTurns:
         if continuation:
             continuation = replace(continuation, tells_outcome=False)
 
-        closed = await self._prompts.close(turn, stored, state, outcome)
+        closed = await self._questions.close(turn, stored, state, outcome)
         line = Reply(self._answers.as_line(stored, state, outcome))
         return TurnChange(
             replies=(*closed, (line, "")), transition=transition, continuation=continuation

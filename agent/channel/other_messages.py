@@ -11,7 +11,7 @@ from sayso.agent.channel.endings import (
 )
 from sayso.agent.channel.outcome_answers import OutcomeAnswers, RunAgent
 from sayso.agent.channel.outcomes import OutcomeHistory
-from sayso.agent.channel.questions import QuestionRepeats
+from sayso.agent.channel.question_repeats import QuestionRepeats
 from sayso.agent.run.state import WITHHELD
 from sayso.channels.types import Reply, Scope, Turn
 from sayso.pending.action import PLAN_KIND, PendingAction
@@ -34,14 +34,14 @@ class OtherMessages:
         agent: Agent,
         store: PendingActionStore,
         *,
-        questions: QuestionRepeats,
+        repeats: QuestionRepeats,
         outcomes: OutcomeHistory,
         answers: OutcomeAnswers,
         run_agent: RunAgent,
     ) -> None:
         self._agent = agent
         self._store = store
-        self._questions = questions
+        self._repeats = repeats
         self._outcomes = outcomes
         self._answers = answers
         self._run_agent = run_agent
@@ -62,7 +62,7 @@ class OtherMessages:
             return await self._with_replaced_question(context, answer, stored)
         if not context.run.asks_for_waiting:
             return answer
-        question = self._questions.explained(context, stored)
+        question = self._repeats.explained(context, stored)
         replies = (*answer.change.replies, (question, f"{ABOUT}{stored.action_id}"))
         return answer.changed(replies=replies)
 

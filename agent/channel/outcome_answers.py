@@ -15,7 +15,7 @@ from sayso.agent.channel.context import (
 )
 from sayso.agent.channel.endings import texts_of, with_ran_beside
 from sayso.agent.channel.outcomes import OutcomeHistory, action_ids, links_in_history
-from sayso.agent.channel.prompts import ConfirmPrompts, outcome_line
+from sayso.agent.channel.questions import Questions, outcome_line
 from sayso.agent.messages import Role
 from sayso.channels.i18n.texts import brief
 from sayso.channels.markdown.outcome_signs import without_own_sign
@@ -50,13 +50,13 @@ class OutcomeAnswers:
         store: PendingActionStore,
         behavior: ChannelBehavior,
         *,
-        prompts: ConfirmPrompts,
+        questions: Questions,
         outcomes: OutcomeHistory,
         run_agent: RunAgent,
     ) -> None:
         self._store = store
         self._behavior = behavior
-        self._prompts = prompts
+        self._questions = questions
         self._outcomes = outcomes
         self._run_agent = run_agent
 
@@ -80,7 +80,7 @@ class OutcomeAnswers:
 
         answer = await self.answer_outcome(context, stored, outcome, goes_on=is_deciding)
         answer = with_state_check(context, answer, stored.action)
-        answer = self._prompts.offer_undo(context, answer, effects)
+        answer = self._questions.offer_undo(context, answer, effects)
         answer = with_settled_answer(answer, stored, intent)
         return await self.with_closed_question(context, answer, stored, stored.state, outcome)
 
@@ -228,7 +228,7 @@ class OutcomeAnswers:
         """
         if context.lease is None:
             return answer
-        closed = await self._prompts.close(context.turn, stored, state, outcome)
+        closed = await self._questions.close(context.turn, stored, state, outcome)
         return answer.changed(replies=(*closed, *answer.change.replies))
 
     async def outcome_text(self, scope: Scope, stored: StoredAction) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sayso.agent.agent import Agent
 from sayso.agent.channel.changes import ChangeHandler
 from sayso.agent.channel.context import TurnAnswer, TurnContext, TurnFiles, paragraphs, text_change
-from sayso.agent.channel.prompts import ConfirmPrompts
+from sayso.agent.channel.questions import Questions
 from sayso.agent.messages import Role
 from sayso.agent.result import AgentResult
 from sayso.agent.tools.call_texts import WITHOUT_VALUE, literal, result_text
@@ -46,12 +46,12 @@ class RunReplies:
         self,
         agent: Agent,
         *,
-        prompts: ConfirmPrompts,
+        questions: Questions,
         changes: ChangeHandler,
         files: TurnFiles,
     ) -> None:
         self._agent = agent
-        self._prompts = prompts
+        self._questions = questions
         self._changes = changes
         self._files = files
 
@@ -87,7 +87,7 @@ class RunReplies:
             change = text_change(paragraphs([preface, reports, content]), result.failure_cause)
             answer = TurnAnswer(replace(change, replies=(*change.replies, *files)), result)
             if result.choices and result.stop_reason in _OWN_REPLY_REASONS:
-                return self._prompts.offer_choices(context, answer, result.choices)
+                return self._questions.offer_choices(context, answer, result.choices)
             return answer
 
         # A question is sent in full. A long text above it would bury what is asked.
@@ -144,10 +144,10 @@ class RunReplies:
         names = ran_beside(result, self._agent.tools, proposal)
         proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
         proposal, changed = await self._changes.mark_changes(context, proposal)
-        question, actions = await self._prompts.ask(
+        question, actions = await self._questions.ask(
             context, proposal, preface, prompt, changed=changed
         )
-        await self._prompts.note_question(context.turn, question[1])
+        await self._questions.note_question(context.turn, question[1])
         return question, TurnChange(new_actions=actions)
 
 

@@ -34,9 +34,8 @@ from sayso.agent import (
     ToolConfig,
     ToolPolicy,
 )
-from sayso.agent.channel.behavior import ChannelBehavior
+from sayso.agent.channel.behavior import ChannelBehavior, Escalation
 from sayso.agent.channel.long_texts import TextFiles
-from sayso.agent.channel.prompts import Escalation
 from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.agent.config import Cache
 from sayso.agent.guards.budget import Budget

@@ -13,7 +13,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from sayso.agent.channel.prompts import closed_prompt
+from sayso.agent.channel.questions import closed_question
 from sayso.channels.base import Channel
 from sayso.channels.console.outgoing import page_html
 from sayso.channels.console.terminal import Terminal
@@ -156,7 +156,7 @@ def _decide(channel: Channel, platform: Platform) -> None:
     """Ask, and close the question's message as the agent does before it reports the outcome."""
     question = SAMPLES["Question"]
     asked = _send(channel, platform, question)
-    for piece in channel.split(closed_prompt(asked.message_id, question.text, "done", "Yes")):
+    for piece in channel.split(closed_question(asked.message_id, question.text, "done", "Yes")):
         _send(channel, platform, piece)
 
 

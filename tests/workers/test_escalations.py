@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from sayso.agent import Agent, AgentConfig, OfflineProvider, tool
-from sayso.agent.channel.behavior import ChannelBehavior
+from sayso.agent.channel.behavior import ChannelBehavior, Escalation
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.agent.channel.prompts import Escalation
 from sayso.channels.base import Unreachable
 from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, texts_for
 from sayso.channels.types import Conversation, Delivery, Reply

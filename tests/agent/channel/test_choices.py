@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, offer_choices, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.agent.channel.prompts import MAX_KEPT_CHARS
+from sayso.agent.channel.questions import MAX_KEPT_CHARS
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import RESERVED_PREFIX
 from sayso.pending.turns import CHOICE_KIND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.agent.channel.prompts import short_effect
+from sayso.agent.channel.questions import short_effect
 from sayso.pending.action import PendingAction
 from sayso.pending.proposals import plan_of
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.agent.channel.prompts import short_effect
+from sayso.agent.channel.questions import short_effect
 from sayso.agent.guards.guardrails import PatternGuardrail, TopicGuardrail
 from sayso.agent.guards.policy import (
     MAX_READ_CHARS,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sayso.agent.channel.prompts import Escalation
+from sayso.agent.channel.behavior import Escalation
 from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.channels.base import HasAliases
 from sayso.channels.types import Conversation, Delivery, Reply
@@ -68,8 +68,8 @@ def test_escalation_is_wired_as_configured(tmp_path: Path, redis_url: str, redis
     )
     services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url)
     to = Conversation("ops", "C1", "T")
-    assert services.processor.agents["web"]._prompts._escalation == Escalation(300, to, "de")
-    assert services.processor.agents["ops"]._prompts._escalation is None
+    assert services.processor.agents["web"]._questions._escalation == Escalation(300, to, "de")
+    assert services.processor.agents["ops"]._questions._escalation is None
     asyncio.run(
         services.processor.sender._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
     )
