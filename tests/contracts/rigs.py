@@ -209,9 +209,10 @@ class Rig:
 
 def client_of(store: RedisPendingStore) -> Redis:
     """Return a client that reads and writes directly in the store's Redis."""
-    if isinstance(store.repository._scripts._connections, ClusterConnections):
-        return store.repository._scripts._connections._client
-    return Redis(connection_pool=store.repository._scripts._connections._pool)
+    connections = store.repository._scripts._connections
+    if isinstance(connections, ClusterConnections):
+        return connections._cluster
+    return Redis(connection_pool=connections._client.connection_pool)
 
 
 def time_passes(

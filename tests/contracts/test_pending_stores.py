@@ -477,8 +477,8 @@ def test_yes_before_the_question_gets_early(redis_store, ran):
 def test_record_changed_before_the_question_is_cancelled(redis_store, ran, intent):
     """Every decision finds the change, not only a yes to a question that was shown."""
     action = stash(redis_store, ran)
-    record = client_of(redis_store).hget(f"{SHARD}:pending:{action.pending_action_id}", "rec")
-    tamper(redis_store, action, state="armed", rec=record.replace("42", "43"))
+    record = client_of(redis_store).hget(f"{SHARD}:pending:{action.pending_action_id}", "record")
+    tamper(redis_store, action, state="armed", record=record.replace("42", "43"))
     assert redis_store.pop_if_intent("ana", intent).status == "digest_mismatch"
     assert ran == []
 
