@@ -1,4 +1,11 @@
-"""Runs all tool calls of one answer, in parallel where their tools allow it."""
+"""run_calls: runs all tool calls of one answer, in parallel where their tools allow it.
+
+One call is the matter of `tool_call.py`. Here stands what concerns them together: which run at the
+same time, and what the journal must know before each starts.
+
+A call is *unclear* if it may have taken effect or not: its worker died while it ran, or the called
+service gave no answer. An unclear call is never repeated without a yes.
+"""
 
 from __future__ import annotations
 
@@ -49,22 +56,26 @@ async def run_calls(
 ) -> list[CallOutcome]:
     """Run every call of the round whose outcome is not known yet.
 
-    Return the outcomes in the order of the calls.
-
-    A call that repeats an unclear call of the run is not run. The round is updated as calls start
-    and end, so that the caller sees the progress when this is cancelled. Raises LeaseLost if
-    another worker has taken over.
+    `round_` has the calls of one answer, and the outcomes that an earlier attempt journaled. It is
+    updated as calls start and end, so that the caller sees the progress when this is cancelled.
+    `tools` are those that the answer may call, by name. Return the outcomes in the order of the
+    calls. Raises LeaseLost if another worker has taken over.
     """
     begin_round()
     calls = round_.answer.tool_calls
     outcomes = round_.outcomes
+
+    # What the earlier attempt proposed and scheduled is part of this turn.
     for outcome in outcomes.values():
         restore_proposals(outcome.proposals)
         restore_timers(outcome.timers)
+
     requests = [await check_call(call, tools, config, may_pause=run.may_pause) for call in calls]
     if in_channel_run():
         unclear_before = unclear_calls(run.history)
         requests = [_reviewed_if_unclear(request, unclear_before, tools) for request in requests]
+
+    unclear_now = [outcome.call for outcome in outcomes.values() if outcome.unclear]
     runner = _CallsRunner(
         run=run,
         round=round_,
@@ -72,7 +83,7 @@ async def run_calls(
         tools=tools,
         config=config,
         caller=caller,
-        unclear=[*run.unclear, *(outcome.call for outcome in outcomes.values() if outcome.unclear)],
+        unclear=[*run.unclear, *unclear_now],
     )
     await runner.run_all([at for at in range(len(calls)) if at not in outcomes])
     return [outcomes[at] for at in range(len(calls))]
@@ -131,14 +142,20 @@ def _reviewed_if_unclear(
 
 @dataclass(slots=True)
 class _CallsRunner:
-    """Runs the calls of one answer. The journal records each call before it starts."""
+    """Runs the calls of one answer. Lives as long as they run.
+
+    The journal records each call before it starts: a call whose start is recorded and whose outcome
+    is not is unclear to the next worker.
+    """
 
     run: RunState
     round: OpenRound
+    #: For each call of the answer what is to run, or the outcome of one that is invalid.
     requests: Sequence[ToolRequest | CallOutcome]
     tools: Mapping[str, Tool]
     config: AgentConfig
     caller: ToolCaller
+    #: The calls of this run with an unknown outcome: none of them is repeated.
     unclear: Sequence[ToolCall]
 
     @property
@@ -152,21 +169,24 @@ class _CallsRunner:
         return self.run.request.journal
 
     async def run_all(self, remaining: Sequence[int]) -> None:
-        """Run these calls. An outcome is written together with the start of the next calls.
+        """Run these calls, by their index in the answer.
 
-        Without `parallel_tool_execution`, the first terminal result ends the run at once.
+        Without `parallel_tool_execution`, the first terminal result ends the run at once: the calls
+        behind it do not run.
         """
         outcomes = self.round.outcomes
         for group in self._groups(remaining):
-            if not self.config.parallel_tool_execution and any(
-                each.ends == "terminal" for each in outcomes.values()
-            ):
+            has_ended = any(each.ends == "terminal" for each in outcomes.values())
+            if has_ended and not self.config.parallel_tool_execution:
                 for at in group:
                     not_run = CallOutcome(self.calls[at], NOT_RUN_AFTER_TERMINAL, not_run=True)
                     outcomes[at] = await self.journal.record_outcome(at, not_run)
                 continue
+
+            # One write for two things: the outcomes of the calls before, and the start of these.
             requests = await self._calls_to_start(group)
             await self.journal.save(*filter(self._begins_at_once, requests))
+
             if len(group) == 1:
                 for at, request in requests.items():
                     outcomes[at] = await self._run_call(at, request)
@@ -176,10 +196,10 @@ class _CallsRunner:
         await self.journal.save()
 
     def _groups(self, remaining: Sequence[int]) -> list[list[int]]:
-        """Return the calls in groups that run in parallel.
+        """Return the calls in groups; those of one group run at the same time.
 
-        If a call is reviewed, all run one after another: of two proposals the first must win,
-        not the faster one.
+        If a call is reviewed, all run one after another: of two proposals the first must win, not
+        the faster one.
         """
         is_sequential = len(remaining) == 1 or not self.config.parallel_tool_execution
         requests = [request for request in self.requests if isinstance(request, ToolRequest)]
@@ -194,7 +214,7 @@ class _CallsRunner:
         return [[remaining[index] for index in group] for group in groups]
 
     async def _calls_to_start(self, group: Sequence[int]) -> dict[int, ToolRequest]:
-        """Return the calls that passed all checks. All others have an outcome now."""
+        """Return the calls that passed all checks, by index. All others get their outcome."""
         if len(group) == 1:  # one call needs no task
             checked = [await self._check_before_start(group[0])]
         else:
@@ -223,7 +243,10 @@ class _CallsRunner:
         return request
 
     async def _run_and_save(self, at: int, request: ToolRequest) -> None:
-        """Run one of several parallel calls."""
+        """Run one of several parallel calls, and store its outcome at once.
+
+        The others may still take long, and this worker may die meanwhile.
+        """
         keep_caller_thread()
         self.round.outcomes[at] = await self._run_call(at, request)
         await self.journal.save()
@@ -231,7 +254,9 @@ class _CallsRunner:
     async def _run_call(self, at: int, request: ToolRequest) -> CallOutcome:
         """Run one call, and return its recorded outcome.
 
-        A call that was cut off before its effect began counts as one that did not start.
+        What the tool hands over besides its result (files, timers, proposals, choices) is collected
+        in the ToolEnvironment of the call. A call that was cut off before its effect began counts
+        as one that did not start.
         """
         self.round.started.add(at)
         effect = call_context().effect
@@ -243,6 +268,7 @@ class _CallsRunner:
         choices: list[str] = []
         suspicions: list[str] = []
         key = self.journal.begin_call(at)
+
         with own_context(ToolEnvironment) as own:
             own.artifacts = files
             own.timer_changes = timers
@@ -257,6 +283,7 @@ class _CallsRunner:
             finally:
                 if request.tool.marks_effect and effect is not None and not effect.close():
                     self.round.started.discard(at)
+
         outcome = tool_run.outcome
         if files or proposals or timers:
             outcome = replace(
@@ -273,7 +300,10 @@ class _CallsRunner:
     async def _compress_and_cache(
         self, at: int, request: ToolRequest, outcome: CallOutcome, raw: str, key: str
     ) -> CallOutcome:
-        """Return the outcome with a long result summarized, and store the result in the cache."""
+        """Return the outcome with a long result summarized, and store the result in the cache.
+
+        `raw` is the result as the tool returned it, `key` its key in the cache; "" for none.
+        """
         result = CachedResult(raw)
         compressor = self.run.compressor
         if compressor is not None and compressor.is_due(raw) and self._is_read_again(outcome):
@@ -294,19 +324,20 @@ class _CallsRunner:
             )
             if summary.mark:
                 result = CachedResult(raw, summary.text, summary.mark)
-            if summary.failed:
+            if summary.failed:  # the next attempt may succeed, so nothing is cached
                 return outcome
+
+        # A cached result is given again without its call: so it must be all that the call produced.
         has_effects = outcome.artifacts or outcome.proposals or outcome.timers or outcome.choices
         if key and not has_effects and self.config.tool.cache is not None:
             await store_result(self.config.tool.cache, key, result, request.tool.cache_ttl)
         return outcome
 
     def _is_read_again(self, outcome: CallOutcome) -> bool:
-        """Return whether a call of the model follows in this run.
+        """Return whether the model is asked again in this run.
 
-        Without one, a summary would cost and save nothing.
-
-        None follows a result that ends the run, the last step, and calls that ask the user.
+        If not, a summary would cost and save nothing. It is not asked after a result that ends the
+        run, after the last step, and after calls that ask the user.
         """
         allowed = [
             request
@@ -320,37 +351,31 @@ class _CallsRunner:
     async def _note_effect(self, at: int, outer: EffectStart | None) -> None:
         """Store that the effect of a call begins.
 
-        With it begins the `outer` one, of a tool that runs an agent.
+        `outer` is the effect of the tool whose agent makes the call, if there is one: it begins,
+        too.
         """
         await self.journal.save(at)
         if outer is not None:
             await outer.begin()
 
     def _begins_at_once(self, at: int) -> bool:
-        """Return whether the call must not be repeated from its start on.
+        """Return whether the call must not be repeated once it has started.
 
-        Others say where their effect begins.
+        The code of a tool that marks its effect says itself from where on that holds.
         """
         request = self.requests[at]
-        return self._must_not_repeat(at) and not (
-            isinstance(request, ToolRequest) and request.tool.marks_effect
-        )
+        marks_effect = isinstance(request, ToolRequest) and request.tool.marks_effect
+        return self._must_not_repeat(at) and not marks_effect
 
     def _must_not_repeat(self, at: int) -> bool:
         """Return whether the call has an effect now, and its tool is not `repeatable`."""
         request = self.requests[at]
-        if (
-            isinstance(request, CallOutcome)
-            or request.tool.repeatable
-            or self._repeats_unclear_call(at)
-        ):
+        if isinstance(request, CallOutcome) or request.tool.repeatable:
             return False
-        return request.runs_now
+        return request.runs_now and not self._repeats_unclear_call(at)
 
     def _repeats_unclear_call(self, at: int) -> bool:
-        """Return whether an unclear call may have had the effect of this call:
-        the same tool with equal arguments.
-        """
+        """Return whether an unclear call of the run may have had the effect of this call."""
         return _is_among(self.calls[at], self.unclear, self.tools)
 
 
