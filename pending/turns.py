@@ -446,7 +446,10 @@ OnStep = Callable[[int, str, StepState | None], None]
 
 
 class TurnHandler(Protocol):
-    """Answers turns. Implemented by the channel agent."""
+    """Answers turns, for the workers. The channel agent implements it.
+
+    Workers and agent do not import each other: this is where they meet.
+    """
 
     async def answer(
         self,
