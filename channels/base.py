@@ -1,5 +1,4 @@
-"""What a platform implements: the Channel protocol, what else it may be able to do, its errors,
-and the base of its settings.
+"""What a platform implements: the Channel protocol, its errors and the base of its settings.
 
 Every adapter is a Channel. What only some platforms can do is a protocol with one or two methods
 each, which an adapter has or has not: QuoteSource, RemovesTyping, ShowsState, ShowsSteps,
@@ -143,8 +142,9 @@ class Unreachable(SendError):
 
 
 class ChannelDown(SendError):
-    """Raised when the platform refuses this channel itself: its token is wrong or revoked,
-    its account is closed.
+    """Raised when the platform refuses this channel itself.
+
+    Its token is wrong or revoked, or its account is closed.
     """
 
 
@@ -174,8 +174,9 @@ class Refused(SendError):
 
 
 class AddressClosed(Refused):
-    """Raised when the platform takes no message for this address: it is blocked, gone,
-    or its window is closed.
+    """Raised when the platform takes no message for this address.
+
+    It is blocked or gone, or its window is closed.
     """
 
 
@@ -184,16 +185,18 @@ class OptedOut(AddressClosed):
 
 
 class AddressBarred(AddressClosed):
-    """Raised when people can write at this address and the bot cannot: it lacks the right,
-    or the topic is closed.
+    """Raised when people can write at this address and the bot cannot.
+
+    It lacks the right, or the topic is closed.
 
     Their messages would cost a model's answer each, which no person could read.
     """
 
 
 class ChatBarred(AddressBarred):
-    """Raised when the bot can write nowhere in the chat, whatever the thread: it is no member,
-    or lacks the right.
+    """Raised when the bot can write nowhere in the chat, whatever the thread.
+
+    It is no member, or lacks the right.
     """
 
 
@@ -299,8 +302,9 @@ class MediaStore(Protocol):
 
     @property
     def spool_folder(self) -> Path | None:
-        """Where files wait on this machine until they are put, which may be missing; None: in the
-        system's folder for temporary files.
+        """Where files wait on this machine until they are put. The folder may be missing.
+
+        None: in the system's folder for temporary files.
         """
 
     def put(self, content: bytes | BinaryIO, *, mime_type: str, filename: str, owner: str) -> Media:
@@ -401,8 +405,9 @@ class ShowsForms(Protocol):
         """
 
     def form_errors(self, errors: Mapping[str, str]) -> WebhookResponse:
-        """Return the answer to a filled-in form that shows each error beside its field,
-        named by its name.
+        """Return the answer to a filled-in form that shows each error at its field.
+
+        `errors` are by the name of the field.
         """
 
 
@@ -532,8 +537,9 @@ class QuoteSource(Protocol):
 
 
 class SharedCache(Protocol):
-    """A small cache that all processes share, for ids at a vendor that
-    are costly to get and safe to lose.
+    """A small cache that all processes share.
+
+    It is for ids at a vendor that are costly to get and safe to lose.
     """
 
     def get(self, key: str) -> str | None:
@@ -692,8 +698,9 @@ class PlatformSettings(Section):
 
     @property
     def speaks(self) -> str:
-        """The language for people whose language is unknown: `language`, else English,
-        else the first.
+        """The language for people whose language is unknown.
+
+        It is `language`, else English, else the first one.
         """
         return self.language or ("en" if "en" in self.languages else self.languages[0])
 

@@ -370,8 +370,9 @@ def file_to_send(get: Callable[[str], T], ref: str) -> T:
 
 
 def open_on_disk(store: MediaStore, ref: str) -> BinaryIO:
-    """Open a stored file on a disk of this machine, so that it is sent in
-    parts and is never whole in memory.
+    """Open a stored file on a disk of this machine.
+
+    It is sent in parts, and is never whole in memory.
 
     A file of a bucket is copied first: a platform must hear how long the file is.
     Raises KeyError and OSError.
@@ -400,8 +401,9 @@ def size_of(file: BinaryIO) -> int:
 
 
 def settle_type(content: bytes | BinaryIO, declared: str) -> str:
-    """Return the type that the bytes, or those of a file, prove,
-    the declared one if they cannot tell, else UNKNOWN_TYPE.
+    """Return the type that the bytes, or those of a file, prove.
+
+    It is the declared one if they cannot tell, else UNKNOWN_TYPE.
     """
     if isinstance(content, bytes):
         return _proven_type(content, declared, is_text=_is_text(content))
@@ -435,8 +437,9 @@ def _type_by_magic(data: bytes) -> str:
 
 
 def _is_text(data: bytes) -> bool:
-    """Return whether no byte is NUL, which tells text from binary in
-    whatever encoding a spreadsheet uses.
+    """Return whether no byte is NUL.
+
+    That tells text from binary, in whatever encoding a spreadsheet uses.
     """
     return b"\0" not in data
 
@@ -446,8 +449,9 @@ def _ref_of(mark: str) -> str:
 
 
 def file_label(filename: str) -> str:
-    """Return a sender's file name without folders and control characters,
-    cut to 120 characters before its ending.
+    """Return a sender's file name without folders and control characters.
+
+    It is cut to 120 characters before its ending.
 
     Spaces of other kinds, such as the narrow one that macOS writes into the names of screenshots,
     become usual ones.

@@ -1,5 +1,6 @@
-"""Mentions of the bot in a group: they say that a message is for the bot,
-and are no part of its words.
+"""Mentions of the bot in a group.
+
+They say that a message is for the bot, and are no part of its words.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ _SEPARATORS = " \t\r\n\u00a0,:\uff0c\uff1a\u3001\u060c"
 
 
 def without_mentions(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Return the text without the mentions at `spans`,
-    and without what separates them from the words.
+    """Return the text without the mentions at `spans`.
+
+    What separates them from the words is left out, too.
 
     Each span is the beginning and the end of a mention, in characters. They are in order and do not
     overlap. Between words one space remains, with a comma or colon that was written there.

@@ -1,6 +1,4 @@
-"""PlatformSetup: registers a channel's webhook at its platform,
-and checks what the platform knows of the channel.
-"""
+"""PlatformSetup: registers a channel's webhook, and checks what the platform knows of it."""
 
 from __future__ import annotations
 
@@ -290,7 +288,8 @@ class PlatformSetup(ABC):
 
     @abstractmethod
     def probe(self, now: float, *, forged: bool = False) -> SignedWebhook | None:
-        """Return a harmless webhook, signed by the channel's secret or by a wrong one;
+        """Return a harmless webhook, signed by the channel's secret or by a wrong one.
+
         None if it takes no webhooks.
 
         `now` is in Unix seconds.

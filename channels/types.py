@@ -1,6 +1,4 @@
-"""Values that every channel uses: what a person did (`Turn`) and what the bot says (`Reply`),
-for all platforms.
-"""
+"""Values of every channel: what a person did (`Turn`), what the bot says (`Reply`)."""
 
 from __future__ import annotations
 
@@ -46,15 +44,17 @@ _EXTENSIONS = {
 
 
 def storable(text: str) -> str:
-    """Return the text with each lone surrogate, which JSON can express but UTF-8 cannot,
-    replaced by "?".
+    """Return the text with each lone surrogate replaced by "?".
+
+    JSON can express one, but UTF-8 cannot.
     """
     return text.encode("utf-8", "replace").decode()
 
 
 def one_line(text: str) -> str:
-    """Return a name without line ends, control characters,
-    direction marks and other characters that people cannot see.
+    """Return a name without characters that people cannot see.
+
+    These are line ends, control characters, direction marks and others.
 
     The two joiners stay: letters of many scripts and parts of emoji have another shape beside them.
     """
@@ -78,8 +78,9 @@ def digest(text: str) -> str:
 
 
 def content_digest(*parts: str) -> str:
-    """Return the 20 hex digits that stand for what people see of a message: its text, its files,
-    other content.
+    """Return the 20 hex digits that stand for what people see of a message.
+
+    That is its text, its files and other content.
     """
     return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:20]
 
@@ -93,8 +94,9 @@ def owner_of(channel: str, user_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The address of replies, and the unit of order: channel, chat and,
-    if the platform has threads, thread.
+    """The address of replies, and the unit of order.
+
+    It is channel, chat and, if the platform has threads, thread.
     """
 
     channel: str
@@ -130,8 +132,9 @@ class Scope:
 
     @property
     def id(self) -> str:
-        """A stable name for keys, unique within its conversation: 20 hex digits,
-        which hide the user id.
+        """A stable name for keys, unique within its conversation.
+
+        It is 20 hex digits, which hide the user id.
         """
         return digest(self.user_id)
 
@@ -148,8 +151,9 @@ class SenderIds:
     parent: str = ""
 
     def as_identity(self) -> Identity:
-        """Return the person of these ids, as they are if none of the ids came before or if no id
-        ever changed.
+        """Return the person of these ids.
+
+        They stay as they are if none of them came before, or if no id ever changed.
         """
         names = (self.parent, self.number, self.user_id)
         return Identity(
@@ -204,8 +208,10 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """A tapped button: its opaque `data`, the `callback_id` that acknowledges the tap,
-    and the label that people see.
+    """A tapped button.
+
+    It has its opaque `data`, the `callback_id` that acknowledges the tap, and the label that people
+    see.
 
     `callback_id` and `label` are "" if the platform has none.
     """
@@ -297,8 +303,9 @@ class Turn:
 
     @property
     def event_hash(self) -> str:
-        """A stable name of the event for logs: 20 hex digits,
-        which hide what an event id may contain.
+        """A stable name of the event for logs.
+
+        It is 20 hex digits, which hide what an event id may contain.
         """
         return digest(self.event_id)
 
@@ -324,8 +331,9 @@ class Turn:
 
     @property
     def is_stop(self) -> bool:
-        """Whether the turn is the command /stop, the only one that is obeyed
-        while another turn is being answered.
+        """Whether the turn is the command /stop.
+
+        It is the only one that is obeyed while another turn is being answered.
 
         It must be typed and addressed to this bot: adapters remove the bot's own name, so
         `/stop@other` belongs to another bot. Words after the command are ignored.
@@ -374,8 +382,9 @@ class ToolStep:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """A button under a reply: the label that people see, and the opaque data (at
-    most 64 bytes) that a tap sends back.
+    """A button under a reply.
+
+    It has the label that people see, and the opaque data (at most 64 bytes) that a tap sends back.
 
     Style `danger` is for taps that change or destroy something. `effect` describes in Markdown what
     a tap does; a platform with room for it shows it in place of the label.
@@ -389,8 +398,9 @@ class Button:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the bot says, as one platform message: Markdown text, or one file with the text as its
-    caption.
+    """What the bot says, as one platform message.
+
+    It is Markdown text, or one file with the text as its caption.
     """
 
     text: str = ""
@@ -489,8 +499,9 @@ def readable_size(size: int) -> str:
 
 
 def joined_labels(buttons: Sequence[Button]) -> str:
-    """Return the buttons' labels as the text of a message that has none,
-    since platforms refuse a message without.
+    """Return the buttons' labels as the text of a message that has none.
+
+    Platforms refuse a message without text.
     """
     return " / ".join(button.label for button in buttons)
 
@@ -654,8 +665,9 @@ class Received:
 
 @cache
 def _turns() -> TypeAdapter[Turn]:
-    """Return what reads and writes turns. Building it takes longer than importing this module, and
-    most commands of an operator read none.
+    """Return what reads and writes turns.
+
+    Building it takes longer than importing this module, and most commands of an operator read none.
     """
     return TypeAdapter(Turn)
 

@@ -168,8 +168,9 @@ class ConsoleChannel:
         return user_id
 
     def client_address(self, peer: str, forwarded_for: str) -> str:
-        """Return the address of a client: the peer's, or the one that the
-        peer reports if it is a trusted proxy.
+        """Return the address of a client.
+
+        It is the peer's, or the one that the peer reports if it is a trusted proxy.
         """
         claimed = forwarded_for.rpartition(",")[2].strip()[:MAX_ADDRESS_CHARS]
         try:
@@ -219,8 +220,9 @@ class ConsoleChannel:
         return RateLimit(draft_gap=DRAFT_GAP)
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Return one bubble, or several for a long text: the file is on the first one,
-        buttons are on the last one.
+        """Return one bubble, or several for a long text.
+
+        The file is on the first one, buttons are on the last one.
         """
         return pieces_of(reply)
 
@@ -410,8 +412,9 @@ class ConsoleChannel:
         self.chats.rename(self.name, user_id, chat_id, title_of(title))
 
     def entries(self, conversation: Conversation, after: str, block_ms: int = 0) -> FeedEntries:
-        """Return the feed as the page shows it, with new links to files,
-        which expire within the hour.
+        """Return the feed as the page shows it, with new links to files.
+
+        The links expire within the hour.
 
         Raises StoreDown.
         """

@@ -1,5 +1,6 @@
-"""What the console page sends: requests from this page alone, messages and taps,
-and files that are uploaded before.
+"""What the console page sends: messages, taps, and files that are uploaded before.
+
+Requests come from this page alone.
 """
 
 from __future__ import annotations
@@ -139,8 +140,9 @@ def _checked_values(values: dict[str, Any]) -> dict[str, str]:
 
 
 def _checked_entry_id(given: object, key: str) -> str:
-    """Return the entry id that the page sent as `message`, whose button was tapped, or as `seen`,
-    the last one seen.
+    """Return the entry id that the page sent as `message` or as `seen`.
+
+    The first is the message whose button was tapped, the second the last one seen.
     """
     if not isinstance(given, str) or not (given == "" or MESSAGE_ID.fullmatch(given)):
         raise BadHook(f"{key} is not the id of an entry: send one that came from the feed")

@@ -34,8 +34,9 @@ EFFECT_LIMIT = 80
 
 
 def pieces_of(reply: Reply) -> Sequence[Reply]:
-    """Return one bubble, or several for a long text: the file is on the first one,
-    buttons are on the last one.
+    """Return one bubble, or several for a long text.
+
+    The file is on the first one, buttons are on the last one.
     """
     if reply.preview:
         reply = reply.with_preview(format_preview)
@@ -83,8 +84,9 @@ def bubble(delivery: Delivery) -> FeedEntry:
 
 
 def form_json(form: EditForm) -> dict[str, Any]:
-    """Return the form of a question as the page shows it,
-    with its texts in the question's language.
+    """Return the form of a question as the page shows it.
+
+    Its texts are in the question's language.
     """
     texts = texts_for(form.language)
     return {
@@ -149,8 +151,9 @@ def page_html(md: str) -> str:
 
 
 def _without_overfull_tables(tokens: Sequence[Token], source: Sequence[str]) -> Iterator[Token]:
-    """Yield the tokens, with the source of each table that has cells beyond its last column,
-    which would be lost.
+    """Yield the tokens. Cells beyond the last column of a table must not be lost.
+
+    A table that has some is yielded with its source.
     """
     hidden = False
     for token in tokens:

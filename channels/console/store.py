@@ -261,8 +261,9 @@ class Failures:
     last: float = 0.0
 
     def wait(self, now: float) -> float:
-        """Return the seconds until this address may try again: none at first,
-        then twice as long each time.
+        """Return the seconds until this address may try again.
+
+        There are none at first, then twice as many each time.
         """
         if self.count < FREE_FAILURES:
             return 0.0

@@ -48,8 +48,9 @@ class Terminal:
     def talk(
         self, lines: TextIO, answer: Callable[[Turn], Coroutine[Any, Any, Sequence[Reply]]]
     ) -> None:
-        """Print the answer to each line until the input ends,
-        or the person types `exit` or presses Ctrl-C.
+        """Print the answer to each line until the input ends.
+
+        It also ends when the person types `exit` or presses Ctrl-C.
 
         Ctrl-C during an answer raises KeyboardInterrupt.
         """
@@ -142,8 +143,9 @@ def _unused(path: Path, data: bytes) -> Path:
 
 
 def _fitting(name: str, mark: str = "") -> str:
-    """Return a file name that file systems take: at most MAX_NAME_BYTES bytes,
-    with `mark` before its ending.
+    """Return a file name that file systems take.
+
+    It has at most MAX_NAME_BYTES bytes, with `mark` before its ending.
     """
     ending = Path(name).suffix
     if len(ending.encode()) > MAX_ENDING_BYTES:

@@ -88,8 +88,9 @@ _log = logging.getLogger(__name__)
 
 
 def console_pages(*channels: ConsoleChannel, **parts: Any) -> flask.Blueprint:
-    """Return the pages of all console channels: /console is the first channel,
-    /console/<name> is each of them.
+    """Return the pages of all console channels.
+
+    /console is the first channel, /console/<name> is each of them.
 
     On the bot's own machine, / redirects to /console. `parts` are fields of Views.
     """
@@ -473,8 +474,9 @@ def _lines(
 
 @contextmanager
 def _body(request: flask.Request) -> Iterator[BinaryIO]:
-    """Yield the whole body, which is not empty, as a file: in memory each thread
-    would hold on to what it once needed.
+    """Yield the whole body, which is not empty, as a file.
+
+    In memory each thread would hold on to what it once needed.
 
     Raises TooLarge and NotTaken.
     """

@@ -1,6 +1,4 @@
-"""The catalogues: which languages the bot speaks, which of them a language tag means,
-and the file of each.
-"""
+"""The catalogues: which languages the bot speaks, which one a tag means, and their files."""
 
 from __future__ import annotations
 

@@ -62,8 +62,9 @@ def shows_nothing(text: str) -> bool:
 
 
 def readable(text: str) -> str:
-    """Return the text with one kind of line end, and each invisible character as its code,
-    such as `⟨U+202E⟩`.
+    """Return the text with one kind of line end, and invisible characters as codes.
+
+    A code is written as `⟨U+202E⟩`.
 
     Joiners and selectors stay where they shape visible characters: in emoji and in the scripts
     that use them. A letter that passes for one of another script is a code, too. More than MAX_GAP

@@ -1,6 +1,4 @@
-"""Letters and digits of one writing system that look like those of another,
-inside one word or number.
-"""
+"""Letters and digits that look like those of another script, inside one word or number."""
 # ruff: noqa: RUF002 - look-alikes are the subject
 
 from __future__ import annotations
@@ -30,8 +28,9 @@ _NEVER_IN_LATIN = re.compile(
 
 
 def mark_lookalikes(text: str) -> str:
-    """Return the text with each letter or digit as its code that passes for one
-    of the rest of its word or number.
+    """Return the text with each letter or digit as its code that passes for another one.
+
+    It passes for one of the script that the rest of its word or number has.
 
     A word that is wholly of one script stays, as does one that could not be taken for a word of one
     script: `SMSка`, `kΩ`, `iPhone手机`. Changes nothing when it is called again.
@@ -61,8 +60,9 @@ def _marked_word(match: re.Match[str]) -> str:
 
 
 def _marked_number(match: re.Match[str]) -> str:
-    """Mark digits beside ASCII ones: an 8 of Bengali looks like a 4's neighbor,
-    and means another amount.
+    """Mark digits that stand next to ASCII ones.
+
+    An 8 of Bengali looks like a 4, and the number would mean another amount.
     """
     number = match[0]
     if number.isascii() or not any(char.isascii() for char in number):

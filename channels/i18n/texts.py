@@ -57,8 +57,9 @@ def as_statement(preview: str) -> str:
 
 
 def brief(preview: str) -> str:
-    """Return a preview as other texts quote it: not as a question,
-    and only its beginning if it is long.
+    """Return a preview as other texts quote it.
+
+    It is no question, and only its beginning if it is long.
 
     A cut one ends in "..." and leaves no escape or code block open. Signs of outcomes in it are
     plain characters: it may have lines that begin with one, and stands in texts that tell an
@@ -77,8 +78,9 @@ def brief(preview: str) -> str:
 
 
 def brief_result(result: str) -> str:
-    """Return the beginning of a tool's result as Markdown: its first lines,
-    and only if they are short.
+    """Return the beginning of a tool's result as Markdown.
+
+    That is its first lines, and only if they are short.
     """
     text = without_signs(as_markdown(result)).strip()
     lines = text.split("\n")
@@ -101,8 +103,9 @@ def _about(key: str) -> Callable[[Texts, str], str]:
 
 
 def _with(key: str, name: str) -> Callable[[Texts, str], str]:
-    """Return a method for a text with one value, its argument: Markdown,
-    which is inserted unchanged.
+    """Return a method for a text with one value, its argument.
+
+    The value is Markdown, which is inserted unchanged.
     """
     return lambda texts, value: texts.say(key, **{name: value})
 
@@ -315,8 +318,9 @@ class Texts:
         return self.say(f"model_{kind}")
 
     def model_lost(self, kind: str = "away") -> str:
-        """Return why there is no answer, as `model_failed`,
-        after tools have run that may have had an effect.
+        """Return why there is no answer, as `model_failed`.
+
+        Tools have run before that may have had an effect.
         """
         return self.say("model_lost" if kind == "away" else f"lost_{kind}")
 
@@ -326,8 +330,9 @@ class Texts:
     in_file = _fixed("in_file")
 
     def shortened(self, text: str, max_chars: int) -> str:
-        """Return the text, or its beginning of about `max_chars`
-        characters and how many more it has.
+        """Return the text, or its beginning of about `max_chars` characters.
+
+        Behind a beginning stands how many more it has.
         """
         if len(text) <= max_chars:
             return text
@@ -435,8 +440,9 @@ class Texts:
     expired_unanswered = _with("expired_unanswered", "preview")
 
     def escalation(self, preview: str, channel: str, seconds: float) -> str:
-        """Return, for operators, that a question on `channel` is unanswered,
-        and how long it can still be answered.
+        """Return, for operators, that a question on `channel` is unanswered.
+
+        It says how long it can still be answered.
         """
         return self.say(
             "escalation", preview=preview, channel=channel, duration=self._duration(seconds)
@@ -563,14 +569,16 @@ def _on_one_line(preview: str) -> str:
 
 
 def _filled(template: str, values: dict[str, str]) -> str:
-    """Return the template with its placeholders filled in one pass,
-    so that braces inside a value stay as they are.
+    """Return the template with its placeholders filled in one pass.
+
+    Braces inside a value stay as they are.
     """
     return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
 
 def plural_form(rules: dict[str, str], count: int) -> str:
-    """Return the plural form of a whole number by a catalogue's rules,
+    """Return the plural form of a whole number by a catalogue's rules.
+
     "other" if none of them holds.
 
     A rule is written as in Unicode's CLDR, such as "n % 10 = 2..4 and n % 100 != 12..14".

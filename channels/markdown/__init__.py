@@ -1,5 +1,6 @@
-"""Markdown, converted to the formatting of each platform: blocks, paragraphs and tables;
-and its parser.
+"""Markdown, parsed and converted to the formatting of each platform.
+
+Converted are blocks, paragraphs and tables.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ def plain(md: str) -> str:
 
 
 def button_text(button: Button, limit: int) -> str:
-    """Return what a button says: the effect of a tap if it has at most `limit` characters,
-    or else its label.
+    """Return what a button says: the effect of a tap, or else its label.
+
+    The effect has at most `limit` characters.
     """
     effect = " ".join(plain(button.effect).split())
     if effect and utf16_len(effect) <= limit:
@@ -106,8 +108,9 @@ def utf16_len(text: str) -> int:
 
 
 def telegram_length(md: str) -> int:
-    """Return the length that Telegram counts against its limits: of the HTML or the plain text,
-    whichever is longer.
+    """Return the length that Telegram counts against its limits.
+
+    It is that of the HTML or of the plain text, whichever is longer.
     """
     html, text = _telegram(md)
     if html is text:
@@ -237,8 +240,9 @@ def _cell_text(cell: SyntaxTreeNode) -> str:
 
 
 def list_numbers(items: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the numbers of an ordered list, each with its sign and a space,
-    from the digits and sign of each item.
+    """Return the numbers of an ordered list, each with its sign and a space.
+
+    They are made of the digits and the sign of each item.
 
     They stay as they were written, such as "3. ", "5) " and "007. ". Only a list that repeats one
     number in each item, which is Markdown's way to leave the numbers to the reader, is counted up
@@ -340,8 +344,9 @@ def inline(
 
 
 def _shown_children(node: SyntaxTreeNode) -> Sequence[SyntaxTreeNode]:
-    """Return the parts of a text without those that are empty,
-    which the parser leaves between marks.
+    """Return the parts of a text that are not empty.
+
+    The parser leaves empty ones between marks.
     """
     return [child for child in node.children if child.type != "text" or child.content]
 
@@ -353,8 +358,9 @@ def _marks(
     before: str,
     after: str,
 ) -> tuple[str, str]:
-    """Return what stands before and after a formatted text whose neighbors are
-    the characters `before` and `after`.
+    """Return what stands before and after a formatted text.
+
+    Its neighbors are the characters `before` and `after`.
     """
     name = node.type
     # Three asterisks, as in ***bold and italic***, are none.
@@ -439,8 +445,9 @@ def widths(rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def records(rows: Sequence[Sequence[str]], dialect: Dialect) -> str:
-    """Return a table that is too wide: one paragraph per row,
-    one line per cell with the name of its column.
+    """Return a table that is too wide: one paragraph per row, one line per cell.
+
+    A line has the name of its column.
     """
     names, *body = rows
     size = sum(len(cell) for row in rows for cell in row)
@@ -464,8 +471,9 @@ def records(rows: Sequence[Sequence[str]], dialect: Dialect) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the width on the screen: CJK characters and emoji take two columns,
-    combining marks none.
+    """Return the width on the screen.
+
+    CJK characters and emoji take two columns, combining marks none.
     """
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)

@@ -1,5 +1,6 @@
-"""How each platform writes formatting: one Dialect per platform,
-and which links must show their address.
+"""How each platform writes formatting: one Dialect per platform.
+
+It also says which links must show their address.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ _SYMBOLS = {
 
 
 def _visible(text: str) -> str:
-    """Return the text with symbols for control characters,
-    which could move the cursor or change colors.
+    """Return the text with symbols for control characters.
+
+    These could move the cursor or change colors.
     """
     return text.translate(_SYMBOLS)
 
@@ -82,8 +84,9 @@ def without_maybe_gaps(text: str) -> str:
 
 
 def _with_gaps(text: str, *, line_start: re.Pattern[str]) -> str:
-    """Insert gaps, since neither Slack nor WhatsApp has an escape character,
-    so that no literal marker formats.
+    """Insert gaps, so that no literal marker formats.
+
+    Neither Slack nor WhatsApp has an escape character.
 
     `line_start` matches a line that the platform shows as a quote or as an item of a list. The gap
     stands behind its group 1, if the marker before that place is literal.
@@ -242,8 +245,9 @@ def hides_host(label: str, href: str) -> bool:
 
 
 def _bare(address: str) -> str:
-    """Return an address without scheme, "www.", last slash and formatting marks,
-    as a label may write it.
+    """Return an address as a label may write it.
+
+    That is without scheme, "www.", last slash and formatting marks.
     """
     return re.sub(
         r"^https?://(www\.)?|^www\.", "", _MARKS.sub("", address).strip().casefold()

@@ -1,5 +1,6 @@
-"""Emphasis beside text of scripts that put no spaces between words,
-or write particles and prefixes without one.
+"""Emphasis next to text of scripts that put no spaces between words.
+
+Some write only particles and prefixes without a space.
 
 These are Chinese, Japanese and Korean, the scripts of Southeast Asia, Arabic and Hebrew. CommonMark
 decides by spaces and punctuation whether `**` opens or closes bold text. In "**「A」**です" the closing
@@ -48,8 +49,9 @@ def is_letter(char: str) -> bool:
 
 
 def is_inside_word(name: str, neighbor: str) -> bool:
-    """Return whether a mark beside this character stands inside a word,
-    so that 2*3*4 keeps its asterisks.
+    """Return whether a mark next to this character stands inside a word.
+
+    Then 2*3*4 keeps its asterisks.
 
     `name` is the mark's type: "strong", "em" or "s". Between letters of unspaced scripts only a
     single asterisk, as in 单价*数量*折扣, is taken for arithmetic.
@@ -100,8 +102,9 @@ _GOES_ON = re.compile(r"\.\w|[/\\(]")
 
 
 def _is_behind_path(text: str, start: int, marks: str) -> bool:
-    """Return whether marks go on with a path or a name, as in src/_build_,
-    src/*/test* and obj.__class__.
+    """Return whether marks go on with a path or a name.
+
+    Examples are src/_build_, src/*/test* and obj.__class__.
     """
     before = text[max(start - 2, 0) : start]
     if before[-1:] in ("/", "\\"):
@@ -110,8 +113,9 @@ def _is_behind_path(text: str, start: int, marks: str) -> bool:
 
 
 def _may_face(inner: str, outer: str) -> bool:
-    """Return whether a mark may stand between text that it formats, which ends in `inner`,
-    and other text.
+    """Return whether a mark may stand between formatted text and other text.
+
+    The formatted text ends in `inner`.
     """
     if isWhiteSpace(ord(inner)):
         return False

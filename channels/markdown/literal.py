@@ -1,5 +1,6 @@
-"""Text that must be shown as it is, embedded in Markdown: paths, identifiers,
-results and arguments of tools.
+"""Text that must be shown as it is, embedded in Markdown.
+
+That is paths, identifiers, and results and arguments of tools.
 
 All that the bot says is Markdown. What a tool returns is text: in `__init__.py` the underscores
 belong to the name. So whatever embeds such a text passes it through `as_markdown`. A tool whose

@@ -175,8 +175,9 @@ class _Cut:
         return next(self._boundaries(far), None) or self._whole_character(far)
 
     def _furthest(self) -> int:
-        """Return the furthest end that fits, by bisection: a longer text is longer,
-        apart from a marker.
+        """Return the furthest end that fits, by bisection.
+
+        A longer text is longer, apart from a marker.
         """
         low = self.start + 1
         high = min(len(self.md), self.start + _WINDOW * self.limit)
@@ -186,8 +187,9 @@ class _Cut:
         return low
 
     def _boundaries(self, end: int) -> Iterator[int]:
-        """Yield good places to cut, best first: the last paragraph,
-        line or word in the second half of the piece.
+        """Yield good places to cut, best first.
+
+        They are the last paragraph, line or word in the second half of the piece.
         """
         middle = self.start + (end - self.start) // 2
         spans = [
@@ -207,8 +209,9 @@ class _Cut:
                     yield cut
 
     def _whole_character(self, end: int) -> int:
-        """Return the last cut between two characters up to `end`,
-        or `end` inside a character longer than the piece.
+        """Return the last cut between two characters up to `end`.
+
+        Inside a character longer than the piece it is `end` itself.
         """
         cut = end
         while cut > self.start and _joined(self.md, cut, self.start):
@@ -288,8 +291,9 @@ class _Cut:
 
 
 def _lost_indent(md: str, start: int, opening: str) -> int:
-    """Return how many spaces the lines of a piece lose, since the item of a
-    list that they belong to is not in it.
+    """Return how many spaces the lines of a piece lose.
+
+    The item of a list that they belong to is in an earlier piece.
     """
     begins_line = not start or md[start - 1] == "\n"
     if begins_line:
@@ -331,8 +335,9 @@ def _indent_at(md: str, place: int) -> int:
 
 
 def _moved_left(text: str, spaces: int) -> str:
-    """Return the lines of an item of a list without so many spaces before each;
-    the next item stays as it is.
+    """Return the lines of an item of a list without so many spaces before each.
+
+    The next item stays unchanged.
     """
     lines = text.split("\n")
     for number, line in enumerate(lines):

@@ -1,6 +1,4 @@
-"""SlackChannel: verifies and parses the requests of one Slack app,
-and sends its replies through the Web API.
-"""
+"""SlackChannel: parses the requests of one Slack app, and sends through the Web API."""
 
 from __future__ import annotations
 
@@ -367,8 +365,9 @@ class SlackChannel:
         return replace(turn, conversation=self._threads.first_address(there))
 
     async def place(self, conversation: Conversation) -> Conversation:
-        """Return the conversation in which to post: for a person, the direct message,
-        which is opened if needed.
+        """Return the conversation in which to post.
+
+        For a person it is the direct message, which is opened if needed.
 
         Raises SendError. Opening it shows nothing to the person.
         """
@@ -500,8 +499,9 @@ async def _parts(file: BinaryIO) -> AsyncIterator[bytes]:
 
 
 def _receipt(sent: Any) -> Receipt:
-    """Return the id of the message that Slack sent or edited, and when it was last changed,
-    if Slack says so.
+    """Return the id of the message that Slack sent or edited.
+
+    Return also when it was last changed, if Slack says so.
     """
     ts = str(sent.get("ts") or "")
     message = sent.get("message")

@@ -1,5 +1,6 @@
-"""Slack's Web API: its client over pooled connections,
-and what its errors mean for a reply and for an operator.
+"""Slack's Web API: its client over pooled connections, and what its errors mean.
+
+They mean something for a reply, and something for an operator.
 """
 
 from __future__ import annotations
@@ -177,8 +178,9 @@ def _of_workspace(error: SendError, workspace: str) -> SendError:
 
 @contextmanager
 def translated_repeatable(chat: str) -> Iterator[None]:
-    """Translate the errors of calls that can be repeated: they show nothing,
-    or the same however often they are made.
+    """Translate the errors of calls that can be repeated.
+
+    These show nothing, or the same however often they are made.
 
     Raises SendError, Unreachable in place of DeliveryUncertain.
     """

@@ -1,5 +1,6 @@
-"""Slack's signed requests: events, interactions and slash commands,
-parsed into turns and address changes.
+"""Slack's signed requests, parsed into turns and address changes.
+
+They are events, interactions and slash commands.
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ RETURNS_PER_MINUTE = 120
 
 
 def install_pages(*channels: SlackChannel, public_url: str = "", **_: Any) -> flask.Blueprint:
-    """Return the pages of all channels with a client_id: /slack/<name>/install, and /slack/install
-    for the first one.
+    """Return the pages of all channels with a client_id.
+
+    These are /slack/<name>/install, and /slack/install for the first one.
 
     An app with a bot_token has no pages.
     """

@@ -135,8 +135,9 @@ def _mark_of(conversation: Conversation) -> str:
 
 
 def link_text(media: Media, size: int, url: str) -> str:
-    """Return the Markdown for a file that Slack does not accept: its name,
-    its size in bytes and its URL.
+    """Return the Markdown for a file that Slack does not accept.
+
+    It has its name, its size in bytes and its URL.
     """
     return f"{shown_name(media)} ({readable_size(size)}): {url}"
 

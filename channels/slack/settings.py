@@ -119,8 +119,9 @@ class SlackSettings(VendorSettings):
         return self.client_id is not None
 
     def problem_with_id(self, name: str) -> str:
-        """Return why an id never matches: it is none, names no workspace,
-        or the only one that there is.
+        """Return why an id never matches.
+
+        It is none, names no workspace, or names the only one that there is.
         """
         place = split_place(name)
         if not re.fullmatch(r"[A-Z][A-Z0-9]{1,40}", place.id):

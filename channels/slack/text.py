@@ -91,8 +91,9 @@ def files_of(message: SlackObject) -> Iterator[SlackObject]:
 
 
 def media_of(file: SlackObject) -> Media | None:
-    """Return a file that can be downloaded; None for one that is deleted, hidden,
-    or stored outside of Slack.
+    """Return a file that can be downloaded.
+
+    None for one that is deleted, hidden, or stored outside of Slack.
 
     In shared channels the file is a stub: its `ref` is its id, and its URL must be looked up.
     """

@@ -1,6 +1,4 @@
-"""TelegramChannel: parses the updates of one Telegram bot and
-sends its replies through the Bot API.
-"""
+"""TelegramChannel: parses the updates of one Telegram bot, and sends through the Bot API."""
 
 from __future__ import annotations
 
@@ -200,8 +198,9 @@ class TelegramChannel:
         return is_possible and is_better_rich(reply)
 
     async def show_typing(self, turn: Turn) -> float:
-        """Stop the tapped button's spinner, once, and show "typing",
-        which Telegram shows for 5 seconds.
+        """Stop the tapped button's spinner, once, and show "typing".
+
+        Telegram shows that for 5 seconds.
         """
         with contextlib.suppress(Exception):
             bot = self._bots.here()
@@ -429,7 +428,8 @@ class TelegramChannel:
 
 
 def _full_id(message_id: str, chat: str, home: str) -> str:
-    """Return the id of a message in the conversation that began in the chat `home`;
+    """Return the id of a message in the conversation that began in the chat `home`.
+
     "" for no message.
 
     A supergroup numbers its messages anew, so the id of one names its chat if it is not `home`:

@@ -1,5 +1,6 @@
-"""Telegram's Bot API: the client of python-telegram-bot (PTB) over pooled connections,
-and what its errors mean.
+"""Telegram's Bot API: a client over pooled connections, and what its errors mean.
+
+The client is that of python-telegram-bot (PTB).
 """
 
 from __future__ import annotations
@@ -141,8 +142,10 @@ def request_type() -> Any:
         """Raised when there was no connection to Telegram, so that nothing was sent."""
 
     class PooledRequest(BaseRequest):
-        """The session's time limits apply, but a call may set its own
-        limit for the next bytes of the answer.
+        """Sends PTB's requests through the pooled session of an event loop.
+
+        The time limits of the session apply. A call may set its own limit for the next bytes of the
+        answer.
         """
 
         #: How many seconds to wait for the next bytes of an answer.
@@ -218,8 +221,9 @@ _UNSENDABLE = str.maketrans({";": ",", '"': "'", "\\": "_", "/": "_"})
 
 
 def _sendable_name(filename: str) -> str:
-    """Return a file name that arrives unchanged in a form: one line,
-    without the characters that end it.
+    """Return a file name that arrives unchanged in a form.
+
+    It is one line, without the characters that end it.
     """
     return one_line(filename.translate(_UNSENDABLE)) or "file"
 
@@ -234,8 +238,9 @@ def reaction(exc: Exception) -> TelegramReaction:
 
 
 def send_error(exc: Exception) -> SendError:
-    """Return the channel's error for an error of PTB, without token,
-    URL or any text of the message.
+    """Return the channel's error for an error of PTB.
+
+    It is without token, URL or any text of the message.
     """
     # After a colon, Telegram's text may quote the message.
     reason = f"{type(exc).__name__}: {str(exc).partition(':')[0][:80]}"

@@ -36,16 +36,18 @@ def _text_of(message: TelegramJson) -> str:
 
 
 def _readable(message: TelegramJson) -> str:
-    """Return the text or caption of a message, or the text of a quote,
-    with the addresses behind its words.
+    """Return the text or caption of a message, or the text of a quote.
+
+    It has the addresses behind its words.
     """
     text = _text_of(message)
     return _insert(text, _addresses(message, text))
 
 
 def _addresses(message: TelegramJson, text: str) -> list[tuple[int, str]]:
-    """Return the addresses behind words of a text, each with brackets,
-    and the places in characters where they belong.
+    """Return the addresses behind words of a text, each with brackets.
+
+    Return also the places in characters where they belong.
 
     Text without a link has none.
     """
@@ -98,8 +100,9 @@ def _content_of(message: TelegramJson, rich: RichContent | None) -> str:
 
 
 def _notes_of(message: TelegramJson) -> tuple[str, ...]:
-    """Return descriptions of content that is neither text nor a file, one line each,
-    and of the text's author.
+    """Return descriptions of content that is neither text nor a file, one line each.
+
+    The author of the text is described, too.
     """
     notes = (*_content_notes(message), *_marked_parts(message), *_link_buttons(message))
     return tuple(" ".join(note.split()) for note in notes)
@@ -427,8 +430,9 @@ class UpdateParser:
         return Received(addresses=(AddressChange(conversation, "" if inside else reason),))
 
     def _stopped(self, event_id: str, stopped: TelegramJson) -> Received:
-        """Return the stop of an answer that was shown as a draft,
-        as if the person had written /stop.
+        """Return the stop of an answer that was shown as a draft.
+
+        It is as if the person had written /stop.
         """
         chat = stopped["chat"]
         if chat.get("type") != "private":
@@ -452,8 +456,9 @@ class UpdateParser:
         return Conversation(self.channel, str(message["chat"]["id"]), thread)
 
     def _addressed(self, message: TelegramJson, text: str) -> bool:
-        """Return whether the bot is addressed: in a group by a command, by its name,
-        or by a reply to it.
+        """Return whether the bot is addressed.
+
+        In a group it is by a command, by its name, or by a reply to it.
         """
         if not _in_group(message):
             return True

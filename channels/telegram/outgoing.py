@@ -267,8 +267,9 @@ class BotApiCall:
         return plain_text if plain_text.strip() else text, None
 
     def _common(self, field: str) -> dict[str, Any]:
-        """Return the parameters for the text and the buttons: two in a row,
-        or one if they are long.
+        """Return the parameters for the text and the buttons.
+
+        Two buttons stand in a row, or one if they are long.
         """
         from telegram import InlineKeyboardButton, InlineKeyboardMarkup
 
@@ -374,8 +375,9 @@ class BotApiCall:
 
 
 def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | Receipt | None:
-    """Return what to send after this error of PTB: a receipt if nothing remains to be sent,
-    None if nothing helps.
+    """Return what to send after this error of PTB.
+
+    It is a receipt if nothing remains to be sent, None if nothing helps.
 
     Each alternative is tried once: a form that was given up is not tried again.
     """

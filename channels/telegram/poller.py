@@ -1,5 +1,6 @@
-"""Poller: asks Telegram for the updates of one bot, for bots that have no public address,
-and stores them in order.
+"""Poller: asks Telegram for the updates of one bot, and stores them in order.
+
+It is for bots that have no public address.
 
 Telegram forgets an update once it is asked for a later one. The poller asks for a later one only
 after the update is stored. Updates that a killed poller had stored already come again, and the

@@ -272,8 +272,9 @@ def _command_in_groups(command: BotCommand) -> BotCommand:
 
 
 def _check_address(url: str) -> None:
-    """Raise SetupError for a URL that Telegram refuses: without https, on another port,
-    or not public.
+    """Raise SetupError for a URL that Telegram refuses.
+
+    It is without https, on another port, or not public.
     """
     parts = urlsplit(url)
     check_outside(url)

@@ -109,8 +109,9 @@ def _add_webhooks(app: Flask) -> None:
     @app.post("/hooks/<name>")
     @app.post("/hooks/<name>/<path:path>")
     def webhook(**_: str) -> Response:
-        """Answer for a webhook that the middleware could not take,
-        and for channels that do not exist.
+        """Answer for a webhook that the middleware could not take.
+
+        Answer also for channels that do not exist.
         """
         raise request.environ.pop(WEBHOOK_ERROR, None) or NotFound
 

@@ -21,8 +21,9 @@ _PROXY_HEADERS = (
 
 
 def is_local(request: flask.Request) -> bool:
-    """Return whether the client runs on this machine: by peer and Host header,
-    and without a proxy in between.
+    """Return whether the client runs on this machine.
+
+    Peer and Host header say so, and no proxy is in between.
 
     The Host header is checked because a hostile site can point its own name at 127.0.0.1. A tunnel
     that adds no header of a proxy still passes the public name on.

@@ -181,8 +181,9 @@ def _outcome_of(error: Exception) -> str:
 
 
 class LogLimit:
-    """Limits a log to one line a minute for each sender of bad requests,
-    so that a flood does not fill the disk.
+    """Limits a log to one line a minute for each sender of bad requests.
+
+    A flood must not fill the disk.
 
     One per process; used from any thread.
     """
@@ -192,8 +193,9 @@ class LogLimit:
         self._senders: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
 
     def omitted(self, sender: Hashable) -> int | None:
-        """Return how many lines of this sender were omitted since the last one;
-        None to omit this one too.
+        """Return how many lines of this sender were omitted since the last one.
+
+        None: omit this one, too.
         """
         now = time.monotonic()
         with self._lock:

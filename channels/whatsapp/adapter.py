@@ -1,6 +1,4 @@
-"""WhatsAppChannel: verifies and parses the webhooks of one WhatsApp sender at Twilio,
-and sends its replies.
-"""
+"""WhatsAppChannel: parses the webhooks of one WhatsApp sender at Twilio, and sends replies."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Twilio's API: the SDK's client over pooled connections,
-and what its errors mean for a reply and for an operator.
+"""Twilio's API: the SDK's client over pooled connections, and what its errors mean.
+
+They mean something for a reply, and something for an operator.
 """
 
 from __future__ import annotations
@@ -344,7 +345,8 @@ def translated(sending: Sending = NOTHING_SENT) -> Iterator[None]:
 
 
 def setup_problem(exc: Exception) -> Problem | None:
-    """Return what an error of Twilio's client means for an operator,
+    """Return what an error of Twilio's client means for an operator.
+
     None if it could be of any platform.
     """
     status = status_of(exc)

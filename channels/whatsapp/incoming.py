@@ -106,8 +106,9 @@ def _signature(token: str, text: str, algorithm: str) -> bytes:
 
 @lru_cache(maxsize=64)
 def _spellings(url: str) -> Iterable[str]:
-    """Return the spellings of a URL: with and without its port; the host as given, in lower case,
-    and in punycode and decoded from it.
+    """Return the spellings of a URL: with and without its port, and of its host.
+
+    The host is as given, in lower case, in punycode, and decoded from it.
     """
     parts = urlsplit(url)
     netloc = parts.netloc
@@ -172,8 +173,9 @@ class TwilioForm:
 def parse(
     form: TwilioForm, hook: WebhookRequest, *, channel: str, own_address: str | None
 ) -> Received:
-    """Parse the verified form of a webhook: a message, a tap,
-    or the status of a message of the bot.
+    """Parse the verified form of a webhook.
+
+    It is a message, a tap, or the status of a message of the bot.
 
     Raises BadHook.
     """
@@ -321,8 +323,9 @@ def _kind_of_file(form: TwilioForm, hint: str) -> _Kind:
 
 
 def _may_be_in_album(kind: _Kind, mime_type: str) -> bool:
-    """Return whether people send several files of this kind at once,
-    which arrive as a message each.
+    """Return whether people send several files of this kind at once.
+
+    Each then arrives as a message.
 
     A voice note, a sticker and a contact are sent by themselves, so they are never kept waiting.
     """

@@ -1,6 +1,4 @@
-"""Twilio's log of messages: recovers messages that no webhook delivered,
-and deletes media at Twilio.
-"""
+"""Twilio's log of messages: recovers those that no webhook delivered, and deletes media."""
 
 from __future__ import annotations
 
@@ -181,8 +179,9 @@ class MediaDeletion:
         self._people = WhatsAppPeople(channel, identities)
 
     async def run(self, older: float, back: float, *, delete: bool) -> AsyncIterator[DeletedFiles]:
-        """Delete the files that are older than `older` seconds, from `back` seconds before that on,
-        day by day.
+        """Delete the files that are older than `older` seconds, day by day.
+
+        It begins with those that are older by `back` seconds more.
 
         Without `delete` they are only counted. Raises SetupError, redis.RedisError.
         """
@@ -274,8 +273,9 @@ class MissedMessages:
                 yield result
 
     async def _listed(self, since: float, newest: int) -> list[ListedMessage]:
-        """Return the messages, the oldest first, with those of the minute before,
-        which count for the rate limit.
+        """Return the messages, the oldest first, with those of the minute before.
+
+        These count for the rate limit.
         """
         messages: list[ListedMessage] = []
         async for message in self._messages.messages(

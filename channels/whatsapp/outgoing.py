@@ -1,5 +1,6 @@
-"""A reply as WhatsApp messages: how it is split, its buttons as Twilio Contents,
-and text in place of refused parts.
+"""A reply as WhatsApp messages: how it is split, and its buttons as Twilio Contents.
+
+Text stands in place of refused parts.
 """
 
 from __future__ import annotations
@@ -147,8 +148,9 @@ def text_of(reply: Reply) -> str:
 
 
 def plain_fields(reply: Reply, media: MediaStore) -> dict[str, Any]:
-    """Return the fields of a message without buttons: its text,
-    and its file or a link to one that WhatsApp refuses.
+    """Return the fields of a message without buttons.
+
+    They are its text, and its file or a link to one that WhatsApp refuses.
     """
     if reply.text or reply.buttons:
         text = whatsapp_text(text_of(reply))
@@ -265,7 +267,8 @@ class Content:
 
 
 def content_of(text: str, buttons: Sequence[Button]) -> Content | None:
-    """Return the Content for a WhatsApp text with buttons,
+    """Return the Content for a WhatsApp text with buttons.
+
     None if the buttons can only be listed in the text.
     """
     values: list[str] = []
@@ -294,9 +297,7 @@ def content_of(text: str, buttons: Sequence[Button]) -> Content | None:
 
 
 def are_shown(buttons: Sequence[Button]) -> bool:
-    """Return whether the buttons can be shown as buttons,
-    or as a list with the whole of each label.
-    """
+    """Return whether the buttons can be shown as buttons, or as a list with whole labels."""
     are_items = all(
         utf16_len(each.label) <= DESCRIPTION_LIMIT and len(each.data) <= ID_LIMIT
         for each in buttons
@@ -391,8 +392,9 @@ class ContentTemplates:
 
 
 def _have_distinct_titles(buttons: Sequence[Button], most: int, limit: int) -> bool:
-    """Return whether the cut labels differ: Twilio refuses two equal titles,
-    and people would confuse them.
+    """Return whether the cut labels differ.
+
+    Twilio refuses two equal titles, and people would confuse them.
     """
     titles = {_cut(button.label, limit) for button in buttons if button.label.strip()}
     return 1 <= len(buttons) == len(titles) <= most

@@ -76,8 +76,9 @@ class WhatsAppPeople:
         return Sender(self._channel, ids, partial(_turn_of, turn, ids))
 
     def conversation_of(self, conversation: Conversation) -> Conversation:
-        """Return the conversation of the person who has this address now, the same one for an
-        unknown address.
+        """Return the conversation of the person who has this address now.
+
+        For an unknown address it is the same one.
         """
         identity = self._identities.find(self._channel, conversation.chat)
         if identity is None:

@@ -1,6 +1,4 @@
-"""TwilioSetup: sets, checks and deletes the webhook of a WhatsApp
-sender or messaging service at Twilio.
-"""
+"""TwilioSetup: sets, checks and deletes the webhook of a sender or service at Twilio."""
 
 from __future__ import annotations
 
