@@ -12,8 +12,8 @@ demo: $(VENV)/ready  ## the bot in your browser, with nothing else installed
 	@echo "Sayso is installed in $(VENV). Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
 	$(BIN)/sayso demo
 
-# Six groups of about the same length. Those that start systems or commands mostly wait: they run beside the others.
-SERVERS := tests/deploy $(addprefix tests/flows/test_,$(addsuffix .py,backup bucket cluster lossy_failover rollback sentinel upgrade))
+# Six groups of about the same processor time. Those that start servers, systems or commands mostly wait: they run beside the others.
+SERVERS := tests/deploy tests/agent/toolsets $(addprefix tests/flows/test_,$(addsuffix .py,backup bucket cluster lossy_failover rollback sentinel upgrade))
 SYSTEMS := tests/flows tests/browser
 AGENT := tests/agent tests/examples
 COMMANDS := tests/config tests/ops
@@ -27,7 +27,7 @@ else
 	  rest "$(addprefix --ignore=,$(SERVERS) $(SYSTEMS) $(AGENT) $(COMMANDS) $(PAGES))" \
 	  commands "-p no:cacheprovider $(addprefix --ignore=,$(PAGES)) $(COMMANDS)" \
 	  pages "-p no:cacheprovider $(PAGES)" \
-	  agent "-p no:cacheprovider $(AGENT)" \
+	  agent "-p no:cacheprovider $(addprefix --ignore=,$(SERVERS)) $(AGENT)" \
 	  servers "-p no:cacheprovider $(SERVERS)" \
 	  systems "-p no:cacheprovider $(addprefix --ignore=,$(SERVERS)) $(SYSTEMS)"
 endif
