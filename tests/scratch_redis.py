@@ -5,12 +5,18 @@ from __future__ import annotations
 import atexit
 import tempfile
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 from redis import Redis
 
 from sayso.infra.redis.client import connect
+from sayso.infra.redis.scripts import LuaScripts
 from sayso.ops.server.embedded_redis import EmbeddedRedis
+from sayso.workers.identities import RedisIdentities
+from sayso.workers.scripts import CONVERSATION_SCRIPTS
+
+_NUMBERS = count()
 
 
 @cache
@@ -30,6 +36,12 @@ def scratch_url() -> str:
 @cache
 def _client() -> Redis:
     return connect(scratch_url())
+
+
+def new_identities() -> RedisIdentities:
+    """Return the ids of people, none so far. Each call has keys of its own, and empties nothing."""
+    prefix = f"identities-{next(_NUMBERS)}:"
+    return RedisIdentities(LuaScripts(_client(), CONVERSATION_SCRIPTS, prefix=prefix))
 
 
 def empty_redis() -> Redis:

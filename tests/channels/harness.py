@@ -34,10 +34,11 @@ from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.examples.json_webhook.sayso_json_webhook import MAX_CHARS
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
-from sayso.testing.stores import MemoryChats, MemoryFeed, MemoryLogins, MemorySharedCache
 from tests.channels.console.echo import DownFeed
 from tests.channels.json_webhook import CHAT, SECRET, json_webhook, json_webhook_hook
 from tests.channels.parts import adapter_deps
+from tests.memory_stores import MemoryChats, MemoryFeed, MemoryLogins, MemorySharedCache
+from tests.scratch_redis import new_identities
 
 NOW = 1795204800.0
 WHATSAPP_URL = "https://bots.example.com/hooks/whatsapp?tenant=a%20b"
@@ -173,6 +174,7 @@ def whatsapp(media: MemoryMedia, api_url: str | None, **extra: Any) -> WhatsAppC
         "platform": "whatsapp", "account_sid": fakes.TWILIO_ACCOUNT_SID, "auth_token": fakes.TWILIO_AUTH_TOKEN,
         "from_": "whatsapp:+14155238886", "api_url": api_url,
     }  # fmt: skip
+    extra = {"identities": new_identities(), **extra}
     return WhatsAppChannel(
         "wa", WhatsAppSettings(**{**settings, **_without_parts(extra)}), _deps(media, extra)
     )

@@ -9,7 +9,7 @@ from sayso.channels.base import AdapterDeps
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.console.store import Feed, Logins
-from sayso.testing.stores import MemoryChats, MemoryIdentities, MemoryLogins
+from tests.memory_stores import MemoryChats, MemoryLogins
 
 
 def adapter_deps(
@@ -24,7 +24,7 @@ def adapter_deps(
     nothing: Any = None
     return AdapterDeps(
         cache=cache,
-        identities=identities or MemoryIdentities(),
+        identities=identities,
         media=media,
         keys=keys,
         public_url=public_url,

@@ -22,7 +22,6 @@ from sayso.infra.redis.scripts import NO_JOB, ScriptFolder, WakeUpJob, shard_of
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import split_button_token
 from sayso.pending.scripts import ACTION_SCRIPTS
-from sayso.testing.stores import MemoryAlerts, MemorySharedCache, NoReceipts
 from sayso.workers.data_loss.notices import AcknowledgedWork
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.lease import LEASE_MS
@@ -32,6 +31,7 @@ from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox, ReplySender
 from tests.infra.redis.lua_source import CheckedScripts
+from tests.memory_stores import MemoryAlerts, MemorySharedCache, NoReceipts
 from tests.scratch_redis import empty_redis
 
 CHAT = Conversation("chat", "room")

@@ -6,8 +6,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.testing.stores import MemoryAlerts
 from sayso.workers.alerts import ALERT_SECONDS, CLEAR_SECONDS, MAX_CHARS, RedisAlerts
+from tests.memory_stores import MemoryAlerts
 
 
 @pytest.fixture(params=["memory", "redis", "cluster"])

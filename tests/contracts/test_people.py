@@ -1,4 +1,4 @@
-"""People: operators' decisions count at once and stay, codes last an hour. One suite for memory and Redis."""
+"""People: operators' decisions count at once and stay, codes last an hour. On one server and on a cluster."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 from redis import Redis
 
 from sayso.channels.types import Conversation
-from sayso.testing import stores as testing_people
-from sayso.testing.stores import MemoryPeople
 from sayso.workers import people as room
 from sayso.workers.people import (
     LETTERS,
@@ -27,20 +25,7 @@ CHAT = Conversation("wa", "whatsapp:+4915", "t1")
 ANA = Waiting(("+4915", "DE.1"), "Ana ✨", CHAT, "de")
 
 
-class MemoryRig:
-    """The store in memory, on a clock of its own."""
-
-    def __init__(self, _: object) -> None:
-        self.now = 1000.0
-        self.people = MemoryPeople(clock=lambda: self.now)
-        self.register = Register(self.people)
-
-    def pass_time(self, seconds: int) -> None:
-        """Move the clock."""
-        self.now += seconds
-
-
-class RedisRig:
+class PeopleRig:
     """The store in Redis. Its clock cannot be moved, so stored times move back instead."""
 
     def __init__(self, client: Redis) -> None:
@@ -57,12 +42,10 @@ class RedisRig:
             self.client.expire(key, self.client.ttl(key) - seconds)
 
 
-@pytest.fixture(params=["memory", "redis", "cluster"])
+@pytest.fixture(params=["redis", "cluster"])
 def rig(request):
     """Return a store of each kind with its clock."""
-    if request.param == "memory":
-        return MemoryRig(None)
-    return RedisRig(request.getfixturevalue(f"{request.param}_client"))
+    return PeopleRig(request.getfixturevalue(f"{request.param}_client"))
 
 
 @pytest.fixture
@@ -208,8 +191,7 @@ def test_each_person_is_listed_once(people, register):
 
 def test_people_are_bounded(people, register, monkeypatch):
     """A decision about a known person is still possible."""
-    for module in (room, testing_people):
-        monkeypatch.setattr(module, "MAX_PEOPLE", 2)
+    monkeypatch.setattr(room, "MAX_PEOPLE", 2)
     register.approve("wa", "a")
     register.approve("wa", "b")
     with pytest.raises(TooManyPeople, match="forget some first"):

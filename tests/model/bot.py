@@ -31,7 +31,6 @@ from sayso.pending.action import After, PendingAction, split_button_token
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.scripts import ACTION_SCRIPTS
 from sayso.pending.turns import ConversationError, LeaseLost, QueuedTurn, TurnChange
-from sayso.testing.stores import MemorySharedCache
 from sayso.workers.lease import HeldLease, token_prefix
 from sayso.workers.mailbox import InboxLimits, RedisMailbox
 from sayso.workers.processor import ConversationProcessor
@@ -39,6 +38,7 @@ from sayso.workers.replies import split_replies
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox
 from tests.contracts.rigs import make_sender, voice
+from tests.memory_stores import MemorySharedCache
 from tests.model.judge import Judge
 from tests.model.wire import CLOCK, Patches, Peek, Wire
 from tests.model.world import HALL, ROOM, World

@@ -24,11 +24,11 @@ from sayso.channels.base import (
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply
 from sayso.pending.turns import QueuedTurn, TurnChange
-from sayso.testing.stores import MemorySharedCache
 from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.progress import FIRST_WORDS_SECONDS, DraftMessage, DraftRateLimiter
 from sayso.workers.replies import NO_WORDS, replace_draft
 from tests.contracts.rigs import CHAT, ENGLISH, Rig, turn
+from tests.memory_stores import MemorySharedCache
 from tests.workers.fakes import FakeAgent
 from tests.workers.story import call
 from tests.workers.test_processor import Room

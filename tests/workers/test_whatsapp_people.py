@@ -18,14 +18,14 @@ from sayso.testing.platforms.fake_platforms import (
     TWILIO_AUTH_TOKEN,
     FakePlatforms,
 )
-from sayso.testing.stores import MemoryAlerts, MemoryPeople, MemorySharedCache
 from sayso.workers import mailbox
 from sayso.workers.access import AccessConfig, AccessControl, AccessRules
 from sayso.workers.identities import RedisIdentities
 from sayso.workers.mailbox import Ingress
-from sayso.workers.people import WAIT_SECONDS, ListedPerson
+from sayso.workers.people import WAIT_SECONDS, ListedPerson, RedisPeople
 from tests.channels.harness import whatsapp
 from tests.contracts.rigs import Rig, make_processor, make_sender, voice
+from tests.memory_stores import MemoryAlerts, MemorySharedCache
 from tests.workers.fakes import Bot
 from tests.workers.test_escalations import Room
 
@@ -50,7 +50,7 @@ class Clinic:
         self.rig = Rig()
         self.identities = RedisIdentities(self.rig.scripts)
         self.bot = Bot(self.rig, "A", lines=["deleted A", *(f"answer {n}" for n in range(9))])
-        self.people = MemoryPeople()
+        self.people = RedisPeople(self.rig.client)
         self.restart(rules)
 
     def restart(self, rules: AccessRules | None = None) -> None:

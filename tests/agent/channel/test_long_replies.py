@@ -26,7 +26,7 @@ from sayso.channels.types import Conversation, Tap, Turn
 from sayso.pending import stash_pending
 from sayso.pending.executors import EffectFailed
 from sayso.pending.result_words import words_for_person
-from sayso.testing.stores import MemoryMediaStore
+from tests.memory_stores import MemoryMediaStore
 
 CHAT = Conversation("telegram", "7")
 LONG = "".join(f"line {number} of a long text\n" for number in range(3000))

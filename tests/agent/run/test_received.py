@@ -16,7 +16,7 @@ from sayso.agent import (
     tool,
 )
 from sayso.channels.types import Conversation, Media, Turn
-from sayso.testing.stores import MemoryMediaStore
+from tests.memory_stores import MemoryMediaStore
 
 CHAT = Conversation("chat", "1")
 DELETED = "Deleted: a, b"

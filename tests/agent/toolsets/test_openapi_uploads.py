@@ -26,9 +26,9 @@ from sayso.agent.toolsets.base import provided
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
 from sayso.agent.toolsets.openapi_request import Auth
 from sayso.channels.types import Conversation, Media, Turn
-from sayso.testing.stores import MemoryMediaStore
 from tests.agent.toolsets.conftest import Api
 from tests.agent.toolsets.pets import provider, tools_of, with_operation
+from tests.memory_stores import MemoryMediaStore
 
 BINARY = {"type": "string", "format": "binary"}
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))

@@ -16,7 +16,7 @@ from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.types import Delivery, Reply, Turn, WebhookRequest
 from sayso.infra.concurrency import run_sync
 from sayso.pending.web_forms import WebForms
-from sayso.testing.stores import MemoryFeed
+from tests.memory_stores import MemoryFeed
 
 KEYS = ["console-test-key"]
 

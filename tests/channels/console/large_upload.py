@@ -7,9 +7,9 @@ import tracemalloc
 from pathlib import Path
 
 from sayso.channels.media_store import LocalMediaStore
-from sayso.testing.stores import MemoryFeed
 from tests.channels.console.echo import KEYS, EchoApp
 from tests.channels.parts import console_channel
+from tests.memory_stores import MemoryFeed
 
 #: Bytes of the file.
 SIZE = 20 * 1024 * 1024

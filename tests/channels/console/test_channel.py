@@ -24,9 +24,9 @@ from sayso.channels.types import (
     Turn,
     WebhookRequest,
 )
-from sayso.testing.stores import MemoryFeed
 from sayso.workers.replies import replace_draft
 from tests.channels.parts import console_channel
+from tests.memory_stores import MemoryFeed
 
 from .echo import DownFeed
 

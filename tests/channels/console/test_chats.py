@@ -21,7 +21,7 @@ from sayso.channels.console.store import (
     title_of,
 )
 from sayso.channels.types import Conversation, Delivery, Media, Reply, Turn
-from sayso.testing.stores import MemoryChats
+from tests.memory_stores import MemoryChats
 
 from .echo import EchoApp, HangingFeed
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from sayso.channels.console.store import KEPT_ENTRIES, KEPT_SECONDS, Feed, StoreDown
-from sayso.testing.stores import MemoryFeed
+from tests.memory_stores import MemoryFeed
 
 
 @pytest.fixture(params=["memory", "redis", "redis resp3"])

@@ -19,11 +19,11 @@ from sayso.channels.inbound_limits import MAX_MESSAGE_FILES
 from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.types import Media
 from sayso.pending import InMemoryPendingStore
-from sayso.testing.stores import MemoryFeed
 from tests.channels.console.large_upload import SIZE, upload_and_print_peak
 from tests.channels.harness import fetch_bytes
 from tests.channels.parts import console_channel
 from tests.config.processes import forked
+from tests.memory_stores import MemoryFeed
 
 from .echo import KEYS, EchoApp
 from .test_channel import PNG, hook

@@ -21,8 +21,8 @@ from sayso.channels.console.store import (
     network,
 )
 from sayso.channels.media_store import LocalMediaStore
-from sayso.testing.stores import MemoryFeed, MemoryLogins
 from tests.channels.parts import console_channel
+from tests.memory_stores import MemoryFeed, MemoryLogins
 
 from .echo import KEYS, EchoApp
 

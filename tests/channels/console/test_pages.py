@@ -15,8 +15,8 @@ from sayso.channels.console.store import PAGE_ENTRIES
 from sayso.channels.console.views import HEARTBEAT
 from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.types import Turn
-from sayso.testing.stores import MemoryFeed
 from tests.channels.parts import console_channel
+from tests.memory_stores import MemoryFeed
 
 from .echo import KEYS, DownFeed, EchoApp, QuietFeed
 

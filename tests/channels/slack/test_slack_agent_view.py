@@ -18,9 +18,9 @@ from sayso.channels.slack.threads import OpenedThreads, new_thread
 from sayso.channels.types import Conversation, Delivery, Received, Reply, Turn
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.stores import MemorySharedCache
 from tests.channels.harness import IMAGE, YES_NO, MemoryMedia, slack, slack_hook
 from tests.contracts.rigs import Rig, make_processor, make_sender
+from tests.memory_stores import MemorySharedCache
 from tests.workers.fakes import Bot
 
 ROOT = "1795204800.000100"

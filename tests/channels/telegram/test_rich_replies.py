@@ -19,8 +19,8 @@ from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.telegram import SERVER_VERSION
 from sayso.testing.platforms.telegram_rich import rich_text
-from sayso.testing.stores import MemorySharedCache
 from tests.channels.harness import IMAGE, MemoryMedia, telegram
+from tests.memory_stores import MemorySharedCache
 
 CHAT = Conversation("tg", "5123456789")
 TOPIC = Conversation("tg", "-1002000000001", "77")

@@ -28,8 +28,8 @@ from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.telegram import MOVED, SERVER_VERSION
 from sayso.testing.platforms.telegram import _message_resource as told
-from sayso.testing.stores import MemorySharedCache
 from tests.channels.harness import FILES, IMAGE, MemoryMedia, telegram, telegram_hook
+from tests.memory_stores import MemorySharedCache
 
 CHAT = Conversation("tg", "5123456789")
 GROUP = Conversation("tg", "-1002000000001")

@@ -30,13 +30,13 @@ from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.types import Media, Turn
 from sayso.config.wiring.data_folder import secret_keys
 from sayso.infra.redis.client import PREFIX
-from sayso.testing.stores import MemoryFeed, MemoryMediaStore
 from sayso.workers.mailbox import Accepted, InboxLimits
 from tests.channels.parts import console_channel
 from tests.channels.web import services
 from tests.channels.web.mutations import Endpoint, Sent, endpoints, largest, requests
 from tests.config.processes import family
 from tests.flows.system import System, until
+from tests.memory_stores import MemoryFeed, MemoryMediaStore
 
 #: Seconds of processor time that one request may take.
 MAX_SECONDS = 1.0

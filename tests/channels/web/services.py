@@ -16,16 +16,16 @@ from sayso.config.wiring.bootstrap import open_channel
 from sayso.config.wiring.wsgi import build_app
 from sayso.infra.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
-from sayso.testing.stores import (
-    MemoryAlerts,
-    MemoryFeed,
-    MemoryIdentities,
-    MemoryLogins,
-    MemorySharedCache,
-)
 from sayso.workers.access import AccessControl
 from sayso.workers.mailbox import Accepted, InboxLimits
 from tests.contracts.rigs import voice
+from tests.memory_stores import (
+    MemoryAlerts,
+    MemoryFeed,
+    MemoryLogins,
+    MemorySharedCache,
+)
+from tests.scratch_redis import new_identities
 
 PUBLIC_URL = "https://bots.example.com/base"
 TURN = Turn("event-1", Conversation("shop", "+4915100000042"), "+4915100000042", text="hello")
@@ -133,7 +133,7 @@ def real_channels(media: Any = None, **secrets: str) -> dict[str, Channel]:
     settings = Settings.model_validate({"channels": given})
     deps = AdapterDeps(
         cache=MemorySharedCache(),
-        identities=MemoryIdentities(),
+        identities=new_identities(),
         media=media,
         keys=["key"],
         public_url=PUBLIC_URL,

@@ -19,7 +19,6 @@ from sayso.config.wiring.wsgi import build_app
 from sayso.infra.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.webhooks import telegram_text
-from sayso.testing.stores import MemoryFeed, MemoryPeople
 from sayso.workers.access import AccessConfig, AccessControl, AccessRules, memory_quota
 from sayso.workers.mailbox import InboxLimits
 from sayso.workers.people import RedisPeople, Register
@@ -27,6 +26,7 @@ from sayso.workers.spool import Spool, SpoolFile
 from tests.channels.parts import console_channel
 from tests.channels.web.services import TURN, FakeChannel, browser
 from tests.contracts.rigs import Rig, voice
+from tests.memory_stores import MemoryFeed
 
 SHOP = TURN.conversation
 
@@ -35,8 +35,8 @@ class Door:
     """A web process with these access rules for its channel."""
 
     def __init__(self, *, spool: Path | None = None, **access) -> None:
-        self.rig, self.people = Rig(), MemoryPeople()
-        self.lanes = self.rig.mailbox
+        self.rig = Rig()
+        self.people, self.lanes = RedisPeople(self.rig.client), self.rig.mailbox
         gate = AccessControl(
             self.lanes,
             voice,
@@ -157,9 +157,10 @@ class Page:
     def __init__(self, folder: Path, **access) -> None:
         self.store = LocalMediaStore(folder, keys=["k"], public_url="https://bots")
         self.channel = console_channel("web", feed=MemoryFeed(), media=self.store, keys=["k"])
-        self.people = MemoryPeople()
+        rig = Rig()
+        self.people = RedisPeople(rig.client)
         gate = AccessControl(
-            Rig().mailbox, voice, AccessConfig({"web": AccessRules(**access)}, self.people)
+            rig.mailbox, voice, AccessConfig({"web": AccessRules(**access)}, self.people)
         )
         settings = SimpleNamespace(limits=InboxLimits(per_minute=3), key_prefix=PREFIX)
         self.client = browser(

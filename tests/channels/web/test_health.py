@@ -14,12 +14,12 @@ from sayso.infra.metrics_endpoint import MetricsEndpoint
 from sayso.infra.redis.client import connect
 from sayso.infra.redis.connections import CURE
 from sayso.ops.server.embedded_redis import EmbeddedRedis
-from sayso.testing.stores import MemoryAlerts
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import keys_of
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.spool import SpoolFull
 from tests.channels.web.services import FakeChannel, browser
+from tests.memory_stores import MemoryAlerts
 
 AWAY = "redis://:s3cr3t@127.0.0.1:1"
 

@@ -33,7 +33,6 @@ from sayso.infra.records import OtherVersion
 from sayso.infra.redis.client import connect, set_web_timeouts
 from sayso.infra.redis.connections import Connections
 from sayso.infra.redis.scripts import LuaScripts
-from sayso.testing.stores import MemoryAlerts
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
@@ -47,6 +46,7 @@ from tests.channels.web.services import (
     browser,
 )
 from tests.contracts.rigs import voice
+from tests.memory_stores import MemoryAlerts
 
 
 def away() -> str:

@@ -15,9 +15,9 @@ from flask.testing import FlaskClient
 
 from sayso.channels.media_store import LocalMediaStore
 from sayso.channels.web.pages import Link, add_error_pages, small_page
-from sayso.testing.stores import MemoryFeed
 from tests.channels.console.echo import KEYS, EchoApp
 from tests.channels.parts import console_channel
+from tests.memory_stores import MemoryFeed
 
 #: What each page has in its head, and the language of its text.
 PARTS = (

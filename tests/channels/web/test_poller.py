@@ -34,12 +34,12 @@ from sayso.infra.redis.leader_lock import LeaderLock
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
-from sayso.testing.stores import MemoryAlerts
 from sayso.workers.access import AccessControl
 from sayso.workers.mailbox import Ingress
 from tests.channels.harness import telegram, telegram_hook
 from tests.channels.web.services import FakeDeliveries, FakeMailbox
 from tests.contracts.rigs import voice
+from tests.memory_stores import MemoryAlerts
 
 POISON = {"update_id": 2, "message": {"from": [], "chat": 7}}
 HALF = "\ud83d"

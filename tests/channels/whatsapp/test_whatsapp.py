@@ -20,7 +20,6 @@ from sayso.testing.platforms.fake_platforms import (
     FakePlatforms,
 )
 from sayso.testing.platforms.twilio import TEMPLATE
-from sayso.testing.stores import MemorySharedCache
 from tests.channels.harness import (
     IMAGE,
     PDF,
@@ -31,6 +30,7 @@ from tests.channels.harness import (
     whatsapp_hook,
 )
 from tests.flows.system import until
+from tests.memory_stores import MemorySharedCache
 
 CHAT = Conversation("wa", "whatsapp:+4915100000042")
 YES_NO = (Button("Yes", "a:1:yes"), Button("No", "a:1:no"))

@@ -23,9 +23,9 @@ from sayso.channels.whatsapp.outgoing import (
     text_of,
 )
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.stores import MemorySharedCache
 from tests.channels.harness import IMAGE, PDF, MemoryMedia, whatsapp
 from tests.channels.markdown.test_markup import MARKDOWN, WORDS
+from tests.memory_stores import MemorySharedCache
 
 CHAT = Conversation("wa", "whatsapp:+4915100000042")
 CSV = Media("pdf", "text/csv", "sales.csv", size=1_500_000, stored=True)

@@ -1,4 +1,4 @@
-"""Stores of one process: people, a console's feed and log-ins, alerts, caches, files."""
+"""Fakes of stores, in this process: a console's feed and log-ins, alerts, caches, files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import math
 import threading
 import time
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from io import BytesIO
 from typing import BinaryIO
 
@@ -25,8 +25,7 @@ from sayso.channels.console.store import (
     FeedEntry,
     network,
 )
-from sayso.channels.types import Conversation, Delivery, Identity, Media, SenderIds
-from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_IDENTITY_MS, KEEP_STRANGER_MS, MAX_IDS
+from sayso.channels.types import Conversation, Delivery, Media
 from sayso.workers.alerts import (
     ALERT_SECONDS,
     CACHE_SECONDS,
@@ -35,119 +34,6 @@ from sayso.workers.alerts import (
     AlertKind,
     newest_first,
 )
-from sayso.workers.people import (
-    MAX_PEOPLE,
-    MAX_WAITING,
-    WAIT_SECONDS,
-    ListedPerson,
-    OperatorDecision,
-    TooManyPeople,
-    Waiting,
-    new_code,
-)
-
-
-@dataclass(slots=True)
-class _ChannelPeople:
-    people: dict[str, ListedPerson] = field(default_factory=dict)
-    waiting: dict[str, Waiting] = field(default_factory=dict)
-    notified: dict[str, float] = field(default_factory=dict)
-
-
-class MemoryPeople:
-    """People and AccessList of one process, by its own clock."""
-
-    def __init__(
-        self, *, clock: Callable[[], float] = time.time, new_code: Callable[[], str] = new_code
-    ) -> None:
-        self._clock = clock
-        self._new_code = new_code
-        self._channels: dict[str, _ChannelPeople] = {}
-        self._lock = threading.Lock()
-
-    def decision(self, channel: str, ids: Sequence[str]) -> OperatorDecision:
-        """Return what an operator decided about a person with these ids: blocked,
-        if any of the ids is.
-        """
-        known = self._of(channel).people
-        states = {known[name].state for name in ids if name in known}
-        if "blocked" in states:
-            return "blocked"
-        if states:
-            return "approved"
-        return ""
-
-    def code(self, channel: str, sender: Waiting) -> str:
-        """Return the code of an unknown sender, the same one while it is valid;
-        "" while too many wait.
-        """
-        with self._lock:
-            waiting = self._unexpired(channel)
-            own = sender.ids[0]
-            if own not in waiting and len(waiting) >= MAX_WAITING:
-                return ""
-            return waiting.setdefault(
-                own, replace(sender, code=self._new_code(), at=self._clock())
-            ).code
-
-    def was_notified(self, channel: str, name: str) -> bool:
-        """Return whether an unknown sender was told within the last hour."""
-        return self._clock() - self._of(channel).notified.get(name, float("-inf")) < WAIT_SECONDS
-
-    def record_notified(self, channel: str, name: str) -> None:
-        """Record that an unknown sender was told now."""
-        now = self._clock()
-        of_channel = self._of(channel)
-        with self._lock:
-            recent = {
-                each: at for each, at in of_channel.notified.items() if now - at < WAIT_SECONDS
-            }
-            of_channel.notified = {**recent, name: now}
-
-    def people(self, channel: str) -> list[ListedPerson]:
-        """Return all people who are approved or blocked, the newest first."""
-        by_ids = {person.ids: person for person in self._of(channel).people.values()}
-        return sorted(by_ids.values(), key=lambda person: (-person.at, person.ids))
-
-    def waiting(self, channel: str) -> list[Waiting]:
-        """Return the unknown senders with a valid code, the newest first."""
-        with self._lock:
-            return sorted(self._unexpired(channel).values(), key=lambda each: (-each.at, each.ids))
-
-    def _unexpired(self, channel: str) -> dict[str, Waiting]:
-        """Return who waits, without those whose hour is over."""
-        of_channel = self._of(channel)
-        now = self._clock()
-        of_channel.waiting = {
-            name: each for name, each in of_channel.waiting.items() if each.at + WAIT_SECONDS > now
-        }
-        return of_channel.waiting
-
-    def keep(self, channel: str, person: ListedPerson) -> None:
-        """Store a decision under each id of a person, who then waits no longer.
-
-        Raises TooManyPeople.
-        """
-        of_channel = self._of(channel)
-        with self._lock:
-            if len(of_channel.people.keys() | set(person.ids)) > MAX_PEOPLE:
-                raise TooManyPeople(
-                    f"{MAX_PEOPLE} ids are approved or blocked on {channel}: forget some first"
-                )
-            of_channel.people.update(dict.fromkeys(person.ids, replace(person, at=self._clock())))
-            for name in person.ids:
-                of_channel.waiting.pop(name, None)
-
-    def drop(self, channel: str, ids: Sequence[str]) -> None:
-        """Delete everything about these ids."""
-        of_channel = self._of(channel)
-        with self._lock:
-            for name in ids:
-                of_channel.people.pop(name, None)
-                of_channel.waiting.pop(name, None)
-
-    def _of(self, channel: str) -> _ChannelPeople:
-        return self._channels.setdefault(channel, _ChannelPeople())
 
 
 class MemoryFeed:
@@ -352,125 +238,6 @@ class MemorySharedCache:
     def put(self, key: str, value: str, *, seconds: int = CACHE_SECONDS) -> None:
         """Store a value for this many seconds."""
         self._notes[key] = (value, self._clock() + seconds)
-
-
-class MemoryIdentities:
-    """The ids of people in this process."""
-
-    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        #: By channel and id, the key of the person who has it, and until when that is kept.
-        self._holders: dict[tuple[str, str], tuple[str, float]] = {}
-        #: By channel and key.
-        self._people: dict[tuple[str, str], tuple[Identity, float]] = {}
-
-    def recognize(
-        self,
-        channel: str,
-        ids: SenderIds,
-        *,
-        store: bool,
-        briefly: bool = False,
-    ) -> Identity:
-        """Return the sender of a message with these ids; `store` them, or `briefly` for an hour."""
-        with self._lock:
-            by_id = self._holder(channel, ids.user_id) or self._holder(channel, ids.parent)
-            key = by_id or self._key_by_number(channel, ids)
-            person = self._person(channel, key) or Identity(key)
-            sender = self._with_ids(channel, person, ids)
-            if store or briefly:
-                self._store(channel, person, sender, ids, briefly=briefly)
-            return sender
-
-    def _key_by_number(self, channel: str, ids: SenderIds) -> str:
-        """Return the key of a sender whose ids of the platform are unknown."""
-        holder = self._holder(channel, ids.number)
-        if not ids.user_id:
-            return holder or ids.number
-        person = self._person(channel, holder)
-        return holder if person and not person.user_id else ids.user_id
-
-    def _with_ids(self, channel: str, person: Identity, ids: SenderIds) -> Identity:
-        """Return a person with the ids of a message, as far as there is room."""
-        new = ids.as_identity().ids
-        names = [name for name in person.ids if name not in new]
-        number = ids.number
-        # Another id comes with another number. The old one may be
-        # given to a person who never wrote.
-        has_another_id = bool(ids.user_id and person.user_id) and ids.user_id != person.user_id
-        if not (number or has_another_id):
-            number = self._shown(channel, person).number
-        return replace(
-            person,
-            number=number,
-            user_id=ids.user_id or person.user_id,
-            ids=(*names, *new)[-MAX_IDS:],
-        )
-
-    def _store(
-        self,
-        channel: str,
-        before: Identity,
-        sender: Identity,
-        ids: SenderIds,
-        *,
-        briefly: bool,
-    ) -> None:
-        """Store the sender of a message with these ids, who was known as `before`."""
-        for name in before.ids:
-            if name not in sender.ids and self._holder(channel, name) == sender.key:
-                del self._holders[channel, name]
-        kept_ms = KEEP_IDENTITY_MS if sender.user_id else KEEP_CONVERSATION_MS
-        if briefly:
-            kept_ms = KEEP_STRANGER_MS
-        until = self._clock() + kept_ms / 1000
-        if briefly:
-            until = max(until, self._people.get((channel, sender.key), (sender, 0.0))[1])
-        self._people[channel, sender.key] = (sender, until)
-        for name in sender.ids:
-            if name in ids.as_identity().ids or self._holder(channel, name) == sender.key:
-                self._holders[channel, name] = (sender.key, until)
-
-    def find(self, channel: str, name: str) -> Identity | None:
-        """Return the person who has this id now, None for an unknown one."""
-        with self._lock:
-            person = self._person(channel, self._holder(channel, name))
-            if person:
-                return self._shown(channel, person)
-            return None
-
-    def of_key(self, channel: str, key: str) -> Identity | None:
-        """Return the person whose data is stored under `key`, None for an unknown one."""
-        with self._lock:
-            person = self._person(channel, key)
-            if person:
-                return self._shown(channel, person)
-            return None
-
-    def forget(self, channel: str, key: str) -> None:
-        """Forget the ids of the person whose data is stored under `key`."""
-        with self._lock:
-            person = self._person(channel, key)
-            for name in person.ids if person else ():
-                if self._holder(channel, name) == key:
-                    del self._holders[channel, name]
-            self._people.pop((channel, key), None)
-
-    def _holder(self, channel: str, name: str) -> str:
-        key, until = self._holders.get((channel, name), ("", 0.0))
-        return key if name and self._clock() < until else ""
-
-    def _person(self, channel: str, key: str) -> Identity | None:
-        person, until = self._people.get((channel, key), (None, 0.0))
-        return person if self._clock() < until else None
-
-    def _shown(self, channel: str, person: Identity) -> Identity:
-        """Return a person without a number that another person has now."""
-        has_number = self._holder(channel, person.number) == person.key
-        if has_number:
-            return person
-        return replace(person, number="")
 
 
 class NoReceipts:
