@@ -117,6 +117,7 @@ def test_lease_that_cannot_be_renewed_stops_the_turn(monkeypatch):
 def test_lease_that_may_be_lost_stops_the_turn(monkeypatch):
     """Redis is away for longer than the lease lasts, so another worker may hold it."""
     monkeypatch.setattr(lease, "LEASE_MS", 30)
+    monkeypatch.setattr(lease, "FRESH_SECONDS", 0.03)
 
     def fail(_lease):
         raise RedisConnectionError("away")
