@@ -48,11 +48,17 @@ from sayso.infra.ids import random_id
 from sayso.infra.redis.checks import cluster_node
 from sayso.infra.redis.client import PREFIX, RedisUnfit, address_of
 from sayso.infra.redis.cluster import ClusterClient
-from sayso.infra.redis.connections import CURE, AutoPipeline, Connections, Halted, NotReplicated
+from sayso.infra.redis.connections import (
+    CURE,
+    AutoPipeline,
+    Command,
+    Connections,
+    Halted,
+    NotReplicated,
+)
 from sayso.infra.redis.scripts import SHARDS
 from sayso.workers.data_loss.watermarks import (
     Ask,
-    Command,
     HaltReason,
     ShardAnswer,
     ShardState,

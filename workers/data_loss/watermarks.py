@@ -22,7 +22,7 @@ from redis.exceptions import ResponseError
 
 from sayso.infra.redis.client import PREFIX
 from sayso.infra.redis.cluster import ClusterClient
-from sayso.infra.redis.connections import Connections
+from sayso.infra.redis.connections import Command, Connections
 from sayso.infra.redis.scripts import SHARDS
 
 log = logging.getLogger(__name__)
@@ -161,7 +161,6 @@ class HaltReason:
 _HALT_REASON = TypeAdapter(HaltReason)
 
 
-Command = tuple[str | int, ...]
 #: Sends commands over the connection that is checked, and returns the answers. Error replies are
 #: among them.
 Ask = Callable[[Sequence[Command]], Awaitable[list[Any]]]
