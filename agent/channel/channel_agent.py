@@ -468,11 +468,11 @@ class ChannelAgent:
             return True
         if stored is None:
             return not self._reader.repeats_answer(turn, queued.last_answer)
-        waiting = self._reader.waiting_action(stored, turn.event_id, queued.received_at)
-        if waiting.phase != "open" or not waiting.unclear_answers:
+        facts = self._reader.facts_of(stored, turn.event_id, queued.received_at)
+        if facts.phase != "open" or not facts.unclear_answers:
             return True
-        message = self._reader.read(turn, stored, waiting.phase, seq=queued.seq)
-        return not is_known_plea(waiting, message)
+        message = self._reader.read(turn, stored, facts.phase, seq=queued.seq)
+        return not is_known_plea(facts, message)
 
     def may_settle(self, queued: QueuedTurn) -> bool:
         """Return whether this turn may settle the pending action, or has done so before."""

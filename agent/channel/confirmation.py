@@ -90,18 +90,18 @@ class ConfirmationHandler:
         Return None if the message is not about the action and does not end it: then it is answered
         as if there were none.
         """
-        waiting = self._reader.waiting_action(stored, context.turn.event_id, context.received_at)
+        facts = self._reader.facts_of(stored, context.turn.event_id, context.received_at)
         message = self._reader.read(
             context.turn,
             stored,
-            waiting.phase,
+            facts.phase,
             seq=context.seq,
             language=context.texts.language,
-            takes_field=self._changes.takes_message(context, stored, waiting.phase),
-            repeats_request=waiting.phase == "open" and repeats_request(context, stored),
+            takes_field=self._changes.takes_message(context, stored, facts.phase),
+            repeats_request=facts.phase == "open" and repeats_request(context, stored),
             needs_text=context.returns_text,
         )
-        return await self._act(context, stored, decide(waiting, message))
+        return await self._act(context, stored, decide(facts, message))
 
     async def _act(
         self, context: TurnContext, stored: StoredAction, decision: MessageDecision
@@ -242,8 +242,8 @@ class ConfirmationHandler:
         stored = context.waiting_action
         if stored is None:
             return await self._other_messages.run(context)
-        waiting = self._reader.waiting_action(stored, context.turn.event_id, context.received_at)
-        answer = await self._act(context, stored, decide(waiting, MessageReading("other")))
+        facts = self._reader.facts_of(stored, context.turn.event_id, context.received_at)
+        answer = await self._act(context, stored, decide(facts, MessageReading("other")))
         return answer or await self._other_messages.run(context)
 
     def _reject_button(self, context: TurnContext) -> TurnAnswer:

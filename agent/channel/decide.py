@@ -82,7 +82,7 @@ Obstacle = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingAction:
+class ActionFacts:
     """What a decision needs to know of an action.
 
     `code`: what must be typed behind the yes, "" for none. `is_kept`: its question stays open when
@@ -240,7 +240,7 @@ def phase_of(action: StoredAction, event_id: str, now: float) -> Phase:
     return "open" if action.state == "shown" else "not_shown"
 
 
-def decide(action: WaitingAction, message: MessageReading) -> MessageDecision:
+def decide(action: ActionFacts, message: MessageReading) -> MessageDecision:
     """Return what a message means for an action. The first row that fits a message counts.
 
     While the action waits for an answer ("other" stands for KeepAndRun where the question is kept
@@ -267,7 +267,7 @@ def decide(action: WaitingAction, message: MessageReading) -> MessageDecision:
     | kept question, not right before the message      | other        | other     | other      |
     | no with more words, after the question           | CancelAndRun | other     | other      |
     | no with more words, elsewhere                    | other        | other     | other      |
-    | any of these, asked MAX_UNCLEAR_ANSWERS times    | other        | other     | other      |
+    | asks or unclear, MAX_UNCLEAR_ANSWERS times       | other        | other     | other      |
     | asks what the question is                        | Explain      | other     | other      |
     | asks for time                                    | Explain      | other     | other      |
     | the request again                                | Explain      | other     | other      |
@@ -311,7 +311,7 @@ def decide(action: WaitingAction, message: MessageReading) -> MessageDecision:
             return AnswerAlone()
 
 
-def _decide_open(action: WaitingAction, message: MessageReading) -> MessageDecision:
+def _decide_open(action: ActionFacts, message: MessageReading) -> MessageDecision:
     is_new = not message.is_repeated and action.unclear_answers < MAX_UNCLEAR_ANSWERS
     match message.meaning:
         case "no":
@@ -348,7 +348,7 @@ def _decide_open(action: WaitingAction, message: MessageReading) -> MessageDecis
     return _other(action)
 
 
-def _decide_not_shown(action: WaitingAction, message: MessageReading) -> MessageDecision:
+def _decide_not_shown(action: ActionFacts, message: MessageReading) -> MessageDecision:
     match message.meaning:
         case "no" | "ambiguous_no":
             return Cancel()
@@ -361,7 +361,7 @@ def _decide_not_shown(action: WaitingAction, message: MessageReading) -> Message
     return _other(action)
 
 
-def _decide_time_over(action: WaitingAction, message: MessageReading) -> MessageDecision:
+def _decide_time_over(action: ActionFacts, message: MessageReading) -> MessageDecision:
     match message.meaning:
         case "no" | "ambiguous_no":
             return Cancel()
@@ -394,7 +394,7 @@ def _decide_late(state: Literal["expired", "unknown"], message: MessageReading) 
     return AnswerAlone()
 
 
-def _obstacle(action: WaitingAction, message: MessageReading) -> Obstacle | None:
+def _obstacle(action: ActionFacts, message: MessageReading) -> Obstacle | None:
     """Return why a yes does not confirm the question; None if it may.
 
     A yes that may be meant for something else costs its person one more answer. A yes that was none
@@ -412,12 +412,12 @@ def _obstacle(action: WaitingAction, message: MessageReading) -> Obstacle | None
     return None
 
 
-def _other(action: WaitingAction) -> MessageDecision:
+def _other(action: ActionFacts) -> MessageDecision:
     """Return what a message about something else means for an action that waits."""
     return KeepAndRun() if action.is_kept else DropAndRun()
 
 
-def is_known_plea(action: WaitingAction, message: MessageReading) -> bool:
+def is_known_plea(action: ActionFacts, message: MessageReading) -> bool:
     """Return whether a message asks for time although its person knows that the question stays.
 
     They know it once the question was repeated. Where a kept question is not the last thing that
@@ -434,7 +434,7 @@ def refuses_with_more(message: MessageReading) -> bool:
 
 
 def decide_after_failure(
-    action: WaitingAction, message: MessageReading, *, is_stop: bool
+    action: ActionFacts, message: MessageReading, *, is_stop: bool
 ) -> KeepAndRun | CancelAndRun | DropAndRun:
     """Return what becomes of an action that waits when the answer to a message has failed.
 

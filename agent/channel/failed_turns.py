@@ -46,15 +46,15 @@ class FailedTurns:
     ) -> KeepAndRun | CancelAndRun | DropAndRun:
         """Return what becomes of an action that waits when its person's message has failed."""
         turn = context.turn
-        waiting = self._reader.waiting_action(stored, turn.event_id, context.received_at)
+        facts = self._reader.facts_of(stored, turn.event_id, context.received_at)
         message = self._reader.read(
             turn,
             stored,
-            waiting.phase,
+            facts.phase,
             seq=context.seq,
             language=context.texts.language,
         )
-        return decide_after_failure(waiting, message, is_stop=turn.is_stop)
+        return decide_after_failure(facts, message, is_stop=turn.is_stop)
 
     async def settle(
         self, context: TurnContext, failure_text: str, run: InterruptedRun, *, for_history: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from sayso.agent.channel.context import TurnContext
-from sayso.agent.channel.decide import Meaning, MessageReading, Phase, WaitingAction, phase_of
+from sayso.agent.channel.decide import ActionFacts, Meaning, MessageReading, Phase, phase_of
 from sayso.agent.channel.outcomes import action_ids
 from sayso.agent.messages import Role, without_notes
 from sayso.channels.types import Turn, digest
@@ -47,13 +47,13 @@ class MessageReader:
         self._confirm_ok = confirm_ok
         self._other_message = other_message
 
-    def waiting_action(self, stored: StoredAction, event_id: str, now: float) -> WaitingAction:
+    def facts_of(self, stored: StoredAction, event_id: str, now: float) -> ActionFacts:
         """Return what a decision needs to know of an action.
 
         `event_id`: the event of the turn. `now`: when it came in, in Unix seconds.
         """
         is_waiting = stored.state in WAITING_STATES and not stored.is_changed
-        return WaitingAction(
+        return ActionFacts(
             phase=phase_of(stored, event_id, now),
             code=stored.action.code,
             is_kept=is_waiting and keeps_question(stored.action, self._other_message),

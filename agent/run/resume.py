@@ -37,7 +37,7 @@ from sayso.agent.run.edited_call import EditRefused, edited_call
 from sayso.agent.run.inner_agent import InnerAgent, InnerPause, answer_or_pause, inner_agent_of
 from sayso.agent.run.pause import DECIDED_MESSAGE, open_actions, waiting_id, with_waiting_results
 from sayso.agent.run.state import WITHHELD, CallOutcome, RunEnd, RunState
-from sayso.agent.run.tool_call import ToolCaller, ToolRequest, original_error
+from sayso.agent.run.tool_call import ToolCaller, ToolRequest, ToolRun, original_error
 from sayso.agent.run.tool_calls import check_call
 from sayso.agent.tools.call_texts import result_text, serialize
 from sayso.agent.tools.context import Artifact, ToolEnvironment
@@ -187,7 +187,7 @@ class DecisionRunner:
             self._close_call(call_id, known)
 
     def _tell_of_ended_agent(self, call_id: str) -> None:
-        """Say of each decision about a call of an inner run that it came after the end of that run."""
+        """Say of each decision about a call of an inner run that it came after that run's end."""
         for call in self._run.inner[call_id].open_calls:
             id_ = inner_id(call_id, call.id)
             decision = self._decisions.get(id_)
@@ -408,15 +408,10 @@ class DecisionRunner:
         before = await call_in_thread(self._log.begin, key)
         if before is None:
             return
-        if before:
-            ending = Ending.from_json(before)
-        elif tool is not None and tool.repeatable:
+        is_repeatable = tool is not None and tool.repeatable
+        if before == "" and is_repeatable:
             return
-        else:
-            ending = Ending("unknown", at=time.time())
-        if ending.args_digest not in ("", call.args_digest):
-            ending = Ending("failed", OTHER_ARGUMENTS.format(outcome=ending.outcome), at=ending.at)
-        raise DecidedBefore(ending)
+        raise DecidedBefore(_earlier_ending(before, call.args_digest))
 
     async def _note_end(self, key: str, ending: Ending) -> None:
         try:
@@ -500,20 +495,9 @@ class DecisionRunner:
                 raise error
         self._run.artifacts += files
         self._run.choices = tuple(choices) or self._run.choices
-        outcome = tool_run.outcome
-        at = time.time()
-        if outcome.unclear:
+        if tool_run.outcome.unclear:
             self._run.unclear.append(request.call)
-            content = json_or_text(outcome.content)
-            text = ""
-            if isinstance(content, dict):
-                text = str(content.get("error", ""))
-            return Ending("unknown", text, at=at)
-        if not outcome.has_result or _says_nothing_done(tool_run.raw):
-            text = outcome.content.removeprefix("Error: ")
-            return Ending("failed", text, at=at, args_digest=call.args_digest)
-        final_text = outcome.final_text if outcome.ends == "terminal" else None
-        return Ending("done", outcome.content, at, final_text, call.args_digest)
+        return _ending_of(tool_run, call.args_digest, time.time())
 
     async def _decide_inner(self, call_id: str) -> None:
         """Go on with an inner run, with the decisions about its calls.
@@ -595,6 +579,42 @@ def _decided_before(call: OpenCall, result: Message) -> DecidedCall:
         text=text,
         decided_by=str(fields.get("decided_by", "")),
     )
+
+
+def _earlier_ending(before: str, args_digest: str) -> Ending:
+    """Return how a call ended that was decided before.
+
+    `before`: the ending that the decision log has, "" if the call was begun and has no end.
+    `args_digest`: of the arguments that are decided about now. A call that was decided with other
+    arguments does not run.
+    """
+    if not before:
+        return Ending("unknown", at=time.time())
+    ending = Ending.from_json(before)
+    if ending.args_digest in ("", args_digest):
+        return ending
+    return Ending("failed", OTHER_ARGUMENTS.format(outcome=ending.outcome), at=ending.at)
+
+
+def _ending_of(tool_run: ToolRun, args_digest: str, at: float) -> Ending:
+    """Return how an approved call ended that has run.
+
+    | the outcome                                   | the ending |
+    |-----------------------------------------------|------------|
+    | it is not known whether it took effect        | unknown    |
+    | an error, or a result such as a NotFound      | failed     |
+    | any other result                              | done       |
+    """
+    outcome = tool_run.outcome
+    if outcome.unclear:
+        content = json_or_text(outcome.content)
+        text = str(content.get("error", "")) if isinstance(content, dict) else ""
+        return Ending("unknown", text, at=at)
+    if not outcome.has_result or _says_nothing_done(tool_run.raw):
+        text = outcome.content.removeprefix("Error: ")
+        return Ending("failed", text, at=at, args_digest=args_digest)
+    final_text = outcome.final_text if outcome.ends == "terminal" else None
+    return Ending("done", outcome.content, at, final_text, args_digest)
 
 
 def _refused(error: str) -> Ending:

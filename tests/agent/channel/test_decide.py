@@ -8,9 +8,9 @@ import pytest
 
 from sayso.agent.channel.decide import (
     MAX_UNCLEAR_ANSWERS,
+    ActionFacts,
     ButtonTap,
     MessageReading,
-    WaitingAction,
     decide,
     decide_after_failure,
     decide_continuation,
@@ -21,11 +21,11 @@ from sayso.agent.channel.decide import (
 from sayso.pending.action import PendingAction
 from sayso.pending.stored_action import StoredAction
 
-PLAIN = WaitingAction("open")
-CODED = WaitingAction("open", code="1234")
-KEPT = WaitingAction("open", is_kept=True)
-ASKED_OFTEN = WaitingAction("open", unclear_answers=MAX_UNCLEAR_ANSWERS)
-ASKED_ONCE = WaitingAction("open", unclear_answers=1)
+PLAIN = ActionFacts("open")
+CODED = ActionFacts("open", code="1234")
+KEPT = ActionFacts("open", is_kept=True)
+ASKED_OFTEN = ActionFacts("open", unclear_answers=MAX_UNCLEAR_ANSWERS)
+ASKED_ONCE = ActionFacts("open", unclear_answers=1)
 
 #: What each row of the first table of `decide` says: the actions and the messages that it is about.
 WHILE_WAITING = {
@@ -120,7 +120,7 @@ WHILE_WAITING = {
             MessageReading("no_with_more", follows_something_else=True),
         ],
     ),
-    "any of these, asked MAX_UNCLEAR_ANSWERS times": (
+    "asks or unclear, MAX_UNCLEAR_ANSWERS times": (
         [ASKED_OFTEN],
         [MessageReading("asks"), MessageReading("unclear"), MessageReading("maybe_asks")],
     ),
@@ -224,7 +224,7 @@ def test_row_of_an_action_that_waits_no_more_is_what_decide_returns(row):
     phase = row["row"]
     for column in list(row)[1:]:
         for message in NO_MORE[column]:
-            for action in (WaitingAction(phase), WaitingAction(phase, unclear_answers=1)):
+            for action in (ActionFacts(phase), ActionFacts(phase, unclear_answers=1)):
                 assert decided(decide(action, message)) == row[column], (column, message)
 
 
@@ -242,7 +242,7 @@ def test_row_of_a_failed_turn_is_what_decide_after_failure_returns(row):
     message, is_stop = FAILURES[row["row"]]
     for phase in ("open", "not_shown", "time_over"):
         for name, is_kept in (("kept question", True), ("any other question", False)):
-            action = WaitingAction(phase, is_kept=is_kept)
+            action = ActionFacts(phase, is_kept=is_kept)
             decision = decide_after_failure(action, message, is_stop=is_stop)
             assert decided(decision) == row[name], phase
 
@@ -284,7 +284,7 @@ def test_other_obstacles_of_a_yes_are_told():
     assert decide(PLAIN, MessageReading("yes", follows_something_else=True)).obstacle == (
         "asked_before"
     )
-    assert decide(WaitingAction("not_shown"), MessageReading("yes")).obstacle == "not_delivered"
+    assert decide(ActionFacts("not_shown"), MessageReading("yes")).obstacle == "not_delivered"
 
 
 def stored(state: str, **fields) -> StoredAction:
