@@ -71,13 +71,14 @@ def explain(exc: RedisError, place: str = "", variable: str = "REDIS_URL") -> Fa
     """Return why the server at `place`, which `variable` names, cannot be used, and the cure.
     Without a place the error may name it, as those of a node of a cluster do.
     """
-    named = _ADDRESS.search(str(exc))
-    failure = _explain(exc, place or (named[1] if named else f"the Redis of {variable}"))
+    if not place:
+        named = _ADDRESS.search(str(exc))
+        place = named[1] if named else f"the Redis of {variable}"
+    failure = _explain(exc, place)
     return replace(
         failure,
-        **{
-            name: getattr(failure, name).replace("REDIS_URL", variable) for name in ("says", "cure")
-        },
+        says=failure.says.replace("REDIS_URL", variable),
+        cure=failure.cure.replace("REDIS_URL", variable),
     )
 
 
@@ -98,10 +99,8 @@ def _explain(exc: RedisError, place: str) -> Failure:
         )
         if refusal:
             failure = failure_of(refusal, place)
-        else:
-            failure = None
-        if failure and failure.lasts:  # such as a login that a node refuses
-            return failure
+            if failure.lasts:  # such as a login that a node refuses
+                return failure
         cure = "start its nodes, and see that they announce addresses that are reached from here (`CLUSTER SLOTS`)"
         return Failure(str(exc), cure, lasts=False)
     return failure_of(exc, place)

@@ -92,7 +92,9 @@ def connect_rq(url: str) -> Redis:
 
 
 class _RqRedis(Redis):
-    """A client whose scripts need no SCRIPT LOAD, which some servers forbid."""
+    """A client whose scripts need no SCRIPT LOAD, which some servers forbid: redis-py's Script sends
+    it for each script that the server does not know.
+    """
 
     def register_script(self, script: Any) -> Script:
         return _EvalScript(self, script)
@@ -116,10 +118,7 @@ def connect_async(url: str) -> AsyncRedis:
     """Return a client for subscriptions in one event loop. It waits for messages without a limit.
     On a cluster any node delivers what is published on another.
     """
-    if is_cluster(url):
-        parsed = ClusterUrl.parse(url).node_url
-    else:
-        parsed = RedisUrl.parse(url)
+    parsed = ClusterUrl.parse(url).node_url if is_cluster(url) else RedisUrl.parse(url)
     return AsyncRedis.from_pool(
         parsed.async_pool(decode_responses=True, socket_connect_timeout=2, **_keepalive(parsed))
     )
@@ -195,20 +194,15 @@ def replicas_of(server: Redis) -> list[Redis]:
     options = {
         name: value for name, value in pool.connection_kwargs.items() if name not in _OF_ONE_SERVER
     }
-    if issubclass(pool.connection_class, SSLConnection):
-        scheme = "rediss"
-    else:
-        scheme = "redis"
-    named = [
-        each
-        for each in server.info("replication").values()
-        if isinstance(each, dict) and "ip" in each
-    ]
-    urls = [
-        RedisUrl(scheme, {**options, "host": each["ip"], "port": int(each["port"])})
-        for each in named
-    ]
-    return [Redis.from_pool(url.pool()) for url in urls]
+    is_tls = issubclass(pool.connection_class, SSLConnection)
+    scheme = "rediss" if is_tls else "redis"
+
+    replicas = []
+    for value in server.info("replication").values():
+        if isinstance(value, dict) and "ip" in value:  # `slave0` and the like
+            address = {"host": value["ip"], "port": int(value["port"])}
+            replicas.append(Redis.from_pool(RedisUrl(scheme, {**options, **address}).pool()))
+    return replicas
 
 
 def check_fit(client: Redis) -> list[str]:
@@ -266,7 +260,11 @@ def check_guarded(client: Redis) -> None:
     """
     given = client.connection_pool.connection_kwargs
     sentinel: SentinelService | None = given.get("sentinel")
-    host, port = sentinel.primary() if sentinel else (given.get("host"), given.get("port", 6379))
+    if sentinel:
+        host, port = sentinel.primary()
+    else:
+        host = given.get("host", "")
+        port = given.get("port", 6379)
     if not host or _is_this_machine(host, port):
         return
     secure = {

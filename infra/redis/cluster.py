@@ -108,6 +108,8 @@ class ClusterUrl:
             raise ValueError(f"names a database, and a Redis Cluster has only one: write {FORM}")
         login, hosts = split_login(netloc)
         at = f"{login}@" if login else ""
+
+        # The parameters are those of one server: its URL is read for them.
         node = RedisUrl.parse(f"{SCHEMES[scheme]}://{at}node/?{query}".rstrip("?"))
         options = {
             name: value
@@ -133,13 +135,13 @@ class ClusterUrl:
 
 
 class ClusterClient(RedisCluster):
-    """A client for threads.
+    """A client for threads. Lives as long as its process.
 
     Each command may be sent twice, so it must be safe to repeat, as ours are.
 
     It connects with its first command, as the client of one server does: so a process may start
-    before its cluster is there. Raises redis.RedisError, also where redis-py raises an exception of
-    another kind.
+    before its cluster is there, while redis-py's own `__init__` raises when no node answers. Raises
+    redis.RedisError, also where redis-py raises an exception of another kind.
     """
 
     _is_connected = False
@@ -302,10 +304,9 @@ class ClusterClient(RedisCluster):
             try:
                 return with_redis_errors(send)
             except _RETRIED as exc:
-                if self._patient:
-                    pause = retries.pause_after(exc)
-                else:
-                    pause = None
+                if not self._patient:
+                    raise
+                pause = retries.pause_after(exc)
                 if pause is None:
                     raise
                 time.sleep(pause)
@@ -429,11 +430,11 @@ class AsyncCluster:
             return await self._client.execute_command(*command)
         except Exception as exc:
             _raise_as_away(exc)
-            if (isinstance(exc, AttributeError) and exc.obj is None) or isinstance(
-                exc, RuntimeError
-            ):
-                # After an error redis-py closes idle connections, also one that another task has
-                # just taken, and it changes its table of nodes while another task goes through it.
+            # After an error redis-py closes idle connections, also one that another task has just
+            # taken (AttributeError of None), and it changes its table of nodes while another task
+            # goes through it (RuntimeError).
+            was_closed = isinstance(exc, AttributeError) and exc.obj is None
+            if was_closed or isinstance(exc, RuntimeError):
                 raise RedisConnectionError("the connection was closed before it was used") from exc
             raise
 

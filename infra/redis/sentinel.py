@@ -224,9 +224,7 @@ class _Problem:
 
 
 def _by_name(services: Any) -> dict[str, Mapping[str, Any]]:
-    """Return the services of a Sentinel by their names,
-    in whichever of its forms redis-py returns them.
-    """
+    """Return the services of a Sentinel by their names. redis-py returns them so, or as a list."""
     if isinstance(services, Mapping):
         return dict(services)
     return {each["name"]: each for each in services}

@@ -105,10 +105,9 @@ class RedisUrl:
         """Read a URL. Raises ValueError, without the URL in its message: it may hold a password."""
         scheme, separator, rest = url.partition("://")
         if not separator or scheme not in _SYNC:
+            begins = ""
             if separator and scheme.isalpha():
                 begins = f"begins with {scheme!r}: "
-            else:
-                begins = ""
             raise ValueError(f"{begins}no URL of a Redis: write it as {FORMS}")
         check_password(rest, has_host=scheme != "unix")
         if scheme in _SENTINEL:
@@ -197,15 +196,19 @@ def _sentinel_options(given: dict[str, str], shared: Mapping[str, str]) -> dict[
     tls = given.pop("tls", "").lower()
     if tls not in (*_YES, *_NO):
         raise ValueError(f"has sentinel_tls={tls!r}: write sentinel_tls=yes, or leave it out")
-    scheme, whole = ("rediss", {**shared, **given}) if tls in _YES else ("redis", given)
     if "db" in given:
         raise ValueError("has a parameter that Sentinels do not take: 'sentinel_db'")
+
+    scheme = "redis"
+    if tls in _YES:
+        scheme = "rediss"
+        given = {**shared, **given}
     try:
-        options = _options(scheme, f"{scheme}://?{urlencode(whole)}")
+        options = _options(scheme, f"{scheme}://?{urlencode(given)}")
     except ValueError as exc:
         raise ValueError(f"{exc} (each begins with sentinel_ here)") from None
     if tls in _YES:
-        return {**options, "ssl": True}
+        options["ssl"] = True
     return options
 
 
@@ -264,11 +267,9 @@ def _options(scheme: str, url: str) -> dict[str, Any]:
     known = (*_PARAMETERS, *_TLS_PARAMETERS) if scheme == "rediss" else _PARAMETERS
     unknown = [name for name, _ in parse_qsl(urlsplit(url).query) if name not in known]
     if unknown:
+        cure = f"it takes {', '.join(known)}"
         if scheme == "redis" and unknown[0] in _TLS_PARAMETERS:
-            cure = f"write {scheme}s:// for TLS"
-        else:
-            cure = ""
-        cure = cure or f"it takes {', '.join(known)}"
+            cure = "write rediss:// for TLS"
         raise ValueError(f"has a parameter that {scheme}:// does not take: {unknown[0]!r}; {cure}")
     try:
         if scheme != "unix" and urlsplit(url).port == 0:
