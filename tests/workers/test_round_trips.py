@@ -13,7 +13,7 @@ from sayso.infra.redis.scripts import LuaScripts
 from sayso.infra.threads import LoopThread
 from sayso.workers.identities import RedisIdentities
 from sayso.workers.mailbox import RedisMailbox
-from sayso.workers.rq.bookkeeping import JobRegistry
+from sayso.workers.rq.job_registry import JobRegistry
 from sayso.workers.rq.jobs import QUEUE, WakeUps
 from sayso.workers.rq.process import new_worker
 from sayso.workers.rq.worker import Capacity
@@ -139,14 +139,14 @@ def test_many_jobs_are_fetched_in_one_round_trip(asked, mailbox, worker):
     assert len(taken) == JOBS
 
 
-def test_bookkeeping_of_many_jobs_is_one_round_trip(asked, mailbox, worker):
+def test_many_jobs_are_registered_in_one_round_trip(asked, mailbox, worker):
     """One packet has a script for started jobs, one for ended jobs, their count and the worker's state."""
     for number in range(JOBS):
         mailbox.accept(Turn(f"e{number}", Conversation("chat", f"room {number}"), "ana", "hello"))
-    books = JobRegistry(worker)
+    registry = JobRegistry(worker)
     jobs = worker._take((JOBS, JOBS))
     for job in jobs:
-        books.begun(job)
+        registry.job_started(job)
     for job in jobs[: JOBS // 2]:
-        books.ended(job)
-    assert asked(books._write) == ["MULTI", "EVAL", "EVAL", "HINCRBY", "HSET", "EXEC"]
+        registry.job_ended(job)
+    assert asked(registry._write) == ["MULTI", "EVAL", "EVAL", "HINCRBY", "HSET", "EXEC"]

@@ -28,7 +28,7 @@ from sayso.infra.stop_signals import INTERRUPTED_SECONDS, say_stopping, stop_sig
 from sayso.infra.threads import LoopThread
 from sayso.pending.call_context import context_field
 from sayso.pending.limits import URGENT_JOB
-from sayso.workers.rq.bookkeeping import JobRegistry, Stopped
+from sayso.workers.rq.job_registry import JobRegistry, Stopped
 from sayso.workers.rq.jobs import SaysoJob
 
 log = logging.getLogger(__name__)
@@ -355,7 +355,7 @@ class SaysoWorker(BaseWorker):
         except Exception as exc:  # noqa: BLE001  # deleted meanwhile, or no job
             if not isinstance(exc, NoSuchJobError):
                 log.error("job.unreadable", extra={"job": job.id, "reason": type(exc).__name__})
-            self._registry.ended(job)
+            self._registry.job_ended(job)
             return None
         return job
 
@@ -367,9 +367,9 @@ class SaysoWorker(BaseWorker):
             conversation = job.conversation
         except Exception as exc:  # noqa: BLE001  # its data may be anything and must not end the worker
             log.error("job.refused", extra={"job": job.id})
-            self._registry.ended(job, exc)
+            self._registry.job_ended(job, exc)
             return
-        self._registry.begun(job)
+        self._registry.job_started(job)
         future = self._loop.submit(
             _in_time(partial(self._perform, conversation), job.timeout, job.id)
         )
@@ -388,7 +388,7 @@ class SaysoWorker(BaseWorker):
         if error is not None:
             ids = {"conversation": job.conversation, "job": job.id}
             log.error("job.failed", extra={**ids, "reason": type(error).__name__})
-        self._registry.ended(job, error)
+        self._registry.job_ended(job, error)
         with self._job_ended:
             self._running.pop(job.id, None)
             self._stopped.discard(job.id)

@@ -30,57 +30,57 @@ from sayso.infra.redaction import redact
 log = logging.getLogger(__name__)
 
 #: Seconds in which jobs are collected for one write.
-GATHER_SECONDS = 0.05
+COLLECT_SECONDS = 0.05
 #: Seconds between two heartbeats of the worker and of what it runs.
-BEAT_SECONDS = 15.0
-_ASK = """
+HEARTBEAT_SECONDS = 15.0
+_CALL = """
 local refused = {}
-local function ask(...)
+local function call(...)
   local answer = redis.pcall(...)
   if type(answer) == 'table' and answer.err then refused[#refused + 1] = answer.err end
 end
-local on_their_way, started, executions = unpack(KEYS)
+local taken_jobs, started, executions = unpack(KEYS)
 """
 _REGISTER = (
     "-- Register many jobs, as RQ's `prepare_execution` and `prepare_for_execution` do, and take them off RQ's\n"
     "-- intermediate queue.\n"
     "-- ARGV: worker, now in seconds and as jobs have it, TTL, when that ends; then job and execution of each."
-    + _ASK
+    + _CALL
     + """
 local worker, at, at_utc, ttl, ends = unpack(ARGV, 1, 5)
 for n = 6, #ARGV, 2 do
   local id, execution = ARGV[n], ARGV[n + 1]
   local job, both = 'rq:job:' .. id, id .. ':' .. execution
-  ask('HSET', 'rq:execution:' .. both, 'id', execution, 'job_id', id, 'created_at', at, 'last_heartbeat', at,
+  call('HSET', 'rq:execution:' .. both, 'id', execution, 'job_id', id, 'created_at', at, 'last_heartbeat', at,
       'worker_name', worker)
-  ask('EXPIRE', 'rq:execution:' .. both, ttl)
-  ask('ZADD', 'rq:executions:' .. id, ends + 60, execution)
-  ask('EXPIRE', 'rq:executions:' .. id, ttl + 60)
-  ask('ZADD', started, ends, both)
-  ask('SADD', executions, both)
-  ask('HSET', job, 'last_heartbeat', at_utc, 'status', 'started', 'started_at', at_utc, 'worker_name', worker)
-  ask('PERSIST', job)
-  ask('LREM', on_their_way, 1, id)
+  call('EXPIRE', 'rq:execution:' .. both, ttl)
+  call('ZADD', 'rq:executions:' .. id, ends + 60, execution)
+  call('EXPIRE', 'rq:executions:' .. id, ttl + 60)
+  call('ZADD', started, ends, both)
+  call('SADD', executions, both)
+  call('HSET', job, 'last_heartbeat', at_utc, 'status', 'started', 'started_at', at_utc, 'worker_name', worker)
+  call('PERSIST', job)
+  call('LREM', taken_jobs, 1, id)
 end
-ask('EXPIRE', executions, ttl + 60)
+call('EXPIRE', executions, ttl + 60)
 return refused
 """
 )
-_DISMISS = (
+_REMOVE = (
     "-- Forget jobs that are over. ARGV: of each the job, its execution or '', whether it was registered, whether it\n"
     "-- failed: then the rest is RQ's to do."
-    + _ASK
+    + _CALL
     + """
 for n = 1, #ARGV, 4 do
   local id, execution, registered, failed = unpack(ARGV, n, n + 3)
-  if registered == '0' then ask('LREM', on_their_way, 1, id) end
+  if registered == '0' then call('LREM', taken_jobs, 1, id) end
   if failed == '0' then
-    ask('DEL', 'rq:job:' .. id)
+    call('DEL', 'rq:job:' .. id)
     if execution ~= '' then
-      ask('DEL', 'rq:execution:' .. id .. ':' .. execution)
-      ask('ZREM', 'rq:executions:' .. id, execution)
-      ask('ZREM', started, id .. ':' .. execution)
-      ask('SREM', executions, id .. ':' .. execution)
+      call('DEL', 'rq:execution:' .. id .. ':' .. execution)
+      call('ZREM', 'rq:executions:' .. id, execution)
+      call('ZREM', started, id .. ':' .. execution)
+      call('SREM', executions, id .. ':' .. execution)
     end
   end
 end
@@ -97,39 +97,41 @@ class Stopped(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A job that runs or has ended.
-
-    Until it is `written`, its execution may be in Redis or not: the answer may have been lost.
-    """
+    """A job that runs or has ended, and what Redis knows of it."""
 
     job: Job
+    #: RQ's record of this run of the job, None before it was written the first time.
     execution: Execution | None = None
-    written: bool = False
-    over: bool = False
+    #: Whether Redis has answered that it holds the execution. Until then it may hold it or not: the
+    #: answer may have been lost.
+    is_written: bool = False
+    has_ended: bool = False
+    #: Why the job failed, None where it did not.
     error: BaseException | None = None
 
     @property
-    def dismissal(self) -> tuple[str | int, ...]:
-        """Return what `_DISMISS` takes of a job."""
+    def removal(self) -> tuple[str | int, ...]:
+        """Return what `_REMOVE` takes of a job."""
         execution = self.execution.id if self.execution else ""
-        return self.job.id, execution, int(self.written), int(self.error is not None)
+        return self.job.id, execution, int(self.is_written), int(self.error is not None)
 
 
 class JobRegistry:
-    """Writes on a thread of its own for the life of its worker.
+    """Tells RQ which jobs a worker runs. Lives as long as the worker.
 
-    What cannot be written now is written later.
+    Jobs that start and end are collected and written on a thread: one pipeline for all, at most
+    every COLLECT_SECONDS. What cannot be written while Redis is away is written later.
     """
 
     def __init__(self, worker: BaseWorker, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._worker = worker
         self._clock = clock
-        self._beaten = clock()
+        self._last_heartbeat = clock()
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._changed = threading.Event()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="sayso-job-registry", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="sayso-job-registry", daemon=True)
 
     def open(self) -> None:
         """Start the thread."""
@@ -142,34 +144,37 @@ class JobRegistry:
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
-    def begun(self, job: Job) -> None:
+    def job_started(self, job: Job) -> None:
         """Record that a job was taken from the queue and runs."""
         with self._lock:
             self._entries[job.id] = _Entry(job)
         self._changed.set()
 
-    def ended(self, job: Job, error: BaseException | None = None) -> None:
+    def job_ended(self, job: Job, error: BaseException | None = None) -> None:
         """Record that a job has ended; with an error, RQ keeps it among the failed ones."""
         with self._lock:
             entry = self._entries.setdefault(job.id, _Entry(job))
-            entry.over = True
+            entry.has_ended = True
             entry.error = error
         self._changed.set()
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
+        """Write until `close`: soon after a change, and at each heartbeat."""
         while not self._closing.is_set():
-            if self._changed.wait(BEAT_SECONDS) and not self._closing.wait(GATHER_SECONDS):
+            if self._changed.wait(HEARTBEAT_SECONDS) and not self._closing.wait(COLLECT_SECONDS):
                 self._changed.clear()
-            self._write_down()
+            self._write_and_beat()
         self._try(self._write)
 
-    def _write_down(self) -> None:
+    def _write_and_beat(self) -> None:
         """Write what changed, and a heartbeat when it is due, however much there is to write."""
         self._try(self._write)
-        if self._clock() - self._beaten >= BEAT_SECONDS and self._try(self._beat):
-            self._beaten = self._clock()
+        is_due = self._clock() - self._last_heartbeat >= HEARTBEAT_SECONDS
+        if is_due and self._try(self._send_heartbeat):
+            self._last_heartbeat = self._clock()
 
     def _try(self, write: Callable[[], None]) -> bool:
+        """Return whether a write succeeded. After a failure, pause, and have it tried again."""
         try:
             write()
         except RedisError as exc:
@@ -187,24 +192,26 @@ class JobRegistry:
         """Write everything since the last time, in one pipeline."""
         with self._lock:
             entries = list(self._entries.values())
-        over = [entry for entry in entries if entry.over]
-        fresh = [entry for entry in entries if not entry.over and not entry.written]
-        if not over and not fresh:
+        ended = [entry for entry in entries if entry.has_ended]
+        fresh = [entry for entry in entries if not entry.has_ended and not entry.is_written]
+        if not ended and not fresh:
             return
         with self._worker.connection.pipeline() as pipe:
             if fresh:
                 self._register(fresh, pipe)
-            if over:  # they leave no result: they carry an id, and the conversation has the rest
+            if ended:  # they leave no result: they carry an id, and the conversation has the rest
                 pipe.eval(
-                    _DISMISS, 3, *self._keys, *(arg for entry in over for arg in entry.dismissal)
+                    _REMOVE, 3, *self._keys, *(arg for entry in ended for arg in entry.removal)
                 )
-            self._count(sum(entry.error is None for entry in over), len(entries) - len(over), pipe)
+            succeeded = sum(entry.error is None for entry in ended)
+            self._update_worker(succeeded, len(entries) - len(ended), pipe)
             _report(pipe.execute(raise_on_error=False))
+
         for entry in fresh:
-            entry.written = True
-        for entry in over:
+            entry.is_written = True
+        for entry in ended:
             if entry.error is not None:
-                self._fail(entry, entry.error)
+                self._store_failure(entry, entry.error)
             if entry.execution is not None:
                 self._worker.executions.pop(entry.execution.id, None)
             with self._lock:
@@ -242,13 +249,13 @@ class JobRegistry:
             WORKER_EXECUTIONS_KEY_TEMPLATE.format(worker.name),
         )
 
-    def _count(self, succeeded: int, running: int, pipe: Any) -> None:
+    def _update_worker(self, succeeded: int, running: int, pipe: Any) -> None:
         if succeeded:
             pipe.hincrby(self._worker.key, "successful_job_count", succeeded)
         if self._worker.get_state() not in (WorkerStatus.SUSPENDED, _state(running)):
             self._worker.set_state(_state(running), pipeline=pipe)
 
-    def _fail(self, entry: _Entry, error: BaseException) -> None:
+    def _store_failure(self, entry: _Entry, error: BaseException) -> None:
         """Store a failure as RQ does: among the failed jobs or, if the job was told to stop,
         among the stopped ones.
         """
@@ -266,7 +273,7 @@ class JobRegistry:
         except Exception:
             log.exception("job_registry.not_filed", extra={"job": job.id})
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         """Send the heartbeat of the worker and of what it runs."""
         worker = self._worker
         executions = list(worker.executions.values())
