@@ -288,9 +288,9 @@ def test_users_of_the_acl_file_can_process_a_turn(cluster: Cluster, cluster_clie
     ("url", "says"),
     [
         ("redis+cluster://host:1/0", "has only one"),
-        ("redis+cluster://", "no address of a node"),
-        ("redis+cluster://a,:7", "no address of a node"),
-        ("rediss+cluster://a:b@c:x,d", "no address of a node"),
+        ("redis+cluster://", "not an address of a node"),
+        ("redis+cluster://a,:7", "not an address of a node"),
+        ("rediss+cluster://a:b@c:x,d", "not an address of a node"),
         ("redis+cluster://a:1?shoe=1", "parameter"),
     ],
 )
