@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -287,28 +286,37 @@ MAX_WAIT_SECONDS = 2.0
 CLOSE_SECONDS = 5.0
 
 
-@dataclass(slots=True)
 class ReconnectingConnection:
     """The connection of one provider in one process, opened again when it broke.
 
     Callers may be on any thread and any event loop: it runs on a loop of its own, in a daemon
-    thread. `changed` is called on that thread when the server announces other tools, and when the
-    connection is lost.
+    thread. `connect_seconds` limits opening it. `changed` is called on that thread when the server
+    announces other tools, and when the connection is lost. `clock` returns seconds.
     """
 
-    server: McpServer
-    connect_seconds: float
-    changed: Callable[[], None]
-    clock: Callable[[], float] = time.monotonic
-    pid: int = field(default_factory=os.getpid)
-    connection: McpConnection | None = None
-    connections: list[McpConnection] = field(default_factory=list)
-    failures: int = 0
-    next_attempt_at: float = 0.0
-    _last_error: str = ""
-    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _thread: LoopThread | None = None
-    _thread_lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(
+        self,
+        server: McpServer,
+        connect_seconds: float,
+        changed: Callable[[], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.server = server
+        self.pid = os.getpid()
+        #: Failures in a row, and the time of `clock` before which the server is not asked again.
+        self.failures = 0
+        self.next_attempt_at = 0.0
+        self._connect_seconds = connect_seconds
+        self._changed = changed
+        self._clock = clock
+        self._connection: McpConnection | None = None
+        #: All connections that may still be open: a broken one closes in its own time.
+        self._connections: list[McpConnection] = []
+        self._last_error = ""
+        self._opening = asyncio.Lock()
+        self._thread: LoopThread | None = None
+        self._thread_lock = threading.Lock()
 
     async def definitions(self) -> tuple[list[Definition], dict[str, str]]:
         """Return the server's tools, as it last listed them.
@@ -375,26 +383,26 @@ class ReconnectingConnection:
         Raises SourceUnreachable.
         """
         async with self._opening:
-            if self.connection is not None and self.connection.is_open:
-                return self.connection
-            pause = self.next_attempt_at - self.clock()
+            if self._connection is not None and self._connection.is_open:
+                return self._connection
+            pause = self.next_attempt_at - self._clock()
             if pause > MAX_WAIT_SECONDS:
                 error = self._last_error or f"{self.server} broke off"
                 raise SourceUnreachable(f"{error}; the next attempt is in {pause:.0f} s")
             await asyncio.sleep(max(pause, 0))
-            connection = McpConnection(self.server, self.changed)
-            self.connections = [
-                *(each for each in self.connections if not each.is_closed),
+            connection = McpConnection(self.server, self._changed)
+            self._connections = [
+                *(each for each in self._connections if not each.is_closed),
                 connection,
             ]
             try:
-                await connection.open(self.connect_seconds)
+                await connection.open(self._connect_seconds)
             except SourceUnreachable as exc:
                 self._last_error = str(exc)
                 self._count_failure()
                 raise
             self.failures = 0
-            self.connection = connection
+            self._connection = connection
             return connection
 
     def _count_failure(self) -> None:
@@ -402,10 +410,10 @@ class ReconnectingConnection:
         pause = backoff_seconds(
             self.failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS
         )
-        self.next_attempt_at = self.clock() + pause
+        self.next_attempt_at = self._clock() + pause
 
     async def _close_all(self) -> None:
-        await asyncio.gather(*(connection.close() for connection in self.connections))
+        await asyncio.gather(*(connection.close() for connection in self._connections))
 
 
 #: Most files of one result that reach the user.

@@ -473,15 +473,17 @@ def test_http_answer_is_bounded_in_size(api, size: int, encoding: str):
 def test_reconnect_pause_is_bounded():
     """The pause stays at its maximum after thousands of failures."""
     connection = ReconnectingConnection(
-        McpServer("gone", ["false"]), 5, lambda: None, clock=lambda: 100.0, failures=2_000
+        McpServer("gone", ["false"]), 5, lambda: None, clock=lambda: 100.0
     )
+    connection.failures = 2_000
     connection._count_failure()
     assert (connection.next_attempt_at, connection.failures) == (100 + LONGEST_PAUSE_SECONDS, 2_001)
 
 
 def test_successful_connection_resets_the_failure_count(tiny: Tiny):
     """Listing the tools is enough, and the next failure counts as the first."""
-    connection = ReconnectingConnection(tiny()._server, 20, lambda: None, failures=9)
+    connection = ReconnectingConnection(tiny()._server, 20, lambda: None)
+    connection.failures = 9
     asyncio.run(connection.definitions())
     connection.close()
     assert connection.failures == 0
