@@ -1,10 +1,13 @@
 """Peers: the same work in plain Flask and RQ, as a short example in their manuals would do it.
 
-python -m benchmarks.peers web <port> | fork | simple        (with REDIS_URL)
+python -m benchmarks.peers web <port> | fork | simple | floor-web <port> | floor        (with REDIS_URL)
 
 The webhook verifies with the standard library, de-duplicates by SET NX and calls `Queue.enqueue`; the job waits as long
 as the text says and answers with one HTTP POST over a connection that its process keeps. It keeps none of the product's
 promises: no order, no history, no lease, no outbox.
+
+The floor is the least that a message costs without RQ: one script stores it, BLMOVE takes it, a thread posts the
+answer, and LREM forgets it.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ import hmac
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from urllib.parse import parse_qsl, urlsplit
 
@@ -33,6 +38,9 @@ from sayso.testing.platforms.fake_platforms import (
 )
 
 QUEUE = "bench-peer"
+#: Where the floor keeps messages that wait, and those that are answered now.
+KEPT, TAKEN = "bench:kept", "bench:taken"
+FLOOR_THREADS = 64
 
 #: The floor's one script: remember the event, and store the message.
 FLOOR = "if redis.call('SET', KEYS[1], 1, 'NX', 'EX', 86400) then redis.call('RPUSH', KEYS[2], ARGV[1]) end return 1"
@@ -95,7 +103,7 @@ def peer_app(keep: Keep, public_url: str = "") -> Flask:
 def with_script(client: Redis) -> Keep:
     """Return the floor: one EVALSHA."""
     push = client.register_script(FLOOR)
-    return lambda event, _, __, body: push(keys=[f"bench:seen:{event}", "bench:kept"], args=[body])
+    return lambda event, _, __, body: push(keys=[f"bench:seen:{event}", KEPT], args=[body])
 
 
 def with_enqueue(client: Redis) -> Keep:
@@ -109,7 +117,8 @@ def with_enqueue(client: Redis) -> Keep:
     return keep
 
 
-_connections: dict[int, HTTPConnection] = {}
+#: The connections to the platform, by process and thread.
+_connections: dict[tuple[int, int], HTTPConnection] = {}
 
 
 def answer(chat: str, text: str) -> None:
@@ -121,11 +130,27 @@ def answer(chat: str, text: str) -> None:
         {"channel": chat, "text": text, "blocks": [_section(text)], "unfurl_links": False}
     )
     connection = _connections.setdefault(
-        os.getpid(), HTTPConnection(urlsplit(os.environ["BENCH_PLATFORM"]).netloc)
+        (os.getpid(), threading.get_ident()),
+        HTTPConnection(urlsplit(os.environ["BENCH_PLATFORM"]).netloc),
     )
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {SLACK_BOT_TOKEN}"}
     connection.request("POST", "/api/chat.postMessage", body.encode(), headers)
     assert json.loads(connection.getresponse().read())["ok"]
+
+
+def work_without_rq(client: Redis) -> None:
+    """Answer what the floor's script has stored: the least that a worker can do. Never returns."""
+    pool = ThreadPoolExecutor(FLOOR_THREADS)
+
+    def work(body: bytes) -> None:
+        message = json.loads(body)["event"]
+        answer(message["channel"], message["text"])
+        client.lrem(TAKEN, 1, body)  # type: ignore[arg-type]  # Redis takes bytes
+
+    while True:
+        taken = client.blmove(KEPT, TAKEN, 1)
+        if taken:
+            pool.submit(work, taken)
 
 
 def _section(text: str) -> dict[str, object]:
@@ -135,11 +160,14 @@ def _section(text: str) -> dict[str, object]:
 def main(command: str, *args: str) -> None:
     """Serve or work until SIGTERM."""
     client = Redis.from_url(os.environ["REDIS_URL"])
-    if command == "web":
+    if command in ("web", "floor-web"):
         from sayso.ops.server.http import serve
         from sayso.ops.server.processes import listen
 
-        serve(peer_app(with_enqueue(client)), listen("127.0.0.1", int(args[0])), threads=32)
+        keep = with_enqueue(client) if command == "web" else with_script(client)
+        serve(peer_app(keep), listen("127.0.0.1", int(args[0])), threads=32)
+    elif command == "floor":
+        work_without_rq(client)
     else:
         worker = {"fork": Worker, "simple": SimpleWorker}[command]
         queues = [Queue(QUEUE, connection=client, serializer=JSONSerializer)]

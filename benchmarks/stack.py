@@ -58,13 +58,17 @@ class Stack:
     concurrency: int = 100
     port: int = 0
     peer_port: int = 0
+    floor_port: int = 0
     redis: EmbeddedRedis = field(init=False)
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    _ports: list[ReservedPort] = field(default_factory=lambda: [ReservedPort(), ReservedPort()])
+    _ports: list[ReservedPort] = field(
+        default_factory=lambda: [ReservedPort(), ReservedPort(), ReservedPort()]
+    )
 
     def __enter__(self) -> Self:
         self.port = self._ports[0].number
         self.peer_port = self._ports[1].number
+        self.floor_port = self._ports[2].number
         self.redis = EmbeddedRedis(self.folder)
         self.redis.start()
         text = YAML.format(
@@ -130,6 +134,12 @@ class Stack:
         process = self._start("benchmarks.peers", "web", str(self.peer_port))
         _await(lambda: _answers(f"http://127.0.0.1:{self.peer_port}/"))
         return process
+
+    def floor(self) -> subprocess.Popen[bytes]:
+        """Start the web and the worker of the floor, and return the worker when the web answers."""
+        self._start("benchmarks.peers", "floor-web", str(self.floor_port))
+        _await(lambda: _answers(f"http://127.0.0.1:{self.floor_port}/"))
+        return self._start("benchmarks.peers", "floor")
 
     def peer_worker(self, kind: str) -> subprocess.Popen[bytes]:
         """Start one of RQ's own workers, `fork` or `simple`, and wait until it is ready."""

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from benchmarks.ingest import ingest
-from benchmarks.stack import QUEUE, Stack, rss_mb
+from benchmarks.stack import QUEUE, Stack, cpu_seconds, rss_mb
 from benchmarks.table import HEAD, Row, show
 from sayso.channels.types import Conversation, Turn
 from sayso.testing.bench.load import SlackLoad
@@ -28,6 +28,10 @@ from sayso.workers.mailbox import RedisMailbox
 ROUNDS, TURNS = 5, 40
 #: People who write at once to a slow model, its seconds, and for how long they continue.
 CROWD, MODEL_SECONDS, CROWD_SECONDS = 32, 0.5, 6.0
+#: Rounds of the same people without a model's latency, beside the floor, and the seconds of each.
+FLOOR_ROUNDS, FLOOR_SECONDS = 5, 3.0
+#: Milliseconds of a worker's processor time that a turn may cost.
+WORKER_MS = 1.4
 #: Turns parked at once in one process, their seconds, and how many chats have a second turn waiting behind.
 PARKED, PARKED_SECONDS, FOLLOWED = 1000, 2.0, 100
 PARKED_ROUNDS = 3
@@ -54,6 +58,10 @@ async def measure() -> None:
             show(await asyncio.to_thread(ingest, stack))
             stack.client.flushall()
             await live(stack, load)
+        with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(
+            Path(folder), load.url
+        ) as stack:  # fmt: skip
+            await beside_floor(stack, load)
         with (
             tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder,
             Stack(Path(folder), load.url, concurrency=PARKED) as stack,
@@ -145,6 +153,82 @@ async def _crowd(load: SlackLoad, port: int) -> tuple[float, list[float]]:
     until = started + CROWD_SECONDS
     await asyncio.gather(*map(person, range(CROWD)))
     return len(seconds) / (time.perf_counter() - started), seconds
+
+
+async def beside_floor(stack: Stack, load: SlackLoad) -> None:
+    """Measure one turn at a time and a crowd, with a model of no latency, beside the bare floor."""
+    _, worker, floor = await asyncio.gather(
+        *map(asyncio.to_thread, (stack.web, stack.worker, stack.floor))
+    )
+    places = {"ours": (stack.port, worker), "floor": (stack.floor_port, floor)}
+    seconds: dict[str, list[float]] = {name: [] for name in places}
+    rates: dict[str, list[float]] = {name: [] for name in places}
+    cpu_ms: dict[str, list[float]] = {name: [] for name in places}
+    for port, _ in places.values():
+        await _busy(load, port)
+    for _ in range(FLOOR_ROUNDS):
+        for name, (port, process) in places.items():
+            seconds[name] += await _one_by_one(load, port)
+            before = cpu_seconds(process)
+            turns = await _busy(load, port)
+            rates[name].append(turns / FLOOR_SECONDS)
+            cpu_ms[name].append((cpu_seconds(process) - before) / turns * 1000)
+    show(_floor_rows(seconds, rates, cpu_ms))
+
+
+async def _busy(load: SlackLoad, port: int) -> int:
+    """Return how many turns a crowd has taken in FLOOR_SECONDS."""
+    until = time.perf_counter() + FLOOR_SECONDS
+    turns = 0
+
+    async def person(number: int) -> None:
+        nonlocal turns
+        while time.perf_counter() < until:
+            await load.say(port, "hello there", line=number)
+            turns += 1
+
+    await asyncio.gather(*map(person, range(CROWD)))
+    return turns
+
+
+def _floor_rows(
+    seconds: dict[str, list[float]],
+    rates: dict[str, list[float]],
+    cpu_ms: dict[str, list[float]],
+) -> list[Row]:
+    ours_ms, floor_ms = (statistics.median(seconds[name]) * 1000 for name in ("ours", "floor"))
+    ours_rate, floor_rate = (statistics.median(rates[name]) for name in ("ours", "floor"))
+    ours_cpu, floor_cpu = (statistics.median(cpu_ms[name]) for name in ("ours", "floor"))
+    return [
+        Row(
+            "webhook to reply, p50, one at a time, to the bare floor",
+            f"{ours_ms:.2f} ms",
+            f"{floor_ms:.2f} ms",
+            ours_ms / floor_ms,
+            3,
+        ),
+        Row(
+            f"{CROWD} people, no latency: turns/s, to the bare floor",
+            f"{ours_rate:.0f}/s",
+            f"{floor_rate:.0f}/s",
+            ours_rate / floor_rate,
+            0.75,
+            at_least=True,
+        ),
+        Row(
+            f"{CROWD} people, no latency: CPU of the worker for a turn, to the bare floor",
+            f"{ours_cpu:.2f} ms",
+            f"{floor_cpu:.2f} ms",
+            ours_cpu / floor_cpu,
+        ),
+        Row(
+            f"{CROWD} people, no latency: CPU of the worker for a turn, to {WORKER_MS} ms",
+            f"{ours_cpu:.2f} ms",
+            f"{WORKER_MS} ms",
+            ours_cpu / WORKER_MS,
+            1,
+        ),
+    ]
 
 
 async def parked(stack: Stack, load: SlackLoad) -> None:
