@@ -203,10 +203,10 @@ def test_markdown_that_says_so_stays_markdown():
     "part", ["-", "*", "_", "https://", " http://a_", "|:-", ")", " ", "`", "\\", "1"]
 )
 def test_long_text_is_escaped_in_linear_time(part: str):
-    """A result may have hundreds of thousands of characters."""
+    """A result may have a hundred thousand characters, which take a tenth of a second."""
     began = time.process_time()
-    as_markdown("https://e.org/" + part * 300_000 + "x")
-    md = as_markdown(part * 300_000 + "x")
+    as_markdown("https://e.org/" + part * 100_000 + "x")
+    md = as_markdown(part * 100_000 + "x")
     as_text(md)
-    as_text(part * 300_000 + "x")
-    assert time.process_time() - began < 20
+    as_text(part * 100_000 + "x")
+    assert time.process_time() - began < 5
