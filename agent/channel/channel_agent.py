@@ -131,7 +131,9 @@ class ChannelAgent:
         self._questions = Questions(
             store, behavior.escalation, expiry_notice=behavior.expiry_notice
         )
-        self._commands = Commands(agent, self._questions) if behavior.commands else None
+        self._commands = None
+        if behavior.commands:
+            self._commands = Commands(agent, self._questions)
         self._outcomes = OutcomeHistory(agent, store)
         self._reader = MessageReader(
             self.parser,
@@ -351,26 +353,33 @@ class ChannelAgent:
     ) -> TurnAnswer:
         """Run the agent for a turn, or let a paused run go on.
 
-        The reply begins with the preface, which names an action. Another person than that of the
-        action gets no preface.
+        `preface`: stands above the reply, and names an action. Another person than that of the
+        action gets no preface. `paused`: the counts of the run that goes on, None for a new run.
         """
-        if context.turn.maybe_other_person:
-            preface = ""
         turn = context.turn
         run = context.run
+        if turn.maybe_other_person:
+            preface = ""
+
+        # A timer is stored with the other changes of the turn, so without a worker there is none.
         timers = None
         if context.lease:
             timers = TurnTimers(
                 context.user, context.received_at, context.texts.language, context.timers
             )
+
+        # The model reads in the results of earlier calls how they have ended since.
         await self._outcomes.refresh(context)
         memory = await load_history(context)
-        listener = context.stream_listener if may_stream(self.agent.config) else None
+        listener = None
+        if may_stream(self.agent.config):
+            listener = context.stream_listener
         journal: Journal | None = context.journal
         if context.on_step:
             journal = StepsJournal(journal or NoJournal(), context.on_step)
         if listener:
             journal = StreamingJournal(journal or NoJournal(), listener)
+
         with own_context(ToolEnvironment) as own:
             own.timers = timers
             own.load_text = context.long_texts.load if context.long_texts else None
@@ -382,6 +391,7 @@ class ChannelAgent:
                 scope=context.memory_scope,
                 paused=paused,
             )
+
         if memory is not context.memory:
             # The run has removed the oldest messages from its own copy, which has the long texts.
             context.memory.add_many(shorten_for_history(result.messages), trims=False)
@@ -389,6 +399,8 @@ class ChannelAgent:
             context.memory.summary = memory.summary
             context.memory.notes = memory.notes
             forget_ended_pause(context.memory)
+
+        # A proposal may bring the code that carries it out, which lives as long as this process.
         for action_id, executor in run.executors.items():
             self.store.executors.keep_closure(action_id, executor)
         actions = [replace(each.action, requested_at=context.received_at) for each in run.proposed]

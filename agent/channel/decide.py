@@ -322,12 +322,20 @@ def _decide_open(action: ActionFacts, message: MessageReading) -> MessageDecisio
             obstacle = _obstacle(action, message)
             if obstacle:
                 return RefuseYes(obstacle)
-            return CarryOut() if message.code == action.code else _other(action)
+            if message.code == action.code:
+                return CarryOut()
+            return _other(action)
         case "field_value":
             return TakeField()
     if message.quotes == "another":
         return _other(action)
+    return _decide_unanswered(action, message, is_new=is_new)
 
+
+def _decide_unanswered(
+    action: ActionFacts, message: MessageReading, *, is_new: bool
+) -> MessageDecision:
+    """Decide about a message that is neither a plain yes nor a plain no to an open question."""
     if message.repeats_request and message.is_received_before:
         return StaySilent()  # the question, which is on its way, is the answer
     if is_known_plea(action, message) and not message.needs_text:
@@ -452,7 +460,9 @@ def decide_after_failure(
     if refuses_with_more(message):
         return CancelAndRun()
     is_answer = message.meaning in ("yes", "no", "ambiguous_no")
-    return KeepAndRun() if action.is_kept and not is_answer else DropAndRun()
+    if action.is_kept and not is_answer:
+        return KeepAndRun()
+    return DropAndRun()
 
 
 #: What happens in a continuation: nothing, because a model has answered since the decision, or
@@ -590,7 +600,9 @@ def decide_tap(phase: TapPhase, code: str, tap: ButtonTap) -> TapDecision:
     if phase == "ended":
         return TellAgain()
     if tap.intent == "confirm" and not code:
-        return RefuseYes("not_delivered") if phase == "not_shown" else CarryOut()
+        if phase == "not_shown":
+            return RefuseYes("not_delivered")
+        return CarryOut()
     if phase == "running":
         return SayRunning()
     if tap.intent == "cancel":
