@@ -403,12 +403,13 @@ def _channel_of(settings: Settings, platform: str, name: str, *, of_workspaces: 
     if name:
         check_channel(settings, name)
         if name not in channels:
-            known = ", ".join(channels) or "there is none"
-            raise click.UsageError(
-                f"{name!r} is not a channel of {platform}: name one of these ({known})"
-            )
+            known = f"name one of {', '.join(channels)}" if channels else "there is none"
+            raise click.UsageError(f"{name!r} is not a channel of {platform}: {known}")
         return name
     if not channels:
         fail(f"no channel of {platform} is configured: add one with platform: {platform}")
-    installed = [each for each, channel in channels.items() if channel.has_workspaces]
-    return installed[0] if of_workspaces and installed else next(iter(channels))
+    if of_workspaces:
+        for each, channel in channels.items():
+            if channel.has_workspaces:
+                return each
+    return next(iter(channels))
