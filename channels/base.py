@@ -84,6 +84,8 @@ from sayso.infra.http import DownloadError, never_sent
 if TYPE_CHECKING:
     from redis import Redis
 
+    from sayso.infra.redis.shared_cache import SharedCache
+
 #: Stores all that a channel, named by its name, received. Raises Overloaded, StorageDown and
 #: redis.RedisError: the platform must send it again.
 StoreReceived = Callable[[str, Received], None]
@@ -534,19 +536,6 @@ class QuoteSource(Protocol):
 
         Raises FetchError if it cannot be found.
         """
-
-
-class SharedCache(Protocol):
-    """A small cache that all processes share.
-
-    It is for ids at a vendor that are costly to get and safe to lose.
-    """
-
-    def get(self, key: str) -> str | None:
-        """Return the value of a key, or None."""
-
-    def put(self, key: str, value: str) -> None:
-        """Store a value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from sayso.channels.console.store import (
     network,
 )
 from sayso.channels.types import Conversation, Delivery, Media
+from sayso.infra.redis.shared_cache import CACHE_SECONDS
 from sayso.workers.alerts import (
     ALERT_SECONDS,
-    CACHE_SECONDS,
     MAX_CHARS,
     Alert,
     AlertKind,

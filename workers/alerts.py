@@ -1,4 +1,4 @@
-"""Alerts for operators, and a small cache that all processes share."""
+"""Alerts for operators."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ HEARD_SECONDS = 60.0
 AlertKind = Literal["sending", "delivering", "receiving", "templates"]
 
 KINDS: tuple[AlertKind, ...] = ("sending", "delivering", "receiving", "templates")
-#: Seconds for which a value is cached: 90 days.
-CACHE_SECONDS = 90 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +121,3 @@ def newest_first(alerts: Iterable[Alert]) -> list[Alert]:
     """Return the last alert of each channel."""
     last = {alert.channel: alert for alert in sorted(alerts, key=lambda alert: alert.at)}
     return sorted(last.values(), key=lambda alert: -alert.at)
-
-
-class RedisSharedCache:
-    """Values in Redis, one key each, with a time to live."""
-
-    def __init__(self, client: Redis, *, prefix: str = PREFIX) -> None:
-        self._client = client
-        self._prefix = f"{prefix}note:"
-
-    def get(self, key: str) -> str | None:
-        """Return the value stored under `key`, or None."""
-        value = self._client.get(self._prefix + key)
-        if value is None:
-            return None
-        return str(value)
-
-    def put(self, key: str, value: str, *, seconds: int = CACHE_SECONDS) -> None:
-        """Store a value for all processes, for this many seconds."""
-        self._client.set(self._prefix + key, value, ex=seconds)

@@ -35,6 +35,7 @@ from sayso.infra.concurrency import call_in_thread, track_abandoned_calls
 from sayso.infra.metrics import CONTINUATIONS, LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
 from sayso.infra.records import OtherVersion
 from sayso.infra.redis.connections import Halted
+from sayso.infra.redis.shared_cache import SharedCache
 from sayso.pending.call_context import call_context, context_field
 from sayso.pending.stored_action import WAITING_STATES
 from sayso.pending.turns import (
@@ -53,7 +54,6 @@ from sayso.pending.turns import (
     TurnHandler,
 )
 from sayso.workers.albums import AlbumWait
-from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.lease import LEASE_MS, HeldLease, StateAtEnd, new_token
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.progress import (
@@ -109,7 +109,7 @@ class ConversationProcessor:
     channels: Mapping[str, Channel]
     agents: Mapping[str, TurnHandler]
     texts_for: TextsForTurn
-    notes: RedisSharedCache
+    notes: SharedCache
     fetcher: TurnFetcher = field(default_factory=TurnFetcher)
     turn_timeout: float = TURN_TIMEOUT
     joins: bool = False

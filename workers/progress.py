@@ -32,8 +32,8 @@ from sayso.channels.markdown.outcome_signs import without_signs
 from sayso.channels.types import Delivery, Reply, StepState, ToolStep, Turn, shown_to
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.metrics import MESSAGES
+from sayso.infra.redis.shared_cache import SharedCache
 from sayso.pending.turns import LeaseLost, QueuedTurn
-from sayso.workers.alerts import RedisSharedCache
 
 #: Seconds that a call under way may still take when the turn is over.
 LAST_CALL_SECONDS = 3.0
@@ -152,7 +152,7 @@ class DraftMessage:
         self,
         channel: Channel,
         queued: QueuedTurn,
-        notes: RedisSharedCache,
+        notes: SharedCache,
         *,
         pace: RateLimit,
         rate_limiter: DraftRateLimiter,

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from redis.exceptions import RedisError
 
-from sayso.channels.base import SharedCache
 from sayso.channels.types import Conversation, digest
+from sayso.infra.redis.shared_cache import SharedCache
 
 log = logging.getLogger(__name__)
 

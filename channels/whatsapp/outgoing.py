@@ -17,7 +17,6 @@ from typing import Any
 from sayso.channels.base import (
     DeliveryUncertain,
     MediaStore,
-    SharedCache,
     Unreachable,
     WindowClosed,
 )
@@ -28,6 +27,7 @@ from sayso.channels.types import Button, Media, PriceClass, Reply, joined_labels
 from sayso.channels.whatsapp.client import JSON, translated
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.infra.http import PooledSessions
+from sayso.infra.redis.shared_cache import SharedCache
 
 #: Characters of a message at Twilio, and of a text with buttons or a caption.
 TEXT_LIMIT = 1600

@@ -35,7 +35,8 @@ from sayso.infra.redis.client import (
 from sayso.infra.redis.cluster import ClusterClient, is_cluster
 from sayso.infra.redis.connections import Connections
 from sayso.infra.redis.scripts import LuaScripts, ScriptFolder, WakeUp, no_wake_up
-from sayso.workers.alerts import RedisAlerts, RedisSharedCache
+from sayso.infra.redis.shared_cache import SharedCache
+from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.data_loss.watermarks import WatermarkFile
@@ -70,7 +71,7 @@ class RedisParts:
     jobs: WakeUps
     #: Queues these jobs, where the queue has a server of its own.
     queue_server: QueueServer | None
-    cache: RedisSharedCache
+    cache: SharedCache
     alerts: RedisAlerts
 
     @classmethod
@@ -95,7 +96,7 @@ class RedisParts:
         server = None
         if queue is not client:
             server = QueueServer(queue, jobs, prefix=prefix)
-        cache = RedisSharedCache(client, prefix=prefix)
+        cache = SharedCache(client, prefix=prefix)
         alerts = RedisAlerts(client, prefix=prefix)
         return cls(url, client, prefix, queue_url, queue, jobs, server, cache, alerts)
 

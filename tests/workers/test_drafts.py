@@ -23,8 +23,8 @@ from sayso.channels.base import (
 )
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply
+from sayso.infra.redis.shared_cache import SharedCache
 from sayso.pending.turns import QueuedTurn, TurnChange
-from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.progress import FIRST_WORDS_SECONDS, DraftMessage, DraftRateLimiter
 from sayso.workers.replies import NO_WORDS, replace_draft
 from tests.contracts.rigs import CHAT, ENGLISH, Rig, turn
@@ -304,7 +304,7 @@ def test_all_drafts_of_a_channel_wait_when_the_platform_asks_one(asked, shown):
     assert taking_turns(rate_limiter, clock, 1) == [shown]
 
 
-@pytest.mark.parametrize("make", [lambda _: MemorySharedCache(clock=lambda: 0.0), RedisSharedCache])
+@pytest.mark.parametrize("make", [lambda _: MemorySharedCache(clock=lambda: 0.0), SharedCache])
 def test_drafts_of_other_workers_wait_too(redis_client, make):
     """pains.md 12: a pause for one process holds for all."""
     notes = make(redis_client)
@@ -324,7 +324,7 @@ def test_drafts_of_other_workers_wait_too(redis_client, make):
 
 def test_pause_of_all_drafts_ends(redis_client):
     """It ends at the time that the platform gave."""
-    notes, clock = RedisSharedCache(redis_client), [0.0]
+    notes, clock = SharedCache(redis_client), [0.0]
     passing = MemorySharedCache(clock=lambda: clock[0])
     for each in (notes, passing):
         each.put("rest", "1", seconds=30)
@@ -412,7 +412,7 @@ def test_still_working_notice_gives_way_to_the_answer():
 
 def test_next_attempt_goes_on_with_the_message_of_a_dead_worker(redis_client):
     """This holds for an hour, even for a quick answer."""
-    notes = RedisSharedCache(redis_client)
+    notes = SharedCache(redis_client)
 
     async def scene() -> None:
         show = Show(Screen(), notes=notes)
