@@ -5,6 +5,8 @@ Each step is one script, one round trip, on the server's clock.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from sayso.infra.redis.scripts import LuaScripts
@@ -34,7 +36,7 @@ class RedisActionRepository:
 
     async def load_open(self, conversation: str, user: str) -> StoredAction | None:
         """Return the action that occupies a scope."""
-        return StoredAction.from_row(
+        return StoredAction.from_json(
             await self._scripts.arun("load_open_action", conversation, {"user": user})
         )
 
@@ -43,8 +45,8 @@ class RedisActionRepository:
     ) -> list[StoredAction | None]:
         """Return actions by id."""
         return [
-            StoredAction.from_row(row)
-            for row in await self._scripts.arun(
+            StoredAction.from_json(text)
+            for text in await self._scripts.arun(
                 "load_actions", conversation, {"action_ids": action_ids}
             )
         ]
@@ -54,14 +56,14 @@ class RedisActionRepository:
 
         An open question stays open for FORM_MS at least.
         """
-        return StoredAction.from_row(
+        return StoredAction.from_json(
             await self._scripts.arun("open_form", conversation, {"action_id": action_id})
         )
 
     async def list_started(self, conversation: str, user: str) -> list[StoredAction]:
         """Return the actions that were started lately, the last one first."""
-        rows = await self._scripts.arun("list_started_actions", conversation, {"user": user})
-        return [stored for row in rows if (stored := StoredAction.from_row(row))]
+        found = await self._scripts.arun("list_started_actions", conversation, {"user": user})
+        return [StoredAction.from_fields(json.loads(text)) for text in found]
 
     async def save_question_place(self, chat: str, user: str, place: str) -> None:
         """Save which thread of a chat asked a user something last."""
@@ -84,8 +86,10 @@ class RedisActionRepository:
         self, conversation: str, change: TurnChange
     ) -> tuple[str, StoredAction | None]:
         """Make a transition or store new actions, without a lease."""
-        answer, row = await self._scripts.arun("change", conversation, {"change": change.to_dict()})
-        return str(answer), StoredAction.from_row(row)
+        answer = json.loads(
+            await self._scripts.arun("change", conversation, {"change": change.to_dict()})
+        )
+        return answer["status"], _action_of(answer)
 
     async def claim(
         self, claim: Claim, stored: StoredAction
@@ -114,8 +118,8 @@ class RedisActionRepository:
             "ignore_ms": round(decision.ignore_seconds * 1000),
             "code": decision.code,
         }
-        verdict, row = await self._scripts.arun("decide", scope.conversation.id, args)
-        return verdict, StoredAction.from_row(row)
+        answer = json.loads(await self._scripts.arun("decide", scope.conversation.id, args))
+        return answer["verdict"], _action_of(answer)
 
     async def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
         """Take the last step before the effect."""
@@ -149,6 +153,12 @@ class RedisActionRepository:
         }
         args |= {"correction": result.correction}
         await self._scripts.arun("finish", claim.conversation, args)
+
+
+def _action_of(answer: Mapping[str, Any]) -> StoredAction | None:
+    """Return the action in the answer of a script, None if it names none."""
+    fields = answer.get("action")
+    return StoredAction.from_fields(fields) if fields else None
 
 
 def _lease_args(claim: Claim) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
@@ -73,6 +73,8 @@ _OTHER_PERSON = "other"
 #: How the scripts write the silence of a conversation without any message,
 #: or without a known time of the last one.
 _SILENCES = {-1: -1.0, -2: inf}
+#: What the scripts give as the wait of a reply where a cluster keeps the rate of its channel elsewhere.
+_RATE_IS_ELSEWHERE = -2
 #: Names of tools in the record of a turn.
 MAX_TOOLS = 20
 #: The collapse key of refusal notices: only the newest waits.
@@ -335,8 +337,9 @@ class RedisMailbox:
         )
         if not answer:
             return None
-        lease = Lease(conversation, int(answer[0]), token)
-        return lease, await parse_or_release(self._scripts, lease, answer[1])
+        taken = json.loads(answer)
+        lease = Lease(conversation, taken["epoch"], token)
+        return lease, await parse_or_release(self._scripts, lease, taken["next_item"])
 
     async def defer(self, conversation: str) -> float:
         """Leave a conversation to a worker that knows its channel.
@@ -388,12 +391,14 @@ class RedisMailbox:
         }
         args |= {"let_go": let_go, "change": change.to_dict(queued.turn.conversation)}
         args["record"] = turn_record(lease, queued, change)
-        answer = await self._scripts.arun("commit", lease.conversation, {**lease.args, **args})
-        if answer[0] == "lost":
+        answer = json.loads(
+            await self._scripts.arun("commit", lease.conversation, {**lease.args, **args})
+        )
+        if answer["status"] == "lost":
             raise LeaseLost(lease.conversation)
-        if answer[0] != "ok":
-            raise StaleTurn(f"{lease.conversation}: {answer[0]}")
-        return await parse_or_release(self._scripts, lease, answer[1])
+        if answer["status"] != "ok":
+            raise StaleTurn(f"{lease.conversation}: {answer['status']}")
+        return await parse_or_release(self._scripts, lease, answer["next_item"])
 
     async def release(
         self, lease: Lease, *, hand_over: bool = False, begun: bool = False
@@ -410,9 +415,11 @@ class RedisMailbox:
         else:
             job = NO_JOB
         args = {**lease.args, "hand_over": hand_over, "begun": begun, **job.names}
-        answer = await self._scripts.arun("release", lease.conversation, args, *job.fields)
-        if answer[0] == "more":
-            return await parse_or_release(self._scripts, lease, answer[1])
+        answer = json.loads(
+            await self._scripts.arun("release", lease.conversation, args, *job.fields)
+        )
+        if answer["status"] == "has_work":
+            return await parse_or_release(self._scripts, lease, answer["next_item"])
         return None
 
 
@@ -609,14 +616,14 @@ def _is_storable(turn: Turn) -> bool:
     return True
 
 
-async def parse_or_release(scripts: LuaScripts, lease: Lease, row: Sequence[Any]) -> NextItem:
+async def parse_or_release(scripts: LuaScripts, lease: Lease, item: Mapping[str, Any]) -> NextItem:
     """Read what is next for the holder of a lease. Raises redis.RedisError.
 
     Raises OtherVersion after it released the lease: the conversation is due again in a second, and
     another process may be able to read the record.
     """
     try:
-        return parse_next_item(row)
+        return parse_next_item(item)
     except OtherVersion:
         await scripts.arun(
             "release", lease.conversation, {**lease.args, "hand_over": True, "begun": False}
@@ -625,76 +632,78 @@ async def parse_or_release(scripts: LuaScripts, lease: Lease, row: Sequence[Any]
         raise
 
 
-def parse_next_item(row: Sequence[Any]) -> NextItem:
-    """Read what a script says is to be done next in a conversation. Raises OtherVersion."""
-    match list(row):
-        case ["reply", entry, attempt, suspect, wait, ahead, receipt, silence, held, closed]:
-            number, pid, text = str(entry).split(" ", 2)
-            check_version(text)
-            return QueuedReply(
-                number=int(number),
-                text=text,
-                action_id=pid.lstrip(PART + ABOUT).removeprefix("-"),
-                attempt=int(attempt),
-                suspect=bool(suspect),
-                wait=None if wait < 0 else wait / 1000,
-                paced_apart=wait == -2,
-                ahead=ahead / 1000,
-                receipt=str(receipt),
-                silence=_SILENCES[silence] if silence in _SILENCES else silence / 1000,
-                held=None if held < 0 else held / 1000,
-                closed=str(closed),
-            )
-        case [
-            "turn",
-            entry,
-            live,
-            tapped,
-            history,
-            burst,
-            waiting,
-            stop,
-            timers,
-            journal,
-            attempt,
-            age,
-            lost_at,
-            told,
-            settled,
-        ]:
-            seq, at, user, _, turn = str(entry).split(" ", 4)
-            return QueuedTurn(
-                seq=int(seq),
-                received_at=int(at) / 1000,
-                user=user,
-                turn=Turn.from_json(turn),
-                open_action=_readable_action(live),
-                tapped_action=_readable_action(tapped),
-                history=check_version(str(history)),
-                following=tuple(map(_following_turn, burst)),
-                waiting=int(waiting),
-                stop=int(stop),
-                timers=sort_timers(map(Timer.from_json, timers)),
-                journal=tuple(map(check_version, journal[:1])) + tuple(journal[1:]),
-                attempt=int(attempt),
-                age=age / 1000,
-                lost_at=lost_at / 1000,
-                is_loss_told=bool(told),
-                last_answer=SettledAnswer.from_json(settled),
-            )
+def parse_next_item(item: Mapping[str, Any]) -> NextItem:
+    """Read what a script says is to be done next in a conversation (next_item.lua).
+
+    Raises OtherVersion.
+    """
+    match item["kind"]:
+        case "reply":
+            return _parse_reply(item)
+        case "turn":
+            return _parse_turn(item)
         case _:
             return None
 
 
-def _following_turn(entry: object) -> FollowingTurn:
+def _parse_reply(item: Mapping[str, Any]) -> QueuedReply:
+    """Read the first reply of an outbox. Raises OtherVersion."""
+    number, action_id, text = item["entry"].split(" ", 2)
+    check_version(text)
+    silence_ms = item["silence_ms"]
+    return QueuedReply(
+        number=int(number),
+        text=text,
+        action_id=action_id.lstrip(PART + ABOUT).removeprefix("-"),
+        attempt=item["attempt"],
+        suspect=bool(item["is_doubtful"]),
+        wait=None if item["wait_ms"] < 0 else item["wait_ms"] / 1000,
+        paced_apart=item["wait_ms"] == _RATE_IS_ELSEWHERE,
+        ahead=item["ahead_ms"] / 1000,
+        receipt=item["receipt"],
+        silence=_SILENCES[silence_ms] if silence_ms in _SILENCES else silence_ms / 1000,
+        held=None if item["held_ms"] < 0 else item["held_ms"] / 1000,
+        closed=item["closed_reason"],
+    )
+
+
+def _parse_turn(item: Mapping[str, Any]) -> QueuedTurn:
+    """Read the first turn of an inbox. Raises OtherVersion."""
+    seq, received_at, user, _, turn = item["entry"].split(" ", 4)
+    journal = list(item["journal"])
+    return QueuedTurn(
+        seq=int(seq),
+        received_at=int(received_at) / 1000,
+        user=user,
+        turn=Turn.from_json(turn),
+        open_action=_readable_action(item.get("open_action")),
+        tapped_action=_readable_action(item.get("tapped_action")),
+        history=check_version(item["history"]),
+        following=tuple(map(_following_turn, item["following"])),
+        waiting=item["waiting"],
+        stop=item["stop_seq"],
+        timers=sort_timers(map(Timer.from_json, item["timers"])),
+        # The first entry names the turn and has the version of all.
+        journal=(*map(check_version, journal[:1]), *journal[1:]),
+        attempt=item["attempt"],
+        age=item["age_ms"] / 1000,
+        lost_at=item["lost_at"] / 1000,
+        is_loss_told=bool(item["is_loss_told"]),
+        last_answer=SettledAnswer.from_json(item["last_answer"]),
+    )
+
+
+def _following_turn(entry: str) -> FollowingTurn:
     """Read a turn behind the first one. Raises OtherVersion."""
-    seq, received_at, _, _, turn = str(entry).split(" ", 4)
+    seq, received_at, _, _, turn = entry.split(" ", 4)
     return FollowingTurn(int(seq), Turn.from_json(turn), int(received_at) / 1000)
 
 
-def _readable_action(row: Sequence[Any]) -> StoredAction | None:
+def _readable_action(fields: Mapping[str, Any] | None) -> StoredAction | None:
     """Return an action of a turn, None if it has none. Raises OtherVersion."""
-    stored = StoredAction.from_row(row) if row else None
-    if stored and '"v":' in stored.record:  # most have none: they are of version 1
+    if fields is None:
+        return None
+    stored = StoredAction.from_fields(fields)
+    if '"v":' in stored.record:  # most have none: they are of version 1
         check_readable(stored.version)
     return stored

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import random
@@ -500,14 +501,16 @@ class RedisOutbox:
             await self._silence(lease, gap)
         if outcome == "chat_barred":
             await self._note_chat(lease, reply, barred=True)
-        answer = await self._scripts.arun(
-            "delivered", lease.conversation, {**_reply_args(lease, reply), **args}
+        answer = json.loads(
+            await self._scripts.arun(
+                "delivered", lease.conversation, {**_reply_args(lease, reply), **args}
+            )
         )
-        if answer[0] == "lost":
+        if answer["status"] == "lost":
             raise LeaseLost(lease.conversation)
-        if answer[2:] == [1]:
+        if answer.get("lifts_bar"):
             await self._note_chat(lease, reply, barred=False)
-        return await parse_or_release(self._scripts, lease, answer[1])
+        return await parse_or_release(self._scripts, lease, answer["next_item"])
 
     async def _note_chat(self, lease: Lease, reply: QueuedReply, *, barred: bool) -> None:
         """Note that the bot may not write in any thread of the reply's chat, or that it may.

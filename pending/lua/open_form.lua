@@ -21,4 +21,4 @@ if state == 'shown' and now() < closes and closes < later then
   redis.call('HSET', key, 'expires_at', later, 'ttl_ms', (tonumber(ttl) or 0) + later - closes)
   move_end()
 end
-return action_row(action_id)
+return action_json(action_id)

@@ -142,30 +142,34 @@ def test_action_comes_back_from_its_dict():
     assert PendingAction.from_dict(data) == action
 
 
-def test_stored_action_is_read_from_the_row_of_a_script():
+def test_stored_action_is_read_from_the_answer_of_a_script():
     """Times are in milliseconds, and in microseconds when the platform says when it was shown."""
-    row = [
-        "A" * 22,
-        9000,
-        "{}",
-        "mac",
-        "started",
-        "7125",
-        "yes-1",
-        "try-1",
-        "Done.",
-        "ok",
-        "3",
-        "6500",
-        "m1",
-        "m1 m2",
-    ]
+    fields = {
+        "action_id": "A" * 22,
+        "loaded_at": 9000,
+        "record": "{}",
+        "mac": "mac",
+        "state": "started",
+        "expires_at": "7125",
+        "decided_by_event": "yes-1",
+        "attempt_id": "try-1",
+        "outcome_text": "Done.",
+        "result": "ok",
+        "output": "{}",
+        "last_seen_seq": "3",
+        "started_at": "6500",
+        "question_message": "m1",
+        "question_messages": "m1 m2",
+        "written_at": "5250000",
+        "followed_after_seq": "4",
+        "unclear_answers": "a1 b2",
+    }
     stored = StoredAction(
         "A" * 22, "{}", "mac", "started", expires_at=7.125, decided_by_event="yes-1", attempt_id="try-1", outcome_text="Done.",
         result="ok", output="{}", last_seen_seq=3, started_at=6.5, question_message="m1", question_messages=("m1", "m2"), written_at=5.25,
         unclear_answers=("a1", "b2"),
     )  # fmt: skip
-    read = StoredAction.from_row([*row, "5250000", "", "4", "{}", "a1 b2"])
+    read = StoredAction.from_json(json.dumps(fields))
     assert (read, read.loaded_at, read.followed_after_seq) == (stored, 9.0, 4)
 
 

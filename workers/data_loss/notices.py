@@ -239,17 +239,18 @@ class Loss:
     shard: int
     resumed_at: int
     ago_seconds: float
-    closed: Sequence[tuple[Sequence[Any], str]] = ()
+    closed: Sequence[tuple[StoredAction, str]] = ()
 
     @classmethod
-    def of(cls, shard: int, answer: Sequence[Any]) -> Loss | None:
+    def of(cls, shard: int, answer: str) -> Loss | None:
         """Return the loss that a script reports; None if the shard was not resumed lately."""
         if not answer:
             return None
-        now, at, closed = answer
-        return cls(
-            shard, int(at), (int(now) - int(at)) / 1000, tuple((row, to) for row, to in closed)
+        loss = json.loads(answer)
+        closed = tuple(
+            (StoredAction.from_fields(each["action"]), each["address"]) for each in loss["closed"]
         )
+        return cls(shard, loss["resumed_at"], (loss["now"] - loss["resumed_at"]) / 1000, closed)
 
 
 class LossNotices:
@@ -362,14 +363,11 @@ class LossNotices:
             lost[-1], text, texts, {"marks": [turn["event"] for turn in lost]}, collapse=LOST
         )
 
-    def _tell_closed(self, loss: Loss, row: Sequence[Any], to: str) -> bool:
+    def _tell_closed(self, loss: Loss, stored: StoredAction, to: str) -> bool:
         """Tell that a question was closed by the resume.
 
         This explains the lost turns of its user, too.
         """
-        stored = StoredAction.from_row(row)
-        if stored is None:
-            return False
         place = Conversation(*json.loads(to))
         scope = Scope(stored.action.user_id, place)
         if not stored.is_genuine(self._signer, scope):  # nothing of a modified record is repeated

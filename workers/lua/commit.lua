@@ -4,12 +4,12 @@
 -- (release the lease when nothing is left), change ({replies: [{action_id, reply, tells?}], history?, transition?, new_actions: [...],
 -- timers: [{id, at, what}], silenced: [id], language?, tells_loss?, settles?, continuation?: {action_id, turn, stopped}}),
 -- record (how the turn was turn_records, as JSON without its first brace).
-if has_released() then return {'ok', {'idle'}} end
-if not holds_lease() then return {'lost'} end
+if has_released() then return cjson.encode({status = 'ok', next_item = {kind = 'idle'}}) end
+if not holds_lease() then return cjson.encode({status = 'lost'}) end
 local change, user = args.change, args.user
-if conversation_number('last_done_turn') >= args.seq then return {'ok', next_item_or_release()} end
+if conversation_number('last_done_turn') >= args.seq then return cjson.encode({status = 'ok', next_item = next_item_or_release()}) end
 local head = redis.call('LINDEX', inbox, 0)
-if not head or tonumber(string.match(head, '^%d+')) ~= args.seq then return {'moved', next_item()} end
+if not head or tonumber(string.match(head, '^%d+')) ~= args.seq then return cjson.encode({status = 'moved'}) end
 
 -- End an action that this event claimed and the turn did not settle.
 local function end_unsettled(action_id)
@@ -44,8 +44,8 @@ end
 end_unsettled(redis.call('GET', open_action_key(user)))
 end_unsettled(string.match(head, '^%d+ %d+ %S+ (%S+) '))
 local refused = refusal_of(change)
-if refused then return {refused, next_item()} end
-if has_too_many_timers() then return {'timers', next_item()} end
+if refused then return cjson.encode({status = refused}) end
+if has_too_many_timers() then return cjson.encode({status = 'timers'}) end
 repeat  -- a loop, not arithmetic: after a resume numbers have gaps
   redis.call('LPOP', inbox)
   head = redis.call('LINDEX', inbox, 0)
@@ -73,4 +73,4 @@ if change.settles and first then note_settled(user, change.settles, first, numbe
 local record = string.format('{"done":%d,"replies":[%s],%s', now(), table.concat(numbers, ','), args.record)
 redis.call('HSET', turn_records, args.seq % MAX_ANSWERED, record)
 redis.call('PEXPIRE', turn_records, KEEP_DELIVERY_MS)
-return {'ok', next_item_or_release()}
+return cjson.encode({status = 'ok', next_item = next_item_or_release()})

@@ -4,7 +4,8 @@
 -- ms, let_go (release the lease when nothing is left), written (when the platform shows the reply, in microseconds as
 -- text, '0' if unknown), cause (why the reply is no answer, '' for an answer), price_class (what the platform charges
 -- the message by, 'free' for nothing).
--- Returns {'ok', what is next, 1 if the reply shows that the bot may write in its chat again}, or {'lost'}.
+-- Returns JSON: `status` ('ok', 'gone' for a reply that is recorded already, or 'lost'), `next_item` (what is next), and
+-- `lifts_bar` (1 if the reply shows that the bot may write in its chat again).
 -- Outcomes:
 --   sent         `ms` says how far the reply brings its chat ahead of its rate limit
 --   dead         it cannot arrive
@@ -24,11 +25,11 @@ local function count_paid()
   redis.call('PEXPIRE', paid, KEEP_PAID_MS)
 end
 
-if has_released() then return {'ok', {'idle'}} end
-if not holds_lease() then return {'lost'} end
+if has_released() then return cjson.encode({status = 'ok', next_item = {kind = 'idle'}}) end
+if not holds_lease() then return cjson.encode({status = 'lost'}) end
 local head = redis.call('LINDEX', outbox, 0)
 local number, action_id, entry = string.match(head or '', '^(%d+) (%S+) (.*)$')
-if tonumber(number) ~= args.number then return {'gone', next_item_or_release()} end
+if tonumber(number) ~= args.number then return cjson.encode({status = 'gone', next_item = next_item_or_release()}) end
 local mark, asked = string.match(action_id, '^([+=]?)(.*)$')
 local asks = action_id ~= '-' and mark ~= '='
 local doubtful = args.outcome == 'doubtful' or redis.call('HEXISTS', conversation_key, 'suspect:' .. number) == 1
@@ -78,4 +79,4 @@ else
   if args.outcome == 'barred' then redis.call('HSET', conversation_key, 'barred_until', string.format('%d', now() + BARRED_MS)) end
   if asks and redis.call('HGET', action_key(asked), 'state') == 'armed' then enter(asked, {'expired'}) end
 end
-return {'ok', next_item_or_release(), lifts_bar}
+return cjson.encode({status = 'ok', next_item = next_item_or_release(), lifts_bar = lifts_bar})

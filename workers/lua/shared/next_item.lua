@@ -2,10 +2,12 @@
 -- What the holder of the lease does next: send a reply, else work on a turn, else nothing.
 -- args: epoch, token, let_go (release the lease when nothing is left).
 
--- Return an action as Python reads it. The time of the look is 0: to the holder of the lease no action is stale.
+-- Return an action by its fields, nil when there is none. Its `loaded_at` is 0: to the holder of the lease no action is
+-- stale.
 local function action_of_turn(action_id)
-  local fields = action_id and fields_of(action_id) or {}
-  return fields[1] and {action_id, 0, unpack(fields)} or {}
+  local action = action_id and load_action(action_id)
+  if action then action.loaded_at = 0 end
+  return action or nil
 end
 
 -- Return whether the user who was asked by this action will read the reply as a message of its own. An edit that is
@@ -37,23 +39,36 @@ local function note_sending(reply)
   return redis.call('HEXISTS', conversation_key, 'suspect:' .. number)
 end
 
--- A reply that another conversation sends is forwarded there once and waits for that one's rate limit. A held reply is
--- not noted as being sent.
+-- Return the first reply, for QueuedReply in Python: `entry` (of the outbox), `attempt` (from 1), `is_doubtful` (1 if it
+-- may have arrived), `wait_ms` (until its slot, see `book_slot`), `ahead_ms` (by which its chat is ahead of the rate
+-- limit), `receipt` (the platform's id of a doubtful reply that did arrive, or ''), `silence_ms` (see
+-- `ms_since_last_turn`), `held_ms` (for how long it has waited for its user to write, -1 when it does not wait) and
+-- `closed_reason`.
 local function reply_item(reply)
-  local attempt = conversation_number('reply_attempts') + 1
-  if string.find(reply, '^%d+ %- {"forward"') then return {'reply', reply, attempt, 0, -1, 0, '', -1, -1, ''} end
-  local number, since = string.match(reply, '^%d+'), held_since()
-  if since then
-    local doubtful = redis.call('HEXISTS', conversation_key, 'suspect:' .. number)
-    return {
-      'reply', reply, attempt, doubtful, -1, 0, '', ms_since_last_turn(), now() - since, closed_reason(),
-    }
-  end
-  local doubtful, ahead = note_sending(reply), math.max(0, conversation_number('chat_free_at') - now())
-  local receipt = doubtful == 1 and arrived_receipt(number) or ''
-  return {
-    'reply', reply, attempt, doubtful, book_slot(number), ahead, receipt, ms_since_last_turn(), -1, closed_reason(),
+  local item = {
+    kind = 'reply', entry = reply, attempt = conversation_number('reply_attempts') + 1, is_doubtful = 0, wait_ms = -1,
+    ahead_ms = 0, receipt = '', silence_ms = -1, held_ms = -1, closed_reason = '',
   }
+  -- A reply that another conversation sends is forwarded there once, and waits there for the rate limit.
+  if string.find(reply, '^%d+ %- {"forward"') then return item end
+
+  local number = string.match(reply, '^%d+')
+  item.silence_ms = ms_since_last_turn()
+  item.closed_reason = closed_reason()
+
+  -- A held reply is not sent, so it is not noted as being sent.
+  local held_at = held_since()
+  if held_at then
+    item.is_doubtful = redis.call('HEXISTS', conversation_key, 'suspect:' .. number)
+    item.held_ms = now() - held_at
+    return item
+  end
+
+  item.is_doubtful = note_sending(reply)
+  item.ahead_ms = math.max(0, conversation_number('chat_free_at') - now())
+  item.wait_ms = book_slot(number)
+  if item.is_doubtful == 1 then item.receipt = arrived_receipt(number) end
+  return item
 end
 
 -- Return how many holders of the lease got this turn before. Each counts as an attempt, unless it released the lease. A
@@ -62,9 +77,9 @@ local function count_attempt(turn)
   local seq = string.match(turn, '^%d+')
   local epoch, begun, restored = unpack(redis.call('HMGET', conversation_key, 'epoch', 'turn_attempts', 'last_restored_turn'))
   if restored and tonumber(seq) <= tonumber(restored) then return GIVEN_UP end
-  local last, by, times = string.match(begun or '', '^(%d+) (%d+) (%d+)$')
-  if last ~= seq then by, times = '', 0 end
-  if by == epoch then return tonumber(times) end
+  local last_seq, last_epoch, times = string.match(begun or '', '^(%d+) (%d+) (%d+)$')
+  if last_seq ~= seq then last_epoch, times = '', 0 end
+  if last_epoch == epoch then return tonumber(times) end
   redis.call('HSET', conversation_key, 'turn_attempts', seq .. ' ' .. epoch .. ' ' .. times + 1)
   return times + 1
 end
@@ -89,27 +104,48 @@ local function loss_of(user)
   return tonumber(at), redis.call('HEXISTS', loss_key(), 'answered:' .. user)
 end
 
+-- Return the first turn, for QueuedTurn in Python: `entry` (of the inbox), `open_action` and `tapped_action` (left out
+-- when there is none), `history` (as JSON, or ''), `following` (entries of the inbox), `waiting` (turns, with this one),
+-- `stop_seq` (number of the user's last /stop, or 0), `timers` and `journal` (as JSON), `attempt` (from 1), `age_ms`,
+-- `lost_at` (in Unix milliseconds, or 0), `is_loss_told` (0 or 1) and `last_answer` (as JSON, or '').
+local function turn_item(turn)
+  local received_at, user, tapped_id = string.match(turn, '^%d+ (%d+) (%S+) (%S+) ')
+  local lost_at, is_loss_told = loss_of(user)
+  return {
+    kind = 'turn',
+    entry = turn,
+    open_action = action_of_turn(redis.call('GET', open_action_key(user))),
+    tapped_action = action_of_turn(tapped_id),
+    history = redis.call('GET', history_key(user)) or '',
+    following = following_turns(user, tapped_id),
+    waiting = redis.call('LLEN', inbox),
+    stop_seq = conversation_number(stop_field(user)),
+    timers = redis.call('HVALS', timer),
+    journal = redis.call('LRANGE', journal, 0, -1),
+    attempt = count_attempt(turn),
+    age_ms = now() - received_at,
+    lost_at = lost_at,
+    is_loss_told = is_loss_told,
+    last_answer = settled_answer(user, tonumber(received_at)),
+  }
+end
+
+-- Return what the holder of the lease does next. Its `kind` is 'reply', 'turn' or 'idle'.
 local function next_item()
   local reply = redis.call('LINDEX', outbox, 0)
   if reply then return reply_item(reply) end
+
   local turn = redis.call('LINDEX', inbox, 0)
-  if not turn then return {'idle'} end
-  local at, user, tapped = string.match(turn, '^%d+ (%d+) (%S+) (%S+) ')
-  local lost_at, loss_told = loss_of(user)
-  return {
-    'turn', turn, action_of_turn(redis.call('GET', open_action_key(user))), action_of_turn(tapped),
-    redis.call('GET', history_key(user)) or '', following_turns(user, tapped), redis.call('LLEN', inbox),
-    conversation_number(stop_field(user)),
-    redis.call('HVALS', timer), redis.call('LRANGE', journal, 0, -1), count_attempt(turn), now() - at,
-    lost_at, loss_told, settled_answer(user, tonumber(at)),
-  }
+  if turn then return turn_item(turn) end
+  return {kind = 'idle'}
 end
 
 -- Return what is next. If nothing is, release the lease in the same step, where the worker asks for it.
 local function next_item_or_release()
   local item = next_item()
-  if args.let_go and item[1] == 'idle' then
-    redis.call('HSET', conversation_key, 'token', '', 'lease_until', 0, 'turn_attempts', '', 'released_by', args.epoch .. ':' .. args.token)
+  if args.let_go and item.kind == 'idle' then
+    redis.call('HSET', conversation_key, 'token', '', 'lease_until', 0, 'turn_attempts', '',
+      'released_by', args.epoch .. ':' .. args.token)
     wait_for_timer()
   end
   return item
