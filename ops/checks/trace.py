@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -132,41 +133,35 @@ class _State:
     inbox: list[str] = field(default_factory=list)
     outbox: dict[int, str] = field(default_factory=dict)
     journal: list[str] = field(default_factory=list)
-    numbers: dict[str, str] = field(default_factory=dict)
-    actions: dict[str, list[str]] = field(default_factory=dict)
+    #: Fields of the conversation's record, "" for one that is not set.
+    numbers: defaultdict[str, str] = field(default_factory=lambda: defaultdict(str))
+    #: Fields of the actions that are stored, by id.
+    actions: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, conversation: str, pids: Sequence[str], row: Sequence[Any]) -> _State:
+    def parse(cls, conversation: str, answer: str) -> _State:
         """Read the answer of trace.lua. A record of another version is left out."""
-        now, answered, deliveries, inbox, outbox, journal, numbers, actions = row
-        state = cls(conversation, int(now) / 1000, inbox=list(inbox), journal=list(journal))
-        for name, text in zip(answered[::2], answered[1::2], strict=True):
-            if str(name).startswith("again:"):
+        stored = json.loads(answer)
+        state = cls(
+            conversation,
+            stored["now"] / 1000,
+            inbox=list(stored["inbox"]),
+            journal=list(stored["journal"]),
+            numbers=defaultdict(str, stored["conversation"]),
+            actions=dict(stored["actions"]),
+        )
+        for name, text in stored["turn_records"].items():
+            if name.startswith("again:"):
                 seq, times = text.split(" ")
                 state.again[int(seq)] = int(times)
             elif (record := _fields(text)).get("v") == 1:
                 state.records[record["seq"]] = record
         state.deliveries = {
-            int(number): str(entry).split(" ", 4)
-            for number, entry in zip(deliveries[::2], deliveries[1::2], strict=True)
+            int(number): entry.split(" ", 4) for number, entry in stored["deliveries"].items()
         }
-        state.outbox = {
-            int(number): rest for number, _, rest in (str(each).partition(" ") for each in outbox)
-        }
-        names = (
-            "last_turn",
-            "last_done_turn",
-            "lease_until",
-            "token",
-            "turn_attempts",
-            "reply_attempts",
-            "held_reply",
-            "closed_address",
-        )
-        state.numbers = dict(zip(names, map(str, numbers), strict=True))
-        state.actions = {
-            pid: list(fields) for pid, fields in zip(pids, actions, strict=True) if fields[0]
-        }
+        for entry in stored["outbox"]:
+            number, _, rest = entry.partition(" ")
+            state.outbox[int(number)] = rest
         return state
 
     def seq_of(self, *, seq: int = 0, number: int = 0, event: str = "", pid: str = "") -> int:
@@ -371,7 +366,7 @@ class Tracer:
         if self._scripts is None or not conversation:
             return _State(conversation)
         return _State.parse(
-            conversation, pids, self._scripts.run("trace", conversation, {"actions": list(pids)})
+            conversation, self._scripts.run("trace", conversation, {"action_ids": list(pids)})
         )
 
     def _body(self, pid: str) -> AuditBody | None:
@@ -526,8 +521,8 @@ class Tracer:
 
     def _traced_action(self, state: _State, pid: str) -> TracedAction:
         body = self._body(pid)
-        in_redis = state.actions.get(pid, [""] * 5)
-        record = _fields((body.record if body else None) or in_redis[3])
+        in_redis = defaultdict(str, state.actions.get(pid, {}))
+        record = _fields((body.record if body else None) or in_redis["record"])
         events = []
         for entry in self._entries_of(pid):
             by = digest(entry.by) if entry.by else ""
@@ -537,13 +532,13 @@ class Tracer:
         erased = "(erased)" if body and body.erased_at else ""
         texts = (
             record.get("preview") or erased,
-            (body and body.outcome_text) or in_redis[2],
+            (body and body.outcome_text) or in_redis["outcome_text"],
             record.get("user_id", ""),
         )
         preview, told, user = map(str, texts) if self._show_texts else ("", "", "")
-        by = digest(in_redis[1]) if in_redis[1] else ""
+        by = digest(in_redis["decided_by_event"]) if in_redis["decided_by_event"] else ""
         kind = str(record.get("kind", ""))
-        return TracedAction(pid, in_redis[0], by, kind, preview, told, user, tuple(events))
+        return TracedAction(pid, in_redis["state"], by, kind, preview, told, user, tuple(events))
 
 
 def _place_of(entry: tuple[int, AuditEntry]) -> tuple[int, int]:

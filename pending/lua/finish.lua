@@ -1,7 +1,9 @@
 -- needs: actions, conversation, keys, outbox, states
--- Record the truth about an effect. No lease is needed: a worker that lost it may report late.
--- args: action_id, attempt, state, told (what the user is told), result (of the tool), output (what a model reads of it, '' for
--- the same), correction (the outbox entry to send if the truth comes too late, or ''), seq (number of the deciding turn).
+-- Save how the effect of an action ended. No lease is needed: a worker that lost it may report late.
+-- args: action_id, attempt_id (of the start that ended), state ('done', 'failed' or 'unknown'), outcome_text (what the
+-- user is told), result (of the tool, for the user), output (what a model reads of it, '' for the same), correction (the
+-- outbox entry to send if the truth comes too late, or ''), seq (number of the deciding turn).
+-- Returns 'ok', 'late' (the action had ended otherwise) or 'other' (nothing was changed).
 local key = action_key(args.action_id)
 local state, attempt, plan, by, mac, steps =
   unpack(redis.call('HMGET', key, 'state', 'attempt_id', 'plan', 'decided_by_event', 'mac', 'steps'))

@@ -150,11 +150,11 @@ async def _called_done(whole: Any, *args: Any) -> Any:
     return replace(await whole(*args), status="executed")
 
 
-_FENCE = "if not holds_lease() then return {'lost'} end"
-_FENCE_OF_CLAIM = "if fenced and not holds_lease() then return {'lost', ''} end"
+_FENCE = "if not holds_lease() then return cjson.encode({status = 'lost'}) end"
+_FENCE_OF_CLAIM = "if has_lease and not holds_lease() then return {'lost', ''} end"
 _FENCE_OF_START = "if args.epoch and not holds_lease() then return 'lost' end"
 _FENCE_UNLESS_STEP = _FENCE_OF_CLAIM.replace(
-    "fenced", "fenced and not redis.call('HGET', action_key(action_id), 'plan')"
+    "has_lease", "has_lease and not redis.call('HGET', action_key(action_id), 'plan')"
 )
 _LIVE_LEASE = (
     "if held and redis.call('HGET', conversation_key, 'token') ~= args.token then return false end"
@@ -211,9 +211,12 @@ _LANE = (
     ),
 )
 _WINDOW = (
-    _swap("expiry ignored", claim=("if at >= (tonumber(expires) or 0) then", "if false then")),
-    _cut("expiry judged at the time of work", claim="at = tonumber(received)"),
-    _swap("early yes counts", claim=("if fenced and args.kind == 'text' and", "if false and")),
+    _swap(
+        "expiry ignored",
+        claim=("if decided_at >= (tonumber(expires_at) or 0) then", "if false then"),
+    ),
+    _cut("expiry judged at the time of work", claim="decided_at = tonumber(received_at)"),
+    _swap("early yes counts", claim=("if has_lease and args.kind == 'text' and", "if false and")),
     Mutant(
         "window opens at arming",
         {
@@ -246,8 +249,8 @@ _EFFECT = (
         {
             "claim": [
                 (
-                    "and by == act then return {'mine', state}",
-                    "and by == act then return {'mine', 'claimed'}",
+                    "and is_mine then return {'mine', state}",
+                    "and is_mine then return {'mine', 'claimed'}",
                 )
             ],
             "start": [("and (idempotent == '1' or steps)", "")],
@@ -263,11 +266,11 @@ _EFFECT = (
     ),
     _swap(
         "a claim asked twice is refused",
-        claim=("and by == act then return {'mine', state}", "and false then"),
+        claim=("and is_mine then return {'mine', state}", "and false then"),
     ),
     _swap(
         "a start asked twice is refused",
-        start=("and attempt == args.attempt_id then return 'go'", "and false then"),
+        start=("and attempt_id == args.attempt_id then return 'go'", "and false then"),
     ),
     _code(
         "a yes to something else confirms", {(StoredAction, "was_last_message"): lambda *_: True}

@@ -1,9 +1,12 @@
 -- needs: actions, changes, conversation, inbox, keys, next_item, outbox, settled, timers
--- Finish a turn, or several that were turn_records together. Changes everything or nothing.
--- args: epoch, token, seq (number of the turn), last (number of the last turn that was turn_records), user, event, let_go
--- (release the lease when nothing is left), change ({replies: [{action_id, reply, tells?}], history?, transition?, new_actions: [...],
--- timers: [{id, at, what}], silenced: [id], language?, tells_loss?, settles?, continuation?: {action_id, turn, stopped}}),
--- record (how the turn was turn_records, as JSON without its first brace).
+-- Finish a turn, or several that were answered together. Changes everything or nothing.
+-- args: epoch and token (of the lease), seq (number of the turn), last (number of the last turn that was answered with
+-- it), user (the id of the scope), event (the id of the turn's event), let_go (release the lease when nothing is left),
+-- change (`TurnChange.to_dict` in Python; what is absent there does not change), record (how the turn was answered, as
+-- JSON without its first brace).
+-- Returns JSON: `status` and, if that is 'ok', `next_item` (what the holder of the lease does next). Any other status
+-- says why nothing was changed: 'lost' (the lease), 'moved' (the turn is not the first one), 'state' (of the action),
+-- 'exists' (another action occupies the scope) or 'timers' (too many).
 if has_released() then return cjson.encode({status = 'ok', next_item = {kind = 'idle'}}) end
 if not holds_lease() then return cjson.encode({status = 'lost'}) end
 local change, user = args.change, args.user

@@ -1,7 +1,7 @@
 -- needs: conversation, keys
 -- Before a halted server resumes: raise the numbers of a conversation above all that were ever given out, end its
 -- lease, and mark waiting replies as possibly sent.
--- args: floor (lowest new number), restored (from a backup: its waiting turns were probably turn_records since, so they do
+-- args: floor (lowest new number), restored (from a backup: its waiting turns were probably answered since, so they do
 -- not run again, and their users are told).
 -- Returns how many replies were marked.
 if redis.call('EXISTS', conversation_key) == 0 then return 0 end

@@ -6,7 +6,7 @@
 -- ARGV[2]: the outbox entry; from ARGV[3]: the hash of the RQ job.
 -- Returns 'sent', or '' when nothing was forgotten or it was told before.
 local told = loss_key()
--- A turn of this user was turn_records since: if it was a yes or no, with the end of the question.
+-- A turn of this user was answered since: if it was a yes or no, with the end of the question.
 if args.question and redis.call('GET', open_action_key(args.user)) ~= args.question then return '' end
 if args.action_id then
   local known = redis.call('HGET', action_key(args.action_id), 'state')

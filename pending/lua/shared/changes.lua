@@ -1,5 +1,6 @@
 -- needs: actions, keys, last_message, states
--- A change of pending actions: `transition`, a transition of one action, and `new_actions`, new actions.
+-- A change of pending actions (`TurnChange.to_dict` in Python): the `transition` of one action to another state, and
+-- `new_actions` to store.
 
 -- End an action whose worker is gone.
 local function end_abandoned(action_id)

@@ -1,17 +1,26 @@
--- The keys of a conversation. A shard lives on one Redis primary and never on Redis Cluster (RQ does not run there), so the scripts
--- build their keys.
-local conversation_key = shard .. ':conversation:' .. conversation        -- hash: the conversation's numbers, lease and marks
-local inbox = shard .. ':inbox:' .. conversation         -- list: the turns that wait
-local outbox = shard .. ':outbox:' .. conversation       -- list: the replies that wait
-local journal = shard .. ':journal:' .. conversation  -- list: the journal of the first turn
-local turn_records = shard .. ':turn_records:' .. conversation  -- hash: how the last turns were turn_records, for `sayso trace`
-local due = shard .. ':due'                           -- sorted set: when a conversation of the shard needs a worker
+-- The keys of one conversation. All keys of a shard have the same hash tag, so they are on one node of a Redis Cluster,
+-- and a script may build their names itself.
 
--- The hash of what the users of this conversation were told after a loss of data.
+-- A hash: the conversation's numbers, its lease and its marks.
+local conversation_key = shard .. ':conversation:' .. conversation
+
+-- Lists: the turns that wait, the replies that wait, and the journal of the first turn.
+local inbox = shard .. ':inbox:' .. conversation
+local outbox = shard .. ':outbox:' .. conversation
+local journal = shard .. ':journal:' .. conversation
+
+-- A hash: how the last turns were answered, for `sayso trace`.
+local turn_records = shard .. ':turn_records:' .. conversation
+
+-- A sorted set of the whole shard: when each conversation needs a worker.
+local due = shard .. ':due'
+
+-- A hash: what the users of this conversation were told after a loss of data.
 local function loss_key()
   return shard .. ':loss:' .. conversation
 end
 
+-- A string: the history of one user in this conversation, as JSON.
 local function history_key(user)
   return shard .. ':history:' .. conversation .. ':' .. user
 end

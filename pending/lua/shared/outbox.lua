@@ -1,7 +1,7 @@
 -- needs: conversation, keys
 -- Replies that wait, and the reply that is held until the user writes.
 
--- An entry of the outbox is "number action_id JSON". The action_id is '-' for a reply that asks nothing.
+-- An entry of the outbox is "number action_id JSON", with '-' in place of the id for a reply that asks nothing.
 
 -- Of replies with the same collapse key, only the newest waits: give it the place of the earlier one. Return that one's
 -- number. A reply that is being sent, or may have arrived, stays as it is.

@@ -63,7 +63,7 @@ local function accept_turn()
   local waiting, cap = redis.call('LLEN', inbox), args.max_waiting
   local asked = args.tapped_action_id ~= '-' and redis.call('HGET', action_key(args.tapped_action_id), 'user')
   local is_own = not asked or asked == args.user
-  -- A tap on another user's button is turn_records a few times, so that it cannot delay those who may
+  -- A tap on another user's button is answered a few times, so that it cannot delay those who may
   -- decide.
   if args.tap and not is_own and args.waited_ms == 0
     and is_too_fast(args.user .. ':foreign', FOREIGN_TAPS_PER_MINUTE, FOREIGN_TAPS_IN_ONE_GO) then

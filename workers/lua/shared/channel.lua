@@ -61,7 +61,7 @@ local function closed_reason()
   return (received ~= '0' or has_opted_out()) and reason or ''
 end
 
--- Note that the address takes no messages until a user writes. A message that waits is turn_records first.
+-- Note that the address takes no messages until a user writes. A message that waits is answered first.
 local function close_address(reason, opted_out)
   if has_message() then return end
   redis.call('HSET', conversation_key, 'closed_address', conversation_number('last_turn') .. ' ' .. reason)

@@ -84,7 +84,7 @@ local function count_attempt(turn)
   return times + 1
 end
 
--- Return the turns right behind the first one that are of the same user and no taps: they may be turn_records together.
+-- Return the turns right behind the first one that are of the same user and no taps: they may be answered together.
 local function following_turns(user, tapped)
   local found = {}
   if tapped ~= '-' then return found end
