@@ -40,7 +40,7 @@ from sayso.workers.sender import RedisOutbox
 from tests.contracts.rigs import make_sender, voice
 from tests.memory_stores import MemorySharedCache
 from tests.model.judge import Judge
-from tests.model.wire import CLOCK, Patches, Peek, Wire
+from tests.model.wire import Patches, Peek, Wire
 from tests.model.world import HALL, ROOM, World
 
 #: The kinds of action: "broken" raises, "gone" has lost its executor, "checked" has a reconciler, and the question
@@ -196,10 +196,8 @@ class Bot:
         self.client = client
         self._after = after
         self.peek = Peek(client)
-        conversation_scripts, records = (
-            Wire(client, CONVERSATION_SCRIPTS, patches),
-            Wire(client, ACTION_SCRIPTS, patches),
-        )
+        conversation_scripts = Wire(client, CONVERSATION_SCRIPTS, patches, self._clock)
+        records = Wire(client, ACTION_SCRIPTS, patches, self._clock)
         missed = (
             {old for each in patches.values() for old, _ in each}
             - conversation_scripts.applied
@@ -238,14 +236,16 @@ class Bot:
             {"chat": self.agent},
             voice,
             MemorySharedCache(),
-            clock=lambda: self.world.now / 1000,
+            clock=self._clock,
         )
-        self.pass_time(0)
+
+    def _clock(self) -> float:
+        """Return the time of all scripts and workers, in Unix seconds."""
+        return self.world.now / 1000
 
     def pass_time(self, seconds: float) -> None:
         """Advance all clocks."""
         self.world.now += round(seconds * 1000)
-        self.client.set(CLOCK, self.world.now)
 
     def hear(self, turn: Turn) -> None:
         """Deliver a platform's event to the mailbox."""

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from redis import Redis
 
 from sayso.infra.redis.client import PREFIX
-from sayso.infra.redis.scripts import LuaScript, LuaScripts, ScriptFolder, shard_of
-
-#: The key from which the scripts read the time, in Unix milliseconds.
-CLOCK = "model:clock"
-#: Replaces `redis.call('TIME')`, because a test cannot move a server's clock.
-_TIME = f"""(function()
-  local ms = tonumber(redis.call('GET', '{CLOCK}'))
-  return {{math.floor(ms / 1000), (ms % 1000) * 1000}}
-end)()"""
+from sayso.infra.redis.scripts import LuaScript, ScriptFolder, shard_of
+from tests.infra.redis.lua_source import CheckedScripts
 
 #: The texts to replace and their replacements, by script; "*" stands for the texts that scripts share.
 Patches = Mapping[str, Sequence[tuple[str, str]]]
@@ -41,11 +34,14 @@ return redis.sha1hex(table.concat(all))
 """
 
 
-class Wire(LuaScripts):
+class Wire(CheckedScripts):
     """One folder of scripts on the model's clock, with a mutant's patches; `applied` holds the patched texts found."""
 
-    def __init__(self, client: Redis, folder: ScriptFolder, patches: Patches) -> None:
-        super().__init__(client, folder)
+    def __init__(
+        self, client: Redis, folder: ScriptFolder, patches: Patches, clock: Callable[[], float]
+    ) -> None:
+        """`clock` returns Unix seconds."""
+        super().__init__(client, folder, clock=clock)
         self.applied: set[str] = set()
         self._scripts = {
             name: LuaScript.of(
@@ -58,7 +54,7 @@ class Wire(LuaScripts):
         for old, new in patches:
             self.applied |= {old} if old in text else set()
             text = text.replace(old, new)
-        return text.replace("redis.call('TIME')", _TIME)
+        return text
 
 
 class Peek:
