@@ -1,6 +1,6 @@
 """ChangeHandler: lets a person change what an open question asks, and asks anew.
 
-A change is a new proposal with a preview and a yes of its own. It comes as a filled-in form, as
+A change is a new proposal, which is previewed and needs a yes. It comes as a filled-in form, as
 values that the person writes one after another, or as other words ("yes, but 2 kg") from which the
 model makes the new proposal.
 """
@@ -238,7 +238,7 @@ class ChangeHandler:
         changes: Mapping[str, Any],
         sealed: Sequence[str],
     ) -> PendingAction:
-        """Return the action of one call with these changes, and with an id of its own.
+        """Return the action of one call with these changes, and with a new id.
 
         Raises _Refused.
         """

@@ -115,7 +115,7 @@ class ConfirmedActions:
         if outcome.status == "expired" and self._answers.goes_on(context, ended):
             return await self._answers.answer_late_yes(context, ended, text)
 
-        # Choices that the tool offers are a question of their own. The agent does not go on.
+        # Choices that the tool offers wait for its person, so the agent does not go on.
         answer = await self._answers.answer_outcome(
             context, ended, text, files, goes_on=not choices
         )

@@ -565,7 +565,7 @@ TapDecision = (
 def tap_phase_of(action: StoredAction, now: float) -> TapPhase:
     """Return the phase in which a tap that came in at `now` (Unix seconds) finds an action.
 
-    A record that was tampered with is in no phase of its own: the claim of a yes finds out.
+    A record that was tampered with has no special phase: the claim of a yes finds out.
     """
     match action.state:
         case "claimed" | "started":

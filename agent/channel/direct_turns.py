@@ -249,7 +249,7 @@ def _words_of_model(result: AgentResult) -> str:
 def _text_to_print(text: str, written: str) -> str:
     """Return a reply without the escapes of Markdown.
 
-    What the model has `written` stays as it is.
+    What the model has `written` stays unchanged.
     """
     written = storable(written)  # as the text of every reply
     start = text.rfind(written)

@@ -188,7 +188,7 @@ def _shorten_arguments(value: Any) -> Any:
 
 
 #: Name of the folder in the data folder, or in the bucket. Its files are never served;
-#: media have one of their own.
+#: media are in another one.
 FOLDER = "texts"
 
 #: How long a text is kept after it was last stored or read, in seconds:

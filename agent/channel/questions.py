@@ -42,7 +42,7 @@ from sayso.pending.turns import (
 )
 
 #: Characters of a message that keeps its text when its buttons are removed. A longer text is sent
-#: as a message of its own, with the buttons in the next message.
+#: without buttons, and the next message has them.
 MAX_KEPT_CHARS = 1000
 #: Characters of a preview that a button may show.
 MAX_EFFECT_CHARS = 48

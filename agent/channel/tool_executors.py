@@ -49,7 +49,7 @@ class ToolExecutors(ActionKinds):
 
     Lives as long as the store, and follows changes of the tools.
 
-    Among them are those of agents that are tools of the agent, under the policy of their own agent.
+    Tools of an agent that is a tool of this agent are among them, under the policy of that agent.
 
     A tool that was removed or disabled, or that the policy denies by now, does not run even after a
     yes. This also holds for executors that the tool's author registered.
