@@ -1,10 +1,13 @@
 """What a platform implements: the Channel protocol, its errors and the base of its settings.
 
-Every adapter is a Channel. What only some platforms can do is a protocol with one or two methods
-each, which an adapter has or has not: QuoteSource, RemovesTyping, ShowsState, ShowsSteps,
-ShowsForms, HasAliases, KeepsFirstAddress, FollowsMoves, InManyWorkspaces, RecognizesPeople. The
-rest of Sayso asks for them with `isinstance` and never for a platform. They are open to the
-adapters of others (docs/how-to/extend.md).
+A channel is one account of the bot at a platform, as the YAML configures it. An adapter is the
+class that speaks with the platform.
+
+Every adapter is a Channel. An ability that only some platforms have is a protocol with one or two
+methods: QuoteSource, RemovesTyping, ShowsState, ShowsSteps, ShowsForms, HasAliases,
+KeepsFirstAddress, FollowsMoves, InManyWorkspaces, RecognizesPeople. The rest of Sayso asks with
+`isinstance` whether a channel has an ability, and never which platform it is. Adapters in other
+packages may have them too (docs/how-to/extend.md).
 
 ChannelError
 ├── Forbidden         a webhook whose signature or secret is wrong: answer 403
@@ -157,9 +160,8 @@ class WindowClosed(SendError):
 class TemplateRefused(WindowClosed):
     """Raised when the platform refuses an approved template.
 
-    The reply waits until the person writes.
-
-    `refusal` names the template, the reason, and what an operator has to do.
+    The reply waits until the person writes. `refusal` names the template, the reason, and what an
+    operator has to do.
     """
 
     def __init__(self, refusal: RefusedTemplate) -> None:
@@ -189,16 +191,15 @@ class OptedOut(AddressClosed):
 class AddressBarred(AddressClosed):
     """Raised when people can write at this address and the bot cannot.
 
-    It lacks the right, or the topic is closed.
-
-    Their messages would cost a model's answer each, which no person could read.
+    The bot lacks the right, or the topic is closed. Each message of people there would cost a
+    model's answer that no person could read, so it is not answered.
     """
 
 
 class ChatBarred(AddressBarred):
     """Raised when the bot can write nowhere in the chat, whatever the thread.
 
-    It is no member, or lacks the right.
+    The bot is not a member, or lacks the right.
     """
 
 
@@ -219,15 +220,19 @@ class StorageDown(NotStored):
 
 @contextlib.contextmanager
 def fetch_errors() -> Iterator[None]:
-    """Raise FetchError for a download that fails in this block. The cause may name the URL."""
+    """Raise FetchError for a download that fails in this block."""
     try:
         yield
     except DownloadError as exc:
+        # Without the cause: its text may name the URL, which may hold a token.
         raise FetchError(str(exc)) from None
 
 
 def network_error(platform: str, exc: BaseException) -> SendError:
-    """Return the error of a channel for an error of its HTTP session."""
+    """Return the SendError for an error of a platform's HTTP session.
+
+    Only an error before the request was sent proves that the message did not arrive.
+    """
     if never_sent(exc):
         return Unreachable(f"no connection to {platform}")
     return DeliveryUncertain(f"the connection to {platform} broke before its answer")
@@ -239,8 +244,10 @@ class RateLimit:
 
     #: Messages of the whole channel, 0 for no limit.
     per_second: float = 0.0
-    #: Seconds between two messages into one conversation, after the first `burst` messages.
+    #: Seconds between two messages into one conversation, after the first `burst` messages. 0 for
+    #: no limit.
     chat_gap: float = 0.0
+    #: Messages that may follow each other at once, at least 1.
     burst: int = 1
     #: Seconds between two drafts of one answer, 0 if the platform shows no drafts.
     draft_gap: float = 0.0
@@ -248,7 +255,7 @@ class RateLimit:
     #: allowed; 0 to show the first words at once.
     draft_delay: float = 0.0
     #: Whether the draft also shows the notice that a turn takes longer. If not, the notice is a
-    #: message of its own, so that the answer makes a sound.
+    #: separate message, so that the answer makes a sound.
     notice_in_draft: bool = True
 
 
@@ -260,40 +267,38 @@ class Channel(Protocol):
         """The channel's name in the YAML, as in `/hooks/<name>`."""
 
     def receive(self, hook: WebhookRequest) -> Received:
-        """Verify a webhook, then parse it. No I/O. Raises Forbidden or BadHook."""
+        """Verify a webhook, then parse it. Does no I/O. Raises Forbidden or BadHook."""
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Return how fast the platform accepts messages, in all and into this conversation."""
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Split a reply into platform messages, in order, each within the platform's limits.
+        """Split a reply into pieces: one platform message each, in order, within the limits.
 
-        Loses no character.
-
-        If the reply `edits` a message, its first piece does. An optional reply that
-        the platform cannot show has none.
+        No character is lost. If the reply `edits` a message, its first piece does. An optional
+        reply that the platform cannot show has no pieces.
         """
 
     async def show_typing(self, turn: Turn) -> float:
-        """Show that the turn is being worked on: typing, or an acknowledged tap.
+        """Show that the bot works on the turn: a typing sign, or an acknowledged tap.
 
-        Best effort; never raises.
-
-        Returns the seconds after which it must be shown again, 0 for never.
+        Returns the seconds after which this must be called again, 0 for never. Best effort; never
+        raises.
         """
 
-    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
-        """Show the unfinished answer to a turn, in place of the earlier draft with the id `shown`.
+    async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
+        """Show the unfinished answer to a turn.
 
-        Returns the id of the message that shows it, which the answer must edit; "" if the draft
-        disappears by itself. Raises SendError.
+        `shown_id` is the id of the message that shows an earlier draft, which this one replaces; ""
+        for the first draft. Returns the id of the message that shows the draft, which the answer
+        must edit; "" if the draft disappears by itself. Raises SendError.
         """
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Download an inbound file into an open file. Raises FetchError."""
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Send one piece.
+        """Send one piece of a reply.
 
         Text that the platform refuses to format is sent again as plain text. Raises SendError.
         """
@@ -304,16 +309,15 @@ class MediaStore(Protocol):
 
     @property
     def spool_folder(self) -> Path | None:
-        """Where files wait on this machine until they are put. The folder may be missing.
+        """The folder on this machine where a file waits while it comes in. It may not exist yet.
 
-        None: in the system's folder for temporary files.
+        None for the system's folder of temporary files.
         """
 
     def put(self, content: bytes | BinaryIO, *, mime_type: str, filename: str, owner: str) -> Media:
-        """Store bytes, or a file from its beginning, for `owner`.
+        """Store bytes, or a file from its beginning, for `owner` (see `owner_of`).
 
-        The content decides the media type.
-
+        The content decides the media type where it can be recognized; else it is `mime_type`.
         Raises TooLarge, NoRoom, OSError.
         """
 
@@ -329,7 +333,10 @@ class MediaStore(Protocol):
 
 @runtime_checkable
 class HasAliases(Protocol):
-    """A channel on which a conversation may have two addresses."""
+    """A channel on which a conversation may have two addresses.
+
+    On Slack a person's id is an address too, beside the direct message with that person.
+    """
 
     async def place(self, conversation: Conversation) -> Conversation:
         """Return the address under which the user writes; for most conversations the same one.
@@ -363,7 +370,7 @@ ShownState = Literal["processing", "suspended", "active", "closed"]
 class ShowsState(Protocol):
     """A channel that shows the state of each conversation.
 
-    `show_typing` shows that a turn is under work.
+    That the bot begins to work on a turn is shown by `show_typing`.
     """
 
     async def show_state(
@@ -375,8 +382,8 @@ class ShowsState(Protocol):
     ) -> None:
         """Show the state until another one is shown. Best effort; never raises.
 
-        `after`: the event id of the turn that led to it, "" for none. While a later turn is under
-        work in this process, nothing changes.
+        `after` is the event id of the turn that led to the state, "" for none. While this process
+        works on a later turn of the conversation, nothing changes.
         """
 
 
@@ -384,10 +391,11 @@ class ShowsState(Protocol):
 class ShowsSteps(Protocol):
     """A channel that shows which tools a turn calls, and how the calls stand."""
 
-    async def show_steps(self, turn: Turn, steps: Sequence[ToolStep], shown: str = "") -> str:
-        """Show all tool calls of a turn so far, in place of the message with the id `shown`.
+    async def show_steps(self, turn: Turn, steps: Sequence[ToolStep], shown_id: str = "") -> str:
+        """Show all tool calls of a turn so far.
 
-        Returns the id of the message that shows them. Raises SendError.
+        `shown_id` is the id of the message that shows the earlier ones, which is replaced; "" for
+        none. Returns the id of the message that shows the calls. Raises SendError.
         """
 
 
@@ -399,17 +407,15 @@ class ShowsForms(Protocol):
     """
 
     async def open_form(self, turn: Turn, find: FindForm) -> WebhookResponse | None:
-        """Show the form that a tap asks for.
+        """Show the form that a tap asks for. Never raises.
 
-        Return the answer to its webhook, None if no form is shown.
-
-        Never raises.
+        `find` returns the form. Returns the answer to the tap's webhook, None if no form is shown.
         """
 
     def form_errors(self, errors: Mapping[str, str]) -> WebhookResponse:
         """Return the answer to a filled-in form that shows each error at its field.
 
-        `errors` are by the name of the field.
+        `errors` holds the text of each error, by the name of its field.
         """
 
 
@@ -433,16 +439,15 @@ class FollowsMoves(KeepsFirstAddress, Protocol):
     def note_moves(self, received: Received) -> Received:
         """Remember which chat got another id.
 
-        Return what was received, address changes under first addresses.
-
-        Turns stay as they are: `at_first_address` is called for each when it is stored. Reads and
+        Returns `received` with each address change under the first address of its conversation.
+        Turns do not change: `at_first_address` is called for each when it is stored. Reads and
         writes the shared cache, and raises what that raises.
         """
 
 
 @runtime_checkable
 class InManyWorkspaces(Protocol):
-    """A channel whose account many workspaces have installed. Each has a token."""
+    """A channel whose app many workspaces have installed. Each workspace has a token."""
 
     def note_workspace(self, workspace: WorkspaceNote) -> None:
         """Store what a webhook says of its workspace. Raises redis.RedisError."""
@@ -455,24 +460,26 @@ def note_workspace(channel: object, received: Received) -> None:
 
 
 def note_moves(channel: object, received: Received) -> Received:
-    """Remember which chat got another id.
+    """Return `received`, its address changes under the addresses that conversations are stored at.
 
-    Return what was received, address changes under first addresses.
-
-    A report that names a delivery names the conversation with it.
+    A channel that follows moves also remembers which chat got another id. Raises redis.RedisError.
     """
     if not (received.moved or received.addresses):
         return received
+
     if isinstance(channel, FollowsMoves):
         return channel.note_moves(received)
     if not isinstance(channel, RecognizesPeople):
         return received
+
     addresses = []
     for change in received.addresses:
-        conversation = change.conversation
-        if not change.delivery:
-            conversation = channel.conversation_of(conversation)
-        addresses.append(replace(change, conversation=conversation))
+        # A change that names a delivery needs no look-up: the delivery names its conversation.
+        if change.delivery:
+            addresses.append(change)
+        else:
+            conversation = channel.conversation_of(change.conversation)
+            addresses.append(replace(change, conversation=conversation))
     return replace(received, addresses=tuple(addresses))
 
 
@@ -483,15 +490,15 @@ class RecognizesPeople(Protocol):
     def recognize(self, turn: Turn, *, store: bool, briefly: bool = False) -> Turn:
         """Return the turn under the id that its sender's questions, history and replies have.
 
-        With `store` the ids that the turn names are remembered as those of the sender, and for an
-        hour with `briefly`, which is for a sender whom the access rules refuse. Raises
-        redis.RedisError.
+        With `store` the ids that the turn names are remembered as those of the sender. With
+        `briefly` they are remembered for an hour only, for a sender whom the access rules refuse.
+        Raises redis.RedisError.
         """
 
     def sender(self, turn: Turn) -> Sender | None:
-        """Return what a turn tells of its sender, None if it names no id of theirs.
+        """Return the ids that a turn names of its sender, None if it names none.
 
-        The mailbox finds the person and stores the turn in one step.
+        With them the mailbox finds the person and stores the turn in one step.
         """
 
     def conversation_of(self, conversation: Conversation) -> Conversation:
@@ -515,7 +522,10 @@ class Identities(Protocol):
         store: bool,
         briefly: bool = False,
     ) -> Identity:
-        """Return the sender of a message with these ids; `store` them, or `briefly` for an hour."""
+        """Return the sender of a message with these ids.
+
+        With `store` the ids are remembered, and with `briefly` as well for an hour only.
+        """
 
     def find(self, channel: str, name: str) -> Identity | None:
         """Return the person who has this id now, None for an unknown one."""
@@ -545,13 +555,15 @@ class AdapterDeps:
     cache: SharedCache
     identities: Identities
     media: MediaStore
-    #: `keys` sign cookies and links. Redis keys of the bot begin with `key_prefix`.
+    #: Secrets that sign cookies and links. The first one signs; all of them verify.
     keys: Sequence[str]
+    #: The URL at which platforms reach the bot, without a last slash.
     public_url: str
     redis: Redis
-    #: `connect` opens a Redis client whose answers may take that many seconds, for reads that
+    #: Opens a Redis client whose answers may take the given number of seconds, for reads that
     #: block.
     connect: Callable[[float], Redis]
+    #: What all Redis keys of the bot begin with.
     key_prefix: str
 
 
@@ -561,23 +573,26 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-def nothing_if_empty(value: object) -> object:
+def none_if_empty(value: object) -> object:
     """Return None for "", so that a key with an empty `${NAME:-}` counts as left out."""
     return None if value == "" else value
 
 
-def can_be_asked(url: str) -> bool:
+def is_http_url(url: str) -> bool:
     """Return whether a request can go to a URL: it has http or https, a host, and a valid port."""
     if re.search(r"\s", url):
         return False
+
+    # ValueError for half a bracket, a port that is no number, a letter that stands for a slash.
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
+        port = parts.port
         if "[" in parts.netloc:
             IPv6Address(host)
-        return parts.scheme in ("http", "https") and host != "" and parts.port != 0
-    except ValueError:  # half a bracket, a port that is no number, a letter that stands for a slash
+    except ValueError:
         return False
+    return parts.scheme in ("http", "https") and host != "" and port != 0
 
 
 def without_secrets(url: str) -> str:
@@ -587,8 +602,11 @@ def without_secrets(url: str) -> str:
 
 
 def web_address(url: str) -> str:
-    """Return the URL without its last slash. Raises ValueError."""
-    if not can_be_asked(url):
+    """Return the URL without its last slash.
+
+    Raises ValueError for anything else than an http URL without a query and a fragment.
+    """
+    if not is_http_url(url):
         raise ValueError("is not a URL: write it as https://bots.example.com")
     if "?" in url or "#" in url:
         raise ValueError("ends in a query or a fragment: leave that out")
@@ -596,8 +614,14 @@ def web_address(url: str) -> str:
 
 
 def server_address(url: str) -> str:
-    """Return the URL of a server whose secrets stand elsewhere. Raises ValueError."""
-    if "@" in url.partition("://")[2].partition("/")[0]:
+    """Return the URL of a server without its last slash.
+
+    Raises ValueError as `web_address` does, and for a URL with a user or a password, which would be
+    logged with it.
+    """
+    _, _, after_scheme = url.partition("://")
+    host = after_scheme.partition("/")[0]
+    if "@" in host:
         raise ValueError("holds a user: leave it out, and sign in with headers or auth")
     return web_address(url)
 
@@ -620,7 +644,7 @@ def _not_boolean(value: object) -> object:
     return value
 
 
-def _shipped(language: str) -> str:
+def _supported_language(language: str) -> str:
     if language not in LANGUAGES:
         raise ValueError(f"this language is not supported: choose from {', '.join(LANGUAGES)}")
     return language
@@ -628,23 +652,22 @@ def _shipped(language: str) -> str:
 
 #: A secret, which the YAML takes from the environment or from a file.
 Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
-#: A secret that may be left out but not be empty: a missing variable must not turn protection off.
+#: A secret that may be left out but not be empty: a missing environment variable must not turn
+#: protection off.
 OptionalSecret = Annotated[Secret | None, BeforeValidator(_not_none)]
 Url = Annotated[str, AfterValidator(web_address)]
-OptionalUrl = Annotated[Url | None, BeforeValidator(nothing_if_empty)]
-#: A whole number, and a number. Python's own would take `true` for 1.
+OptionalUrl = Annotated[Url | None, BeforeValidator(none_if_empty)]
+#: A whole number, and a number. Pydantic's `int` and `float` would read `true` as 1.
 Count = Annotated[int, BeforeValidator(_not_boolean)]
 Number = Annotated[float, BeforeValidator(_not_boolean)]
-Language = Annotated[str, AfterValidator(_shipped)]
+Language = Annotated[str, AfterValidator(_supported_language)]
 
 
 class PlatformSettings(Section):
-    """The settings of a channel that a platform can read.
+    """The settings of a channel that its adapter can read.
 
-    Each platform has a subclass with its own keys.
-
-    The configuration adds the keys that are the same for all platforms,
-    such as `tools` and `policy`.
+    Each platform has a subclass with its own keys. The package `config` adds the keys that no
+    adapter needs, such as `tools` and `policy`.
     """
 
     #: The prefix that a user id may be written with or without, such as `whatsapp:` before a phone
@@ -655,9 +678,10 @@ class PlatformSettings(Section):
     #: Names that a channel of the platform cannot have.
     reserved_names: ClassVar[frozenset[str]] = frozenset()
     #: Whether the platform takes money for each message. Then people get as few messages as
-    #: possible: no notice that a turn takes longer, and what fits into one message is one.
+    #: possible: no notice that a turn takes longer, and replies that fit into one message are
+    #: joined.
     charges_per_message: ClassVar[bool] = False
-    #: Whether the platform can drop the updates that wait there.
+    #: Whether the platform can drop updates that it has not delivered yet.
     can_drop_updates: ClassVar[bool] = False
 
     platform: str
@@ -668,7 +692,7 @@ class PlatformSettings(Section):
     """The languages in which a yes or no is read. Name yours: some words mean yes in one language
     and something else in another, and then decide nothing in either. Example: `[de, en]`.
     """
-    language: Annotated[Language | None, BeforeValidator(nothing_if_empty)] = None
+    language: Annotated[Language | None, BeforeValidator(none_if_empty)] = None
     """The language for people whose language is not known yet. Others are answered in the language
     that they write. Without it: English, or the first of `languages`. Example: `de`.
     """
@@ -686,16 +710,20 @@ class PlatformSettings(Section):
         return self
 
     @property
-    def speaks(self) -> str:
+    def default_language(self) -> str:
         """The language for people whose language is unknown.
 
-        It is `language`, else English, else the first one.
+        It is `language`, else English if `languages` has it, else the first of `languages`.
         """
-        return self.language or ("en" if "en" in self.languages else self.languages[0])
+        if self.language:
+            return self.language
+        if "en" in self.languages:
+            return "en"
+        return self.languages[0]
 
     @property
     def account_id(self) -> str:
-        """The id of the channel's account at the platform.
+        """The id of the channel's account at the platform, "" for a platform without accounts.
 
         It stays the same when a token is renewed.
         """
@@ -722,13 +750,16 @@ class PlatformSettings(Section):
     def problem_with_id(self, name: str) -> str:
         """Return why no person and no chat of the channel can have this id, "" if one can.
 
-        An id that never matches would leave a blocked person in.
+        The access rules are checked with it: a misspelled id would block no one.
         """
         return ""
 
     @property
     def needed_library(self) -> tuple[str, str]:
-        """The extra that the channel needs, and a module that it brings; "" and "" for none."""
+        """The extra of the package that the channel needs, and a module that the extra installs.
+
+        Both are "" for a channel that needs none.
+        """
         return "", ""
 
     @property
@@ -756,6 +787,6 @@ class VendorSettings(PlatformSettings):
     def needs_public_url(self) -> bool:
         """Whether a server outside this network must reach the bot.
 
-        The one at `api_url` may be on this network.
+        A server at `api_url` may be on this network.
         """
         return not (self.polls or self.api_url)

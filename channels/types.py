@@ -46,7 +46,8 @@ _EXTENSIONS = {
 def storable(text: str) -> str:
     """Return the text with each lone surrogate replaced by "?".
 
-    JSON can express one, but UTF-8 cannot.
+    JSON from a platform may hold lone surrogates. They cannot be written as UTF-8, so neither Redis
+    nor a file could store them.
     """
     return text.encode("utf-8", "replace").decode()
 
@@ -72,7 +73,8 @@ _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 def digest(text: str) -> str:
     """Return the 20 hex digits that stand for an id of a platform in keys and logs.
 
-    One turn asks for the same ones again and again.
+    They hide the id, which may be a phone number. Results are cached, because one turn asks for the
+    same few ids again and again.
     """
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:20]
 
@@ -141,19 +143,20 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class SenderIds:
-    """The ids that one message names of its sender, each "" if it does not."""
+    """The ids that one message names of its sender; "" for an id that the message does not name."""
 
-    #: An id of the platform's, which never passes to another person.
+    #: An id that the platform gave, which never passes to another person.
     user_id: str = ""
-    #: A phone number, which may.
+    #: A phone number, which may pass to another person.
     number: str = ""
     #: An id like `user_id` that several accounts of the bot's owner share.
     parent: str = ""
 
     def as_identity(self) -> Identity:
-        """Return the person of these ids.
+        """Return the person of these ids, as far as the ids of one message say.
 
-        They stay as they are if none of them came before, or if no id ever changed.
+        That is right if none of the ids came before, or if no id of the person ever changed. Where
+        ids may change, `Identities` knows the person.
         """
         names = (self.parent, self.number, self.user_id)
         return Identity(
@@ -170,10 +173,10 @@ class Identity:
 
     #: The first id that came, under which everything of the person is stored.
     key: str
-    #: The phone number that they last wrote from, "" if it is unknown or another person has written
-    #: from it since.
+    #: The phone number that the person last wrote from, "" if it is unknown or another person has
+    #: written from it since.
     number: str = ""
-    #: The last id of the platform's, "" if unknown.
+    #: The last id that the platform gave the person, "" if unknown.
     user_id: str = ""
     #: All ids, also numbers of earlier times.
     ids: tuple[str, ...] = ()
@@ -181,16 +184,17 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """What a message tells of its sender. `turn_of` returns its turn once the person is known."""
+    """The ids that a message names of its sender, and how its turn follows from the person."""
 
     channel: str
     ids: SenderIds
+    #: Returns the turn of the message, under the id of the person who was found by the ids.
     turn_of: Callable[[Identity], Turn]
 
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A file in or out."""
+    """A file that comes in or goes out. It names the content, and does not hold it."""
 
     #: The media store's id if the file is `stored`, else the platform's own URL or file id.
     ref: str
@@ -198,6 +202,7 @@ class Media:
     filename: str = ""
     #: In bytes, 0 if the platform does not say.
     size: int = 0
+    #: Whether the media store has the content.
     stored: bool = False
 
     @property
@@ -208,16 +213,13 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """A tapped button.
+    """A tapped button."""
 
-    It has its opaque `data`, the `callback_id` that acknowledges the tap, and the label that people
-    see.
-
-    `callback_id` and `label` are "" if the platform has none.
-    """
-
+    #: The opaque data of the button.
     data: str
+    #: The platform's id of the tap, with which the tap is acknowledged; "" if it has none.
     callback_id: str = ""
+    #: The label that people see, "" if the platform does not say.
     label: str = ""
 
 
@@ -250,7 +252,7 @@ class Turn:
     #: The same for all turns that a platform sends as parts of one act, such as an album;
     #: UNNAMED_ALBUM where it names none.
     group: str = ""
-    #: Other people read the conversation.
+    #: Whether other people read the conversation.
     in_group: bool = False
     #: Other ids of the same person, such as a phone number beside an account.
     aliases: tuple[str, ...] = ()
@@ -258,7 +260,7 @@ class Turn:
     replied_to: str = ""
     #: The data of a button under the quoted message, "" for none.
     replied_to_button: str = ""
-    #: The message and its answer are shown to one person only.
+    #: Whether the message and its answer are shown to one person only.
     ephemeral: bool = False
     #: A digest of what people see of the message, "" on platforms without edits. A turn with the
     #: message id and the content of an earlier turn is an edit that changed nothing, such as a
@@ -266,31 +268,34 @@ class Turn:
     content: str = field(default="", compare=False)
     #: When it was written, in Unix seconds; 0.0 if the platform does not say.
     written_at: float = field(default=0.0, compare=False)
-    #: The chat's id at the platform if it has changed since the conversation began; `conversation`
-    #: keeps the first one.
+    #: The chat's id at the platform if it has changed since the conversation began, else "".
+    #: `conversation` keeps the first one.
     chat_now: str = ""
-    #: What the platform says of the person's surroundings, such as what they look at. The model
-    #: reads it below the notes; unlike these it is no part of the message, so a text beside it may
-    #: be a yes.
+    #: What the platform says of the person's surroundings, such as what the person looks at. The
+    #: model reads it below the notes. Unlike a note it does not belong to the message, so a text
+    #: with a background may be a yes.
     background: tuple[str, ...] = ()
-    #: The id of the person whose message the thread begins with, "" for the bot's, and if unknown.
+    #: The id of the person whose message the thread begins with. "" if the bot began the thread, or
+    #: if that is unknown.
     thread_author: str = field(default="", compare=False)
-    #: The address may be another person's by now. The text decides nothing, and the answer does not
-    #: repeat what its person was asked.
+    #: Whether the address may belong to another person by now, as a phone number may. Then the text
+    #: decides nothing, and the answer does not repeat an open question.
     maybe_other_person: bool = False
-    #: The id of the action after whose decision the agent goes on, in a `continuation`.
+    #: In a `continuation`, the id of the decided action after which the agent goes on; else "".
     continues: str = ""
-    #: The person has not been told the outcome yet.
+    #: In a `continuation`, whether the answer must tell the outcome of the action: the person has
+    #: not been told yet.
     tells_outcome: bool = False
-    #: False if the person said /stop meanwhile, so that only the outcome is left to tell.
+    #: False in a `continuation` whose person said /stop meanwhile. Then only the outcome is told.
     asks_model: bool = True
-    #: The W3C traceparent of its acceptance, "" while tracing is off.
+    #: The W3C traceparent of the trace in which the turn was accepted, "" while tracing is off.
     trace: str = field(default="", compare=False)
-    #: What was filled in, by the name of the field. The data of the `tap` is then the token of the
-    #: button that opens the form.
+    #: In a `form`, what was filled in, by the name of the field. The data of the `tap` is then the
+    #: token of the button that opens the form.
     form: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
+        # What people write may hold lone surrogates, on every platform.
         for name in ("text", "user_name", "quoted", "replied_to_button"):
             object.__setattr__(self, name, storable(getattr(self, name)))
         if self.form:
@@ -298,6 +303,7 @@ class Turn:
             object.__setattr__(self, "form", form)
         if self.notes:
             object.__setattr__(self, "notes", tuple(map(storable, self.notes)))
+
         if not _LANGUAGE.fullmatch(self.language):
             object.__setattr__(self, "language", "")
 
@@ -333,23 +339,23 @@ class Turn:
     def is_stop(self) -> bool:
         """Whether the turn is the command /stop.
 
-        It is the only one that is obeyed while another turn is being answered.
-
-        It must be typed and addressed to this bot: adapters remove the bot's own name, so
-        `/stop@other` belongs to another bot. Words after the command are ignored.
+        It is the only command that is obeyed while another turn is being answered. It must be typed
+        and addressed to this bot: adapters remove the bot's own name, so `/stop@other` belongs to
+        another bot. Words after the command are ignored.
         """
-        return (
-            self.decides
-            and self.tap is None
-            and self.text.casefold().split(maxsplit=1)[:1] == ["/stop"]
-        )
+        if not self.decides or self.tap is not None:
+            return False
+        first_word = self.text.casefold().split(maxsplit=1)[:1]
+        return first_word == ["/stop"]
 
     def to_json(self) -> str:
         """Return the turn as JSON, for the mailbox.
 
         Raises ValueError if a field has another type.
         """
-        return versioned(_turns().dump_json(self, exclude_defaults=True, warnings="error").decode())
+        return versioned(
+            _turn_adapter().dump_json(self, exclude_defaults=True, warnings="error").decode()
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Turn:
@@ -357,7 +363,7 @@ class Turn:
 
         Raises OtherVersion, and pydantic.ValidationError for anything else.
         """
-        return _turns().validate_json(check_version(text))
+        return _turn_adapter().validate_json(check_version(text))
 
 
 #: How a tool call stands. `waits`: it asked for a yes and ran no code. `not_run`: it ran no code
@@ -382,25 +388,24 @@ class ToolStep:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """A button under a reply.
+    """A button under a reply."""
 
-    It has the label that people see, and the opaque data (at most 64 bytes) that a tap sends back.
-
-    Style `danger` is for taps that change or destroy something. `effect` describes in Markdown what
-    a tap does; a platform with room for it shows it in place of the label.
-    """
-
+    #: The label that people see.
     label: str
+    #: The opaque data that a tap sends back, at most 64 bytes.
     data: str
+    #: `danger` is for taps that change or destroy something.
     style: Literal["primary", "danger", "default"] = "default"
+    #: What a tap does, in Markdown; "" for nothing more than the label says. A platform with room
+    #: for it shows it in place of the label.
     effect: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the bot says, as one platform message.
+    """What the bot says: Markdown text, or one file with the text as its caption.
 
-    It is Markdown text, or one file with the text as its caption.
+    A channel splits it into pieces, which are replies too, each as large as one platform message.
     """
 
     text: str = ""
@@ -416,17 +421,18 @@ class Reply:
     #: nothing new, and is left out where the platform charges for each message.
     edits: str = ""
     optional: bool = False
-    #: The message that it `edits` has no more use. A platform that can delete a message deletes it;
-    #: elsewhere the text replaces it.
+    #: Whether the message that it `edits` has no more use. A platform that can delete a message
+    #: deletes it; elsewhere the text replaces it.
     removes: bool = False
-    #: The id of the one person in a group who sees it, where the platform can do that.
+    #: The id of the one person in a group who sees it, where the platform can do that; "" for all.
     only_for: str = ""
-    #: The id of that person's act which it answers, the `callback_id` of a tap or the id of a
-    #: message that only they saw, "" for none: some platforms show such a reply only in answer to
-    #: an act.
+    #: The id of the act of that person which the reply answers: the `callback_id` of a tap, or the
+    #: id of a message that only the person saw; "" for none. Some platforms show a reply to one
+    #: person only in answer to an act.
     only_for_act: str = ""
-    #: The `callback_id` of a tap that is answered with this text alone. Platforms show it to the
-    #: one who tapped; it is no message of the chat, and takes nothing of the chat's rate limit.
+    #: The `callback_id` of a tap that is answered with this text alone, "" for none. The platform
+    #: shows the text to the person who tapped. It is not a message of the chat, and does not count
+    #: against the chat's rate limit.
     answers_tap: str = ""
     #: Tells operators why this is not an answer, such as a model's error. People do not see it.
     cause: str = ""
@@ -434,10 +440,11 @@ class Reply:
     answer_seconds: float = 0.0
     #: The part of the text that a yes agrees to, "" if the reply asks for no yes.
     preview: str = ""
-    #: The reply asks for a value, which is typed: a number is the value, and names no button.
+    #: Whether the reply asks for a value, which is typed. A typed number is then the value, and
+    #: does not choose a button.
     asks_value: bool = False
     #: The buttons of a question that is decided, without data; the chosen one has a mark. A
-    #: platform that has buttons without an effect shows them so, others show none.
+    #: platform that has disabled buttons shows them, others show none.
     decided_buttons: tuple[Button, ...] = ()
 
     def __post_init__(self) -> None:
@@ -449,18 +456,20 @@ class Reply:
 
         Formatting the returned reply changes nothing.
         """
-        # An earlier place is in the text that stands above the question.
-        start = self.text.rfind(self.preview)
-        if start < 0 or not self.preview:
+        if not self.preview:
             return self
+        # The last place: an earlier one is in the text that stands above the question.
+        start = self.text.rfind(self.preview)
+        if start < 0:
+            return self
+
         end = start + len(self.preview)
-        return replace(
-            self, text=f"{self.text[:start]}{formatted(self.preview)}{self.text[end:]}", preview=""
-        )
+        text = f"{self.text[:start]}{formatted(self.preview)}{self.text[end:]}"
+        return replace(self, text=text, preview="")
 
     def to_json(self) -> str:
         """Return the reply as JSON, for the outbox."""
-        return _replies().dump_json(self, exclude_defaults=True).decode()
+        return _reply_adapter().dump_json(self, exclude_defaults=True).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Reply:
@@ -468,34 +477,34 @@ class Reply:
 
         Raises pydantic.ValidationError for anything else.
         """
-        return _replies().validate_json(text)
+        return _reply_adapter().validate_json(text)
 
 
-def named(media: Media) -> Media:
-    """Return the stored file with a name, built from its type and content if it has none.
+def with_filename(media: Media) -> Media:
+    """Return the stored file with a name, built from its type and id if it has none.
 
     Models and tools use this name.
     """
     if media.filename:
         return media
-    group = media.mime_type.partition("/")[0].strip().lower()
-    return replace(
-        media, filename=f"{group or 'file'}-{media.ref[:8]}{extension_of(media.mime_type)}"
-    )
+    kind = media.kind.strip().lower() or "file"
+    filename = f"{kind}-{media.ref[:8]}{extension_of(media.mime_type)}"
+    return replace(media, filename=filename)
 
 
 def extension_of(mime_type: str) -> str:
     """Return the file extension of a MIME type, such as ".ogg"; "" for an unknown type."""
-    kind = mime_type.partition(";")[0].strip().lower()
-    return _EXTENSIONS.get(kind) or mimetypes.guess_extension(kind) or ""
+    bare_type = mime_type.partition(";")[0].strip().lower()
+    return _EXTENSIONS.get(bare_type) or mimetypes.guess_extension(bare_type) or ""
 
 
 def readable_size(size: int) -> str:
     """Return a size in bytes as people read it: "1.5 MB"."""
-    unit, name = next(
-        (row for row in ((1024 * 1024, "MB"), (1024, "KB")) if size >= row[0]), (1, "B")
-    )
-    return f"{size / unit:.3g} {name}"
+    if size >= 1024 * 1024:
+        return f"{size / (1024 * 1024):.3g} MB"
+    if size >= 1024:
+        return f"{size / 1024:.3g} KB"
+    return f"{size:.3g} B"
 
 
 def joined_labels(buttons: Sequence[Button]) -> str:
@@ -506,14 +515,14 @@ def joined_labels(buttons: Sequence[Button]) -> str:
     return " / ".join(button.label for button in buttons)
 
 
-def shown_to(turn: Turn, reply: Reply) -> Reply:
-    """Return the reply. If only its sender saw the turn, only the sender sees the reply."""
+def for_readers_of(turn: Turn, reply: Reply) -> Reply:
+    """Return the reply for those who saw the turn: all of its chat, or only its sender."""
     if turn.ephemeral:
-        return shown_to_sender(turn, reply)
+        return for_sender_of(turn, reply)
     return reply
 
 
-def shown_to_sender(turn: Turn, reply: Reply) -> Reply:
+def for_sender_of(turn: Turn, reply: Reply) -> Reply:
     """Return the reply for the sender of the turn alone, where the platform can do that."""
     act = turn.message_id if turn.ephemeral else ""
     if turn.tap:
@@ -586,13 +595,13 @@ class AddressChange:
 
     conversation: Conversation
     closed: str = ""
-    #: The report is about an earlier message. A message from the person since then proves it
-    #: outdated.
+    #: Whether the report is about an earlier message. A message that the person wrote after that
+    #: proves the report outdated.
     late: bool = False
-    #: The id of that message's delivery, whose conversation is meant; "" if the platform does not
-    #: say.
+    #: The id of the delivery of that message, "" if the platform does not say. The delivery decides
+    #: which conversation the report is about.
     delivery: str = ""
-    #: The person wants no messages.
+    #: Whether the person wants no messages.
     opted_out: bool = False
 
 
@@ -602,12 +611,12 @@ class WebhookRequest:
 
     #: The address that the platform was given (public base, path, raw query).
     url: str
-    #: By their names in lower case.
+    #: The values of the headers, by the name in lower case.
     headers: dict[str, str]
     body: bytes
-    #: What follows `/hooks/<channel>/`, such as "status".
+    #: What follows `/hooks/<channel>/`, such as "status"; "" for nothing.
     path: str = ""
-    #: In Unix seconds.
+    #: When the request came, in Unix seconds.
     now: float = 0.0
 
     def header(self, name: str) -> str:
@@ -630,49 +639,52 @@ class WebhookResponse:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceNote:
-    """What a webhook says of its workspace, where many of them have installed the bot's account."""
+    """What a webhook says of its workspace, for an app that many workspaces have installed."""
 
     id: str
-    #: The id of the organization whose installation the workspace uses, "" for its own.
+    #: The id of the organization whose installation the workspace uses, "" if the workspace has one
+    #: itself.
     organization: str = ""
     #: Why the installation is over, "" while it is not.
     removed: str = ""
-    #: In Unix seconds, 0.0 if the platform does not say.
+    #: When the installation was over, in Unix seconds; 0.0 if the platform does not say.
     at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """The content of a verified webhook."""
+    """The content of a verified webhook, or of an update that was polled."""
 
     turns: tuple[Turn, ...] = ()
     statuses: tuple[StatusUpdate, ...] = ()
     addresses: tuple[AddressChange, ...] = ()
-    #: Messages for the operator, as are `refused_templates`.
+    #: Messages for the operator.
     alerts: tuple[str, ...] = ()
+    #: Templates about which the operator gets a message, too.
     refused_templates: tuple[RefusedTemplate, ...] = ()
     #: The HTTP answer.
     answer: WebhookResponse = field(default_factory=WebhookResponse)
-    #: Why nothing was taken, "" else.
+    #: Why the webhook has no turns, "" if it has some or none was expected.
     ignored: str = ""
-    #: Its platform answered a poll, so an alert that nothing comes in is over.
+    #: Whether the platform answered a poll. Then an alert that nothing comes in is over.
     is_contact: bool = False
-    #: The old and the new id of a chat that got another one.
+    #: The old and the new id of a chat that got another one, None for no such chat.
     moved: tuple[str, str] | None = None
     #: What is new about its workspace, None for nothing.
     workspace: WorkspaceNote | None = None
 
 
 @cache
-def _turns() -> TypeAdapter[Turn]:
-    """Return what reads and writes turns.
+def _turn_adapter() -> TypeAdapter[Turn]:
+    """Return the object that reads and writes turns as JSON.
 
-    Building it takes longer than importing this module, and most commands of an operator read none.
+    It is built when needed: that takes longer than importing this module, and most commands of an
+    operator read no turn.
     """
     return TypeAdapter(Turn)
 
 
 @cache
-def _replies() -> TypeAdapter[Reply]:
-    """Return what reads and writes replies."""
+def _reply_adapter() -> TypeAdapter[Reply]:
+    """Return the object that reads and writes replies as JSON, built when needed."""
     return TypeAdapter(Reply)

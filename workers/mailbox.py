@@ -19,7 +19,7 @@ from sayso.channels.types import (
     StatusUpdate,
     Turn,
     digest,
-    shown_to,
+    for_readers_of,
 )
 from sayso.infra import tracing
 from sayso.infra.metrics import DELIVERY_REPORTS, OTHER, TURNS_RECEIVED, of_labels
@@ -296,7 +296,7 @@ class RedisMailbox:
 
         Return whether it is.
         """
-        entry = outbox_entry(turn.conversation, shown_to(turn, reply))
+        entry = outbox_entry(turn.conversation, for_readers_of(turn, reply))
         name = turn.conversation.id
         job = self._wake_up(name)
         args = {"max_conversations": self._limits.per_shard, **job.names}

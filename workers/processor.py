@@ -29,7 +29,7 @@ from sayso.channels.base import (
     ShowsSteps,
 )
 from sayso.channels.i18n.texts import Texts, TextsForTurn
-from sayso.channels.types import Reply, shown_to
+from sayso.channels.types import Reply, for_readers_of
 from sayso.infra import tracing
 from sayso.infra.concurrency import call_in_thread, track_abandoned_calls
 from sayso.infra.metrics import CONTINUATIONS, LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
@@ -437,7 +437,7 @@ class ConversationProcessor:
         """
         channel = self.channels.get(queued.turn.conversation.channel)
         replies = tuple(
-            (shown_to(queued.turn, reply), action_id) for reply, action_id in change.replies
+            (for_readers_of(queued.turn, reply), action_id) for reply, action_id in change.replies
         )
         if draft and draft.shown:
             replies = replace_draft(draft.shown, replies)

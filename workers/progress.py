@@ -29,7 +29,7 @@ from sayso.channels.base import (
 )
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.markdown.outcome_signs import without_signs
-from sayso.channels.types import Delivery, Reply, StepState, ToolStep, Turn, shown_to
+from sayso.channels.types import Delivery, Reply, StepState, ToolStep, Turn, for_readers_of
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.metrics import MESSAGES
 from sayso.infra.redis.shared_cache import SharedCache
@@ -480,7 +480,7 @@ class ProgressIndicator:
         """Send the notice as a message. Its id is no delivery id: its status is not tracked."""
         queued = self._queued
         there = self._queued.turn.conversation
-        reply = shown_to(queued.turn, Reply(self._texts().still_working()))
+        reply = for_readers_of(queued.turn, Reply(self._texts().still_working()))
         silence = queued.age + self._notice_after
         delivery = Delivery(f"{there.id}#still{queued.seq}", there, reply, queued.attempt, silence)
         try:

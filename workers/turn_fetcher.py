@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sayso.channels.base import Channel, FetchError, QuoteSource
 from sayso.channels.media_store import MediaFiles
-from sayso.channels.types import Media, named, owner_of
+from sayso.channels.types import Media, owner_of, with_filename
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.storage.objects import StoreUnavailable
 from sayso.pending.turns import QueuedTurn
@@ -113,4 +113,4 @@ async def _download(media: Media, channel: Channel, store: MediaFiles, owner: st
             mime_type=media.mime_type,
             filename=media.filename,
         )
-    return named(kept)
+    return with_filename(kept)

@@ -48,7 +48,7 @@ from sayso.agent.channel.outcome_answers import OutcomeAnswers
 from sayso.agent.channel.question_repeats import QuestionRepeats
 from sayso.agent.channel.questions import Questions
 from sayso.agent.tools.call_texts import literal
-from sayso.channels.types import Turn, shown_to_sender
+from sayso.channels.types import Turn, for_sender_of
 from sayso.pending.action import ButtonPress
 from sayso.pending.repository import ActionDecision
 from sayso.pending.store import PendingActionStore
@@ -289,6 +289,6 @@ def _for_sender_only(turn: Turn, answer: TurnAnswer, *, in_tap: bool = False) ->
     callback_id = turn.tap.callback_id if turn.tap and in_tap else ""
     replies = []
     for reply, action_id in answer.change.replies:
-        own_reply = replace(shown_to_sender(turn, reply), answers_tap=callback_id)
+        own_reply = replace(for_sender_of(turn, reply), answers_tap=callback_id)
         replies.append((own_reply, action_id))
     return answer.changed(replies=tuple(replies))

@@ -24,7 +24,7 @@ from sayso.agent.tools.context import Artifact, ReceivedFile
 from sayso.agent.tools.screening import inert, suspicions
 from sayso.channels.base import MediaStore
 from sayso.channels.i18n.texts import Texts
-from sayso.channels.types import Media, Reply, Turn, named, owner_of
+from sayso.channels.types import Media, Reply, Turn, owner_of, with_filename
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.storage.spooled import SpooledBytes
 from sayso.pending.action import PendingAction
@@ -372,7 +372,9 @@ class TurnFiles:
         # A file that was sent twice counts where it was sent last.
         latest = dict.fromkeys(reversed(files))
         return [
-            ReceivedFile(named(media).filename, media.mime_type, media.size, media.ref, self._read)
+            ReceivedFile(
+                with_filename(media).filename, media.mime_type, media.size, media.ref, self._read
+            )
             for media in reversed(latest)
             if media.stored
         ]

@@ -31,7 +31,7 @@ from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, FileReading, LoadMedi
 from sayso.agent.providers.gemini_cache import ExplicitCaches
 from sayso.agent.providers.pricing import context_tokens
 from sayso.agent.tools.vendor_schemas import ApiFormat
-from sayso.channels.base import can_be_asked, without_secrets
+from sayso.channels.base import is_http_url, without_secrets
 from sayso.infra.concurrency import call_in_thread
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class VendorProvider(ABC):
         for library in ("pydantic_ai", self.sdk):
             if not is_installed(library):
                 raise ProviderConfigurationError(missing_library(library, self.extra))
-        if not can_be_asked(base_url):
+        if not is_http_url(base_url):
             shown = without_secrets(base_url)
             raise ProviderConfigurationError(
                 f"base_url {shown!r} is not a URL: write it as https://api.example.com/v1"

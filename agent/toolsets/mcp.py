@@ -46,7 +46,7 @@ from sayso.agent.toolsets.base import (
     scrub_value,
 )
 from sayso.agent.toolsets.mcp_connection import McpConnection, McpServer
-from sayso.channels.base import can_be_asked, without_secrets
+from sayso.channels.base import is_http_url, without_secrets
 from sayso.channels.media_store import UNKNOWN_TYPE, settle_type
 from sayso.channels.types import extension_of
 from sayso.infra.concurrency import call_in_thread
@@ -106,7 +106,7 @@ class McpToolProvider:
     ) -> None:
         if bool(command) == bool(url):
             raise ValueError("an MCP server is a command or a url: give one of them")
-        if url and not can_be_asked(url):
+        if url and not is_http_url(url):
             raise ValueError(
                 f"url {without_secrets(url)!r} is not a URL: write it as https://mcp.example.com/mcp"
             )

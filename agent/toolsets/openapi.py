@@ -44,7 +44,7 @@ from sayso.agent.toolsets.openapi_document import (
 from sayso.agent.toolsets.openapi_files import download_name, read_uploads, upload_preview
 from sayso.agent.toolsets.openapi_operations import Operation, OperationReader
 from sayso.agent.toolsets.openapi_request import Auth, OriginClient, Request, request_for
-from sayso.channels.base import can_be_asked, server_address, without_secrets
+from sayso.channels.base import is_http_url, server_address, without_secrets
 from sayso.infra.concurrency import call_in_thread
 from sayso.infra.http import Resolve, addresses_of, content_type_of, decoded, origin_of
 
@@ -116,7 +116,7 @@ class OpenApiToolProvider:
         self._max_bytes = max_bytes
         self._resolve = resolve
         self._api: _Api | None = None
-        if self.is_remote and not can_be_asked(self._source):
+        if self.is_remote and not is_http_url(self._source):
             raise ValueError(
                 f"{without_secrets(self._source)!r} is not a URL: "
                 "write the document's as https://api.example.com/openapi.json"

@@ -259,16 +259,16 @@ class ConsoleChannel:
             )
         return 0.0  # the page shows the indicator until the turn is answered
 
-    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
+    async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
         """Show the unfinished answer.
 
         It replaces the last draft in the feed. Raises Unreachable.
         """
         entry = {"type": "draft", "html": page_html(text[:MAX_PIECE_CHARS])}
-        return await _reach(self.feed.append, turn.conversation.id, entry, shown)
+        return await _reach(self.feed.append, turn.conversation.id, entry, shown_id)
 
-    async def show_steps(self, turn: Turn, steps: Sequence[ToolStep], shown: str = "") -> str:
-        """Show the tool calls of a turn. They replace the entry `shown` in the feed.
+    async def show_steps(self, turn: Turn, steps: Sequence[ToolStep], shown_id: str = "") -> str:
+        """Show the tool calls of a turn. They replace the entry `shown_id` in the feed.
 
         Those of a turn in which the agent goes on stand below the outcome, apart from the call that
         was confirmed. Raises Unreachable.
@@ -288,7 +288,7 @@ class ConsoleChannel:
             self.feed.append,
             turn.conversation.id,
             {"type": "steps", "event": event, "steps": rows},
-            shown,
+            shown_id,
         )
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:

@@ -99,7 +99,7 @@ class SlackChannel:
         self._clients = open_clients(name, settings, self.installations)
         has_sessions = settings.view == "agent"
         self._status = ConversationStatus(name, self.client_of, has_sessions=has_sessions)
-        self._forms = SlackForms(name, self.client_of, settings.speaks)
+        self._forms = SlackForms(name, self.client_of, settings.default_language)
         #: The ids of direct messages by person. Slack always gives the same.
         self._direct_messages: dict[str, str] = {}
 
@@ -236,7 +236,7 @@ class SlackChannel:
             ts = turn.message_id
         return (there.chat, ts) if ts else None
 
-    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
+    async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
         """Post the first section of the unfinished answer, or edit the message that shows it.
 
         Slack's own streams need a thread and a receiver, and a workspace may begin
@@ -244,9 +244,9 @@ class SlackChannel:
         """
         first = first_section(text)
         if not first.strip():
-            return shown
+            return shown_id
         return (
-            await self.send(Delivery("", turn.conversation, Reply(first, edits=shown)))
+            await self.send(Delivery("", turn.conversation, Reply(first, edits=shown_id)))
         ).message_id
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:

@@ -221,7 +221,7 @@ class TelegramChannel:
         }
         return True
 
-    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
+    async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
         """Show a draft, cut to one message, which later drafts edit.
 
         With `draft: native` it is Telegram's own draft in a private chat. That disappears by
@@ -234,9 +234,9 @@ class TelegramChannel:
             draft_id = zlib.crc32(turn.event_id.encode()) % 0x7FFFFFFF + 1
             call = BotApiCall(chat, _thread(turn), Reply(text), draft_id=draft_id)
         elif text.strip():
-            call = BotApiCall(chat, _thread(turn), Reply(text, edits=shown))
+            call = BotApiCall(chat, _thread(turn), Reply(text, edits=shown_id))
         else:
-            return shown
+            return shown_id
         return (await self._translated(self._deliver(call))).message_id
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:

@@ -114,7 +114,9 @@ class TelegramSetup(PlatformSetup):
             # configuration would stay. None stands for all other languages.
             for language in (*LANGUAGES, None):
                 texts = texts_for(
-                    language if language in self._settings.languages else self._settings.speaks
+                    language
+                    if language in self._settings.languages
+                    else self._settings.default_language
                 )
                 menu = [BotCommand(command, texts.command(command)) for command in self._commands]
                 await bot.set_my_commands(menu, language_code=language)

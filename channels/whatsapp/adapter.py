@@ -166,7 +166,7 @@ class WhatsAppChannel:
             await self._client.here().request_async("POST", _TYPING_URL, data=data)
         return TYPING_SECONDS
 
-    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
+    async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
         """Do nothing: WhatsApp has no drafts, and messages cannot be edited."""
         return ""
 

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from sayso.channels.base import Identities, OptionalSecret, Secret, VendorSettings, nothing_if_empty
+from sayso.channels.base import Identities, OptionalSecret, Secret, VendorSettings, none_if_empty
 from sayso.channels.whatsapp.people import current_ids
 
 
@@ -30,14 +30,12 @@ class WhatsAppSettings(VendorSettings):
     """The id of the Twilio account. Example: `${TWILIO_ACCOUNT_SID}`."""
     auth_token: Secret
     """The account's auth token. Example: `${TWILIO_AUTH_TOKEN}`."""
-    from_: Annotated[str | None, BeforeValidator(nothing_if_empty)] = Field(
-        default=None, alias="from"
-    )
+    from_: Annotated[str | None, BeforeValidator(none_if_empty)] = Field(default=None, alias="from")
     """The sender.
 
     Either it or `messaging_service_sid` is needed. Example: `whatsapp:+14155238886`.
     """
-    messaging_service_sid: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
+    messaging_service_sid: Annotated[str | None, BeforeValidator(none_if_empty)] = None
     """The Messaging Service that chooses the sender.
 
     Example: `MG0123456789abcdef0123456789abcdef`.
@@ -46,11 +44,11 @@ class WhatsAppSettings(VendorSettings):
     """The key that signs webhooks in place of the auth token, once it is turned on at Twilio.
     Example: `${TWILIO_SHARED_KEY}`.
     """
-    template: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
+    template: Annotated[str | None, BeforeValidator(none_if_empty)] = None
     """An approved Content with the text as {{1}}, for people who have been silent for 24 hours.
     Example: `HX0123456789abcdef0123456789abcdef`.
     """
-    confirm_template: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
+    confirm_template: Annotated[str | None, BeforeValidator(none_if_empty)] = None
     """An approved quick reply with the question as {{1}} and two buttons, with the ids {{2}}, which
     confirms, and {{3}}, which cancels. Example: `HX0123456789abcdef0123456789abcdef`.
     """

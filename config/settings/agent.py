@@ -11,7 +11,7 @@ from sayso.channels.base import (
     Number,
     OptionalSecret,
     Section,
-    nothing_if_empty,
+    none_if_empty,
     server_address,
 )
 from sayso.infra.redis.url import RedisUrl
@@ -60,9 +60,9 @@ def redis_address(url: str) -> str:
 
 #: The URL of a server whose secrets, if any, stand in separate keys.
 ServerUrl = Annotated[str, AfterValidator(server_address)]
-OptionalServerUrl = Annotated[ServerUrl | None, BeforeValidator(nothing_if_empty)]
+OptionalServerUrl = Annotated[ServerUrl | None, BeforeValidator(none_if_empty)]
 OptionalRedisUrl = Annotated[
-    Annotated[str, AfterValidator(redis_address)] | None, BeforeValidator(nothing_if_empty)
+    Annotated[str, AfterValidator(redis_address)] | None, BeforeValidator(none_if_empty)
 ]
 VendorModel = Annotated[str, AfterValidator(_vendor_model)]
 AnyModel = Annotated[str, AfterValidator(_any_model)]

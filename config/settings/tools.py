@@ -23,7 +23,7 @@ from sayso.channels.base import (
     OptionalUrl,
     Secret,
     Section,
-    can_be_asked,
+    is_http_url,
 )
 from sayso.config.settings.agent import OptionalServerUrl, ServerUrl
 
@@ -345,7 +345,7 @@ class OpenApiSource(SourceSettings):
     @field_validator("openapi")
     @classmethod
     def _a_document(cls, document: str) -> str:
-        if document.startswith(("http://", "https://")) and not can_be_asked(document):
+        if document.startswith(("http://", "https://")) and not is_http_url(document):
             raise ValueError("is not a URL: write it as https://api.example.com/openapi.json")
         return document
 

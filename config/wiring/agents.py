@@ -491,7 +491,7 @@ def _build_agent(
         store,
         behavior=ChannelBehavior(
             confirm_ttl=channel.confirm_ttl,
-            language=channel.speaks,
+            language=channel.default_language,
             languages=channel.languages,
             expiry_notice=channel.expiry_notice,
             escalation=_escalation(settings, channel),
@@ -531,7 +531,9 @@ def _escalation(settings: Settings, channel: AnyChannel) -> Escalation | None:
     after = channel.escalate.after
     to = channel.escalate.to
     return Escalation(
-        after, Conversation(to.channel, to.chat, to.thread), settings.channels[to.channel].speaks
+        after,
+        Conversation(to.channel, to.chat, to.thread),
+        settings.channels[to.channel].default_language,
     )
 
 

@@ -135,7 +135,7 @@ class JsonWebhookChannel:
         """Do nothing: the platform shows no typing."""
         return 0.0
 
-    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
+    async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
         """Do nothing: the platform shows no drafts."""
         return ""
 

@@ -118,7 +118,7 @@ def explain(
     if tool not in known_tools:
         raise ToolUnknown(unknown_tool(tool, known_tools))
     of_channel = settings.channels[channel]
-    run = ChannelRun(user, channel, "", of_channel.confirm_ttl, "", of_channel.speaks)
+    run = ChannelRun(user, channel, "", of_channel.confirm_ttl, "", of_channel.default_language)
     call = _Call(settings, channel, of_channel, known_tools[tool], run)
     if call.tool is not own.get(tool) and call.tool not in opened.select(of_channel.tools).all():
         reason = ExplainedReason("none of its tools patterns names it", call.where("tools"))

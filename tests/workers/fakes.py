@@ -46,7 +46,7 @@ class FakeChannel:
         """Do nothing."""
         return 0.0
 
-    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
+    async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
         """Show nothing."""
         return ""
 

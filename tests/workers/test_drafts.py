@@ -43,12 +43,12 @@ class Screen:
     def __init__(self, message: str = "m1") -> None:
         self.message, self.errors, self.seen = message, [], []
 
-    async def draft(self, turn, text, shown="") -> str:
+    async def draft(self, turn, text, shown_id="") -> str:
         """Show the draft."""
         error = self.errors.pop(0) if self.errors else None
         if error:
             raise error
-        self.seen.append((text, shown))
+        self.seen.append((text, shown_id))
         return self.message
 
 
@@ -337,7 +337,7 @@ def test_answer_goes_out_at_once_although_its_draft_was_refused():
     """The answer has its own place in the outbox and is not lost with the draft."""
     room = streaming_room()
 
-    async def refuse(turn, text, shown="") -> str:
+    async def refuse(turn, text, shown_id="") -> str:
         room.channel.seen.set()
         raise RateLimited(3600)
 
@@ -474,7 +474,7 @@ def streaming_room(message: str = "d1", *, streams=("chat",), **options) -> Room
     room = Room(agent=Typist(lambda: room, **options), streams=frozenset(streams))
     room.channel.drafts, room.channel.seen = [], asyncio.Event()
 
-    async def draft(turn, text, shown="") -> str:
+    async def draft(turn, text, shown_id="") -> str:
         room.channel.drafts.append(text)
         room.channel.seen.set()
         return message
@@ -510,7 +510,7 @@ def test_still_working_notice_does_not_outlive_a_turn_without_a_reply():
     room = Room(agent=Slow(asyncio.Event()), notice_after=0.001)
     room.channel.drafts, room.channel.seen = [], asyncio.Event()
 
-    async def draft(turn, text, shown="") -> str:
+    async def draft(turn, text, shown_id="") -> str:
         room.channel.seen.set()
         return "d1"
 

@@ -19,11 +19,11 @@ class Board:
         self.shown: list[list[ToolStep]] = []
         self.is_down = False
 
-    async def show_steps(self, turn: object, steps: Sequence[ToolStep], shown: str = "") -> str:
+    async def show_steps(self, turn: object, steps: Sequence[ToolStep], shown_id: str = "") -> str:
         """Note the calls. The first message is m1, and each edit keeps its id."""
         if self.is_down:
             raise Unreachable("down")
-        assert shown == ("m1" if self.shown else "")
+        assert shown_id == ("m1" if self.shown else "")
         self.shown.append(list(steps))
         return "m1"
 

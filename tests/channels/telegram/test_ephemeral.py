@@ -11,7 +11,7 @@ import json
 import pytest
 
 from sayso.channels.base import Refused
-from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply, shown_to
+from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply, for_readers_of
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.telegram import PLAIN_MEMBER, SERVER_VERSION
@@ -130,8 +130,8 @@ def test_answer_names_the_act_that_allows_it(
 ):
     """A bot that is no administrator may write to one person for 15 seconds after an act of theirs."""
     platforms.ledger.state[PLAIN_MEMBER] = {GROUP.chat}
-    (piece,) = channel.split(shown_to(read(channel, update), Reply("Nothing is waiting.")))
-    send(channel, shown_to(read(channel, update), piece))
+    (piece,) = channel.split(for_readers_of(read(channel, update), Reply("Nothing is waiting.")))
+    send(channel, for_readers_of(read(channel, update), piece))
     raw = platforms.sent[0]["raw"]
     assert {name: json.loads(raw[name]) for name in named} == named
     assert "receiver_user_id" not in raw
