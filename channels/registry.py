@@ -1,7 +1,8 @@
 """The registry of platforms: the settings, adapter, setup and other parts of each.
 
-Another distribution adds a platform with an entry point in the group
-`sayso.channels` that names a `Platform`.
+A platform is a chat service, such as Telegram. A channel is one account of the bot there, and its
+`platform` in the YAML names a row of this registry. Another Python distribution adds a platform
+with an entry point in the group `sayso.channels` that names a `Platform`.
 """
 
 from __future__ import annotations
@@ -24,37 +25,38 @@ from sayso.channels.whatsapp.settings import WhatsAppSettings
 #: The entry-point group of platforms from other distributions.
 GROUP = "sayso.channels"
 
-#: A callable, or its place as `package.module:name`. It is loaded when needed,
-#: since no process needs all platforms.
+#: A callable, or the place of one as `package.module:name`. A place is imported when it is needed,
+#: since no process needs the SDKs of all platforms.
 Factory = Callable[..., Any] | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """The parts of a platform.
+    """The parts of a platform. A part that it does not have is None, or an empty tuple."""
 
-    `adapter(name, settings, deps)` returns a Channel. `setup(name, settings, public_url, options)`
-    returns a PlatformSetup. `poller(channel, store, lock)` returns an object whose `run()` polls.
-    `pages(*channels, public_url=, admit=, stage=, why_waiting=)` returns a Flask blueprint.
-    `sdk_modules` are imported by a worker before its first turn, since an import blocks all others.
-    The packages that the built-in platforms name there log warnings only.
-    `commands()` returns PlatformCommands: those of `sayso channel` that only this platform has.
-    `missed_messages(channel, message_log, inbox, identities, per_minute=, clock=)` returns an object
-    whose `run()` yields FoundMessages, and `media_deletion(channel, message_log, inbox, identities)`
-    one whose `run()` yields DeletedFiles; both need the `message_log()` of the setup.
-    """
-
+    #: The class of the platform's part of the YAML.
     settings: type[PlatformSettings]
+    #: `adapter(name, settings, deps)` returns a Channel.
     adapter: Factory
+    #: `setup(name, settings, public_url, options)` returns a PlatformSetup.
     setup: Factory | None = None
+    #: `poller(channel, store, lock)` returns an object whose `run()` polls.
     poller: Factory | None = None
+    #: `pages(*channels, public_url=, admit=, stage=, why_waiting=)` returns a Flask blueprint.
     pages: Factory | None = None
+    #: Modules that a worker imports before its first turn, since an import blocks all other turns.
+    #: The packages that the built-in platforms name here log warnings only.
     sdk_modules: tuple[str, ...] = ()
+    #: `commands()` returns the PlatformCommands of `sayso channel` that only this platform has.
     commands: Factory | None = None
-    #: Kinds of its keys in Redis that stay when a person is erased: they hold nothing of a person's,
-    #: or end within hours.
+    #: Kinds of its keys in Redis that stay when a person is erased. They hold nothing about a
+    #: person, or expire within hours.
     kept_keys: tuple[str, ...] = ()
+    #: `missed_messages(channel, message_log, inbox, identities, per_minute=, clock=)` returns an
+    #: object whose `run()` yields FoundMessages. It needs the `message_log()` of the setup.
     missed_messages: Factory | None = None
+    #: `media_deletion(channel, message_log, inbox, identities)` returns an object whose `run()`
+    #: yields DeletedFiles. It needs the `message_log()` of the setup.
     media_deletion: Factory | None = None
 
 
@@ -81,14 +83,16 @@ BUILT_IN: Mapping[str, Platform] = {
         pages="sayso.channels.slack.install_pages:install_pages",
         sdk_modules=("slack_sdk.web.async_client",),
         commands="sayso.channels.slack.commands:slack_commands",
-        # Tokens of workspaces, and who installed them: encrypted, until a workspace removes the app.
+        # The tokens of workspaces, and who installed the app. They are encrypted, and stay until a
+        # workspace removes the app.
         kept_keys=("slack",),
     ),
     "console": Platform(
         settings=ConsoleSettings,
         adapter="sayso.channels.console.adapter:ConsoleChannel",
         pages="sayso.channels.console.views:console_pages",
-        # The lists of conversations among them, `console:chats`, are the person's, and are deleted.
+        # An erasure deletes `console:chats` all the same: these lists of conversations belong to a
+        # person.
         kept_keys=("console",),
     ),
 }
@@ -98,14 +102,14 @@ BUILT_IN: Mapping[str, Platform] = {
 def find_platform(name: str) -> Platform | None:
     """Return the platform of this name, None if there is none.
 
-    Entry points are read for other than built-in names.
+    Raises TypeError for an entry point that names something else than a Platform.
     """
     if name in BUILT_IN:
-        entry = None
-    else:
-        entry = _entry_points().get(name)
+        return BUILT_IN[name]
+    entry = _entry_points().get(name)
     if entry is None:
-        return BUILT_IN.get(name)
+        return None
+
     platform = entry.load()
     if not isinstance(platform, Platform):
         raise TypeError(
@@ -115,7 +119,7 @@ def find_platform(name: str) -> Platform | None:
 
 
 def platform_of(settings: PlatformSettings) -> Platform:
-    """Return the platform of a configured channel."""
+    """Return the platform of a configured channel. Raises LookupError if there is none."""
     platform = find_platform(settings.platform)
     if platform is None:
         raise LookupError(
@@ -162,23 +166,26 @@ def platform_keys() -> list[str]:
 
 def polled_platforms() -> list[str]:
     """Return the names of the platforms that can be polled."""
-    return [
-        name
-        for name in platform_names()
-        if (platform := find_platform(name)) and platform.poller is not None
-    ]
+    names = []
+    for name in platform_names():
+        platform = find_platform(name)
+        if platform and platform.poller is not None:
+            names.append(name)
+    return names
 
 
 def load_sdks(platforms: Iterable[str]) -> None:
     """Import the modules that sending on these platforms needs."""
     for name in platforms:
         platform = find_platform(name)
-        for module in platform.sdk_modules if platform else ():
+        if platform is None:
+            continue
+        for module in platform.sdk_modules:
             import_module(module)
 
 
 def load(factory: Factory) -> Callable[..., Any]:
-    """Return a factory. It is imported if only its place is given."""
+    """Return the callable of a factory, imported from its place if it names one."""
     if isinstance(factory, str):
         loaded: Callable[..., Any] = resolve_name(factory)
         return loaded

@@ -52,13 +52,19 @@ def create_app(
     bot_id: str = "",
     is_operator: Callable[[str], bool] = lambda _: False,
 ) -> Flask:
-    """Return the WSGI app of one process. `pages` are the web pages of platforms that have some.
+    """Return the WSGI app of one process.
 
-    Without `answer_form` a tap that asks for a form is a turn like any other.
-
-    Health checks show the `bot_id`, by which `sayso doctor` tells this bot from another. They show
-    more than their status only on this machine, and to a client whose `Authorization` header
-    `is_operator` accepts.
+    * `channels`: the channels that receive webhooks, by name.
+    * `store`: stores what came in, before the platform gets its answer.
+    * `media`: the files to which signed links lead.
+    * `readiness`, `health`: the checks behind /readyz and /healthz?full.
+    * `public_url`: the URL at which platforms and browsers reach the bot.
+    * `pages`: the web pages of platforms that have some.
+    * `answer_form`: opens and checks forms. Without it a tap that asks for a form is a turn like
+      any other.
+    * `bot_id`: shown by health checks, so that `sayso doctor` can tell this bot from another.
+    * `is_operator`: whether an `Authorization` header is that of an operator. Others see only the
+      status of a health check, unless they are on this machine.
     """
     app = Flask("sayso", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_WEBHOOK_BYTES
@@ -87,16 +93,14 @@ def create_app(
 def _not_stored(error: Exception) -> Response:
     """Answer 503: nothing was stored, so the platform must send it again."""
     if isinstance(error, Overloaded):
-        reason = str(error)
-    else:
+        return _retry_later(str(error))
+
+    detail = str(error)
+    if isinstance(error, RedisError):
         # The message of a Redis error may hold its address.
-        if isinstance(error, RedisError):
-            detail = type(error).__name__
-        else:
-            detail = str(error)
-        log.error("web.storage_down", extra={"reason": detail})
-        reason = "storage is away"
-    return _retry_later(reason)
+        detail = type(error).__name__
+    log.error("web.storage_down", extra={"reason": detail})
+    return _retry_later("storage is away")
 
 
 def _retry_later(reason: str) -> Response:
@@ -121,9 +125,13 @@ def _add_media(app: Flask, store: MediaFiles) -> None:
 
     @app.get("/media/<token>")
     def media(token: str) -> Response:
-        if store.is_remote and not slots.acquire(blocking=False):
-            return _retry_later("too many files are read at once")
-        download = _Download(store, slots.release if store.is_remote else None)
+        release = None
+        if store.is_remote:
+            if not slots.acquire(blocking=False):
+                return _retry_later("too many files are read at once")
+            release = slots.release
+
+        download = _Download(store, release)
         try:
             return _answer(store.open_token(token), download)
         except (MediaGone, KeyError):
@@ -142,9 +150,11 @@ def _add_media(app: Flask, store: MediaFiles) -> None:
 
 
 class _Download:
-    """The bytes of a file from a bucket.
+    """The bytes of a file from a bucket, one per request.
 
-    The thread of the request reads them, and not the loop of the server.
+    It looks like a file to Flask, and is the body of the answer. A read of it blocks, so the thread
+    of the request reads it, and not the event loop of the server. `release` frees the request's
+    slot among MAX_DOWNLOADS; None for a file of this machine, which needs no slot.
     """
 
     def __init__(self, store: MediaFiles, release: Callable[[], None] | None) -> None:
@@ -177,13 +187,15 @@ class _Download:
         return self
 
     def __next__(self) -> bytes:
-        self._file = self._file or self._store.open(self._ref, self._start)
-        if block := self._file.read(_READ_BYTES):
-            return block
-        raise StopIteration
+        if self._file is None:
+            self._file = self._store.open(self._ref, self._start)
+        block = self._file.read(_READ_BYTES)
+        if not block:
+            raise StopIteration
+        return block
 
     def close(self) -> None:
-        """Let go of the file, and of the slot."""
+        """Close the file, and free the slot. A second call does nothing."""
         release = self._release
         self._release = None
         if self._file:
@@ -194,24 +206,13 @@ class _Download:
 
 def _answer(linked: LinkedFile, download: _Download) -> Response:
     """Return a file, or the part of it that the request asks for."""
-    # A server may ignore any range (RFC 9110, 14.2). Flask would refuse several ranges, and more
-    # bytes from the end than the file has, so it gets only a simple one.
-    given = parse_range_header(request.headers.get("Range", ""))
     tag = f'"{linked.ref}"'
-    is_simple = (
-        given
-        and given.units == "bytes"
-        and len(given.ranges) == 1
-        and given.ranges[0][0] >= -linked.size
-    )
-    if not is_simple or request.headers.get("If-Range", tag) != tag:
+    if not _has_simple_range(linked.size) or request.headers.get("If-Range", tag) != tag:
         request.environ.pop("HTTP_RANGE", None)
     # Flask fails on a year that is out of range.
-    for header in (
-        "HTTP_IF_MODIFIED_SINCE",
-        "HTTP_IF_RANGE",
-    ):
+    for header in ("HTTP_IF_MODIFIED_SINCE", "HTTP_IF_RANGE"):
         request.environ.pop(header, None)
+
     source = download.open(linked.ref)
     response = send_file(
         cast("BinaryIO", source),
@@ -240,9 +241,23 @@ def _answer(linked: LinkedFile, download: _Download) -> Response:
     return response
 
 
+def _has_simple_range(size: int) -> bool:
+    """Return whether the request asks for one range of bytes that a file of this size has.
+
+    A server may ignore any range (RFC 9110, 14.2). Flask would refuse several ranges, and more
+    bytes from the end than the file has, so it gets only a simple range.
+    """
+    wanted = parse_range_header(request.headers.get("Range", ""))
+    if wanted is None or wanted.units != "bytes" or len(wanted.ranges) != 1:
+        return False
+    first_byte = wanted.ranges[0][0]
+    return first_byte >= -size
+
+
 def _ascii_name(filename: str) -> str:
-    """Return what a receiver sees that reads no other alphabets:
-    Flask's own would be ".pdf" for "Отчёт.pdf".
+    """Return the file name for receivers that read only ASCII.
+
+    Flask's name for "Отчёт.pdf" would be ".pdf".
     """
     letters = unicodedata.normalize("NFKD", filename).encode("ascii", "ignore").decode()
     stem, dot, ending = letters.rpartition(".")
@@ -263,11 +278,18 @@ def _add_health(
         if not (is_local(request) or is_operator(request.headers.get("Authorization", ""))):
             # The rest has paths, counts and names of channels.
             report = {"status": report["status"]}
-        return jsonify(report), 200 if is_well else 503, {BOT_HEADER: bot_id}
+        status = 200 if is_well else 503
+        return jsonify(report), status, {BOT_HEADER: bot_id}
+
+    def is_alive() -> tuple[Mapping[str, Any], bool]:
+        """Say that this process answers. No other check of it is needed."""
+        return {"status": "ok"}, True
 
     @app.get("/healthz")
     def healthz() -> tuple[Response, int, dict[str, str]]:
-        return answer(health if "full" in request.args else lambda: ({"status": "ok"}, True))
+        if "full" in request.args:
+            return answer(health)
+        return answer(is_alive)
 
     @app.get("/readyz")
     def readyz() -> tuple[Response, int, dict[str, str]]:

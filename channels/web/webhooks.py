@@ -1,7 +1,7 @@
 """WebhookMiddleware: verifies, parses and stores webhooks, before their platforms get an answer.
 
-It stands in front of Flask because Flask's routing takes as long as all of that together. What it
-cannot take goes on to Flask together with the error, and Flask answers.
+It stands in front of Flask because Flask's routing alone takes as long as this work. A webhook that
+cannot be stored goes on to Flask together with the error, and Flask answers.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The key in the WSGI environment that holds the error of a webhook that was not taken.
+#: The key in the WSGI environment that holds the error of a webhook that was not stored.
 WEBHOOK_ERROR = "sayso.webhook_error"
 
-#: A bad request is logged once in this many seconds for each sender;
-#: this many senders are remembered.
+#: For how many seconds after a log line no other line of the same sender is written.
 LOG_SECONDS = 60.0
+#: How many senders of bad requests are remembered. The oldest ones are forgotten first.
 MAX_SENDERS = 1000
 #: How many characters of a reason distinguish it from others. The rest may be text of the sender.
 REASON_CHARS = 24
@@ -66,6 +66,11 @@ class WebhookMiddleware:
     """A WSGI app that takes the webhooks of known channels and passes all other requests to `app`.
 
     One per process.
+
+    * `channels`: the channels that receive webhooks, by name.
+    * `store`: stores what came in, before the platform gets its answer.
+    * `public_url`: the URL at which platforms reach the bot. Signatures cover it.
+    * `answer_form`: see AnswerForm. None if forms are turns like any other.
     """
 
     def __init__(
@@ -88,25 +93,21 @@ class WebhookMiddleware:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
-        if self._prefix:  # links that Flask makes get it back
-            environ["SCRIPT_NAME"] = self._prefix
-            for name in ("PATH_INFO", "RAW_URI", "REQUEST_URI"):
-                if str(environ.get(name, "")).startswith(f"{self._prefix}/"):
-                    environ[name] = str(environ[name]).removeprefix(self._prefix)
+        self._move_prefix(environ)
+        path = None
         if environ["REQUEST_METHOD"] == "POST":
             path = _PATH.fullmatch(get_path_info(environ))
-        else:
-            path = None
-        if path:
-            channel = self._channels.get(path[1])
-        else:
-            channel = None
-        if not path or not channel:
+        if path is None:
             return self._app(environ, start_response)
-        began = time.perf_counter()
+        channel = self._channels.get(path[1])
+        if channel is None:
+            return self._app(environ, start_response)
+
+        started_at = time.perf_counter()
         attributes = {tracing.CHANNEL: channel.name}
-        # A trace of its own: any client can send a traceparent. It would put spans into a trace of
-        # its choice, and decide whether they are recorded.
+        # The webhook begins a new trace, and only links to that of the client. Any client can send
+        # a traceparent: it would put spans into a trace of its choice, and decide whether they are
+        # recorded.
         with tracing.span(
             f"webhook {channel.name}", parent="", kind="server", attributes=attributes
         ) as span:
@@ -119,29 +120,47 @@ class WebhookMiddleware:
                 self._store(channel.name, note_moves(channel, received))
                 outcome = "ignored" if received.ignored else "stored"
             except Exception as exc:  # noqa: BLE001  # Flask answers for it, as for an error raised by a view
-                environ[WEBHOOK_ERROR], outcome = exc, _outcome_of(exc)
+                environ[WEBHOOK_ERROR] = exc
+                outcome = _outcome_of(exc)
             span.set_attribute(tracing.OUTCOME, outcome)
+
         of_labels(WEBHOOKS, channel.name, outcome).inc()
         if WEBHOOK_ERROR in environ:
             return self._app(environ, start_response)
-        of_labels(WEBHOOK_SECONDS, channel.name).observe(time.perf_counter() - began)
+        of_labels(WEBHOOK_SECONDS, channel.name).observe(time.perf_counter() - started_at)
+
         answer = received.answer
-        body = received.answer.body.encode()
+        body = answer.body.encode()
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(body)))]
         start_response(f"{answer.status} {HTTP_STATUS_CODES[answer.status]}", headers)
         return [body]
 
+    def _move_prefix(self, environ: WSGIEnvironment) -> None:
+        """Move the path of `public_url` from the request's path to the root of the application.
+
+        Then routes need not know the prefix, and links that Flask makes have it.
+        """
+        if not self._prefix:
+            return
+        environ["SCRIPT_NAME"] = self._prefix
+        for name in ("PATH_INFO", "RAW_URI", "REQUEST_URI"):
+            path = str(environ.get(name, ""))
+            if path.startswith(f"{self._prefix}/"):
+                environ[name] = path.removeprefix(self._prefix)
+
     def _receive(self, channel: Channel, environ: WSGIEnvironment, path: str) -> Received:
+        """Verify and parse a webhook. Raises HTTPException with status 403, 400 or 413."""
         path_and_query = f"{get_path_info(environ)}?{environ.get('QUERY_STRING', '')}".rstrip("?")
-        raw = environ.get("RAW_URI") or environ.get("REQUEST_URI") or path_and_query
+        raw_path = environ.get("RAW_URI") or environ.get("REQUEST_URI") or path_and_query
+        headers = {}
+        for key, value in environ.items():
+            name = _header_name(key)
+            if name and value:
+                headers[name] = value
         webhook = WebhookRequest(
-            url=self._public_url
-            + str(raw),  # the URL that the platform was given; behind a proxy ours is another
-            headers={
-                name: value
-                for key, value in environ.items()
-                if (name := _header_name(key)) and value
-            },
+            # The URL that the platform was given. Behind a proxy the server sees another one.
+            url=f"{self._public_url}{raw_path}",
+            headers=headers,
             body=get_input_stream(environ, max_content_length=MAX_WEBHOOK_BYTES).read(),
             path=path,
             now=time.time(),
@@ -158,16 +177,16 @@ class WebhookMiddleware:
             abort(400)
 
     def _warn(self, event: str, environ: WSGIEnvironment, **extra: str) -> None:
+        """Log a bad request, unless one like it was logged in the last LOG_SECONDS."""
         address = str(environ.get("REMOTE_ADDR", ""))
-        omitted = self._log_limit.omitted(
-            (address, event, extra["channel"], extra["reason"][:REASON_CHARS])
-        )
+        sender = (address, event, extra["channel"], extra["reason"][:REASON_CHARS])
+        omitted = self._log_limit.omitted(sender)
         if omitted is not None:
             log.warning(event, extra={**extra, "address": address, "others_before": omitted})
 
 
 def _outcome_of(error: Exception) -> str:
-    """Return the outcome of a webhook that was not taken, for its counter."""
+    """Return the outcome of a webhook that was not stored, for its counter."""
     match error:
         case HTTPException(code=403):
             return "forbidden"
@@ -183,13 +202,13 @@ def _outcome_of(error: Exception) -> str:
 class LogLimit:
     """Limits a log to one line a minute for each sender of bad requests.
 
-    A flood must not fill the disk.
-
-    One per process; used from any thread.
+    Without it a flood would fill the disk. One per process; used from any thread.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        #: By sender, when its last line was logged, by the monotonic clock, and how many lines were
+        #: omitted since. The sender whose line is the oldest comes first.
         self._senders: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
 
     def omitted(self, sender: Hashable) -> int | None:
@@ -199,11 +218,12 @@ class LogLimit:
         """
         now = time.monotonic()
         with self._lock:
-            at, omitted = self._senders.get(sender, (-math.inf, 0))
-            if now - at < LOG_SECONDS:
-                self._senders[sender] = at, omitted + 1
+            logged_at, omitted = self._senders.get(sender, (-math.inf, 0))
+            if now - logged_at < LOG_SECONDS:
+                self._senders[sender] = (logged_at, omitted + 1)
                 return None
-            self._senders[sender] = now, 0
+
+            self._senders[sender] = (now, 0)
             self._senders.move_to_end(sender)
             while len(self._senders) > MAX_SENDERS:
                 self._senders.popitem(last=False)
