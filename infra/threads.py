@@ -46,15 +46,14 @@ BLOCKED_SECONDS = 0.5
 
 @dataclass(slots=True, eq=False)
 class ThreadCall:
-    """A call for a DaemonThreadPool. `run` must not raise.
+    """A call for a DaemonThreadPool."""
 
-    `thread_id` is None until the call has started.
-    `is_abandoned` says that nothing waits for the call any more.
-    """
-
+    #: `run` must not raise.
     run: Callable[[], None]
+    #: None until the call has started.
     thread_id: int | None = None
     has_ended: bool = False
+    #: `is_abandoned` says that nothing waits for the call any more.
     is_abandoned: bool = False
     #: The context of the caller that abandoned the call,
     #: so that its late end is logged as one of its turn.

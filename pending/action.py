@@ -106,21 +106,7 @@ Executor = Callable[[], Any]
 class PendingAction:
     """One proposal: who was asked, what will run, and the exact text the user agreed to.
 
-    Times are in Unix seconds by the store's clock. `expires_at` is 0 until the preview was
-    delivered: the window opens when the user can see the preview. `code`, if set, must be typed
-    with the yes. `reason`: why the user is asked. `version`: the version of the tool that was
-    shown. `plan`: the id of the plan that this action is a step of. `ran_beside`: the names of
-    tools that ran at once in the same turn, which the question and its outcome name. `outcome`:
-    what the user was told in the end. `asked_by`: the tool whose own code asked, "" if the action
-    is a call of the tool `kind` that the agent proposed. `user_name`: what the platform called the
-    person, for people who read the audit log. It decides nothing: people choose it themselves.
-    `tool_digest`: of the definition of that tool when it was shown; `values_digest`: of the values
-    that count in the preview, "" if its whole text does. `after`: what follows its outcome, by the
-    policy or else the tool; "" if neither says, and then the channel decides (`after_of`). `form`:
-    the fields that the person may change before the yes, as `FormField.to_dict` writes them.
-    `changes_of`: the id of the earlier proposal that this one changes, "" for none.
-    `other_message`: what another message does to its question, by its tool; "" if that does not
-    say, and then the channel decides (`keeps_question`).
+    Times are in Unix seconds by the store's clock.
     """
 
     user_id: str
@@ -132,24 +118,44 @@ class PendingAction:
     conversation_id: str | None = None
     ttl_seconds: float = DEFAULT_TTL_SECONDS
     requested_at: float = 0.0
+    #: 0 until the preview was delivered: the window opens when the user can see the preview.
+    #: `code`, if set, must be typed with the yes.
     expires_at: float = 0.0
     parser_version: str = ""
     idempotent: bool = False
     code: str = ""
+    #: Why the user is asked.
     reason: str = ""
+    #: The version of the tool that was shown.
     version: str = ""
+    #: The tool whose own code asked, "" if the action is a call of the tool `kind` that the agent
+    #: proposed.
     asked_by: str = ""
+    #: What the platform called the person, for people who read the audit log. It decides nothing:
+    #: people choose it themselves.
     user_name: str = ""
+    #: Of the definition of that tool when it was shown; `values_digest`: of the values that count
+    #: in the preview, "" if its whole text does.
     tool_digest: str = ""
     values_digest: str = ""
     language: str = ""
+    #: The id of the plan that this action is a step of.
     plan: str = ""
+    #: The names of tools that ran at once in the same turn, which the question and its outcome
+    #: name.
     ran_beside: str = ""
+    #: What follows its outcome, by the policy or else the tool; "" if neither says, and then the
+    #: channel decides (`after_of`).
     after: After | Literal[""] = ""
+    #: The fields that the person may change before the yes, as `FormField.to_dict` writes them.
     form: Sequence[Mapping[str, Any]] = ()
+    #: The id of the earlier proposal that this one changes, "" for none.
     changes_of: str = ""
+    #: What another message does to its question, by its tool; "" if that does not say, and then the
+    #: channel decides (`keeps_question`).
     other_message: OtherMessage | Literal[""] = ""
     state: ActionState = "armed"
+    #: What the user was told in the end.
     outcome: str | None = None
     pending_action_id: str = field(default_factory=lambda: random_id(11))
 

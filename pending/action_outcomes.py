@@ -58,29 +58,26 @@ UndoStates = Mapping[str, Literal["undone", "unknown"]]
 
 
 class EffectEnd(NamedTuple):
-    """How an effect ended.
-
-    `text`: what its tool returned, or why it failed, as the user is told it. `output`: what a model
-    reads of the result or the error; "" if that is `text`.
-    """
+    """How an effect ended."""
 
     state: EndState
+    #: What its tool returned, or why it failed, as the user is told it.
     text: str = ""
+    #: What a model reads of the result or the error; "" if that is `text`.
     output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmOutcome:
-    """What became of a pending action.
-
-    `result`: what its executor returned. `outcome_text`: what the user is told. `effects`: all that
-    took effect; for a plan that failed half-way, the steps before.
-    """
+    """What became of a pending action."""
 
     status: OutcomeStatus
     record: PendingAction
+    #: What its executor returned.
     result: str | None = None
+    #: What the user is told.
     outcome_text: str = ""
+    #: All that took effect; for a plan that failed half-way, the steps before.
     effects: tuple[Effect, ...] = ()
 
     @property

@@ -42,16 +42,15 @@ class ToolContext(_EffectHolder):
     """The person, the conversation and the yes of a call.
 
     Sayso fills parameters with this type; models never see them.
-
-    `channel` is the channel's name in the YAML, `conversation` its address there, `language` a BCP
-    47 tag. Outside a conversation `person` is None and the texts are "". `confirmed` is None unless
-    the call runs by a person's yes.
     """
 
     person: Person | None = None
+    #: The channel's name in the YAML, `conversation` its address there, `language` a BCP 47 tag.
+    #: Outside a conversation `person` is None and the texts are "".
     channel: str = ""
     conversation: str = ""
     language: str = ""
+    #: None unless the call runs by a person's yes.
     confirmed: Confirmation | None = None
 
     def effect(self) -> EffectBlock:

@@ -270,17 +270,16 @@ def restore_proposals(proposals: Iterable[ProposedAction]) -> None:
 
 
 class RunningTool(NamedTuple):
-    """What the author of a tool declared, while the tool's code runs.
-
-    `read_only`: it changes nothing. `proposes`: it may ask for a yes; None: undeclared.
-    `marks_effect`: it says itself where its effect begins. `digest` returns its
-    `Tool.definition_digest`, which is costly and seldom needed.
-    """
+    """What the author of a tool declared, while the tool's code runs."""
 
     name: str
+    #: It changes nothing.
     read_only: bool
+    #: It may ask for a yes; None: undeclared.
     proposes: bool | None
+    #: It says itself where its effect begins.
     marks_effect: bool
+    #: `digest` returns its `Tool.definition_digest`, which is costly and seldom needed.
     digest: Callable[[], str]
 
 

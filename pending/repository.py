@@ -60,20 +60,17 @@ def sign_action(
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A user's decision on one stored action.
-
-    `decided_by_event` is the event id of the turn that decides, so that a redelivery makes the same
-    claim. A
-    worker adds its `lease` and the number `seq` of its turn as proof. `received_at` is when the
-    decision came in, in Unix seconds; 0 when it was not noted.
-    """
+    """A user's decision on one stored action."""
 
     scope: Scope
     action_id: str
+    #: The event id of the turn that decides, so that a redelivery makes the same claim. A worker
+    #: adds its `lease` and the number `seq` of its turn as proof.
     decided_by_event: str
     kind: Literal["text", "tap"] = "text"
     lease: Lease | None = None
     seq: int = 0
+    #: When the decision came in, in Unix seconds; 0 when it was not noted.
     received_at: float = 0.0
 
     @property

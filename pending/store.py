@@ -263,10 +263,13 @@ class RedisPendingStore(PendingActionStore):
     """Pending actions in Redis (6.2 or later), for many processes and machines.
 
     Only the record is stored, never a closure: register an executor factory for each kind.
-    `secret_keys` sign the records; they default to SAYSO_SECRET_KEYS of the environment. `scripts`
-    replaces the runner of ACTION_SCRIPTS, for several primaries. `note_effect` notes what
-    was run, for a Redis that may lose it. Raises ValueError for a `client` that does not decode its
-    answers.
+
+    * `secret_keys`: they sign the records; by default, SAYSO_SECRET_KEYS of the
+      environment.
+    * `scripts`: replaces the runner of ACTION_SCRIPTS, for several primaries.
+    * `note_effect`: notes what was run, for a Redis that may lose it.
+
+    Raises ValueError for a `client` that does not decode its answers.
     """
 
     def __init__(

@@ -35,41 +35,43 @@ _TEXTS = tuple(
 
 @dataclass(frozen=True)
 class StoredAction:
-    """A pending action as stored: the signed record exactly as it was signed, and its state.
+    """A pending action as stored: the signed record exactly as it was signed, and its state."""
 
-    `action_id`: the id it was found under. `decided_by_event`: the event id of the turn that decided,
-    or the random word of a decision without a worker; "" while it is undecided. `attempt_id`: the
-    id of its last start. `outcome_text`: what the user is told about its end. `unclear_answers`:
-    short names of the messages for which its question was repeated. `result`: what its tool
-    returned, for the user. `output`: what a model reads of the result or of the error, "" if that
-    is `result`. `last_seen_seq`: the number of the last turn that came in before the question was
-    shown. `started_at`: when it was claimed or started. `loaded_at`: the store's own time at the
-    lookup. Both in Unix seconds. `question_message`: the platform's id of the message that shows
-    the question, "" where the platform gave none; `question_messages`: the ids of all messages that
-    show or repeat it. `written_at`: when the platform says it was shown, in Unix seconds; 0.0 where
-    it did not say. `trace`: the traceparent of the turn that proposed it, "" for none.
-    `followed_after_seq`: the number of the last turn that came in before the bot said something
-    else than the question; 0 while the question is the last thing that it said.
-    """
-
+    #: The id it was found under.
     action_id: str
     record: str
     mac: str
     state: ActionState
     expires_at: float = 0.0
+    #: The event id of the turn that decided, or the random word of a decision without a worker; ""
+    #: while it is undecided.
     decided_by_event: str = ""
+    #: The id of its last start.
     attempt_id: str = ""
+    #: What the user is told about its end.
     outcome_text: str = ""
+    #: What its tool returned, for the user.
     result: str = ""
+    #: What a model reads of the result or of the error, "" if that is `result`.
     output: str = ""
+    #: The number of the last turn that came in before the question was shown.
     last_seen_seq: int = 0
+    #: When it was claimed or started.
     started_at: float = 0.0
+    #: The platform's id of the message that shows the question, "" where the platform gave none;
+    #: `question_messages`: the ids of all messages that show or repeat it.
     question_message: str = ""
     question_messages: tuple[str, ...] = ()
+    #: When the platform says it was shown, in Unix seconds; 0.0 where it did not say.
     written_at: float = 0.0
+    #: The traceparent of the turn that proposed it, "" for none.
     trace: str = field(default="", compare=False)
+    #: The number of the last turn that came in before the bot said something else than the
+    #: question; 0 while the question is the last thing that it said.
     followed_after_seq: int = field(default=0, compare=False)
+    #: Short names of the messages for which its question was repeated.
     unclear_answers: tuple[str, ...] = ()
+    #: The store's own time at the lookup. Both in Unix seconds.
     loaded_at: float = field(default=0.0, compare=False)
 
     @property

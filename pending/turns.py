@@ -119,17 +119,15 @@ class DecisionContext:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A pending action's change of state, possible only from the states given.
-
-    `outcome_text` is what the user is told; a second answer to the same question repeats it.
-    `unclear`: a short name of the message for which the question was repeated, "" for none.
-    """
+    """A pending action's change of state, possible only from the states given."""
 
     action_id: str
     from_states: tuple[str, ...]
     to: ActionState
+    #: What the user is told; a second answer to the same question repeats it.
     outcome_text: str = ""
     decided_by_event: str = ""
+    #: A short name of the message for which the question was repeated, "" for none.
     unclear: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,16 +144,15 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class SettledAnswer:
-    """A yes or no of a person that settled a question, and whose outcome the bot told.
-
-    `action_id`: the action that was asked about. `language`: that of the question.
-    `words_follow`: a model went on below the outcome, so that a yes in words may answer the model.
-    A tap on the question is still a repetition.
-    """
+    """A yes or no of a person that settled a question, and whose outcome the bot told."""
 
     intent: SettledIntent
+    #: The action that was asked about.
     action_id: str
+    #: That of the question.
     language: str
+    #: A model went on below the outcome, so that a yes in words may answer the model. A tap on the
+    #: question is still a repetition.
     words_follow: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -182,15 +179,8 @@ class SettledAnswer:
 
 @dataclass(frozen=True, slots=True)
 class NewAction:
-    """A pending action to store: its record exactly as it was signed,
-    and how long it may be answered once shown.
-
-    `occupies_scope`: whether its user's plain yes answers it. Any other is reached by its button, or as one of the
-    `steps` of a plan. `notice`: the outbox entry to send when its window closes without an answer.
-    `ending`: the entry that then replaces the message with the question. Its id is known once that
-    is delivered. `alarm`: the entry to send when no answer came within `alarm_after_ms`, at the
-    latest when the window closes. `to`: the address of the question as JSON: channel, chat and
-    thread. `trace`: the traceparent of the turn that proposed it, while tracing is on. "" is none.
+    """A pending action to store: its record exactly as it was signed, and how long it may be
+    answered once shown.
     """
 
     action_id: str
@@ -201,15 +191,24 @@ class NewAction:
     kind: str
     digest: str
     idempotent: bool = False
+    #: Whether its user's plain yes answers it. Any other is reached by its button, or as one of the
+    #: `steps` of a plan.
     occupies_scope: bool = True
     code: str = ""
     plan: str = ""
     steps: tuple[str, ...] = ()
+    #: The outbox entry to send when its window closes without an answer.
     notice: str = ""
+    #: The entry that then replaces the message with the question. Its id is known once that is
+    #: delivered.
     ending: str = ""
+    #: The entry to send when no answer came within `alarm_after_ms`, at the latest when the window
+    #: closes.
     alarm: str = ""
     alarm_after_ms: int = 0
+    #: The address of the question as JSON: channel, chat and thread.
     to: str = ""
+    #: The traceparent of the turn that proposed it, while tracing is on. "" is none.
     trace: str = ""
 
     @property
@@ -246,18 +245,17 @@ class NewAction:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A text to send once, at a later time.
+    """A text to send once, at a later time."""
 
-    `id` is unique in a conversation. `at` is in Unix seconds by the server's clock. `user` is the
-    scope it belongs to, `note` what it is about, for lists of timers. `language` is the language of
-    the text.
-    """
-
+    #: Unique in a conversation.
     id: str
+    #: In Unix seconds by the server's clock.
     at: float
     text: str
+    #: The scope it belongs to, `note` what it is about, for lists of timers.
     user: str = ""
     note: str = ""
+    #: The language of the text.
     language: str = ""
 
     @property
@@ -297,33 +295,33 @@ def sort_timers(timers: Iterable[Timer]) -> tuple[Timer, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TurnChange:
-    """All that a turn changes: replies, history, pending actions and timers.
+    """All that a turn changes: replies, history, pending actions and timers."""
 
-    `replies`: each with the id of the action it asks about, or "". When a question has several
-    pieces, only the last opens the window; the earlier ones have PART before the id, and if one of
-    them cannot be delivered, the action ends. A reply that only repeats an open question has ABOUT
-    before the id. `silenced`: the ids of timers that are cancelled. `tells_loss`: a yes or no
-    without a question is answered with a loss of data. `settles`: the yes or no whose outcome the
-    replies tell, apart from optional edits. None if they ask something. `continuation`: the turn
-    that lets the agent go on after this turn's decision. It is appended to the mailbox in the same
-    step, once for each action. `ends_conversation`: the person has ended the conversation; a
-    further message begins a new one. `language`: that of the answer, as the person writes, for a
-    notice of a later loss; "" if unknown. `tools`: the tools that the turn called; `about`: the
-    action that its user answered; `ended`: why it has no answer of the agent. These three are for
-    `sayso trace`.
-    """
-
+    #: Each with the id of the action it asks about, or "". When a question has several pieces, only
+    #: the last opens the window; the earlier ones have PART before the id, and if one of them
+    #: cannot be delivered, the action ends. A reply that only repeats an open question has ABOUT
+    #: before the id.
     replies: tuple[tuple[Reply, str], ...] = ()
     history: str | None = None
     transition: Transition | None = None
     new_actions: tuple[NewAction, ...] = ()
     timers: tuple[Timer, ...] = ()
+    #: The ids of timers that are cancelled.
     silenced: tuple[str, ...] = ()
+    #: A yes or no without a question is answered with a loss of data.
     tells_loss: bool = False
+    #: The yes or no whose outcome the replies tell, apart from optional edits. None if they ask
+    #: something.
     settles: SettledAnswer | None = None
+    #: The turn that lets the agent go on after this turn's decision. It is appended to the mailbox
+    #: in the same step, once for each action.
     continuation: Turn | None = None
+    #: The person has ended the conversation; a further message begins a new one.
     ends_conversation: bool = field(default=False, compare=False)
+    #: That of the answer, as the person writes, for a notice of a later loss; "" if unknown.
     language: str = field(default="", compare=False)
+    #: The tools that the turn called; `about`: the action that its user answered; `ended`: why it
+    #: has no answer of the agent. These three are for `sayso trace`.
     tools: tuple[str, ...] = field(default=(), compare=False)
     about: str = field(default="", compare=False)
     ended: TurnEnd | Literal[""] = field(default="", compare=False)
@@ -658,28 +656,27 @@ def is_tap_or_status(turn: Turn) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class QueuedReply:
-    """The next reply to send, before any further turn.
-
-    `suspect`: it may have arrived already; `receipt`: the platform has confirmed since that it did.
-    `wait`: seconds until the channel's rate limit allows it, None where no limit is known.
-    `paced_apart`: the limit is not known here, since a cluster keeps the channel apart from the
-    conversation. `ahead`: seconds by which its chat is ahead of its own rate limit. `silence`:
-    seconds since a person wrote here, as in `Delivery`. `held`: seconds it has waited for a person
-    to write, None where it does not wait. `closed`: why the address accepts nothing, "" if it does.
-    `action_id`: the action that it is about, "" for none.
-    """
+    """The next reply to send, before any further turn."""
 
     number: int
     text: str
     attempt: int
+    #: It may have arrived already; `receipt`: the platform has confirmed since that it did.
     suspect: bool = False
+    #: Seconds until the channel's rate limit allows it, None where no limit is known.
     wait: float | None = None
+    #: The limit is not known here, since a cluster keeps the channel apart from the conversation.
     paced_apart: bool = field(default=False, compare=False)
+    #: Seconds by which its chat is ahead of its own rate limit.
     ahead: float = 0.0
     receipt: str = ""
+    #: Seconds since a person wrote here, as in `Delivery`.
     silence: float = field(default=-1.0, compare=False)
+    #: Seconds it has waited for a person to write, None where it does not wait.
     held: float | None = field(default=None, compare=False)
+    #: Why the address accepts nothing, "" if it does.
     closed: str = ""
+    #: The action that it is about, "" for none.
     action_id: str = field(default="", compare=False)
 
     @property

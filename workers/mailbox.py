@@ -105,20 +105,18 @@ TurnStatus = Literal["unknown", "waits", "done"]
 
 @dataclass(frozen=True, slots=True)
 class InboxLimits:
-    """What the inbox refuses.
+    """What the inbox refuses."""
 
-    `waiting`: most turns of one conversation that may wait. `per_minute` and `in_one_go`: turns of
-    one person in one conversation; answers to a question and stops do not count, taps on own
-    buttons and /status have the same limits of their own. `conversations`: most conversations that
-    may have work at once; others cannot begin. The limit is kept per shard, so it holds
-    approximately. An answer to a question and a stop of an own turn find 10 more places in a
-    mailbox, 2 for each person, and room for a fifth more conversations; half of that room is for
-    notices of refusal.
-    """
-
+    #: Most turns of one conversation that may wait.
     waiting: int = 50
+    #: `per_minute` and `in_one_go`: turns of one person in one conversation; answers to a question
+    #: and stops do not count, taps on own buttons and /status have the same limits of their own.
     per_minute: int = 60
     in_one_go: int = 40
+    #: Most conversations that may have work at once; others cannot begin. The limit is kept per
+    #: shard, so it holds approximately. An answer to a question and a stop of an own turn find 10
+    #: more places in a mailbox, 2 for each person, and room for a fifth more conversations; half of
+    #: that room is for notices of refusal.
     conversations: int = 100_000
 
     @property

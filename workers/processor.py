@@ -95,27 +95,30 @@ LONG_CHARS = 5_000
 class ConversationProcessor:
     """Works through conversations. One instance serves all of a worker's event loop.
 
-    `channels`, `agents`: by the name of a channel. `texts_for`: the texts in the language of a
-    turn. `notes`: remember across workers in which message an answer is shown while it is
-    generated, for the channels in `streams`. `media`: where inbound files are stored; without it
-    the agent gets them as the platform's handles. `turn_timeout`: how long a turn may take, in
-    seconds. `joins`: answer plain messages in a row as one. `worker`: the name of this worker in
-    the tokens of its leases. `notice_after`: after how many seconds people are told that their turn
-    takes longer, 0 for never. `paid_channels`: those whose platform takes money for each message.
+    `channels`, `agents`: by the name of a channel.
     """
 
     mailbox: RedisMailbox
     sender: ReplySender
     channels: Mapping[str, Channel]
     agents: Mapping[str, TurnHandler]
+    #: The texts in the language of a turn.
     texts_for: TextsForTurn
+    #: Remember across workers in which message an answer is shown while it is generated, for the
+    #: channels in `streams`. `media`: where inbound files are stored; without it the agent gets
+    #: them as the platform's handles.
     notes: SharedCache
     fetcher: TurnFetcher = field(default_factory=TurnFetcher)
+    #: How long a turn may take, in seconds.
     turn_timeout: float = TURN_TIMEOUT
+    #: Answer plain messages in a row as one.
     joins: bool = False
+    #: The name of this worker in the tokens of its leases.
     worker: str = ""
+    #: After how many seconds people are told that their turn takes longer, 0 for never.
     notice_after: float = NOTICE_AFTER
     streams: Collection[str] = frozenset()
+    #: Those whose platform takes money for each message.
     paid_channels: Collection[str] = frozenset()
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

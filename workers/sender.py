@@ -111,29 +111,25 @@ KEEP_RECEIPTS_SECONDS = 3600
 class Sent:
     """The platform accepted a reply: its message id, and when it shows the reply, in Unix seconds,
     if it says so.
-
-    `gap`: seconds by which the reply brings its chat ahead of its rate limit. `price_class`:
-    what the platform charges it by.
     """
 
     receipt: str = ""
     written_at: float = 0.0
+    #: Seconds by which the reply brings its chat ahead of its rate limit.
     gap: float = 0.0
+    #: What the platform charges it by.
     price_class: PriceClass = "free"
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A reply will not be sent.
-
-    `pause`: seconds for which its channel is silent, at a `limited` end.
-
-    `error` is the class of the error, or what else names the reason in `sayso_deliveries_total`.
-    """
+    """A reply will not be sent."""
 
     reason: str
     end: FinalState = "dead"
+    #: Seconds for which its channel is silent, at a `limited` end.
     pause: float = 0.0
+    #: The class of the error, or what else names the reason in `sayso_deliveries_total`.
     error: str = ""
 
 

@@ -14,13 +14,12 @@ from sayso.pending.turns import NewAction, outbox_entry
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """Tells operators about a question that has no answer for `after_seconds`.
-
-    `to`: the conversation of the operators. `language`: that of the message.
-    """
+    """Tells operators about a question that has no answer for `after_seconds`."""
 
     after_seconds: float
+    #: The conversation of the operators.
     to: Conversation
+    #: That of the message.
     language: str = "en"
 
     def added_to(self, action: NewAction, preview: str, asked_in: Conversation) -> NewAction:
@@ -40,35 +39,31 @@ class Escalation:
 class ChannelBehavior:
     """How one channel asks, answers and speaks. Lives as long as its `ChannelAgent`.
 
-    `confirm_ttl`: how long a question can be answered, in seconds; None for the time of the store.
-
-    `language`: the language for people whose own is not known or not spoken. `languages`: those in
-    which the channel answers people who write in them; empty for all that its parser reads.
-
-    `confirm_ok`: a plain "ok" right after the question is a yes. `other_message`: what a message
-    about something else does to an open question whose tool says nothing: "drop" ends it, "keep"
-    answers the message and leaves it open.
-
-    `after`: what follows the outcome of an action whose tool and policy say nothing: "say" ends the
-    request with the bot's own text, "continue" lets the model go on with it. `is_one_message`: the
-    outcome and what the model says of it are one message, because each message costs money.
-
-    `commands`: answer /help and the other commands without the model. `expiry_notice`: tell people
-    when their question expires. `escalation`: tell operators about unanswered questions, None for
-    not.
-
     Raises ValueError for another `after` or `other_message`.
     """
 
+    #: How long a question can be answered, in seconds; None for the time of the store.
     confirm_ttl: float | None = None
+    #: The language for people whose own is not known or not spoken.
     language: str = "en"
+    #: Those in which the channel answers people who write in them; empty for all that its parser
+    #: reads.
     languages: Collection[str] = ()
+    #: A plain "ok" right after the question is a yes.
     confirm_ok: bool = False
+    #: What a message about something else does to an open question whose tool says nothing: "drop"
+    #: ends it, "keep" answers the message and leaves it open.
     other_message: OtherMessage = "drop"
+    #: What follows the outcome of an action whose tool and policy say nothing: "say" ends the
+    #: request with the bot's own text, "continue" lets the model go on with it.
     after: After = "say"
+    #: The outcome and what the model says of it are one message, because each message costs money.
     is_one_message: bool = False
+    #: Answer /help and the other commands without the model.
     commands: bool = True
+    #: Tell people when their question expires.
     expiry_notice: bool = False
+    #: Tell operators about unanswered questions, None for not.
     escalation: Escalation | None = None
 
     def __post_init__(self) -> None:

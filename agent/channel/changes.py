@@ -83,30 +83,27 @@ class _Change:
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """One argument that differs from the question before.
+    """One argument that differs from the question before."""
 
-    `step`: its step in a plan, 0 outside of plans. `is_known`: the person may change it, or one of
-    the previews shows it. A tool may keep any other argument out of its preview on purpose, so the
-    new question does not name it either.
-    """
-
+    #: Its step in a plan, 0 outside of plans.
     step: int
     name: str
     before: Any
     after: Any
+    #: The person may change it, or one of the previews shows it. A tool may keep any other argument
+    #: out of its preview on purpose, so the new question does not name it either.
     is_known: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """How far a person has got with the fields of a question. Kept in the notes of the memory.
+    """How far a person has got with the fields of a question. Kept in the notes of the memory."""
 
-    `action_id`: the action of the question. `place`: the field that is asked for now, from 0.
-    `values`: what the person has typed so far, by the names of the fields.
-    """
-
+    #: The action of the question.
     action_id: str
+    #: The field that is asked for now, from 0.
     place: int
+    #: What the person has typed so far, by the names of the fields.
     values: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:

@@ -89,11 +89,14 @@ class ChannelAgent:
     be stored in one commit. Without a worker, `ask_channel` and `take` apply the changes at once,
     and a question counts as shown.
 
-    `store`: where actions wait; None for one in memory. `parser`: what counts as a yes or a no;
-    None for that of the store, in the languages of the channel. `behavior`: how the channel asks
-    and answers. `media`: where files are kept; without it there are none. `journals`: a turn whose
-    worker is killed continues where it was; without them it starts again. `texts`: where texts are
-    kept that are too long for Redis; without it they are cut.
+    * `store`: where actions wait; None for one in memory.
+    * `parser`: what counts as a yes or a no; None for that of the store, in the languages of the
+      channel.
+    * `behavior`: how the channel asks and answers.
+    * `media`: where files are kept; without it there are none.
+    * `journals`: a turn whose worker is killed continues where it was; without them it starts
+      again.
+    * `texts`: where texts are kept that are too long for Redis; without it they are cut.
     """
 
     def __init__(

@@ -83,16 +83,14 @@ Obstacle = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ActionFacts:
-    """What a decision needs to know of an action.
-
-    `code`: what must be typed behind the yes, "" for none. `is_kept`: its question stays open when
-    its person writes about something else. `unclear_answers`: how often the question was repeated
-    because of an unclear answer.
-    """
+    """What a decision needs to know of an action."""
 
     phase: Phase
+    #: What must be typed behind the yes, "" for none.
     code: str = ""
+    #: Its question stays open when its person writes about something else.
     is_kept: bool = False
+    #: How often the question was repeated because of an unclear answer.
     unclear_answers: int = 0
 
 
@@ -100,27 +98,25 @@ class ActionFacts:
 class MessageReading:
     """A message as it was read in view of one question.
 
-    `code`: the code that stands behind a yes. `quotes`: what the message quotes: a message that
-    shows the question, another message, or nothing ("").
-
-    Three facts tell what its person can have known. `is_written_before`: by the platform's clock
-    the message is older than the question. `is_received_before`: it came in before the question was
-    delivered. `follows_something_else`: when it came in, the bot had said something after the
-    question.
-
-    `repeats_request`: it has the words of the request that led to the question. `is_repeated`: the
-    question was already repeated for the same words. `needs_text`: its sender waits for a text in
-    any case, as a caller of `ask_channel` does.
+    Three facts tell what its person can have known.
     """
 
     meaning: Meaning
+    #: The code that stands behind a yes.
     code: str = ""
+    #: What the message quotes: a message that shows the question, another message, or nothing ("").
     quotes: Literal["", "question", "another"] = ""
+    #: By the platform's clock the message is older than the question.
     is_written_before: bool = False
+    #: It came in before the question was delivered.
     is_received_before: bool = False
+    #: When it came in, the bot had said something after the question.
     follows_something_else: bool = False
+    #: It has the words of the request that led to the question.
     repeats_request: bool = False
+    #: The question was already repeated for the same words.
     is_repeated: bool = False
+    #: Its sender waits for a text in any case, as a caller of `ask_channel` does.
     needs_text: bool = False
 
     @property
@@ -500,14 +496,13 @@ TapPhase = Literal["open", "not_shown", "time_over", "running", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class ButtonTap:
-    """A tap on a button of an action.
+    """A tap on a button of an action."""
 
-    `intent`: what the button does, "choice" for one of several offered answers. `has_form`: the
-    person may change fields of the question. `sends_form`: the tap brings a filled-in form.
-    """
-
+    #: What the button does, "choice" for one of several offered answers.
     intent: ButtonIntent | Literal["choice"]
+    #: The person may change fields of the question.
     has_form: bool = False
+    #: The tap brings a filled-in form.
     sends_form: bool = False
 
 

@@ -399,15 +399,13 @@ class RunRecord(NoJournal):
 
 @dataclass(frozen=True, slots=True)
 class InterruptedRun:
-    """What a run had done when it was interrupted.
+    """What a run had done when it was interrupted."""
 
-    `messages`: the model's answers with calls, each followed by one result for each call.
-    `unclear`: the calls whose outcome is unknown. `proposed`: the ids of proposed actions, which
-    are not stored.
-    """
-
+    #: The model's answers with calls, each followed by one result for each call.
     messages: tuple[Message, ...] = ()
+    #: The calls whose outcome is unknown.
     unclear: tuple[ToolCall, ...] = ()
+    #: The ids of proposed actions, which are not stored.
     proposed: tuple[str, ...] = ()
 
 

@@ -123,29 +123,22 @@ def _people_tag(channel: str) -> Tag:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScriptFolder:
-    """The Lua scripts of one folder, and what they share. Lives as long as the process.
-
-    `parts` are folders with texts that several scripts need. `constants` become local variables of
-    each script; a mapping becomes a table. The three sets name scripts:
-
-    `read_only`: they write nothing, so they do not raise the write counter
-    (`sayso.workers.data_loss.guard`).
-
-    `durable`: what they write must survive a failover before something is acknowledged, sent or run
-    because of it. Redis waits for all that was written before, too: a worker with a lease sends no
-    reply that only the primary has.
-
-    `unguarded`: they hold nothing that a loss of writes would make wrong.
-
-    `clock` is the Lua file that defines `now()`. Only tests give another one, to pass the time in.
-    """
+    """The Lua scripts of one folder, and what they share. Lives as long as the process."""
 
     path: Path
+    #: Folders with texts that several scripts need.
     parts: tuple[Path, ...] = ()
+    #: They become local variables of each script; a mapping becomes a table.
     constants: Mapping[str, Any] = field(default_factory=dict)
+    #: The names of the scripts that write nothing. They do not raise the write counter (`sayso.workers.data_loss.guard`).
     read_only: frozenset[str] = frozenset()
+    #: The names of those whose writes must survive a failover before something is acknowledged, sent or run because
+    #: of it. Redis waits for all that was written before, too: a worker with a lease sends no reply
+    #: that only the primary has.
     durable: frozenset[str] = frozenset()
+    #: The names of those that hold nothing that a loss of writes would make wrong.
     unguarded: frozenset[str] = frozenset()
+    #: The Lua file that defines `now()`. Only tests give another one, to pass the time in.
     clock: Path = SERVER_CLOCK
 
     def part(self, name: str, wanted_by: str) -> Path:

@@ -41,17 +41,16 @@ FINAL = frozenset({"done", "failed", "unknown", "cancelled", "expired", "superse
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What is known besides the entries.
-
-    `once`: the actions that may be started only once. `whole`: expect every shard from its first
-    entry on. `tips`: where the chains in Redis ended before the entries were read. `newest`: where
-    they ended afterwards.
-    """
+    """What is known besides the entries."""
 
     signer: EntrySigner | None = None
+    #: The actions that may be started only once.
     once: Set[str] = frozenset()
+    #: Expect every shard from its first entry on.
     whole: bool = False
+    #: Where the chains in Redis ended before the entries were read.
     tips: Mapping[int, ChainHead] = field(default_factory=dict)
+    #: Where they ended afterwards.
     newest: Mapping[int, ChainHead] | None = None
 
 

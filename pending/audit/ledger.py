@@ -113,16 +113,14 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEntry:
-    """The text of an entry as it was found, and the number it was found under.
-
-    `sig` is None for an entry in Redis, which is not signed yet.
-    `head` is the hash that the source noted, if any.
-    """
+    """The text of an entry as it was found, and the number it was found under."""
 
     shard: int
     n: int
     text: str
+    #: None for an entry in Redis, which is not signed yet.
     sig: str | None = None
+    #: The hash that the source noted, if any.
     head: str | None = None
 
     @property

@@ -505,14 +505,12 @@ class AskingPhrases:
 
 @dataclass(frozen=True, slots=True)
 class RefusalPhrases:
-    """Phrases that begin a no with more words, and those that take it back.
+    """Phrases that begin a no with more words, and those that take it back."""
 
-    `heads` stand before a break, `openings` at the beginning of a message without one. `takes_back`
-    may stand anywhere behind them, and `yeses` at the beginning of a clause.
-    """
-
+    #: `heads` stand before a break, `openings` at the beginning of a message without one.
     heads: frozenset[str]
     openings: frozenset[str]
+    #: `takes_back` may stand anywhere behind them, and `yeses` at the beginning of a clause.
     takes_back: frozenset[str]
     yeses: frozenset[str]
 

@@ -34,14 +34,13 @@ MAX_ADDRESSES = 32
 
 
 class ShardKeys(NamedTuple):
-    """The keys of a shard that the guard reads.
-
-    `identities` are names that the shard was given, separated by spaces: one when it was first
-    used, and more after a resume. `halted` is a `HaltReason` as JSON; no key: the shard works.
-    """
+    """The keys of a shard that the guard reads."""
 
     write_counter: str
+    #: Names that the shard was given, separated by spaces: one when it was first used, and more
+    #: after a resume.
     identities: str
+    #: A `HaltReason` as JSON; no key: the shard works.
     halted: str
 
 
@@ -107,15 +106,14 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class HaltReason:
-    """Why a shard is halted: it had `remembered` writes under this identity, and has `found` now.
+    """Why a shard is halted: it had `remembered` writes under this identity, and has `found` now."""
 
-    `identity` is "" where no process remembers one. `lost_seconds` is about how long the shard
-    worked after its last write that is still there; None if that is not known.
-    """
-
+    #: "" where no process remembers one.
     identity: str
     remembered: int
     found: int
+    #: About how long the shard worked after its last write that is still there; None if that is not
+    #: known.
     lost_seconds: float | None = None
 
     @classmethod
