@@ -1,4 +1,4 @@
-"""The command `sayso chat`."""
+"""The command `sayso chat`: talk to a bot in the terminal."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def chat(options: Options, channel: str | None) -> None:
     set_up_logs("warning")  # INFO lines would stand between the lines of the conversation
     with clear_errors():
         settings = load_for_terminal(options.file(running=False), channel)
+
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="sayso-chat-"))
         files = LocalMediaStore(Path(folder), keys=["no link is made"], public_url="")
@@ -44,9 +45,11 @@ def chat(options: Options, channel: str | None) -> None:
         )
         with clear_errors():
             agent = stack.enter_context(bot)
+
+        # A byte in a pipe that is not UTF-8 must not end the conversation.
         if isinstance(sys.stdin, io.TextIOWrapper):
-            # A byte in a pipe that is no UTF-8 must not end the conversation.
             sys.stdin.reconfigure(errors="replace")
+
         terminal = Terminal(
             folder=options.data / "chat",
             read_file=files.read,

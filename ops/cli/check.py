@@ -1,4 +1,4 @@
-"""The command `sayso check`."""
+"""The command `sayso check`: read a configuration, and print its problems or what it allows."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
         raise click.UsageError(f"the file is an option: write `sayso check -c {files[0]}`")
     with clear_errors():
         file = options.file(running=False)
+
     try:
         settings = load_settings(file)
         with logs_beside_findings():
@@ -51,9 +52,11 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
         if not options.as_json:
             click.echo(f"Error: {exc}", err=True)
         sys.exit(FINDING)
+
     if not offline:
         in_workspaces = workspace_warnings(settings, options.data)
         description = replace(description, warnings=(*description.warnings, *in_workspaces))
+
     unreachable = description.unreachable
     lines = str(description).splitlines()
     if not unreachable:

@@ -1,5 +1,4 @@
-"""What all commands share: options, classes, how results are printed,
-and errors that name the cure.
+"""What all commands share: options, classes, the printing of results, and errors with a cure.
 
 `-c/--config`, `--data`, `--json` and `--no-color` stand before or after the name of any command;
 the last one given counts. Exit codes: 0 done, 1 a finding or a denial, 2 wrong usage, 3 cannot run.
@@ -36,10 +35,11 @@ DEFAULT_DATA = Path(".sayso")
 
 @dataclass(slots=True)
 class Options:
-    """The options that every command takes. One per invocation."""
+    """The options that every command takes. One per invocation; `_store` fills it."""
 
+    #: The file of --config, None where it was not given.
     config: Path | None = None
-    #: What --data named, None where it was not given.
+    #: The folder of --data, None where it was not given.
     data_option: Path | None = None
     as_json: bool = False
     no_color: bool = False
@@ -50,8 +50,10 @@ class Options:
         return self.data_option or Path(os.environ.get("SAYSO_DATA") or DEFAULT_DATA)
 
     def file(self, *, running: bool = True) -> Path:
-        """Return the configuration that was given; without one, with `running` that of the bot that
-        runs on the data folder, else the default file. Raises ConfigError.
+        """Return the configuration file: that of --config, else the default one.
+
+        With `running` the file of the bot that runs on the data folder comes before the default.
+        Raises ConfigError without any file.
         """
         from sayso.config.settings.loader import default_config
         from sayso.ops.server.processes import find_config
@@ -61,7 +63,10 @@ class Options:
         return self.config or default_config()
 
     def load(self, *, running: bool = True, without_secrets: bool = False) -> Settings:
-        """Return the settings of `file`. Exits where they cannot be used."""
+        """Return the settings of `file`. Exits where they cannot be used.
+
+        With `without_secrets` no secret is looked up, so that it may be missing here.
+        """
         from sayso.config.settings.loader import ConfigError, load_settings
 
         try:
@@ -74,10 +79,9 @@ class Options:
         click.echo(line, err=self.as_json)
 
     def new_folder(self, prefix: str) -> Path:
-        """Create a separate folder for this run, below that of --data,
-        without it below the temporary folder.
+        """Create a separate folder for this run, and return it. Exits where that is impossible.
 
-        Exits where it cannot be created.
+        It lies below the folder of --data, without that option below the temporary folder.
         """
         try:
             if self.data_option is not None:
@@ -97,42 +101,47 @@ class Options:
             text = json.dumps(value, indent=2, ensure_ascii=False)
         else:
             text = "\n".join(lines)
-        if text:
-            try:
-                click.echo(text.encode(errors="backslashreplace").decode())
-            except BrokenPipeError:
-                raise
-            except OSError as exc:
-                fail(f"the result cannot be written ({exc.strerror}): make room for it")
+        if not text:
+            return
+
+        printable = text.encode(errors="backslashreplace").decode()
+        try:
+            click.echo(printable)
+        except BrokenPipeError:
+            raise  # the reader of a pipe has enough, such as `head`: click exits quietly
+        except OSError as exc:
+            fail(f"the result cannot be written ({exc.strerror}): make room for it")
 
 
 pass_options = click.make_pass_decorator(Options, ensure=True)
 
 
 def _store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Note an option that was given.
+    """Save an option that was given.
 
-    Click calls this for the group first and for the command after it.
+    Click calls this for the group first and for the command after it, so the last one counts.
     """
-    if value and parameter.name is not None:
-        options = context.ensure_object(Options)
-        setattr(options, parameter.name, value)
-        if options.no_color:
-            context.find_root().color = False
-            os.environ["NO_COLOR"] = (
-                "1"  # the processes that a command starts, and the libraries it uses
-            )
+    if not value or parameter.name is None:
+        return
+    options = context.ensure_object(Options)
+    setattr(options, parameter.name, value)
+
+    if options.no_color:
+        context.find_root().color = False
+        # For the processes that a command starts, and the libraries it uses.
+        os.environ["NO_COLOR"] = "1"
 
 
 class SaysoCommand(click.Command):
-    """A command with the common options, and with examples below its help."""
+    """A command with the common options. `examples` are command lines, printed below its help."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.examples = tuple(examples)
         path = click.Path(path_type=Path)
         shared: dict[str, Any] = {"expose_value": False, "callback": _store}
-        self.params = [  # new objects each time: click keeps state of a command in them
+        # New objects for each command: click keeps state of a command in its options.
+        self.params = [
             *self.params,
             click.Option(
                 ["-c", "--config"],
@@ -162,9 +171,11 @@ class SaysoCommand(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples below everything else."""
         if self.examples:
-            with formatter.section("Examples" if len(self.examples) > 1 else "Example"):
+            heading = "Examples" if len(self.examples) > 1 else "Example"
+            with formatter.section(heading):
+                indent = " " * formatter.current_indent
                 for example in self.examples:
-                    formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+                    formatter.write(f"{indent}{example}\n")
         super().format_epilog(ctx, formatter)
 
 
@@ -178,6 +189,7 @@ class SaysoGroup(SaysoCommand, click.Group):
         from sayso.channels.spelling import did_you_mean
 
         name = args[0]
+        # Completion in a shell parses resiliently: it must not fail on an unfinished name.
         is_unknown = not ctx.resilient_parsing and self.get_command(ctx, name) is None
         if is_unknown:
             hint = did_you_mean(name, self.list_commands(ctx))
@@ -186,14 +198,14 @@ class SaysoGroup(SaysoCommand, click.Group):
         return super().resolve_command(ctx, args)
 
 
-#: The ends of events that a command prints itself, with their line and cure: `mcp.tool_left_out`
-#: and others.
+#: How the names of those log events end that a command prints itself, with their line and cure.
+#: An example is `mcp.tool_left_out`.
 _OWN_FINDINGS = ("_left_out", "_incomplete")
 
 
 @contextmanager
 def logs_beside_findings() -> Iterator[None]:
-    """Log to stderr what a command that checks does not print itself.
+    """Log warnings to stderr, except those that the command prints itself as findings.
 
     Without any handler, Python prints the bare name of an event, and none of its facts.
     """
@@ -213,8 +225,9 @@ def logs_beside_findings() -> Iterator[None]:
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Exit with one clear message for errors that an operator can cure;
-    all others keep their traceback.
+    """Exit with one clear message for errors that an operator can cure.
+
+    All other errors keep their traceback. Raises click.UsageError for an unknown channel.
     """
     from redis.exceptions import RedisError
 
@@ -279,25 +292,27 @@ def check_channel(settings: Settings, channel: str) -> None:
         )
 
 
-def check_id(settings: Settings, channel: str, name: str) -> None:
+def check_id(settings: Settings, channel: str, user_id: str) -> None:
     """Raise click.UsageError for an id that no person of the channel can have.
 
     The command would do nothing, or answer for a person who does not exist.
     """
-    if problem := settings.channels[channel].problem_with_id(name):
-        raise click.UsageError(f"{name!r} {problem}")
+    problem = settings.channels[channel].problem_with_id(user_id)
+    if problem:
+        raise click.UsageError(f"{user_id!r} {problem}")
 
 
 def counted(number: int, one: str, many: str) -> str:
-    """Return a number with its noun, such as `2 entries`."""
-    return f"{number:,} {one if number == 1 else many}"
+    """Return a number with its noun, such as `2 entries`. `one` is the singular."""
+    noun = one if number == 1 else many
+    return f"{number:,} {noun}"
 
 
-def resumed_parts(done: Resumed) -> str:
-    """Return what was done before a Redis resumed, in words."""
+def resumed_parts(resumed: Resumed) -> str:
+    """Return in words what was changed in a Redis before it went on after a loss of data."""
     conversations = counted(
-        done.conversations, "conversation has new numbers", "conversations have new numbers"
+        resumed.conversations, "conversation has new numbers", "conversations have new numbers"
     )
-    replies = counted(done.replies, "waiting reply goes out", "waiting replies go out")
-    actions = counted(done.actions, "open question is closed", "open questions are closed")
+    replies = counted(resumed.replies, "waiting reply goes out", "waiting replies go out")
+    actions = counted(resumed.actions, "open question is closed", "open questions are closed")
     return f"{conversations}, {replies} marked as perhaps repeated, {actions}; what they asked may have run"

@@ -1,4 +1,4 @@
-"""The command `sayso demo`."""
+"""The command `sayso demo`: a bot in the browser that needs no account."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ def demo(options: Options, host: str, port: int, workers: int) -> None:
         raise click.UsageError(
             "the demo has its own configuration: write `sayso up -c FILE` to run yours"
         )
+
     invoices = options.data / FILE
     try:
         reset_invoices(invoices)
@@ -45,5 +46,6 @@ def demo(options: Options, host: str, port: int, workers: int) -> None:
         fail(
             f"{str(invoices)!r} cannot be reset: {exc}: let this user write to it, or give another --data"
         )
+
     options.config = DEMO
     run_up(options, host, port, workers)

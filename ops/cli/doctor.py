@@ -1,4 +1,4 @@
-"""The command `sayso doctor`."""
+"""The command `sayso doctor`: print the results of all checks of a running bot."""
 
 from __future__ import annotations
 
@@ -37,12 +37,17 @@ def doctor(options: Options, *, model: bool) -> None:
 
     asyncio.run(run_checks())
     to_look_at = sum(result.state != "ok" for result in results)
-    summary = f"{len(results)} checks, {f'{to_look_at} to look at' if to_look_at else 'all fine'}"
+    verdict = f"{to_look_at} to look at" if to_look_at else "all fine"
+    summary = f"{len(results)} checks, {verdict}"
     options.print([{**asdict(result), "see": result.see} for result in results], [summary])
     exit_on_failure(results)
 
 
 async def _checks(options: Options, *, model: bool) -> AsyncIterator[CheckResult]:
+    """Yield the result of each check as soon as it is known.
+
+    A configuration that cannot be read is a result, too, and then the only one.
+    """
     import httpx
 
     from sayso.channels.setup import CheckResult
@@ -59,9 +64,11 @@ async def _checks(options: Options, *, model: bool) -> AsyncIterator[CheckResult
                 "config", "fail", problem, "mend that line; `sayso check` reads the file again"
             )
         return
+
     running = running_bot(file, options.data)
     async with httpx.AsyncClient(timeout=WEB_SECONDS) as web:
-        async for result in Doctor(settings, options.data, web=web, running=running).results():
+        doctor = Doctor(settings, options.data, web=web, running=running)
+        async for result in doctor.results():
             yield result
     if model:
         async for result in check_models(settings):

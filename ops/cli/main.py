@@ -1,6 +1,7 @@
-"""The `sayso` command.
+"""The command `sayso`: it finds the command that was named, and runs it.
 
-Its commands are imported when they are used; `ops.cli.command` has what they share.
+Each command is a module of its name in this folder. It is imported when it is used, so that
+`sayso --help` stays fast. `ops.cli.command` has what all commands share.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 #: Other distributions, and our own fault simulation, add commands by entry points of this group.
 ENTRY_POINTS = "sayso.commands"
 
-#: Our own commands. Each is in the module of its name, which is imported when it is used.
+#: Our own commands. Each is in the module of its name.
 _COMMANDS = (
     "audit",
     "backup",
@@ -45,14 +46,15 @@ _COMMANDS = (
     "web",
     "worker",
 )
-#: The commands that run a part of a bot.
+#: The commands that run a part of a bot, and so count for its metrics.
 _SERVERS = ("demo", "poll", "up", "web", "worker")
 
 
 class RootGroup(SaysoGroup):
-    """The command `sayso` itself.
+    """The command `sayso` itself. It imports a command when it is used.
 
-    A command is imported when it is used: ours by its name, others by entry point.
+    `commands` are the names of our own, each in a module of this package. Commands of other
+    distributions are found by the entry points of `ENTRY_POINTS`.
     """
 
     def __init__(self, *args: Any, commands: Sequence[str], **settings: Any) -> None:
@@ -61,37 +63,46 @@ class RootGroup(SaysoGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return sorted({*self.own_commands, *(point.name for point in _entry_points())})
+        added_commands = [point.name for point in _entry_points()]
+        return sorted({*self.own_commands, *added_commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, None for an unknown name.
+        """Return the command of a name, None for an unknown name.
 
-        Our own commands come before those of entry points.
+        An entry point cannot replace one of our own commands.
         """
         if cmd_name in self.own_commands:
             module = import_module(f"{__package__}.{cmd_name}")
             command: click.Command = getattr(module, cmd_name)
             return command
-        return next((_load(point) for point in _entry_points() if point.name == cmd_name), None)
+
+        for point in _entry_points():
+            if point.name == cmd_name:
+                return _load(point)
+        return None
 
 
 def _entry_points() -> Sequence[EntryPoint]:
-    from importlib.metadata import entry_points  # a quarter of the time of `sayso check --help`
+    # Imported here: it takes a quarter of the time of `sayso check --help`.
+    from importlib.metadata import entry_points
 
     return tuple(entry_points(group=ENTRY_POINTS))
 
 
 def _load(point: EntryPoint) -> click.Command:
-    """Return the command of an entry point; where it cannot be loaded, one that says so."""
+    """Return the command of an entry point.
+
+    Where it cannot be loaded, return a command that prints why and exits with 3.
+    """
     try:
         command = point.load()
     except Exception as exc:  # noqa: BLE001  # any distribution's code; the other commands must still work
         reason = f"{point.value} cannot be loaded: {type(exc).__name__}: {exc}"
         return click.Command(point.name, callback=partial(fail, reason), help=f"({reason})")
+
     if not isinstance(command, click.Command):
-        return click.Command(
-            point.name, callback=partial(fail, f"{point.value} is not a click command")
-        )
+        reason = f"{point.value} is not a click command"
+        return click.Command(point.name, callback=partial(fail, reason))
     return command
 
 
@@ -121,14 +132,16 @@ def main(context: click.Context) -> None:
     from sayso.infra.metrics_endpoint import FOLDER
 
     redact_uncaught()
-    # An operator's command counts nothing that anybody reads.
+
+    # The counts of an operator's command would only add files to the folder of the metrics.
     if context.invoked_subcommand not in _SERVERS:
         os.environ.pop(FOLDER, None)
+
+    # A container may run under a random user id, which has neither HOME nor an entry in
+    # /etc/passwd. slack-bolt asks for a home when it is imported. Docker sets the same one.
     try:
         Path.home()
     except RuntimeError:
-        # Neither HOME nor an entry in /etc/passwd, as under the random user id of a container.
-        # slack-bolt asks for a home when it is imported. Docker sets the same.
         os.environ["HOME"] = "/"
 
 

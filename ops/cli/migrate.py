@@ -1,4 +1,4 @@
-"""The command `sayso migrate`."""
+"""The command `sayso migrate`: bring stored data to the layout of this version."""
 
 from __future__ import annotations
 
@@ -23,26 +23,32 @@ def migrate(options: Options, *, is_real: bool) -> None:
     from sayso.ops.server import migration
 
     settings = options.load()
+    run = migration.migrate if is_real else migration.inspect
     with clear_errors():
         client = RedisParts.find(settings, options.data).client
         try:
-            state = (migration.migrate if is_real else migration.inspect)(
-                client, settings.name, prefix=settings.key_prefix
-            )
+            state = run(client, settings.name, prefix=settings.key_prefix)
         except migration.OtherProcesses as exc:
             fail(str(exc))
-    done = "done" if is_real else "would"
-    steps = [f"{done}: {step}" for step in state.steps] or ["nothing to do"]
+
+    tense = "done" if is_real else "would"
+    step_lines = [f"{tense}: {step}" for step in state.steps] or ["nothing to do"]
     if state.steps and not is_real:
+        advice = "add --apply"
         if state.layout == 1:
-            unseen = "stop web processes of layout 1, which are not seen here, then "
-        else:
-            unseen = ""
-        steps.append(f"nothing was changed: {unseen}add --apply")
+            advice = f"stop web processes of layout 1, which are not seen here, then {advice}"
+        step_lines.append(f"nothing was changed: {advice}")
+
     records = [
-        {"kind": kind, "version": number, "count": n}
-        for (kind, number), n in sorted(state.records.items())
+        {"kind": kind, "version": number, "count": count}
+        for (kind, number), count in sorted(state.records.items())
     ]
-    value = {"layout": state.layout, "steps": state.steps, "applied": is_real, "records": records}
-    value |= {"workers": dict(state.workers), "ingress": dict(state.ingress)}
-    options.print(value, [*migration.describe(state), *steps])
+    value = {
+        "layout": state.layout,
+        "steps": state.steps,
+        "applied": is_real,
+        "records": records,
+        "workers": dict(state.workers),
+        "ingress": dict(state.ingress),
+    }
+    options.print(value, [*migration.describe(state), *step_lines])

@@ -1,4 +1,4 @@
-"""The command `sayso poll`."""
+"""The command `sayso poll`: the process that asks platforms for new messages."""
 
 from __future__ import annotations
 
@@ -38,5 +38,6 @@ def poll(options: Options, metrics: MetricsAddress) -> None:
             platforms = " or ".join(polled_platforms())
             fail(f"no channel polls: write `polling: true` into a channel of {platforms}")
         ingress.check_redis_if_reachable(services)
+
     serve_metrics(metrics_endpoint(options.data), readers)
     ingress.poll(services)

@@ -1,4 +1,7 @@
-"""What the commands share that run a part of a bot: `up`, `demo`, `chat`, `web`, `worker`, `poll`."""
+"""Options of the commands that run a bot or a part of it.
+
+These are `up`, `demo`, `chat`, `web`, `worker` and `poll`.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +57,9 @@ processes_option = click.option(
 
 
 def log_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of the log to a command.
+    """Add --log-level and --log-format to a command.
 
-    They become variables, also for the processes that it starts.
+    Their values become environment variables, so that the processes it starts have them, too.
     """
 
     def export(context: click.Context, option: click.Parameter, value: str | None) -> None:
@@ -84,24 +87,28 @@ def log_options(command: Callable[..., None]) -> Callable[..., None]:
 def count_for_metrics(metrics: MetricsAddress, *, forks: bool) -> None:
     """Have this process, and with `forks` those that it starts, count for `/metrics`.
 
-    Call it before anything is imported that counts. Exits where the folder of the counts is unusable.
+    `metrics` is the address of --metrics, None without the option. Call it before anything is
+    imported that counts. Exits where the folder of the counts is unusable.
     """
-    try:  # not `clear_errors`, which imports modules that count
+    # Not `clear_errors`: it imports modules that count.
+    try:
         share_counts(metrics, forks=forks)
     except MetricsUnusable as exc:
         fail(str(exc))
 
 
 def _address(text: str | None) -> MetricsAddress:
-    """Return host and port of `--metrics`."""
+    """Return host and port of `--metrics`, None without the option."""
     if not text:
         return None
     host, _, port = text.rpartition(":")
-    if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+    is_port = re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536
+    if not is_port:
         raise click.BadParameter(
             f"{text!r} is not an address: write a port, such as 9464, or a host before it: 10.0.0.5:9464"
         )
-    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+    bare_host = host.removeprefix("[").removesuffix("]")  # an IPv6 address stands in brackets
+    return bare_host or "127.0.0.1", int(port)
 
 
 def exit_on_signals() -> None:

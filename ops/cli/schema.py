@@ -1,4 +1,4 @@
-"""The command `sayso schema`."""
+"""The command `sayso schema`: print what editors need to check the YAML."""
 
 from __future__ import annotations
 

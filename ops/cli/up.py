@@ -1,4 +1,4 @@
-"""The command `sayso up`."""
+"""The command `sayso up`: run a whole bot on this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,11 @@ def run_up(
     *,
     reload: bool = False,
 ) -> None:
-    """Run the web process, the workers and, where none is given, a Redis, until a signal."""
+    """Run the web process and the workers until a signal, and a Redis where none is configured.
+
+    `workers` is the number of worker processes; `metrics` is the address of --metrics, None
+    without the option. Exits where the parts do not come up.
+    """
     count_for_metrics(metrics, forks=True)
     from sayso.ops.server.up import Up, UpError
 
@@ -71,6 +75,8 @@ def run_up(
             supervisor.run()
         except UpError as exc:
             fail(str(exc))
-    if supervisor.is_interrupted:  # Python's own end takes half a second, and nothing is left to do
+
+    # A person pressed Ctrl-C and waits. Python's own end takes half a second and has nothing to do.
+    if supervisor.is_interrupted:
         sys.stdout.flush()
         os._exit(0)

@@ -1,4 +1,4 @@
-"""The command `sayso web`."""
+"""The command `sayso web`: the process that takes webhooks and serves files and the console."""
 
 from __future__ import annotations
 
@@ -67,21 +67,26 @@ def web(
     set_up_logs()
     settings = options.load(running=False)
     url = os.environ.get("SAYSO_PUBLIC_URL") or local_url(host, port)
+
+    # The port is taken before the fork, so that all processes share it.
     with clear_errors():
         listening = listen(host, port)
         readers = listen_for_readers(metrics)
     if processes:
         prefork(processes, listening)
+
     with clear_errors():
         services = bootstrap(settings, data=options.data, public_url=url)
         check_redis_if_reachable(services)
         check_bucket(services)
     start_watching(services)
+
+    # The note tells other commands which bot runs here: with forks it names the parent.
     pid = os.getppid() if processes else os.getpid()
-    running = Running(
-        options.file(running=False).resolve(), local_url(host, port), pid, services.public_url
-    )
+    config = options.file(running=False).resolve()
+    running = Running(config, local_url(host, port), pid, services.public_url)
     leave_note(settings.state_folder(options.data), running, WEB_FILE)
+
     endpoint = metrics_endpoint(options.data, services)
     serve_metrics(endpoint, readers)
     serve(build_app(services, endpoint), listening, threads=threads, is_shared=bool(processes))

@@ -1,4 +1,4 @@
-"""The command `sayso worker`."""
+"""The command `sayso worker`: a process that answers turns and sends replies."""
 
 from __future__ import annotations
 
@@ -40,11 +40,15 @@ def worker(
 
     set_up_logs()
     settings = options.load(running=False)
+
+    # What forked processes can share is loaded before the fork: libraries, and the socket of
+    # the metrics. Connections and threads come after it.
     with clear_errors():
         preload(settings)
         readers = listen_for_readers(metrics)
     if processes:
         prefork(processes)
+
     with clear_errors():
         services = bootstrap(settings, data=options.data, is_worker=True, reload=reload)
         check_bucket(services)
