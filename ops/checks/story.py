@@ -1,5 +1,7 @@
-"""MessageStory: what happened to one message, and sentences that say why it was answered twice or
-not at all, and who confirmed an action.
+"""MessageStory: what happened to one message.
+
+`answers` turns a story into sentences. They say why the message was answered twice or not at all,
+and who confirmed an action. A `Tracer` builds stories; nothing here reads Redis or a file.
 """
 
 from __future__ import annotations
@@ -11,103 +13,135 @@ from datetime import UTC, datetime
 
 @dataclass(frozen=True, slots=True)
 class TracedReply:
-    """One reply.
+    """One reply of the bot, and how its delivery stands."""
 
-    `state` is that of a delivery, or `waits`; `at` is in Unix seconds, 0 while it waits.
-    """
-
+    #: `conversation#number`, as `sayso deliveries` prints it.
     id: str
+    #: The state of its delivery; `waits` before that, `forgotten` where only its number is known.
     state: str
+    #: When the state began, in Unix seconds; 0 while the reply waits.
     at: float = 0.0
-    tries: int = 0
+    #: How often sending was tried.
+    attempts: int = 0
+    #: The platform's id of the message that it became; "" without one.
     receipt: str = ""
+    #: Why it was not sent or is an apology; "" where nothing went wrong.
     reason: str = ""
+    #: "" unless texts were asked for.
     text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedTurn:
-    """One turn."""
+    """One turn: a message or tap of a user, or the continuation after a decision.
 
+    Times are in Unix seconds. 0 and "" stand for what is unknown or did not happen.
+    """
+
+    #: `conversation@number`.
     id: str
-    #: `waits`, `done`, or `forgotten` where only its number is known. Times are in Unix seconds.
+    #: `waits`, `done`, or `forgotten` where only its number is known.
     status: str
+    #: The hash of the platform's event id.
     event: str = ""
-    at: float = 0.0
-    done: float = 0.0
-    #: How often it came in; `steps` are those of its journal while it is worked on; `asked`,
-    #: `decided` and `about` are ids of actions: it asked about them, it decided one, or it answered
-    #: one that it could not decide, such as one that had expired.
+    received_at: float = 0.0
+    finished_at: float = 0.0
+    #: How often the platform sent it.
     webhooks: int = 1
+    #: How many attempts to answer it were begun.
     attempt: int = 0
+    #: The worker that finished it.
     worker: str = ""
-    upto: int = 0
+    #: The number of the last message that was answered together with it; 0 if it was alone.
+    joined_to: int = 0
+    #: The names of the tools that it called.
     tools: tuple[str, ...] = ()
-    asked: tuple[str, ...] = ()
-    decided: str = ""
-    about: str = ""
-    #: `ended` says why it has no answer of the agent.
-    ended: str = ""
-    #: The action after whose decision the agent goes on in it.
+    #: The ids of the actions about which it asked.
+    asked_actions: tuple[str, ...] = ()
+    #: The id of the action that it decided.
+    decided_action: str = ""
+    #: The id of an action that it answered without deciding it, such as one that had expired.
+    undecided_action: str = ""
+    #: Why it has no answer of the agent: a key of `_ENDS`.
+    end_reason: str = ""
+    #: The id of the action after whose decision the agent goes on in this turn.
     continues: str = ""
-    ahead: int = 0
+    #: How many turns wait before it.
+    turns_ahead: int = 0
+    #: What its journal says of the attempt in progress, in words.
     steps: tuple[str, ...] = ()
+    #: "" unless texts were asked for.
     text: str = ""
     replies: tuple[TracedReply, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TracedEvent:
-    """One change of an action's state.
+    """One change of an action's state."""
 
-    `by` is the hash of the event that caused it; `turn` is its turn.
-    """
-
+    #: The state that began.
     event: str
+    #: In Unix seconds.
     at: float
+    #: The hash of the platform's event that caused the change; "" where none did, as for an expiry.
     by: str = ""
+    #: The id of that event's turn; "" where it is not stored.
     turn: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedAction:
-    """One action."""
+    """One pending action: a stored proposal that a user was asked about.
 
-    pid: str
-    #: `state` and `by`, the hash of the event that led to it, are those of Redis, "" where it has
-    #: none. A ledger lacks the events that another machine collected, so `state` may be newer.
+    `preview`, `outcome_text` and `user` are "" unless texts were asked for.
+    """
+
+    action_id: str
+    #: Its state in Redis, "" where Redis no longer has it. The ledger of this machine lacks events
+    #: that another machine collected, so this state may be newer than the last event.
     state: str = ""
+    #: The hash of the event that led to `state`.
     by: str = ""
+    #: What runs it, such as the name of a tool.
     kind: str = ""
+    #: The text that the user was asked to agree to.
     preview: str = ""
-    told: str = ""
+    #: What the user was told of the outcome.
+    outcome_text: str = ""
     user: str = ""
-    #: Those of the ledger and of Redis's copy of it.
+    #: From the ledger and from the entries that still wait in Redis, oldest first.
     events: tuple[TracedEvent, ...] = ()
 
     @property
     def newest(self) -> str:
-        """Return the current state of the action, "" if it is unknown."""
-        return self.state or (self.events[-1].event if self.events else "")
+        """The newest state that is known, "" without any."""
+        if self.state:
+            return self.state
+        return self.events[-1].event if self.events else ""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageStory:
-    """What happened to one message, oldest first.
+    """What happened to one message: its turn, the actions of it, and the turns that answered them.
 
-    `busy` names the worker of the conversation, or why none has it.
+    All are oldest first.
     """
 
+    #: The id of the conversation, "" where it is unknown.
     conversation: str
     turns: tuple[TracedTurn, ...] = ()
+    #: Replies whose turn is not stored.
     replies: tuple[TracedReply, ...] = ()
     actions: tuple[TracedAction, ...] = ()
+    #: A sentence that names the worker of the conversation, or says why none works on it; "" where
+    #: nothing waits.
     busy: str = ""
 
     @property
     def all_replies(self) -> tuple[TracedReply, ...]:
-        """Return the replies of its turns, and those that belong to no turn."""
-        return tuple(reply for turn in self.turns for reply in turn.replies) + self.replies
+        """The replies of all turns, then those that belong to no turn."""
+        replies_of_turns = [reply for turn in self.turns for reply in turn.replies]
+        return (*replies_of_turns, *self.replies)
 
 
 #: Why the agent did not answer a turn.
@@ -123,6 +157,7 @@ _ENDS = {
     "timeout": "It took longer than `workers.turn_timeout`. The user was told.",
     "unreadable": "The journal of an earlier attempt could not be read, so Sayso did not try again.",
 }
+#: How the delivery of a reply stands that did not arrive, by its state.
 _UNSENT = {
     "dead": "was given up",
     "failed": "was taken by the platform, which did not deliver it",
@@ -140,28 +175,35 @@ _UNCONFIRMED = {
     "superseded": "it was withdrawn before it ran",
 }
 _CHANGED = "its user changed it, and was asked anew"
-_ENDED = ("done", "failed", "unknown", "cancelled", "expired", "superseded")
+#: The states after which nothing more happens to an action.
+_FINAL_STATES = ("done", "failed", "unknown", "cancelled", "expired", "superseded")
 
 
 def answers(story: MessageStory) -> dict[str, list[str]]:
-    """Return the answers to three questions about a story, as sentences."""
+    """Return the answers to three questions about a story, each as one or more sentences.
+
+    `said_twice`: why the user may have read something twice. `not_answered`: why an answer is
+    missing. `confirmed_by`: who confirmed which action, or why it is not confirmed.
+    """
+    no_repetition = (
+        "No repetition is stored here. If the user got two answers, trace the other message, too."
+    )
     answered = "It answered. The platform took every reply."
     if not story.all_replies:
         answered = "Its turn and its replies are not known: Redis has forgotten them, or could not be searched."
-    twice = (
-        "No repetition is stored here. If the user got two answers, trace the other message, too."
-    )
     no_action = "No confirmation is stored here."
     if story.turns and all(turn.status == "done" for turn in story.turns):
         no_action = "The message asked for no confirmation, and was none."
+
     return {
-        "said_twice": [*_twice(story)] or [twice],
-        "not_answered": [*_unanswered(story)] or [answered],
-        "confirmed_by": [*_confirmed(story)] or [no_action],
+        "said_twice": [*_repetitions(story)] or [no_repetition],
+        "not_answered": [*_missing_answers(story)] or [answered],
+        "confirmed_by": [*_confirmations(story)] or [no_action],
     }
 
 
-def _twice(story: MessageStory) -> Iterator[str]:
+def _repetitions(story: MessageStory) -> Iterator[str]:
+    """Yield why the user may have read something twice."""
     for turn in story.turns:
         if turn.webhooks > 1:
             why = "Sayso recognized the repetitions and ignored them."
@@ -169,17 +211,24 @@ def _twice(story: MessageStory) -> Iterator[str]:
         if turn.attempt > 1:
             why = "A worker died or lost its lease. Only the replies of the last attempt were sent."
             yield f"Workers began {turn.id} {turn.attempt} times. {why}"
-        others = {
-            reply.receipt for other in story.turns if other != turn for reply in other.replies
-        }
-        # Others are changes of a message.
-        messages = {reply.receipt or reply.id for reply in turn.replies} - others
+
+        # A reply with the receipt of another turn's reply changed that message in place. It is not
+        # one more message.
+        other_turns = [other for other in story.turns if other != turn]
+        other_receipts = {reply.receipt for other in other_turns for reply in other.replies}
+        messages = {reply.receipt or reply.id for reply in turn.replies} - other_receipts
         if len(messages) > 1:
             yield f"The answer to {turn.id} has {len(messages)} messages."
-        if turn.upto:
-            yield f"{turn.id} was answered together with the messages up to {turn.upto}."
-        if not turn.continues and (state := _ended_before(story, turn)):
-            yield f"{turn.id} came after action {turn.about} had ended ({state}), so its outcome was told again."
+        if turn.joined_to:
+            yield f"{turn.id} was answered together with the messages up to {turn.joined_to}."
+
+        final_state = _final_state_before(story, turn)
+        if final_state and not turn.continues:
+            yield (
+                f"{turn.id} came after action {turn.undecided_action} had ended ({final_state}), "
+                "so its outcome was told again."
+            )
+
     for reply in story.all_replies:
         if reply.state == "ambiguous":
             why = "The platform's answer to an earlier attempt was lost, so the user may have it twice."
@@ -188,80 +237,97 @@ def _twice(story: MessageStory) -> Iterator[str]:
             yield f"Reply {reply.id} was sent again as #{reply.receipt}, by `sayso deliveries retry`."
 
 
-def _ended_before(story: MessageStory, turn: TracedTurn) -> str:
-    """Return how an action had ended before this turn answered it; "" if it had not ended."""
-    events = [
-        event for action in story.actions if action.pid == turn.about for event in action.events
-    ]
-    return next(
-        (event.event for event in events if event.event in _ENDED and event.at <= turn.at), ""
-    )
+def _final_state_before(story: MessageStory, turn: TracedTurn) -> str:
+    """Return how the action had ended that a turn answered in vain; "" if it had not ended."""
+    for action in story.actions:
+        if action.action_id != turn.undecided_action:
+            continue
+        for event in action.events:
+            if event.event in _FINAL_STATES and event.at <= turn.received_at:
+                return event.event
+    return ""
 
 
-def _unanswered(story: MessageStory) -> Iterator[str]:
+def _missing_answers(story: MessageStory) -> Iterator[str]:
+    """Yield why a turn has no answer, and why a reply did not arrive."""
     for turn in story.turns:
         if turn.status == "waits":
-            place = {0: "is next in its conversation", 1: "waits behind 1 message"}
-            begun = {0: "", 1: " Its attempt 1 has begun."}
-            yield (
-                f"{turn.id} {place.get(turn.ahead, f'waits behind {turn.ahead} messages')}."
-                f"{begun.get(turn.attempt, f' Workers began it {turn.attempt} times.')}"
-                f" {story.busy or 'A worker will take it.'}"
-            )
+            yield _why_it_waits(story, turn)
         elif turn.status == "forgotten":
             yield f"{turn.id}: it is no longer stored how it was answered. The log has its replies."
-        elif turn.ended:
-            yield f"{turn.id}: {_ENDS.get(turn.ended, turn.ended)}"
+        elif turn.end_reason:
+            yield f"{turn.id}: {_ENDS.get(turn.end_reason, turn.end_reason)}"
         elif not turn.replies:
             yield f"{turn.id} was finished without a reply."
+
     for reply in story.all_replies:
-        if says := _UNSENT.get(reply.state):
+        fate = _UNSENT.get(reply.state)
+        if fate:
             reason = f": {reply.reason}" if reply.reason else "."
-            if reply.state == "waits" and story.busy:
-                busy = f" {story.busy}"
-            else:
-                busy = ""
-            yield f"Reply {reply.id} {says}{reason}{busy}"
+            busy = f" {story.busy}" if reply.state == "waits" and story.busy else ""
+            yield f"Reply {reply.id} {fate}{reason}{busy}"
         elif reply.reason:
             yield f"Reply {reply.id} is an apology: {reply.reason}"
 
 
-def _confirmed(story: MessageStory) -> Iterator[str]:
+def _why_it_waits(story: MessageStory, turn: TracedTurn) -> str:
+    if turn.turns_ahead == 0:
+        place = "is next in its conversation"
+    elif turn.turns_ahead == 1:
+        place = "waits behind 1 message"
+    else:
+        place = f"waits behind {turn.turns_ahead} messages"
+
+    attempts = ""
+    if turn.attempt == 1:
+        attempts = " Its attempt 1 has begun."
+    elif turn.attempt > 1:
+        attempts = f" Workers began it {turn.attempt} times."
+
+    busy = story.busy or "A worker will take it."
+    return f"{turn.id} {place}.{attempts} {busy}"
+
+
+def _confirmations(story: MessageStory) -> Iterator[str]:
+    """Yield who confirmed each action, or why it is not confirmed."""
     for action in story.actions:
-        if action.kind:
-            name = f"{action.pid} ({action.kind})"
-        else:
-            name = action.pid
-        claims = [event for event in action.events if event.event == "claimed"]
-        for event in claims:
-            at = datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-            who = action.user or "The user who was asked"
-            yield f"{name}: {who} confirmed it at {at} with message {_message(event)}. It is {action.newest} now."
-        if claims:
-            continue
-        why = _UNCONFIRMED.get(action.newest)
-        # Without a claim, only its user ends it so.
-        if action.newest == "superseded" and action.events:
-            why = _CHANGED
-        if why:
-            by = [event for event in action.events if event.event == action.newest and event.by]
-            yield f"{name}: not confirmed, {why}{f' by message {_message(by[-1])}' if by else ''}."
-        elif action.newest:
-            if action.by:
-                by_message = f" with message {action.by}"
-            else:
-                by_message = ""
-            yield f"{name}: confirmed{by_message}; the ledger of another machine knows when. It is {action.newest} now."
-        else:
-            yield f"{name}: not known here. Run the command on the other machines, which have ledgers of their own."
+        yield from _confirmations_of(action)
+
     for turn in story.turns:
-        if turn.about and not turn.continues:
-            if state := _ended_before(story, turn):
-                why = f"it had ended ({state})"
-            else:
-                why = "the reply says why"
-            yield f"{turn.id} answered {turn.about} and did not decide it: {why}."
+        if not turn.undecided_action or turn.continues:
+            continue
+        final_state = _final_state_before(story, turn)
+        why = f"it had ended ({final_state})" if final_state else "the reply says why"
+        yield f"{turn.id} answered {turn.undecided_action} and did not decide it: {why}."
+
+
+def _confirmations_of(action: TracedAction) -> Iterator[str]:
+    name = f"{action.action_id} ({action.kind})" if action.kind else action.action_id
+    now = f"It is {action.newest} now."
+
+    claims = [event for event in action.events if event.event == "claimed"]
+    for event in claims:
+        at = datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        who = action.user or "The user who was asked"
+        yield f"{name}: {who} confirmed it at {at} with message {_message(event)}. {now}"
+    if claims:
+        return
+
+    why = _UNCONFIRMED.get(action.newest)
+    # Without a claim, only a change by its user supersedes an action.
+    if action.newest == "superseded" and action.events:
+        why = _CHANGED
+    if why:
+        causes = [event for event in action.events if event.event == action.newest and event.by]
+        by_message = f" by message {_message(causes[-1])}" if causes else ""
+        yield f"{name}: not confirmed, {why}{by_message}."
+    elif action.newest:
+        with_message = f" with message {action.by}" if action.by else ""
+        yield f"{name}: confirmed{with_message}; the ledger of another machine knows when. {now}"
+    else:
+        yield f"{name}: not known here. Run the command on the other machines, which have ledgers of their own."
 
 
 def _message(event: TracedEvent) -> str:
-    return f"{event.by}{f' ({event.turn})' if event.turn else ''}"
+    """Return the message that caused a change: its hash, and its turn if that is stored."""
+    return f"{event.by} ({event.turn})" if event.turn else event.by

@@ -28,7 +28,8 @@ _QUESTIONS = {
     "not_answered": "Why did it not answer?",
     "confirmed_by": "Who confirmed this?",
 }
-_KEPT = (
+#: Where to look for an id about which nothing is known. The hash of the id follows.
+_WHERE_TO_LOOK = (
     "Give the whole id. Redis keeps the id of a message for 72 hours, the last 50 turns and replies of a conversation "
     "for a week, actions for 48 hours; a ledger keeps the actions that its machine collected. A webhook with a wrong "
     "signature is not stored: look for `hook.forbidden` in the log. For the id of another message search the log for"
@@ -57,24 +58,27 @@ def trace(options: Options, what: str, *, show_texts: bool) -> None:
     from sayso.ops.checks.story import answers
     from sayso.ops.checks.trace import find_stories
 
-    if any("\ud800" <= letter <= "\udfff" for letter in what):  # what a shell gave was no UTF-8
+    # A shell's bytes that are not UTF-8 arrive as lone surrogates, which Redis cannot be asked for.
+    if any("\ud800" <= letter <= "\udfff" for letter in what):
         raise click.UsageError(
             f"{one_line(repr(what), WIDTH)} is not an id: it is not text in UTF-8"
         )
+
     with clear_errors():
         settings = options.load(without_secrets=True)
         stories, searched = find_stories(settings, options.data, what, show_texts=show_texts)
     if not stories:
         shown = one_line(what, WIDTH)
         where = "; ".join(searched)
-        fail(
-            f"nothing is known about {shown!r} (searched: {where}). {_KEPT} {digest(what.strip())!r}"
-        )
-    lines = [line for story in stories for line in (*_lines(story), "")]
+        advice = f"{_WHERE_TO_LOOK} {digest(what.strip())!r}"
+        fail(f"nothing is known about {shown!r} (searched: {where}). {advice}")
+
+    lines = []
+    for story in stories:
+        lines += [*_lines(story), ""]
+    lines.append(f"searched: {'; '.join(searched)}")
     value = [{**asdict(story), "answers": answers(story)} for story in stories]
-    options.print(
-        {"searched": searched, "stories": value}, [*lines, f"searched: {'; '.join(searched)}"]
-    )
+    options.print({"searched": searched, "stories": value}, lines)
 
 
 def _lines(story: MessageStory) -> Iterator[str]:
@@ -93,66 +97,59 @@ def _lines(story: MessageStory) -> Iterator[str]:
 
 
 def _turn_lines(turn: TracedTurn) -> Iterator[str]:
-    yield f"turn {turn.id}{f'  event={turn.event}' if turn.event else ''}"
-    if turn.at:
-        if turn.webhooks > 1:
-            times = f" {turn.webhooks} times"
-        else:
-            times = ""
-        yield f"  {utc_time(turn.at)}  received{times}"
+    event = f"  event={turn.event}" if turn.event else ""
+    yield f"turn {turn.id}{event}"
+
+    if turn.received_at:
+        times = f" {turn.webhooks} times" if turn.webhooks > 1 else ""
+        yield f"  {utc_time(turn.received_at)}  received{times}"
     if turn.continues:
         yield f"  no message: the agent goes on after action {turn.continues}"
     if turn.text:
         yield f"  said: {one_line(turn.text, WIDTH)}"
     yield from (f"  {step}" for step in turn.steps)
-    if turn.done:
+
+    if turn.finished_at:
+        worker = f" by worker {turn.worker}" if turn.worker else ""
+        line = f"  {utc_time(turn.finished_at)}  finished{worker} in attempt {turn.attempt}"
         if turn.tools:
-            tools = f", called {', '.join(turn.tools)}"
-        else:
-            tools = ""
-        if turn.asked:
-            asked = f", asked for a yes to {', '.join(turn.asked)}"
-        else:
-            asked = ""
-        if turn.worker:
-            worker = f" by worker {turn.worker}"
-        else:
-            worker = ""
-        yield f"  {utc_time(turn.done)}  finished{worker} in attempt {turn.attempt}{tools}{asked}"
+            line += f", called {', '.join(turn.tools)}"
+        if turn.asked_actions:
+            line += f", asked for a yes to {', '.join(turn.asked_actions)}"
+        yield line
     yield from map(_reply_line, turn.replies)
 
 
 def _reply_line(reply: TracedReply) -> str:
-    if reply.at:
-        at = f"{utc_time(reply.at)}  "
-    else:
-        at = ""
-    notes = [
-        f"receipt {reply.receipt}" if reply.receipt else "",
-        reply.reason,
-        f"“{reply.text}”" if reply.text else "",
-    ]
-    text = "  ".join(one_line(note, WIDTH) for note in notes if note)
-    if reply.tries == 1:
-        tries = "1 try"
-    else:
-        tries = f"{reply.tries} tries"
-    return f"  {at}reply {reply.id}  {reply.state}  {tries}  {text}".rstrip()
+    notes = []
+    if reply.receipt:
+        notes.append(f"receipt {reply.receipt}")
+    if reply.reason:
+        notes.append(reply.reason)
+    if reply.text:
+        notes.append(f"“{reply.text}”")
+
+    at = f"{utc_time(reply.at)}  " if reply.at else ""
+    attempts = "1 try" if reply.attempts == 1 else f"{reply.attempts} tries"
+    text = "  ".join(one_line(note, WIDTH) for note in notes)
+    return f"  {at}reply {reply.id}  {reply.state}  {attempts}  {text}".rstrip()
 
 
 def _action_lines(action: TracedAction) -> Iterator[str]:
-    yield f"action {action.pid}{f'  {action.kind}' if action.kind else ''}"
+    kind = f"  {action.kind}" if action.kind else ""
+    yield f"action {action.action_id}{kind}"
+
     for event in action.events:
-        if event.by:
-            by = f" by message {event.by}{f' ({event.turn})' if event.turn else ''}"
-        else:
-            by = ""
+        turn = f" ({event.turn})" if event.turn else ""
+        by = f" by message {event.by}{turn}" if event.by else ""
         yield f"  {utc_time(event.at)}  {event.event}{by}"
     if not action.events:
-        yield f"  {action.state or 'not known here'}; the ledger of another machine may have its entries"
+        state = action.state or "not known here"
+        yield f"  {state}; the ledger of another machine may have its entries"
+
     if action.user:
         yield f"  user: {one_line(action.user, WIDTH)}"
     if action.preview:
         yield f"  preview: {one_line(action.preview, WIDTH)}"
-    if action.told:
-        yield f"  told: {one_line(action.told, WIDTH)}"
+    if action.outcome_text:
+        yield f"  told: {one_line(action.outcome_text, WIDTH)}"
