@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ _ENTRY = re.compile(r"(?:shard )?(?P<shard>\d{1,2})(?:, entry |[:/])(?P<n>\d{1,1
 _EVENT = re.compile(rf"\{{\d+\}}:event:(?P<conversation>{_CONVERSATION}):(?P<event>[0-9a-f]{{20}})")
 _DELIVERY = re.compile(rf"\{{\d+\}}:delivery:(?P<conversation>{_CONVERSATION})")
 _HASH = re.compile(r"[0-9a-f]{20}")
+_ACTION_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 #: The most stories of one id: Telegram counts its updates for each bot,
 #: so two channels may have the same one.
 MAX_STORIES = 5
@@ -51,58 +52,56 @@ _SCAN_COUNT = 1000
 _READ_COUNT = 500
 #: The reason of a report without an error (`Ingress`).
 NO_ERROR = "error -"
-#: The shortest text that is looked for among references.
+#: The shortest text that is looked for among the references that people were told.
 _MIN_REFERENCE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Clue:
-    """What an id leads to: a turn, by the hash of its event if it is known, a reply or an action.
-
-    0 and "" stand for nothing.
-    """
+    """What an id leads to: a turn, a reply or an action. 0 and "" stand for nothing."""
 
     conversation: str = ""
+    #: The number of a turn in its conversation.
     seq: int = 0
+    #: The hash of the turn's event, if it is known.
     event: str = ""
+    #: The number of a reply in its conversation.
     number: int = 0
-    pid: str = ""
+    action_id: str = ""
 
 
 def find_stories(
     settings: Settings, data: Path, wanted: str, *, show_texts: bool = False
 ) -> tuple[list[MessageStory], list[str]]:
-    """Return the stories of an id, and what was searched: a Redis that is away is left out.
+    """Return the stories of an id, and in words where it was searched.
 
-    Raises LedgerUnusable.
+    `wanted` is any id that `sayso trace` takes. Without `show_texts` a story holds no text of a
+    message or reply, and no name of a person. A Redis that is away is left out of the search, and
+    the second value says so. Raises LedgerUnusable.
     """
     file = settings.state_folder(data) / FILE
-    # nothing is signed, nor verified
+    ledger = None
+    searched = [f"no audit ledger, since {file} does not exist"]
     if file.exists():
+        # The key is not the real one, since nothing is signed or verified here.
         ledger = AuditLedger(file, EntrySigner(["-"]))
-    else:
-        ledger = None
-    searched = [
-        f"the audit ledger {file}" if ledger else f"no audit ledger, since {file} does not exist"
-    ]
+        searched = [f"the audit ledger {file}"]
+
     tracer = partial(Tracer, ledger=ledger, prefix=settings.key_prefix, show_texts=show_texts)
     try:
         redis = RedisParts.find(settings, data)
-        why_idle = partial(_why_idle, redis.client, settings.key_prefix)
-        has_died = partial(
-            _has_died,
-            redis.client,
-            settings.key_prefix,
-            WorkerLock(settings.state_folder(data) / ALIVE),
-        )
+        worker_lock = WorkerLock(settings.state_folder(data) / ALIVE)
         stories = tracer(
-            redis.client, redis.scripts(CONVERSATION_SCRIPTS), why_idle=why_idle, has_died=has_died
+            redis.client,
+            redis.scripts(CONVERSATION_SCRIPTS),
+            why_idle=partial(_why_idle, redis.client, settings.key_prefix),
+            has_died=partial(_has_died, redis.client, settings.key_prefix, worker_lock),
         ).stories(wanted)
-    except (ConfigError, RedisError) as exc:  # its words may hold the address of a server
-        if isinstance(exc, ConfigError):
-            reason = str(exc)
-        else:
-            reason = type(exc).__name__
+    except ConfigError as exc:
+        return tracer(None, None).stories(wanted), [*searched, f"not Redis ({exc})"]
+    except RedisError as exc:
+        # Only its class: its words may hold the address of a server.
+        reason = type(exc).__name__
         return tracer(None, None).stories(wanted), [*searched, f"not Redis ({reason})"]
     return stories, [*searched, "Redis"]
 
@@ -117,24 +116,38 @@ def _why_idle(client: Redis, prefix: str) -> str:
 
 
 def _has_died(client: Redis, prefix: str, lock: WorkerLock, worker: str) -> bool:
-    """Return whether a worker ended without releasing its leases: at once for one of this machine."""
+    """Return whether a worker ended without releasing its leases.
+
+    `lock` knows it at once for a worker of this machine. One of another machine is known by its
+    missing heartbeats.
+    """
     return lock.is_dead(worker) or Heartbeat(client, prefix=prefix).is_gone(worker)
 
 
 @dataclass(slots=True)
 class _State:
-    """The stored state of a conversation in Redis."""
+    """What Redis stores of one conversation, as trace.lua returns it.
+
+    Entries of lists are texts: fields between spaces, and JSON as the last one.
+    """
 
     conversation: str
+    #: The clock of Redis, in Unix seconds.
     now: float = 0.0
+    #: The records of turns that are finished, by number.
     records: dict[int, dict[str, Any]] = field(default_factory=dict)
-    again: dict[int, int] = field(default_factory=dict)
+    #: How often the webhook of a turn was repeated, by the number of the turn.
+    repetitions: dict[int, int] = field(default_factory=dict)
+    #: The fields of the last deliveries, by number.
     deliveries: dict[int, list[str]] = field(default_factory=dict)
+    #: The entries of turns that wait, oldest first.
     inbox: list[str] = field(default_factory=list)
+    #: The replies that wait, by number, each without that number.
     outbox: dict[int, str] = field(default_factory=dict)
+    #: The journal of the turn in progress; its first entry says which turn that is.
     journal: list[str] = field(default_factory=list)
     #: Fields of the conversation's record, "" for one that is not set.
-    numbers: defaultdict[str, str] = field(default_factory=lambda: defaultdict(str))
+    fields: defaultdict[str, str] = field(default_factory=lambda: defaultdict(str))
     #: Fields of the actions that are stored, by id.
     actions: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -147,64 +160,75 @@ class _State:
             stored["now"] / 1000,
             inbox=list(stored["inbox"]),
             journal=list(stored["journal"]),
-            numbers=defaultdict(str, stored["conversation"]),
+            fields=defaultdict(str, stored["conversation"]),
             actions=dict(stored["actions"]),
         )
+
         for name, text in stored["turn_records"].items():
             if name.startswith("again:"):
                 seq, times = text.split(" ")
-                state.again[int(seq)] = int(times)
-            elif (record := _fields(text)).get("v") == 1:
+                state.repetitions[int(seq)] = int(times)
+                continue
+            record = _fields(text)
+            if record.get("v") == 1:
                 state.records[record["seq"]] = record
-        state.deliveries = {
-            int(number): entry.split(" ", 4) for number, entry in stored["deliveries"].items()
-        }
+
+        for number, entry in stored["deliveries"].items():
+            state.deliveries[int(number)] = entry.split(" ", 4)
         for entry in stored["outbox"]:
             number, _, rest = entry.partition(" ")
             state.outbox[int(number)] = rest
         return state
 
-    def seq_of(self, *, seq: int = 0, number: int = 0, event: str = "", pid: str = "") -> int:
-        """Return the number of the turn that has a turn, a reply, an event or an action;
-        0 for an unknown one.
+    def seq_of(self, *, seq: int = 0, number: int = 0, event: str = "", action_id: str = "") -> int:
+        """Return the number of the turn whose record has one of these.
+
+        `seq` is the number of that turn or of one that was answered together with it, `number` that
+        of a reply, `event` the hash of an event, and `action_id` an action that it asked about.
+        Without such a record, return `seq`.
         """
         for first, record in self.records.items():
-            is_it = first <= seq <= (record.get("upto") or first) or number in record["replies"]
-            if (
-                is_it
-                or (event and record["event"] == event)
-                or (pid and pid in record.get("asked", ()))
-            ):
+            last = record.get("upto") or first
+            if first <= seq <= last or number in record["replies"]:
+                return first
+            if event and record["event"] == event:
+                return first
+            if action_id and action_id in record.get("asked", ()):
                 return first
         return seq
 
-    def answers_to(self, pids: Collection[str]) -> set[int]:
-        """Return the numbers of the turns that decided these actions,
-        or answered them without deciding.
-        """
-        return {
-            seq
-            for seq, each in self.records.items()
-            if {each.get("decided"), each.get("about")} & set(pids)
-        }
+    def answers_to(self, action_ids: Collection[str]) -> set[int]:
+        """Return the numbers of the turns that answered these actions, deciding them or not."""
+        seqs = set()
+        for seq, record in self.records.items():
+            if record.get("decided") in action_ids or record.get("about") in action_ids:
+                seqs.add(seq)
+        return seqs
 
-    def continuations(self, pids: Collection[str]) -> set[int]:
-        """Return the numbers of the turns in which the agent goes on after these actions,
-        also of waiting ones.
+    def continuations(self, action_ids: Collection[str]) -> set[int]:
+        """Return the numbers of the turns in which the agent goes on after these actions.
+
+        They may be finished, or still wait.
         """
-        ended = {seq for seq, each in self.records.items() if each.get("continues") in pids}
-        waiting = (entry.split(" ", 4) for entry in self.inbox)
-        return ended | {
-            int(number)
-            for number, _, _, _, text in waiting
-            if _fields(text).get("continues") in pids
-        }
+        seqs = {seq for seq, each in self.records.items() if each.get("continues") in action_ids}
+        for entry in self.inbox:
+            number, _, _, _, text = entry.split(" ", 4)
+            if _fields(text).get("continues") in action_ids:
+                seqs.add(int(number))
+        return seqs
+
+    @property
+    def last_turn(self) -> int:
+        """The highest number of a turn, 0 for a conversation that is not stored."""
+        return int(self.fields["last_turn"] or 0)
 
     @property
     def newest_reply(self) -> int:
-        """The highest number of a reply that is known."""
-        replies = (number for record in self.records.values() for number in record["replies"])
-        return max((*map(int, replies), *self.deliveries, *self.outbox), default=0)
+        """The highest number of a reply that is known, 0 without any."""
+        numbers = [*self.deliveries, *self.outbox]
+        for record in self.records.values():
+            numbers += map(int, record["replies"])
+        return max(numbers, default=0)
 
 
 class Tracer:
@@ -244,55 +268,69 @@ class Tracer:
         # The event id of a turn in which the agent goes on names the action that was decided.
         wanted = wanted.strip().removeprefix("after:")
         clues = list(dict.fromkeys(self._find(wanted)))[:MAX_STORIES]
+
+        # A yes leads to its turn and to its action. Both have the same story.
         stories: list[MessageStory] = []
-        for clue in clues:  # a yes leads to its turn, and to its action: one story
-            if not any(clue.pid == action.pid for story in stories for action in story.actions):
-                stories.append(self._story(clue))
-        return [
-            story
-            for story in dict.fromkeys(stories)
-            if story.turns or story.replies or story.actions
-        ]
+        told_actions: set[str] = set()
+        for clue in clues:
+            if clue.action_id in told_actions:
+                continue
+            story = self._story(clue)
+            stories.append(story)
+            told_actions |= {action.action_id for action in story.actions}
+
+        distinct = dict.fromkeys(stories)
+        return [story for story in distinct if story.turns or story.replies or story.actions]
 
     @cached_property
-    def _tail(self) -> list[tuple[int, AuditEntry]]:
-        """The entries that wait in Redis, with their shards."""
-        recorded = (
-            UncollectedEntries(self._client, prefix=self._prefix).entries() if self._client else []
-        )
-        return [(each.shard, entry) for each in recorded if (entry := each.entry)]
+    def _uncollected(self) -> list[tuple[int, AuditEntry]]:
+        """The audit entries that wait in Redis for a ledger, with their shards."""
+        if self._client is None:
+            return []
+        recorded = UncollectedEntries(self._client, prefix=self._prefix).entries()
+        return [(each.shard, each.entry) for each in recorded if each.entry]
 
-    def _entries_of(self, pid: str) -> list[AuditEntry]:
-        """Return the entries of an action by number."""
-        if pid not in self._read_entries:
-            recorded = self._ledger.find_entries(having=f'"pid":"{pid}"') if self._ledger else ()
-            entries = sorted({*recorded, *self._tail}, key=_place_of)
-            self._read_entries[pid] = [entry for _, entry in entries if entry.pid == pid]
-        return self._read_entries[pid]
+    def _entries_of(self, action_id: str) -> list[AuditEntry]:
+        """Return the audit entries of an action in their order."""
+        if action_id not in self._read_entries:
+            entries = set(self._uncollected)
+            if self._ledger:
+                entries |= set(self._ledger.find_entries(having=f'"pid":"{action_id}"'))
+            ordered = [entry for _, entry in sorted(entries, key=_place_of)]
+            self._read_entries[action_id] = [each for each in ordered if each.pid == action_id]
+        return self._read_entries[action_id]
 
     def _decided_by(self, is_it: Callable[[str], bool]) -> list[str]:
-        """Return the actions that an event decided which `is_it` recognizes."""
-        recorded = self._ledger.find_decided(is_it) if self._ledger else ()
-        waiting = (entry for _, entry in self._tail if entry.by and is_it(entry.by))
-        return list(dict.fromkeys(entry.pid for entry in chain(recorded, waiting)))
+        """Return the ids of the actions that an event decided.
+
+        `is_it` returns whether an event id is meant.
+        """
+        entries: list[AuditEntry] = []
+        if self._ledger:
+            entries += self._ledger.find_decided(is_it)
+        entries += [entry for _, entry in self._uncollected if entry.by and is_it(entry.by)]
+        return list(dict.fromkeys(entry.pid for entry in entries))
 
     def _find(self, wanted: str) -> Iterator[Clue]:
-        if place := _PLACE.fullmatch(wanted):
+        """Yield what an id leads to. Forms that cost a search of all keys come last."""
+        place = _PLACE.fullmatch(wanted)
+        if place:
             yield self._place(place)
             return
-        if entry := _ENTRY.fullmatch(wanted):
-            shard = int(entry["shard"])
-            n = int(entry["n"])
-            recorded = self._ledger.find_entries(shard=shard, n=n) if self._ledger else ()
-            waiting = (each for each in self._tail if _place_of(each) == (shard, n))
-            yield from (self._action(each.pid) for _, each in {*recorded, *waiting})
+
+        entry = _ENTRY.fullmatch(wanted)
+        if entry:
+            yield from self._actions_of_entry(int(entry["shard"]), int(entry["n"]))
+
+        clues: list[Clue] = []
         if self._knows_action(wanted):
             clues = [self._action(wanted)]
-        else:
-            clues = []
-        clues = clues or [*self._events(wanted)] or [*self._receipts(wanted)]
+        if not clues:
+            clues = list(self._events(wanted))
+        if not clues:
+            clues = list(self._receipts(wanted))
         if not clues and self._ledger and len(wanted) >= _MIN_REFERENCE:
-            clues = [self._action(pid) for pid in self._ledger.find_told(wanted)]
+            clues = [self._action(action_id) for action_id in self._ledger.find_told(wanted)]
         yield from clues
 
     def _place(self, place: re.Match[str]) -> Clue:
@@ -300,125 +338,164 @@ class Tracer:
         conversation = place["conversation"]
         if place["number"]:
             return Clue(conversation, number=int(place["number"]))
-        return Clue(
-            conversation,
-            int(place["seq"] or self._state(conversation).numbers.get("last_turn") or 0),
-        )
+        if place["seq"]:
+            return Clue(conversation, int(place["seq"]))
+        return Clue(conversation, self._state(conversation).last_turn)
 
-    def _knows_action(self, pid: str) -> bool:
-        if self._entries_of(pid):
+    def _actions_of_entry(self, shard: int, n: int) -> Iterator[Clue]:
+        """Yield the actions of the audit entry `n` of a shard, in the ledger and in Redis."""
+        entries = {each for each in self._uncollected if _place_of(each) == (shard, n)}
+        if self._ledger:
+            entries |= set(self._ledger.find_entries(shard=shard, n=n))
+        for _, entry in entries:
+            yield self._action(entry.pid)
+
+    def _knows_action(self, action_id: str) -> bool:
+        if self._entries_of(action_id):
             return True
-        return bool(
-            self._client and re.fullmatch(r"[A-Za-z0-9_-]{22}", pid) and self._record_in_redis(pid)
-        )
+        return bool(_ACTION_ID.fullmatch(action_id) and self._record_in_redis(action_id))
 
-    def _record_in_redis(self, pid: str) -> str:
-        keys = (f"{self._prefix}{{{shard}}}:pending:{pid}" for shard in range(SHARDS))
-        found = (self._client.hget(key, "record") for key in keys) if self._client else ()
-        return next((str(record) for record in found if record), "")
+    def _record_in_redis(self, action_id: str) -> str:
+        """Return the stored record of an action, "" without one. Its shard is not known here."""
+        if self._client is None:
+            return ""
+        for shard in range(SHARDS):
+            record = self._client.hget(f"{self._prefix}{{{shard}}}:pending:{action_id}", "record")
+            if record:
+                return str(record)
+        return ""
 
-    def _action(self, pid: str) -> Clue:
+    def _action(self, action_id: str) -> Clue:
         """Return the clue of an action, with its conversation as its record names it."""
-        body = self._body(pid)
-        record = _fields((body.record if body else None) or self._record_in_redis(pid))
+        body = self._body(action_id)
+        record = _fields((body.record if body else None) or self._record_in_redis(action_id))
         channel = record.get("channel_id")
         address = record.get("conversation_id") or record.get("user_id")
-        return Clue(f"{channel}:{digest(address)}" if channel and address else "", pid=pid)
+        if channel and address:
+            return Clue(f"{channel}:{digest(address)}", action_id=action_id)
+        return Clue(action_id=action_id)
 
     def _events(self, wanted: str) -> Iterator[Clue]:
         """Yield the turn of an event id or its hash, and the actions that the event decided."""
-        if _HASH.fullmatch(wanted):
-            event = wanted
-        else:
-            event = digest(wanted)
+        event = wanted if _HASH.fullmatch(wanted) else digest(wanted)
         for key in self._scan(f"{{*}}:event:*:{event}"):
-            if seen := _EVENT.fullmatch(key):
-                if self._client:
-                    number = self._client.get(f"{self._prefix}{key}")
-                else:
-                    number = None
-                yield Clue(seen["conversation"], int(str(number or 0)), event)
-        yield from map(self._action, self._decided_by(partial(_is_called, wanted=wanted)))
+            place = _EVENT.fullmatch(key)
+            if place and self._client:
+                seq = self._client.get(f"{self._prefix}{key}")
+                yield Clue(place["conversation"], int(str(seq or 0)), event)
+        for action_id in self._decided_by(partial(_is_called, wanted=wanted)):
+            yield self._action(action_id)
 
     def _receipts(self, wanted: str) -> Iterator[Clue]:
-        """Yield the replies with this id of the platform."""
+        """Yield the replies with this id of the platform. Reads the deliveries of all."""
+        if self._client is None:
+            return
         keys = self._scan("{*}:delivery:*")
-        while self._client and (some := list(islice(keys, _READ_COUNT))):
+        while batch := list(islice(keys, _READ_COUNT)):
             pipe = self._client.pipeline(transaction=False)
-            for key in some:
+            for key in batch:
                 pipe.hgetall(f"{self._prefix}{key}")
-            for key, entries in zip(some, pipe.execute(), strict=True):
-                delivery = _DELIVERY.fullmatch(key)
-                for number, entry in entries.items():
-                    if delivery and wanted in str(entry).split(" ", 4)[3:4]:
-                        yield Clue(delivery["conversation"], number=int(number))
+
+            for key, deliveries in zip(batch, pipe.execute(), strict=True):
+                place = _DELIVERY.fullmatch(key)
+                if not place:
+                    continue
+                for number, entry in deliveries.items():
+                    receipt = str(entry).split(" ", 4)[3:4]
+                    if receipt == [wanted]:
+                        yield Clue(place["conversation"], number=int(number))
 
     def _scan(self, pattern: str) -> Iterator[str]:
         """Yield the keys of this bot that match, without its prefix."""
-        keys = (
-            self._client.scan_iter(match=self._prefix + pattern, count=_SCAN_COUNT)
-            if self._client
-            else ()
-        )
-        return (str(key).removeprefix(self._prefix) for key in keys)
+        if self._client is None:
+            return
+        for key in self._client.scan_iter(match=self._prefix + pattern, count=_SCAN_COUNT):
+            yield str(key).removeprefix(self._prefix)
 
-    def _state(self, conversation: str, pids: Sequence[str] = ()) -> _State:
+    def _state(self, conversation: str, action_ids: Sequence[str] = ()) -> _State:
+        """Return what Redis stores of a conversation and of these actions; nothing without Redis."""
         if self._scripts is None or not conversation:
             return _State(conversation)
-        return _State.parse(
-            conversation, self._scripts.run("trace", conversation, {"action_ids": list(pids)})
-        )
+        answer = self._scripts.run("trace", conversation, {"action_ids": list(action_ids)})
+        return _State.parse(conversation, answer)
 
-    def _body(self, pid: str) -> AuditBody | None:
+    def _body(self, action_id: str) -> AuditBody | None:
         if self._ledger:
-            return self._ledger.bodies(pid).get(pid)
+            return self._ledger.bodies(action_id).get(action_id)
         return None
 
     def _story(self, clue: Clue) -> MessageStory:
-        """Return the story of a clue: its turn, the actions of it,
-        and the turns that asked and answered them.
+        """Return the story of a clue.
+
+        It has the turn of the clue, the actions that turn asked about, answered or decided, and all
+        turns that asked about these actions, answered them or went on after them.
         """
         state = self._state(clue.conversation)
-        first = state.seq_of(seq=clue.seq, number=clue.number, pid=clue.pid)
-        record = state.records.get(first, {})
-        answered = (record.get("decided"), record.get("about"), record.get("continues"))
-        pids = dict.fromkeys(filter(None, (clue.pid, *record.get("asked", ()), *answered)))
-        event = record.get("event") or clue.event
-        pids |= dict.fromkeys(self._decided_by(lambda by: digest(by) == event) if event else ())
-        events = {digest(entry.by) for pid in pids for entry in self._entries_of(pid) if entry.by}
-        seqs = {
-            first,
-            *(state.seq_of(pid=pid) for pid in pids),
-            *(state.seq_of(event=event) for event in events),
-        }
-        seqs |= state.answers_to(pids) | state.continuations(pids)
-        if pids:
-            state = self._state(clue.conversation, list(pids))
-        turns = tuple(filter(None, (self._turn(state, seq) for seq in sorted(seqs - {0}))))
-        known = {reply.id for turn in turns for reply in turn.replies}
+        first = state.seq_of(seq=clue.seq, number=clue.number, action_id=clue.action_id)
+        action_ids = self._actions_of_turn(clue, state.records.get(first, {}))
+        seqs = {first, *self._turns_of_actions(state, action_ids)}
+
+        # The first reading did not know which actions to ask for.
+        if action_ids:
+            state = self._state(clue.conversation, action_ids)
+        turns = []
+        for seq in sorted(seqs - {0}):
+            turn = self._turn(state, seq)
+            if turn:
+                turns.append(turn)
+
+        replies_of_turns = [reply for turn in turns for reply in turn.replies]
+        replies_alone = []
         if clue.number:
-            alone = self._reply(state, clue.number)
-        else:
-            alone = None
-        replies = (alone,) if alone and alone.id not in known else ()
-        traced = (self._traced_action(state, pid) for pid in pids)
-        actions = tuple(
-            sorted(traced, key=lambda action: action.events[0].at if action.events else 0.0)
-        )
-        is_open = any(turn.status == "waits" for turn in turns) or any(
-            reply.state == "waits"
-            for reply in (*replies, *(each for turn in turns for each in turn.replies))
-        )
+            reply = self._reply(state, clue.number)
+            if reply and reply.id not in [each.id for each in replies_of_turns]:
+                replies_alone.append(reply)
+
+        actions = [self._traced_action(state, action_id) for action_id in action_ids]
+        actions.sort(key=lambda action: action.events[0].at if action.events else 0.0)
+
+        states = [turn.status for turn in turns]
+        states += [reply.state for reply in (*replies_alone, *replies_of_turns)]
         return MessageStory(
-            clue.conversation, turns, replies, actions, self._why_waiting(state) if is_open else ""
+            clue.conversation,
+            tuple(turns),
+            tuple(replies_alone),
+            tuple(actions),
+            self._why_waiting(state) if "waits" in states else "",
         )
+
+    def _actions_of_turn(self, clue: Clue, record: Mapping[str, Any]) -> list[str]:
+        """Return the ids of the actions of a clue and of its turn, whose record may be empty."""
+        action_ids = [
+            clue.action_id,
+            *record.get("asked", ()),
+            record.get("decided"),
+            record.get("about"),
+            record.get("continues"),
+        ]
+        event = record.get("event") or clue.event
+        if event:
+            action_ids += self._decided_by(lambda by: digest(by) == event)
+        return list(dict.fromkeys(filter(None, action_ids)))
+
+    def _turns_of_actions(self, state: _State, action_ids: Sequence[str]) -> set[int]:
+        """Return the numbers of the turns that asked about actions, changed them or went on."""
+        seqs = state.answers_to(action_ids) | state.continuations(action_ids)
+        for action_id in action_ids:
+            seqs.add(state.seq_of(action_id=action_id))
+            for entry in self._entries_of(action_id):
+                if entry.by:
+                    seqs.add(state.seq_of(event=digest(entry.by)))
+        return seqs
 
     def _why_waiting(self, state: _State) -> str:
         """Return who works on the conversation, or why no worker does."""
-        seconds_left = float(state.numbers.get("lease_until") or 0) / 1000 - state.now
-        if seconds_left <= 0 or state.numbers["token"] in ("", "parked"):
+        seconds_left = float(state.fields["lease_until"] or 0) / 1000 - state.now
+        token = state.fields["token"]
+        if seconds_left <= 0 or token in ("", "parked"):
             return self._why_idle()
-        worker = worker_of(state.numbers["token"])
+
+        worker = worker_of(token)
         if not self._has_died(worker):
             return f"Worker {worker} works on this conversation now."
         ending = f"Worker {worker} ended in the middle of this conversation."
@@ -426,122 +503,151 @@ class Tracer:
         return f"{ending} {self._why_idle() or next_one}"
 
     def _turn(self, state: _State, seq: int) -> TracedTurn | None:
-        name = f"{state.conversation}@{seq}"
-        webhooks = 1 + state.again.get(seq, 0)
-        if record := state.records.get(seq):
-            replies = tuple(
-                filter(None, (self._reply(state, int(number)) for number in record["replies"]))
-            )
+        """Return the turn of a number: finished, waiting, or forgotten. None if there never was one."""
+        turn_id = f"{state.conversation}@{seq}"
+        webhooks = 1 + state.repetitions.get(seq, 0)
+        record = state.records.get(seq)
+        if record:
+            replies = [self._reply(state, int(number)) for number in record["replies"]]
             return TracedTurn(
-                name,
+                turn_id,
                 "done",
                 record["event"],
-                record["at"] / 1000,
-                record["done"] / 1000,
-                webhooks,
-                record["attempt"],
-                record["worker"],
-                record.get("upto", 0),
-                tuple(record.get("tools", ())),
-                tuple(record.get("asked", ())),
-                record.get("decided", ""),
-                record.get("about", ""),
-                record.get("ended", ""),
-                record.get("continues", ""),
-                replies=replies,
+                received_at=record["at"] / 1000,
+                finished_at=record["done"] / 1000,
+                webhooks=webhooks,
+                attempt=record["attempt"],
+                worker=record["worker"],
+                joined_to=record.get("upto", 0),
+                tools=tuple(record.get("tools", ())),
+                asked_actions=tuple(record.get("asked", ())),
+                decided_action=record.get("decided", ""),
+                undecided_action=record.get("about", ""),
+                end_reason=record.get("ended", ""),
+                continues=record.get("continues", ""),
+                replies=tuple(filter(None, replies)),
             )
+
         for ahead, entry in enumerate(state.inbox):
             number, at, _, _, text = entry.split(" ", 4)
-            if int(number) == seq:
-                turn = _fields(text)
-                begun = state.numbers["turn_attempts"].split(" ")
-                event = digest(str(turn.get("event_id", "")))
-                return TracedTurn(
-                    name,
-                    "waits",
-                    event,
-                    int(at) / 1000,
-                    webhooks=webhooks,
-                    ahead=ahead,
-                    continues=str(turn.get("continues", "")),
-                    attempt=int(begun[2]) if begun[0] == number else 0,
-                    steps=tuple(self._steps(state.journal)) if ahead == 0 else (),
-                    text=str(turn.get("text", "")) if self._show_texts else "",
-                )
-        is_known = seq <= int(state.numbers.get("last_turn") or 0)
-        if is_known:
-            return TracedTurn(name, "forgotten", webhooks=webhooks)
-        return None
+            if int(number) != seq:
+                continue
+            turn = _fields(text)
+            # The turn that is worked on has its number and its attempts in this field.
+            attempts = state.fields["turn_attempts"].split(" ")
+            return TracedTurn(
+                turn_id,
+                "waits",
+                digest(str(turn.get("event_id", ""))),
+                received_at=int(at) / 1000,
+                webhooks=webhooks,
+                attempt=int(attempts[2]) if attempts[0] == number else 0,
+                continues=str(turn.get("continues", "")),
+                turns_ahead=ahead,
+                steps=tuple(_steps(state.journal)) if ahead == 0 else (),
+                text=str(turn.get("text", "")) if self._show_texts else "",
+            )
 
-    def _steps(self, journal: Sequence[str]) -> Iterator[str]:
-        """Yield the steps of the turn in progress from its journal: tool calls requested,
-        begun and returned.
-        """
-        names: list[str] = []
-        for entry in map(_fields, journal[1:]):
-            try:
-                if "answer" in entry:
-                    names = [
-                        str(call["tool_name"]) for call in entry["answer"].get("tool_calls", ())
-                    ]
-                    yield f"the model asked for {', '.join(names)}"
-                elif "begun" in entry:
-                    yield f"{', '.join(names[at] for at in entry['begun'])} began"
-                elif "call" in entry:
-                    yield f"{names[entry['call']]} {'has an unknown outcome' if entry.get('unclear') else 'returned'}"
-            except (AttributeError, IndexError, KeyError, TypeError):
-                yield "an entry of the journal that cannot be read"
+        if seq <= state.last_turn:
+            return TracedTurn(turn_id, "forgotten", webhooks=webhooks)
+        return None
 
     def _reply(self, state: _State, number: int) -> TracedReply | None:
-        name = f"{state.conversation}#{number}"
-        if entry := state.deliveries.get(number):
-            how, at, tries, receipt, *reason = entry
-            receipt = "" if receipt == "-" else receipt
-            reason = [] if reason == [NO_ERROR] else reason
-            return TracedReply(name, how, int(at) / 1000, int(tries), receipt, "".join(reason))
-        if number in state.outbox:
-            text = state.outbox[number].partition(" ")[2]
-            is_first = number == next(iter(state.outbox))
-            if is_first:
-                held = state.numbers["held_reply"].split(" ", 3)
-            else:
-                held = []
+        """Return the reply of a number: delivered, waiting, or forgotten. None if there never was one."""
+        reply_id = f"{state.conversation}#{number}"
+        entry = state.deliveries.get(number)
+        if entry:
+            how, at, attempts, receipt, *rest = entry
+            reason = "".join(rest)
             return TracedReply(
-                name,
-                "held" if held[:1] == [str(number)] else "waits",
-                tries=int(state.numbers["reply_attempts"] or 0) if is_first else 0,
-                reason=held[3] if len(held) == 4 else state.numbers["closed_address"],
-                text=str(_fields(_fields(text).get("reply")).get("text", ""))
-                if self._show_texts
-                else "",
+                reply_id,
+                how,
+                int(at) / 1000,
+                int(attempts),
+                receipt="" if receipt == "-" else receipt,
+                reason="" if reason == NO_ERROR else reason,
             )
+
+        if number in state.outbox:
+            return self._waiting_reply(state, number, reply_id)
         if 0 < number <= state.newest_reply:
-            return TracedReply(name, "forgotten")
+            return TracedReply(reply_id, "forgotten")
         return None
 
-    def _traced_action(self, state: _State, pid: str) -> TracedAction:
-        body = self._body(pid)
-        in_redis = defaultdict(str, state.actions.get(pid, {}))
-        record = _fields((body.record if body else None) or in_redis["record"])
+    def _waiting_reply(self, state: _State, number: int, reply_id: str) -> TracedReply:
+        # Only the first reply of an outbox can have been tried, or be held for its user to write.
+        held: list[str] = []
+        attempts = 0
+        if number == next(iter(state.outbox)):
+            held = state.fields["held_reply"].split(" ", 3)
+            attempts = int(state.fields["reply_attempts"] or 0)
+
+        text = ""
+        if self._show_texts:
+            delivery = _fields(state.outbox[number].partition(" ")[2])
+            text = str(_fields(delivery.get("reply")).get("text", ""))
+        return TracedReply(
+            reply_id,
+            "held" if held[:1] == [str(number)] else "waits",
+            attempts=attempts,
+            reason=held[3] if len(held) == 4 else state.fields["closed_address"],
+            text=text,
+        )
+
+    def _traced_action(self, state: _State, action_id: str) -> TracedAction:
+        """Return an action as the ledger and Redis know it."""
+        body = self._body(action_id)
+        stored = defaultdict(str, state.actions.get(action_id, {}))
+        record = _fields((body.record if body else None) or stored["record"])
+
         events = []
-        for entry in self._entries_of(pid):
+        for entry in self._entries_of(action_id):
             by = digest(entry.by) if entry.by else ""
             seq = state.seq_of(event=by) if by else 0
             turn = f"{state.conversation}@{seq}" if seq else ""
             events.append(TracedEvent(entry.event, entry.at / 1000, by, turn))
-        erased = "(erased)" if body and body.erased_at else ""
-        texts = (
-            record.get("preview") or erased,
-            (body and body.outcome_text) or in_redis["outcome_text"],
-            record.get("user_id", ""),
+
+        decided_by = stored["decided_by_event"]
+        traced = TracedAction(
+            action_id,
+            stored["state"],
+            digest(decided_by) if decided_by else "",
+            str(record.get("kind", "")),
+            events=tuple(events),
         )
-        preview, told, user = map(str, texts) if self._show_texts else ("", "", "")
-        by = digest(in_redis["decided_by_event"]) if in_redis["decided_by_event"] else ""
-        kind = str(record.get("kind", ""))
-        return TracedAction(pid, in_redis["state"], by, kind, preview, told, user, tuple(events))
+        if not self._show_texts:
+            return traced
+
+        erased = "(erased)" if body and body.erased_at else ""
+        outcome_text = body.outcome_text if body else ""
+        return replace(
+            traced,
+            preview=str(record.get("preview") or erased),
+            outcome_text=str(outcome_text or stored["outcome_text"]),
+            user=str(record.get("user_id", "")),
+        )
+
+
+def _steps(journal: Sequence[str]) -> Iterator[str]:
+    """Yield what a journal says: the tool calls that were requested, begun and returned."""
+    names: list[str] = []
+    for entry in map(_fields, journal[1:]):
+        try:
+            if "answer" in entry:
+                calls = entry["answer"].get("tool_calls", ())
+                names = [str(call["tool_name"]) for call in calls]
+                yield f"the model asked for {', '.join(names)}"
+            elif "begun" in entry:
+                yield f"{', '.join(names[at] for at in entry['begun'])} began"
+            elif "call" in entry:
+                outcome = "has an unknown outcome" if entry.get("unclear") else "returned"
+                yield f"{names[entry['call']]} {outcome}"
+        except (AttributeError, IndexError, KeyError, TypeError):
+            yield "an entry of the journal that cannot be read"
 
 
 def _place_of(entry: tuple[int, AuditEntry]) -> tuple[int, int]:
+    """Return the shard of an audit entry and its number there."""
     return entry[0], entry[1].n
 
 
@@ -551,9 +657,7 @@ def _fields(text: object) -> dict[str, Any]:
         fields = json.loads(str(text or "{}"))
     except (ValueError, RecursionError):
         return {}
-    if isinstance(fields, dict):
-        return fields
-    return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _is_called(event: str, wanted: str) -> bool:

@@ -95,7 +95,11 @@ def test_story_of_an_action_goes_from_its_question_to_its_outcome(
     claimed = action["events"][2]
     assert (claimed["by"], claimed["turn"]) == (digest(YES), f"{CHAT.id}@2")
     asked, decided = told["turns"]
-    assert (asked["id"], asked["tools"], asked["asked"]) == (f"{CHAT.id}@1", ["delete"], [pid])
+    assert (asked["id"], asked["tools"], asked["asked_actions"]) == (
+        f"{CHAT.id}@1",
+        ["delete"],
+        [pid],
+    )
     assert (decided["id"], decided["event"], decided["status"]) == (
         f"{CHAT.id}@2",
         digest(YES),
@@ -133,7 +137,7 @@ def test_every_id_leads_to_the_story(rig: Rig, bot: Bot, tmp_path: Path):
         found = json.loads(trace(wanted, "--json"))["stories"]
         assert [each["conversation"] for each in found] == [CHAT.id], wanted
         assert all(
-            len(each["turns"]) == 2 and each["actions"][0]["pid"] == pid for each in found
+            len(each["turns"]) == 2 and each["actions"][0]["action_id"] == pid for each in found
         ), wanted
 
 
@@ -191,7 +195,10 @@ def test_yes_whose_turn_is_forgotten_leads_to_its_action(rig: Rig, bot: Bot, tmp
     collect(rig, tmp_path)
     rig.client.delete(f"{rig.shard}:turn_records:{CHAT.id}")
     told = story(YES)
-    assert (told["turns"][0]["status"], told["actions"][0]["pid"]) == ("forgotten", action_of(rig))
+    assert (told["turns"][0]["status"], told["actions"][0]["action_id"]) == (
+        "forgotten",
+        action_of(rig),
+    )
     assert "The user who was asked confirmed it" in told["answers"]["confirmed_by"][0]
 
 
