@@ -413,7 +413,7 @@ class Tracer:
             yield str(key).removeprefix(self._prefix)
 
     def _state(self, conversation: str, action_ids: Sequence[str] = ()) -> _State:
-        """Return what Redis stores of a conversation and of these actions; nothing without Redis."""
+        """Return what Redis stores of a conversation and of these actions."""
         if self._scripts is None or not conversation:
             return _State(conversation)
         answer = self._scripts.run("trace", conversation, {"action_ids": list(action_ids)})
@@ -503,7 +503,7 @@ class Tracer:
         return f"{ending} {self._why_idle() or next_one}"
 
     def _turn(self, state: _State, seq: int) -> TracedTurn | None:
-        """Return the turn of a number: finished, waiting, or forgotten. None if there never was one."""
+        """Return the turn of a number: finished, waiting or forgotten. None for no turn at all."""
         turn_id = f"{state.conversation}@{seq}"
         webhooks = 1 + state.repetitions.get(seq, 0)
         record = state.records.get(seq)
@@ -553,7 +553,7 @@ class Tracer:
         return None
 
     def _reply(self, state: _State, number: int) -> TracedReply | None:
-        """Return the reply of a number: delivered, waiting, or forgotten. None if there never was one."""
+        """Return the reply of a number: delivered, waiting or forgotten. None for no reply at all."""
         reply_id = f"{state.conversation}#{number}"
         entry = state.deliveries.get(number)
         if entry:
