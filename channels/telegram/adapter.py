@@ -63,7 +63,7 @@ POLL_SECONDS = 25
 #: The largest file that Telegram gives a bot, in bytes.
 FILE_LIMIT = 20 * 1024 * 1024
 #: How many acknowledged taps a process remembers.
-MAX_ANSWERED = 1000
+MAX_ACKNOWLEDGED_TAPS = 1000
 #: Telegram documents about 30 messages a second in all, about one a second in a private chat
 #: (bursts are allowed), and 20 a minute in a group: five at once and one each 4 s make 20 in the
 #: first minute.
@@ -75,18 +75,19 @@ GROUP_RATE = RateLimit(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0, draf
 #: Ids of supergroups are below this number. Basic groups have negative ids above it,
 #: and may become supergroups.
 _SUPERGROUPS = -1_000_000_000_000
-#: The id of a message; with that of its chat if the conversation began in another one, and with
-#: that of the only person who sees it.
+#: The id of a message. The id of its chat stands before it if the conversation began in another
+#: chat, and the id of the person if only one person sees the message: "-1001:5", "u7:3".
 _MESSAGE_ID = re.compile(r"(?:(-[0-9]{1,20}):)?((?:u[0-9]{1,20}:)?[0-9]{1,20})")
 #: The id of a group or supergroup.
 _GROUP_ID = re.compile(r"-[0-9]{1,20}")
 
 
 class TelegramChannel:
-    """One bot. One per process; keeps one HTTP client per event loop.
+    """One bot. One instance per process, used from any thread; one HTTP client per event loop.
 
-    The cache holds the new ids of groups that became supergroups, `telegram:moved:<bot id>:<old
-    chat>`, and their first ids, `telegram:first:<bot id>:<new chat>`.
+    The shared cache holds the new ids of groups that became supergroups, under
+    `telegram:moved:<bot id>:<old chat>`, and their first ids, under
+    `telegram:first:<bot id>:<new chat>`.
     """
 
     def __init__(self, name: str, settings: TelegramSettings, deps: AdapterDeps) -> None:
@@ -99,7 +100,8 @@ class TelegramChannel:
         self._api_url = settings.api_url or TELEGRAM
         self._parser = UpdateParser(name, self.bot_id, settings.username.lstrip("@").lower())
         self._has_native_drafts = settings.draft == "native"
-        self._answered: frozenset[str] = frozenset()
+        #: The `callback_id`s of taps that this process has acknowledged.
+        self._acknowledged_taps: frozenset[str] = frozenset()
         self._sends_rich_messages = settings.rich_messages
         self._missing = MissingFeatures(name)
         self._bots = PooledSessions(partial(new_bot, self._token, self._api_url), tls=tls)
@@ -127,7 +129,10 @@ class TelegramChannel:
         return self.read(update)
 
     def read(self, update: Any) -> Received:
-        """Parse one update of any kind or shape. Never raises."""
+        """Parse one update of any kind or shape. Never raises.
+
+        A malformed update is ignored: Telegram would send it again and again.
+        """
         try:
             return self._parser.parse(update)
         except (
@@ -144,19 +149,18 @@ class TelegramChannel:
     async def updates(self, offset: int | None) -> list[Any]:
         """Return the updates that came in, after at most POLL_SECONDS.
 
-        Telegram forgets all before `offset`.
-
+        Telegram forgets all updates whose id is lower than `offset`; none of them if it is None.
         Raises SendError, WebhookConflict.
         """
         from telegram.error import Conflict
 
         await self._learn_name()
         params = {"offset": offset, "timeout": POLL_SECONDS, "allowed_updates": ALLOWED_UPDATES}
-        calling = self._bots.here().do_api_request(
+        call = self._bots.here().do_api_request(
             "getUpdates", api_kwargs=params, read_timeout=POLL_SECONDS + ANSWER_SECONDS
         )
         try:
-            updates = await self._translated(calling)
+            updates = await self._translated(call)
         except SendError as exc:
             if not isinstance(exc.__cause__, Conflict):
                 raise
@@ -174,9 +178,11 @@ class TelegramChannel:
 
     async def _learn_name(self) -> None:
         """Ask Telegram for the bot's @name, once, if none is configured. Raises SendError."""
-        if not self._parser.username:
-            me = await self._translated(self._bots.here().get_me())
-            self._parser = replace(self._parser, username=(me.username or "").lower())
+        if self._parser.username:
+            return
+        me = await self._translated(self._bots.here().get_me())
+        username = (me.username or "").lower()
+        self._parser = replace(self._parser, username=username)
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Return Telegram's limits for a private chat or for a group."""
@@ -185,10 +191,7 @@ class TelegramChannel:
         return NATIVE_RATE if self._has_native_drafts else CHAT_RATE
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Split text at 4,096 UTF-16 units, or at 1,024 as a caption.
-
-        A rich message is one piece.
-        """
+        """Split text at 4,096 UTF-16 units, a caption at 1,024. A rich message is one piece."""
         if self._is_rich(reply):
             return (reply,)
         return pieces_of(reply)
@@ -198,27 +201,29 @@ class TelegramChannel:
         return is_possible and is_better_rich(reply)
 
     async def show_typing(self, turn: Turn) -> float:
-        """Stop the tapped button's spinner, once, and show "typing".
+        """Show "typing", which Telegram removes after 5 seconds, and acknowledge a tap once.
 
-        Telegram shows that for 5 seconds.
+        Until a tap is acknowledged, its button shows a spinner.
         """
         with contextlib.suppress(Exception):
             bot = self._bots.here()
             chat = await self._moved_to(turn.conversation.chat)
-            steps = [bot.send_chat_action(chat, "typing", message_thread_id=_thread(turn))]
+            calls = [bot.send_chat_action(chat, "typing", message_thread_id=_thread(turn))]
             if turn.tap and self._is_first(turn.tap.callback_id):
-                steps.append(bot.answer_callback_query(turn.tap.callback_id))
-            await asyncio.gather(*steps, return_exceptions=True)
+                calls.append(bot.answer_callback_query(turn.tap.callback_id))
+            await asyncio.gather(*calls, return_exceptions=True)
         return TYPING_SECONDS
 
     def _is_first(self, callback_id: str) -> bool:
         """Return whether this process has not acknowledged the tap yet, and remember it."""
-        if not callback_id or callback_id in self._answered:
+        known = self._acknowledged_taps
+        if not callback_id or callback_id in known:
             return False
-        # Replaced as a whole, so that threads need no lock.
-        self._answered = (self._answered if len(self._answered) < MAX_ANSWERED else frozenset()) | {
-            callback_id
-        }
+
+        if len(known) >= MAX_ACKNOWLEDGED_TAPS:
+            known = frozenset()
+        # The set is replaced as a whole, so that threads need no lock.
+        self._acknowledged_taps = known | {callback_id}
         return True
 
     async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
@@ -230,31 +235,34 @@ class TelegramChannel:
         chat = turn.conversation.chat
         text = beginning(text)
         if self._has_native_drafts and _is_private(turn.conversation):
-            # The same for each step, and never 0.
+            # The id is the same for all drafts of the turn, and never 0.
             draft_id = zlib.crc32(turn.event_id.encode()) % 0x7FFFFFFF + 1
             call = BotApiCall(chat, _thread(turn), Reply(text), draft_id=draft_id)
         elif text.strip():
             call = BotApiCall(chat, _thread(turn), Reply(text, edits=shown_id))
         else:
+            # Telegram takes no message without text.
             return shown_id
-        return (await self._translated(self._deliver(call))).message_id
+        receipt = await self._translated(self._deliver(call))
+        return receipt.message_id
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
-        """Ask for a link, then download.
+        """Ask for a link to the file, then download it.
 
-        The link holds the bot's token, so it is never passed on.
+        The link holds the bot's token, so no error and no log names it.
         """
         from telegram.error import TelegramError
 
         _check_size(media.size)
         try:
-            found = await self._bots.here().get_file(media.ref)
+            telegram_file = await self._bots.here().get_file(media.ref)
         except TelegramError as exc:
             raise FetchError(
                 f"Telegram did not say where the file is: {type(exc).__name__}"
             ) from None
-        _check_size(found.file_size or 0)
-        link = found.file_path or ""
+        _check_size(telegram_file.file_size or 0)
+
+        link = telegram_file.file_path or ""
         # For a local Bot API server PTB returns the path of a file on this machine.
         if not link.startswith(f"{self._api_url}/file/bot{self._token}/"):
             raise FetchError("Telegram named no link to the file")
@@ -270,9 +278,13 @@ class TelegramChannel:
         reply = delivery.reply
         is_rich = False
         sent_parts = 0
+        # Only such a text may be a rich message, or have been sent in parts in place of one. Others
+        # need no read of the cache.
         if self._sends_rich_messages or len(reply.text) > TEXT_LIMIT:
             sent_parts = await asyncio.to_thread(self._sent_parts, delivery)
-            is_rich = not sent_parts and await asyncio.to_thread(self._is_rich, reply)
+            if not sent_parts:
+                is_rich = await asyncio.to_thread(self._is_rich, reply)
+
         call = BotApiCall(
             delivery.conversation.chat,
             _thread(delivery),
@@ -280,22 +292,26 @@ class TelegramChannel:
             rich=is_rich,
             sent_parts=sent_parts,
         )
-        impossible = reply.edits and (reply.media or not _MESSAGE_ID.fullmatch(reply.edits))
-        sending = self._deliver(as_new_message(call) if impossible else call, delivery)
-        return await self._translated(sending)
+        is_impossible_edit = reply.edits and (reply.media or not _MESSAGE_ID.fullmatch(reply.edits))
+        if is_impossible_edit:
+            return await self._translated(self._deliver(as_new_message(call), delivery))
+        return await self._translated(self._deliver(call, delivery))
 
     def _sent_parts(self, delivery: Delivery) -> int:
-        """Return how many parts of a text that was to be one message earlier attempts have sent."""
+        """Return how many parts of a long text earlier attempts have sent.
+
+        A text that is too long for one message is sent in parts where a rich message is refused.
+        """
         if fits(delivery.reply.text, TEXT_LIMIT, telegram_length):
             return 0
         return int(self._cache.get(_parts_key(delivery)) or 0)
 
-    async def _translated(self, sending: Awaitable[T]) -> T:
-        """Return what the call returns. Raises SendError in place of PTB's errors."""
+    async def _translated(self, call: Awaitable[T]) -> T:
+        """Return the result of a call. Raises SendError in place of PTB's errors."""
         from telegram.error import TelegramError
 
         try:
-            return await sending
+            return await call
         except TelegramError as exc:
             raise send_error(exc) from exc
 
@@ -304,20 +320,24 @@ class TelegramChannel:
         call: BotApiCall | Receipt,
         delivery: Delivery | None = None,
     ) -> Receipt:
-        """Send a call, in another form where Telegram refuses one.
+        """Send a call, in another form as long as Telegram refuses one.
 
-        `delivery` is None for a draft.
+        A call that is a receipt already has nothing to send. `delivery` is None for a draft. Raises
+        PTB's errors if no form is left.
         """
         from telegram.error import TelegramError
 
-        home = call.chat if isinstance(call, BotApiCall) else ""
-        if isinstance(call, BotApiCall):
-            call = _in_chat(call, await self._moved_to(home))
-        if isinstance(call, BotApiCall) and "disabled buttons" in self._missing:
-            call = call.without_decided_buttons()
-        while isinstance(call, BotApiCall):
+        if isinstance(call, Receipt):
+            return call
+        first_chat = call.chat
+        step = _in_chat(call, await self._moved_to(first_chat))
+        if isinstance(step, BotApiCall) and "disabled buttons" in self._missing:
+            step = step.without_decided_buttons()
+
+        while isinstance(step, BotApiCall):
+            call = step
             try:
-                receipt = await call.to(self._bots.here(), self._media)
+                step = await call.to(self._bots.here(), self._media)
             except (TelegramError, PartRefused) as exc:
                 error: Any = exc
                 if isinstance(exc, PartRefused):
@@ -330,12 +350,10 @@ class TelegramChannel:
                 self._learn(call, error)
                 if isinstance(other, BotApiCall) and other.chat != call.chat:
                     await asyncio.to_thread(self._note_move, call.chat, other.chat)
-            else:
-                other = receipt
-            if isinstance(other, Receipt):
-                return replace(other, message_id=_full_id(other.message_id, call.chat, home))
-            call = other
-        return call
+                step = other
+            if isinstance(step, Receipt):
+                return replace(step, message_id=_full_id(step.message_id, call.chat, first_chat))
+        return step
 
     async def _note_parts(self, delivery: Delivery | None, sent: int) -> None:
         """Note how many parts of a text have arrived: the next attempt sends the others."""
@@ -343,14 +361,15 @@ class TelegramChannel:
             await asyncio.to_thread(self._cache.put, _parts_key(delivery), str(sent))
 
     def _learn(self, call: BotApiCall, exc: Exception) -> None:
-        """Note what the Bot API server does not know.
-
-        It passes over the blocks of an edit, and misses its text.
-        """
-        found = reaction(exc)
-        if found == "buttons":
+        """Note what the Bot API server does not know, so that it is not tried again soon."""
+        next_step = reaction(exc)
+        if next_step == "buttons":
             self._missing.note("disabled buttons")
-        if call.rich and (found == "down" or "text is empty" in str(exc).lower()):
+        if not call.rich:
+            return
+        # An old server has no method for rich messages. For an edit it has one, but does not read
+        # the blocks, and misses a text.
+        if next_step == "down" or "text is empty" in str(exc).lower():
             self._missing.note("rich messages")
 
     async def _moved_to(self, chat: str) -> str:
@@ -362,17 +381,18 @@ class TelegramChannel:
     def note_moves(self, received: Received) -> Received:
         """Remember that a group became a supergroup.
 
-        Return address changes as of the group that a supergroup was.
-
-        A change of the bot's membership in a group that is no more says nothing of the supergroup.
-        One that arrived before the move has closed the address, and the group may have refused
-        messages: the supergroup takes them.
+        Returns `received`, with address changes of the supergroup under the id of the group. A
+        change of the bot's membership in the old group is dropped: it says nothing of the
+        supergroup.
         """
         reopened: list[AddressChange] = []
         if received.moved and all(map(_GROUP_ID.fullmatch, received.moved)):
             old, new = received.moved
             self._note_move(old, new)
+            # Before the report of the move, the old group may have refused messages, and a change
+            # of membership may have closed the address. The supergroup takes messages.
             reopened.append(AddressChange(Conversation(self.name, old), ""))
+
         addresses = [
             replace(change, conversation=self._first_address(change.conversation))
             for change in received.addresses
@@ -381,7 +401,7 @@ class TelegramChannel:
         return replace(received, addresses=(*addresses, *reopened))
 
     def _has_moved(self, conversation: Conversation) -> bool:
-        """Return whether the group is no more, because it became a supergroup."""
+        """Return whether the group does not exist any more, because it became a supergroup."""
         is_group = _GROUP_ID.fullmatch(conversation.chat) is not None
         return is_group and self._cache.get(self._moved_key(conversation.chat)) is not None
 
@@ -412,7 +432,8 @@ class TelegramChannel:
         first = self._cache.get(self._first_key(chat))
         if first is None:
             return conversation
-        self._note_move(first, chat)  # it is remembered for as long as people write there
+        # Written again, the entry stays in the cache for as long as people write there.
+        self._note_move(first, chat)
         return replace(conversation, chat=first)
 
     def _note_move(self, old: str, new: str) -> None:
@@ -428,12 +449,10 @@ class TelegramChannel:
 
 
 def _full_id(message_id: str, chat: str, home: str) -> str:
-    """Return the id of a message in the conversation that began in the chat `home`.
+    """Return the id of a message of `chat`, in a conversation that began in the chat `home`.
 
-    "" for no message.
-
-    A supergroup numbers its messages anew, so the id of one names its chat if it is not `home`:
-    "-1001:5".
+    A supergroup numbers its messages anew, so the id of its messages names the chat too: "-1001:5".
+    `message_id` is "" for no message, and so is the result.
     """
     if not message_id or chat == home:
         return message_id
@@ -441,9 +460,9 @@ def _full_id(message_id: str, chat: str, home: str) -> str:
 
 
 def _parts_key(delivery: Delivery) -> str:
-    """Return the key of the note on a text's parts.
+    """Return the cache key under which the number of a text's sent parts is noted.
 
-    A text that is marked as repeated has other parts.
+    The key depends on the text: a text that is marked as repeated has other parts.
     """
     return f"telegram:parts:{delivery.id}:{digest(delivery.reply.text)}"
 
@@ -467,8 +486,9 @@ def _check_size(size: int) -> None:
         raise FetchError(f"the file has {size} bytes: Telegram gives bots at most {FILE_LIMIT}")
 
 
-def _thread(of: Turn | Delivery) -> int | None:
-    thread = of.conversation.thread
+def _thread(item: Turn | Delivery) -> int | None:
+    """Return the number of a topic, None outside of topics."""
+    thread = item.conversation.thread
     if thread.isdecimal():
         return int(thread)
     return None

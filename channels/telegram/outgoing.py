@@ -1,4 +1,8 @@
-"""A reply as calls of the Bot API: how it is split, sent, and changed if Telegram refuses it."""
+"""A reply as calls of the Bot API: how it is split, sent, and changed if Telegram refuses it.
+
+Each `BotApiCall` sends one piece of a reply. If Telegram refuses it, `alternative` returns the next
+call to try, such as the same text without formatting, until one is accepted or none is left.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +49,9 @@ ENTITY_LIMIT = 100
 EFFECT_LIMIT = 32
 #: Characters of the text that answers a tap.
 ALERT_LIMIT = 200
-#: How many characters of Markdown are examined for one message,
-#: and how many units the ellipsis may take.
+#: How many characters of Markdown are examined for one message.
 _MAX_SOURCE_CHARS = 2 * TEXT_LIMIT
+#: How many UTF-16 units are kept free for the ellipsis of a text that is cut.
 _ELLIPSIS_UNITS = 16
 
 
@@ -57,8 +61,8 @@ def is_better_rich(reply: Reply) -> bool:
     A question or an offer with a time limit is never rich: an app that cannot show a rich message
     would show the buttons without what they agree to.
     """
-    is_asking = bool(reply.preview or reply.answer_seconds or reply.decided_buttons)
-    if is_asking or reply.media or reply.answers_tap or reply.only_for or not reply.text:
+    is_question = bool(reply.preview or reply.answer_seconds or reply.decided_buttons)
+    if is_question or reply.media or reply.answers_tap or reply.only_for or not reply.text:
         return False
     is_long = telegram_length(reply.text) > TEXT_LIMIT
     return (is_long or has_table(reply.text)) and rich_blocks(reply.text) is not None
@@ -67,28 +71,28 @@ def is_better_rich(reply: Reply) -> bool:
 def pieces_of(reply: Reply) -> Sequence[Reply]:
     """Return the messages of a reply.
 
-    A text of up to 1,024 units is its file's caption; a longer one follows the file.
-
-    Buttons are on the last message. An edit cannot change a file, so the file follows the edited
-    text. All messages of a question keep its time limit, which tells them from answers.
+    A text of up to 1,024 units is its file's caption; a longer one follows the file. Buttons are on
+    the last message. All messages of a question keep its time limit, which tells them from answers.
     """
     if reply.preview:
         reply = reply.with_preview(format_preview)
     if reply.media and not reply.edits and fits(reply.text, CAPTION_LIMIT, telegram_length):
         return (reply,)
-    texts = [Reply(text) for text in split(reply.text, TEXT_LIMIT, telegram_length) if text.strip()]
+
+    texts = split(reply.text, TEXT_LIMIT, telegram_length)
+    pieces = [Reply(text) for text in texts if text.strip()]
     if reply.media:
-        file = [Reply(media=reply.media)]
-    else:
-        file = []
-    if reply.edits:
-        pieces = [*texts, *file]
-    else:
-        pieces = [*file, *texts]
+        file = Reply(media=reply.media)
+        # An edit cannot change a file, so the file follows the edited text.
+        if reply.edits:
+            pieces.append(file)
+        else:
+            pieces.insert(0, file)
     if reply.buttons and not pieces:
         pieces = [Reply(as_markdown(joined_labels(reply.buttons)))]
     if not pieces:
         return ()
+
     pieces[0] = replace(
         pieces[0],
         edits=reply.edits,
@@ -121,19 +125,25 @@ class PartRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BotApiCall:
-    """One reply to one chat, as plain text if not `formatted`."""
+    """One piece of a reply to one chat, and the form in which it is sent.
+
+    A frozen value. If Telegram refuses it, `alternative` returns a changed copy.
+    """
 
     chat: str
+    #: The number of the topic, None outside of topics.
     thread: int | None
     reply: Reply
+    #: Whether the text is sent as HTML, and not as plain text.
     formatted: bool = True
-    #: Telegram gave this chat in place of another.
+    #: Whether Telegram named this chat as the new id of another one.
     moved: bool = False
-    #: "caption" edits the text under a file, "document" sends a file without showing it.
+    #: "caption" edits the text under a file, "document" sends a file without preview. "" for a
+    #: message of the usual kind.
     shape: Literal["", "caption", "document"] = ""
-    #: The text is a draft in a private chat, in place of the one with this id.
+    #: The id of the draft in a private chat that the text replaces, 0 if it is not a draft.
     draft_id: int = 0
-    #: The text is a rich message.
+    #: Whether the text is sent as a rich message.
     rich: bool = False
     #: How many parts of a text that is too long for one message have arrived.
     sent_parts: int = 0
@@ -166,42 +176,45 @@ class BotApiCall:
                 api_kwargs={"can_stop": True},
             )
             return Receipt("")
-        what = {**self._common("text"), **self._place()}
-        sent = await bot.send_message(link_preview_options=_no_preview(), **what)
-        return self._receipt(sent)
+        params = {**self._common("text"), **self._place()}
+        message = await bot.send_message(link_preview_options=_no_preview(), **params)
+        return self._receipt(message)
 
-    def _receipt(self, sent: Message) -> Receipt:
-        """Return the receipt.
+    def _receipt(self, message: Message) -> Receipt:
+        """Return the receipt of a message.
 
-        A message that Telegram sends later has the id 0 until then, which is no id.
+        A message that Telegram sends later has the id 0 until then. The receipt has no id then.
         """
-        message_id = str(sent.message_id or "")
-        number = sent.api_kwargs.get("ephemeral_message_id")
+        message_id = str(message.message_id or "")
+        number = message.api_kwargs.get("ephemeral_message_id")
         if number and self.reply.only_for:
             message_id = ephemeral_id(self.reply.only_for, str(number))
-        return Receipt(message_id, sent.date.timestamp())
+        return Receipt(message_id, message.date.timestamp())
 
     async def _rich(self, bot: Bot) -> Receipt:
         """Send a rich message, or edit a message into one. PTB has no method for it yet."""
-        message: dict[str, Any] = {"blocks": rich_blocks(self.reply.text)}
-        # Telegram finds out the direction of other messages by itself, but no order of columns.
+        rich_message: dict[str, Any] = {"blocks": rich_blocks(self.reply.text)}
+        # Telegram finds out the direction of text by itself, but not the order of columns.
         if reads_right_to_left(self.reply.text):
-            message["is_rtl"] = True
-        what: dict[str, Any] = {"chat_id": self.chat, "rich_message": message}
+            rich_message["is_rtl"] = True
+
+        params: dict[str, Any] = {"chat_id": self.chat, "rich_message": rich_message}
         markup = self._common("text")["reply_markup"]
         if markup:
-            what["reply_markup"] = markup
+            params["reply_markup"] = markup
+
         if self.reply.edits:
-            what["message_id"] = int(self.reply.edits)
-            edited: Any = await bot.do_api_request("editMessageText", api_kwargs=what)
-            at = 0
-            if isinstance(edited, dict):
-                at = edited.get("edit_date", 0)
-            return Receipt(self.reply.edits, at + 1.0 if at else 0.0)
+            params["message_id"] = int(self.reply.edits)
+            answer: Any = await bot.do_api_request("editMessageText", api_kwargs=params)
+            edit_date = 0
+            if isinstance(answer, dict):
+                edit_date = answer.get("edit_date", 0)
+            return Receipt(self.reply.edits, _after_edit(edit_date))
+
         if self.thread is not None:
-            what["message_thread_id"] = self.thread
-        sent: Any = await bot.do_api_request("sendRichMessage", api_kwargs=what)
-        return Receipt(str(sent.get("message_id") or ""), float(sent.get("date") or 0))
+            params["message_thread_id"] = self.thread
+        message: Any = await bot.do_api_request("sendRichMessage", api_kwargs=params)
+        return Receipt(str(message.get("message_id") or ""), float(message.get("date") or 0))
 
     async def _in_pieces(self, bot: Bot, source: MediaStore) -> Receipt:
         """Send a text as several messages in place of one rich message.
@@ -227,20 +240,17 @@ class BotApiCall:
         return receipt
 
     async def formatted_or_plain(self, bot: Bot, source: MediaStore) -> Receipt:
-        """Send the reply, as plain text if Telegram refuses its formatting. Raises PTB's errors.
-
-        Nothing is left to do for an edit to what the message shows already.
-        """
+        """Send the reply, as plain text if Telegram refuses its formatting. Raises PTB's errors."""
         from telegram.error import BadRequest
 
         try:
             return await self.to(bot, source)
         except BadRequest as exc:
-            found = reaction(exc)
-            # An earlier attempt has edited this message, or its draft.
-            if found == "done" and self.reply.edits:
+            next_step = reaction(exc)
+            # The message shows the text already: an earlier attempt, or a draft, has edited it.
+            if next_step == "done" and self.reply.edits:
                 return Receipt(self.reply.edits)
-            if found != "plain":
+            if next_step != "plain":
                 raise
             return await replace(self, formatted=False).to(bot, source)
 
@@ -256,15 +266,16 @@ class BotApiCall:
         or would lose an address.
         """
         text = self.reply.text
-        if self.formatted:
-            html = telegram_html(text)
-        else:
-            html = ""
-        loses = "<a " in html and html.count("</") > ENTITY_LIMIT
-        if re.sub(r"<[^>]*>", "", html).strip() and not loses:
+        html = telegram_html(text) if self.formatted else ""
+        visible_text = re.sub(r"<[^>]*>", "", html).strip()
+        loses_addresses = "<a " in html and html.count("</") > ENTITY_LIMIT
+        if visible_text and not loses_addresses:
             return html, "HTML"
+
         plain_text = plain(text)
-        return plain_text if plain_text.strip() else text, None
+        if plain_text.strip():
+            return plain_text, None
+        return text, None
 
     def _common(self, field: str) -> dict[str, Any]:
         """Return the parameters for the text and the buttons.
@@ -274,18 +285,20 @@ class BotApiCall:
         from telegram import InlineKeyboardButton, InlineKeyboardMarkup
 
         text, parse_mode = self.text
-        shown = self.reply.buttons or self.reply.decided_buttons
         keys = []
-        for button in shown:
-            # PTB has no name for a disabled button yet.
+        width = 2
+        for button in self.reply.buttons or self.reply.decided_buttons:
             action: dict[str, Any] = {"callback_data": button.data}
             if not self.reply.buttons:
+                # PTB has no name for a disabled button yet.
                 action = {"api_kwargs": {"disabled": {}}}
             style = None if button.style == "default" else button.style
             label = button_text(button, EFFECT_LIMIT)
+            if label != button.label:
+                # It shows its effect, which is too long for half a row.
+                width = 1
             keys.append(InlineKeyboardButton(label, style=style, **action))
-        is_named = any(key.text != button.label for key, button in zip(keys, shown, strict=True))
-        width = 1 if is_named else 2
+
         markup = None
         if keys:
             rows = [keys[start : start + width] for start in range(0, len(keys), width)]
@@ -298,25 +311,27 @@ class BotApiCall:
         }
 
     def _place(self) -> dict[str, Any]:
-        """Return the parameters for the thread and the receiver.
+        """Return the parameters for the thread, and for the only person who sees the message.
 
-        PTB has no name for the receiver yet.
-
-        Telegram lets an administrator write to one person at any time, and any other bot for 15
-        seconds after an act of that person, which it must name.
+        PTB has no name for that person yet. Telegram lets an administrator write to one person at
+        any time, and any other bot for 15 seconds after an act of that person, which the bot must
+        name.
         """
         place: dict[str, Any] = {"message_thread_id": self.thread}
-        is_group = self.chat.startswith("-")  # a private chat has no other readers
+        # A private chat has no other readers.
+        is_group = self.chat.startswith("-")
         if not (self.reply.only_for and is_group):
             return place
+
         receiver: dict[str, Any] = {"receiver_user_id": int(self.reply.only_for)}
-        private: dict[str, Any] = {"ephemeral_message_parameters": receiver}
+        own_params: dict[str, Any] = {"ephemeral_message_parameters": receiver}
         act = self.reply.only_for_act
         if act.startswith("u"):
-            private["reply_parameters"] = {"ephemeral_message_id": int(act.rpartition(":")[2])}
+            number = int(act.rpartition(":")[2])
+            own_params["reply_parameters"] = {"ephemeral_message_id": number}
         elif act:
             receiver["callback_query_id"] = act
-        return {**place, "api_kwargs": private}
+        return {**place, "api_kwargs": own_params}
 
     async def _edit(self, bot: Bot) -> Receipt:
         """Edit the text and the buttons, or delete the message.
@@ -329,39 +344,40 @@ class BotApiCall:
         if self.reply.removes:
             await bot.delete_message(self.chat, number)
             return Receipt("")
-        what = {**self._common("caption" if self.shape else "text"), "message_id": number}
         if self.shape:
-            edited = await bot.edit_message_caption(**what)
+            params = {**self._common("caption"), "message_id": number}
+            answer = await bot.edit_message_caption(**params)
         else:
-            edited = await bot.edit_message_text(link_preview_options=_no_preview(), **what)
-        at = getattr(edited, "edit_date", None)
-        # The date has whole seconds, so only the next second is certainly after the edit.
-        return Receipt(self.reply.edits, at.timestamp() + 1 if at else 0.0)
+            params = {**self._common("text"), "message_id": number}
+            answer = await bot.edit_message_text(link_preview_options=_no_preview(), **params)
+        edit_date = getattr(answer, "edit_date", None)
+        seconds = edit_date.timestamp() if edit_date else 0.0
+        return Receipt(self.reply.edits, _after_edit(seconds))
 
     async def _edit_ephemeral(self, bot: Bot) -> Receipt:
         """Edit a message that one person sees.
 
-        Telegram has methods of their own for it, and does not say when.
+        Telegram has separate methods for it, and does not say when the message was edited.
         """
         receiver, _, number = self.reply.edits.removeprefix("u").partition(":")
-        what = {
-            **self._common("caption" if self.shape else "text"),
-            "receiver_user_id": int(receiver),
-            "ephemeral_message_id": int(number),
-        }
-        method = "editEphemeralMessageCaption"
-        if not self.shape:
+        ids = {"receiver_user_id": int(receiver), "ephemeral_message_id": int(number)}
+        if self.shape:
+            method = "editEphemeralMessageCaption"
+            params = {**self._common("caption"), **ids}
+        else:
             method = "editEphemeralMessageText"
-            what["link_preview_options"] = _no_preview()
-        given = {name: value for name, value in what.items() if value is not None}
-        await bot.do_api_request(method, api_kwargs=given)
+            params = {**self._common("text"), **ids, "link_preview_options": _no_preview()}
+        present = {name: value for name, value in params.items() if value is not None}
+        await bot.do_api_request(method, api_kwargs=present)
         return Receipt(self.reply.edits)
 
     async def _file(self, bot: Bot, media: Media, source: MediaStore) -> Receipt:
+        """Send a file, with the text as its caption."""
         from telegram import InputFile
 
-        kind = _METHODS.get(media.mime_type.partition(";")[0].strip().lower(), "document")
-        what = {**self._common("caption"), **self._place()}
+        mime_type = media.mime_type.partition(";")[0].strip().lower()
+        kind = _METHODS.get(mime_type, "document")
+        params = {**self._common("caption"), **self._place()}
         with await asyncio.to_thread(
             file_to_send, partial(open_on_disk, source), media.ref
         ) as file:
@@ -370,41 +386,54 @@ class BotApiCall:
             upload = {
                 kind: InputFile(file, filename=media.filename or "file", read_file_handle=False)
             }
-            sent = await getattr(bot, f"send_{kind}")(**upload, **what)
-        return self._receipt(sent)
+            send = getattr(bot, f"send_{kind}")
+            message = await send(**upload, **params)
+        return self._receipt(message)
+
+
+def _after_edit(edit_date: float) -> float:
+    """Return a time in Unix seconds that is certainly after an edit, 0.0 for an unknown time.
+
+    Telegram's dates have whole seconds, so that is the next second.
+    """
+    if edit_date:
+        return edit_date + 1.0
+    return 0.0
 
 
 def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | Receipt | None:
     """Return what to send after this error of PTB.
 
-    It is a receipt if nothing remains to be sent, None if nothing helps.
-
-    Each alternative is tried once: a form that was given up is not tried again.
+    It is a receipt if nothing remains to be sent, None if nothing helps. Each alternative is tried
+    once: a form that Telegram refused is not tried again.
     """
-    found = reaction(exc)
-    return _simpler(call, found) or _other_form(call, exc, found, source)
+    next_step = reaction(exc)
+    simpler = _simpler(call, next_step)
+    if simpler:
+        return simpler
+    return _other_form(call, exc, next_step, source)
 
 
-def _simpler(call: BotApiCall, found: TelegramReaction) -> BotApiCall | Receipt | None:
-    """Return the call without what an old Bot API server does not know.
+def _simpler(call: BotApiCall, next_step: TelegramReaction) -> BotApiCall | Receipt | None:
+    """Return the call without what may be the cause of the refusal, None if there is no such thing.
 
-    What Telegram allows for a while only is left out, too.
+    That is what an old Bot API server does not know, and what Telegram allows for a while only.
     """
     reply = call.reply
-    if reply.only_for_act and not reply.answers_tap and found in ("done", "refused", "anew"):
+    if reply.only_for_act and not reply.answers_tap and next_step in ("done", "refused", "anew"):
         # The act is too old. An administrator may write without one.
         return replace(call, reply=replace(reply, only_for_act=""))
-    if call.rich and found in ("plain", "refused", "down"):
+    if call.rich and next_step in ("plain", "refused", "down"):
         return replace(call, rich=False)
-    # PTB says of a method that the server does not know that the token may be wrong. If it is, the
-    # next call says so.
-    if reply.edits.startswith("u") and found in ("refused", "anew", "down"):
+    # "down" too: for a method that the server does not know, PTB says that the token may be wrong.
+    # If the token is wrong indeed, the next call says so.
+    if reply.edits.startswith("u") and next_step in ("refused", "anew", "down"):
         return as_new_message(call)
-    if found not in ("buttons", "refused", "anew"):
+    if next_step not in ("buttons", "refused", "anew"):
         return None
     if reply.removes:
         return replace(call, reply=replace(reply, removes=False))
-    if reply.decided_buttons and found != "anew":
+    if reply.decided_buttons and next_step != "anew":
         return call.without_decided_buttons()
     return None
 
@@ -412,12 +441,12 @@ def _simpler(call: BotApiCall, found: TelegramReaction) -> BotApiCall | Receipt 
 def _other_form(
     call: BotApiCall,
     exc: Any,
-    found: TelegramReaction,
+    next_step: TelegramReaction,
     source: MediaStore,
 ) -> BotApiCall | Receipt | None:
-    """Return the call in another form, or to another place."""
+    """Return the call in another form, or to another place; None if no other form is left."""
     reply = call.reply
-    match found:
+    match next_step:
         case "done":
             return Receipt(reply.edits)
         case "moved" if not call.moved:

@@ -459,7 +459,7 @@ def test_memory_of_acknowledged_taps_is_bounded(media: MemoryMedia):
     """A process lives for weeks, so it remembers the newest taps only."""
     channel = telegram(media, None)
     assert all(channel._is_first(str(number)) for number in range(5000))
-    assert len(channel._answered) <= 1000
+    assert len(channel._acknowledged_taps) <= 1000
     assert not channel._is_first("4999")
 
 
