@@ -1,6 +1,7 @@
-"""Telegram's Bot API: a client over pooled connections, and what its errors mean.
+"""Telegram's Bot API: the client of python-telegram-bot (PTB), and what its errors mean.
 
-The client is that of python-telegram-bot (PTB).
+PTB's own HTTP client opens connections for one event loop. Ours sends PTB's requests over the
+pooled connections that all adapters use.
 """
 
 from __future__ import annotations
@@ -187,14 +188,13 @@ def request_type() -> Any:
                 ) as answer:
                     return answer.status, await answer.read()
             except (ClientError, OSError) as exc:  # a time-out is an OSError
-                kind = (
-                    NeverSent
-                    if never_sent(exc)
-                    else TimedOut
-                    if isinstance(exc, TimeoutError)
-                    else NetworkError
-                )
-                raise kind(type(exc).__name__) from None
+                # Without the cause and its text, which may name the URL.
+                name = type(exc).__name__
+                if never_sent(exc):
+                    raise NeverSent(name) from None
+                if isinstance(exc, TimeoutError):
+                    raise TimedOut(name) from None
+                raise NetworkError(name) from None
 
     return PooledRequest
 
@@ -208,8 +208,8 @@ def _form(request_data: RequestData | None) -> FormData | None:
     # Telegram does not decode file names, so aiohttp must not encode them.
     form = FormData(request_data.json_parameters, quote_fields=False)
     for name, (filename, content, mime_type) in request_data.multipart_data.items():
-        # As a file it is read in parts: aiohttp would write bytes all at once,
-        # and block all other calls meanwhile.
+        # aiohttp reads a file in parts. It would write bytes all at once, and block all other calls
+        # meanwhile.
         file = BytesIO(content) if isinstance(content, bytes) else content
         form.add_field(name, file, filename=_sendable_name(filename), content_type=mime_type)
     return form
@@ -221,35 +221,35 @@ _UNSENDABLE = str.maketrans({";": ",", '"': "'", "\\": "_", "/": "_"})
 
 
 def _sendable_name(filename: str) -> str:
-    """Return a file name that arrives unchanged in a form.
-
-    It is one line, without the characters that end it.
-    """
+    """Return a file name that arrives unchanged in a form: one line, without special characters."""
     return one_line(filename.translate(_UNSENDABLE)) or "file"
 
 
 def reaction(exc: Exception) -> TelegramReaction:
-    """Return what follows from an error of PTB."""
-    kinds = {kind.__name__ for kind in type(exc).__mro__} | {""}
+    """Return what follows from an error of PTB: the first row of REACTIONS that matches."""
+    class_names = {each.__name__ for each in type(exc).__mro__}
     text = str(exc).lower()
-    return next(
-        result for kind, pattern, result in REACTIONS if kind in kinds and re.search(pattern, text)
-    )
+    for class_name, pattern, next_step in REACTIONS:
+        is_class = class_name == "" or class_name in class_names
+        if is_class and re.search(pattern, text):
+            return next_step
+    raise AssertionError("the last row of REACTIONS matches every error")
 
 
 def send_error(exc: Exception) -> SendError:
     """Return the channel's error for an error of PTB.
 
-    It is without token, URL or any text of the message.
+    Its text holds no token, no URL and nothing of the message.
     """
     # After a colon, Telegram's text may quote the message.
     reason = f"{type(exc).__name__}: {str(exc).partition(':')[0][:80]}"
     match reaction(exc):
         case "wait":
             wait: Any = getattr(exc, "retry_after", DEFAULT_WAIT)
-            return RateLimited(
-                float(wait.total_seconds() if hasattr(wait, "total_seconds") else wait)
-            )
+            # PTB returns a number of seconds or, as it has announced, a timedelta.
+            if hasattr(wait, "total_seconds"):
+                wait = wait.total_seconds()
+            return RateLimited(float(wait))
         case "barred":
             return AddressBarred(reason)
         case "chat_barred":

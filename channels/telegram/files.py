@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any
 
 from sayso.channels.types import Media
@@ -25,13 +24,16 @@ _FILES = {
 
 def files_of(message: TelegramJson) -> tuple[Media, ...]:
     """Return the files of a message: one, or those of paid media that the bot may see."""
-    paid = (message.get("paid_media") or {}).get("paid_media") or ()
-    shown = (part for part in paid if part.get("type") != "preview")
-    return (*media_of(message), *chain.from_iterable(map(_paid_file, shown)))
+    paid_media = message.get("paid_media") or {}
+    files = [*media_of(message)]
+    for part in paid_media.get("paid_media") or ():
+        if part.get("type") != "preview":
+            files.extend(_paid_file(part))
+    return tuple(files)
 
 
 def _paid_file(part: TelegramJson) -> tuple[Media, ...]:
-    """Return the file of a part of paid media. Of a live photo it is the still picture."""
+    """Return the file of a part of paid media: the still picture of a live photo."""
     live_photo = part.get("live_photo") or {}
     return media_of({"photo": live_photo.get("photo"), **part})
 
@@ -39,15 +41,20 @@ def _paid_file(part: TelegramJson) -> tuple[Media, ...]:
 def media_of(message: TelegramJson) -> tuple[Media, ...]:
     """Return the file of a message, or of a block of a rich message. Both have at most one."""
     if message.get("photo"):
+        # Telegram lists the sizes of a photo, the largest one last.
         largest = message["photo"][-1]
-        return (Media(largest["file_id"], "image/jpeg", size=int(largest.get("file_size") or 0)),)
+        size = int(largest.get("file_size") or 0)
+        return (Media(largest["file_id"], "image/jpeg", size=size),)
+
     sticker = message.get("sticker", {})
     is_moving = sticker.get("is_animated") or sticker.get("is_video")
-    if sticker and not is_moving:  # models cannot read moving stickers
+    # Models cannot read moving stickers.
+    if sticker and not is_moving:
         return (_file(sticker, "image/webp"),)
-    for kind, mime in _FILES.items():
-        if kind in message:
-            return (_file(message[kind], mime),)
+
+    for key, mime_type in _FILES.items():
+        if key in message:
+            return (_file(message[key], mime_type),)
     return ()
 
 
@@ -63,10 +70,9 @@ def _file(file: TelegramJson, mime_type: str) -> Media:
 def file_ids(message: TelegramJson) -> list[str]:
     """Return the ids of the files of a message, or of a block, that edits do not change.
 
-    The id of a file for downloads may change.
+    The `file_id`, which is for downloads, may change while the file stays the same.
     """
-    files = [
-        *(message.get("photo") or ())[-1:],
-        *(message[kind] for kind in ("sticker", *_FILES) if kind in message),
-    ]
+    largest_photo = (message.get("photo") or ())[-1:]
+    others = [message[key] for key in ("sticker", *_FILES) if key in message]
+    files = [*largest_photo, *others]
     return [str(file.get("file_unique_id") or file.get("file_id") or "") for file in files]

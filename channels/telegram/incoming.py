@@ -1,4 +1,9 @@
-"""Telegram's updates, parsed into turns and address changes."""
+"""Telegram's updates, parsed into turns and address changes.
+
+An update is what Telegram sends to a bot: a message, an edit, a tap or a change of membership. Text
+in it has entities: ranges, counted in UTF-16 units, that say what a part of the text is, such as a
+mention or a link.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from itertools import chain, islice
 from typing import Any
 
 from sayso.channels.links import MAX_ADDRESSES, address_note, with_address
+from sayso.channels.markdown import utf16_len
 from sayso.channels.mentions import without_mentions
 from sayso.channels.telegram.files import TelegramJson, file_ids, files_of
 from sayso.channels.telegram.rich_incoming import RichContent, read_rich_message
@@ -38,31 +44,31 @@ def _text_of(message: TelegramJson) -> str:
 def _readable(message: TelegramJson) -> str:
     """Return the text or caption of a message, or the text of a quote.
 
-    It has the addresses behind its words.
+    The address behind a link stands in brackets after its words.
     """
     text = _text_of(message)
     return _insert(text, _addresses(message, text))
 
 
 def _addresses(message: TelegramJson, text: str) -> list[tuple[int, str]]:
-    """Return the addresses behind words of a text, each with brackets.
+    """Return the addresses behind words of a text, ready to insert.
 
-    Return also the places in characters where they belong.
-
-    Text without a link has none.
+    Each is a place in the text, counted in characters, and the address in brackets. They are in the
+    order of the text.
     """
     links = [entity for entity in _entities(message, text) if entity["type"] == "text_link"]
-    found = []
+    notes = []
     for link in links[:MAX_ADDRESSES]:
         start, end = _span(text, link)
-        found.append((end, address_note(text[start:end], str(link.get("url") or ""))))
-    return sorted(found)
+        notes.append((end, address_note(text[start:end], str(link.get("url") or ""))))
+    return sorted(notes)
 
 
 def _quoted(message: TelegramJson) -> str:
     """Return the text of the message that this one replies to, or the part that was chosen."""
     if "quote" in message:
         return _readable(message["quote"])
+
     original = message.get("reply_to_message") or {}
     if "rich_message" in original:
         text = read_rich_message(original["rich_message"]).text
@@ -81,7 +87,8 @@ def _quoted(message: TelegramJson) -> str:
 
 
 def _insert(text: str, additions: Sequence[tuple[int, str]]) -> str:
-    """Return the text with each addition at its place."""
+    """Return the text with each addition at its place. They are in the order of the text."""
+    # The last one first, since each addition moves the places behind it.
     for place, addition in reversed(additions):
         text = f"{text[:place]}{addition}{text[place:]}"
     return text
@@ -90,8 +97,8 @@ def _insert(text: str, additions: Sequence[tuple[int, str]]) -> str:
 def _content_of(message: TelegramJson, rich: RichContent | None) -> str:
     """Return a digest of the text, the files and the other content that its author may edit.
 
-    Buttons may change by the bot through which the message was sent, and anyone may mark a task of
-    a checklist as done.
+    Buttons and the marks of a checklist are left out. The bot through which a message was sent may
+    change its buttons, and anyone may mark a task as done, so neither is an edit by the author.
     """
     ids = rich.file_ids if rich else file_ids(message)
     if "checklist" in message:
@@ -100,28 +107,31 @@ def _content_of(message: TelegramJson, rich: RichContent | None) -> str:
 
 
 def _notes_of(message: TelegramJson) -> tuple[str, ...]:
-    """Return descriptions of content that is neither text nor a file, one line each.
+    """Return descriptions of what a message holds besides text and files, one line each.
 
-    The author of the text is described, too.
+    A message with a note cannot confirm an action. So there is also a note for words that the
+    sender did not write, or took back.
     """
     notes = (*_content_notes(message), *_marked_parts(message), *_link_buttons(message))
     return tuple(" ".join(note.split()) for note in notes)
 
 
 def _content_notes(message: TelegramJson) -> list[str]:
-    """Return the descriptions without those of buttons."""
+    """Return the descriptions of a message's content and of its author, without its buttons."""
     notes = [describe(message[kind]) for kind, describe in _NOTES.items() if kind in message]
-    if "venue" in message:  # it repeats the location
+
+    # A venue repeats the location.
+    if "venue" in message:
         venue = message["venue"]
         place = ", ".join(str(venue[part]) for part in ("title", "address") if venue.get(part))
         notes.append(f"{_location(venue['location'])} ({place})")
     elif "location" in message:
         notes.append(_location(message["location"]))
-    return notes + [
-        f"{what}, which cannot be read here"
-        for kind, what in _UNREADABLE.items()
-        if kind in message
-    ]
+
+    for kind, description in _UNREADABLE.items():
+        if kind in message:
+            notes.append(f"{description}, which cannot be read here")
+    return notes
 
 
 def _marked_parts(message: TelegramJson) -> Iterator[str]:
@@ -135,7 +145,8 @@ def _marked_parts(message: TelegramJson) -> Iterator[str]:
     ]
     for entity in marked[:MAX_MARKED_PARTS]:
         start, end = _span(text, entity)
-        yield f"{_MARKS_OF_OTHERS[entity['type']]}: {text[start : min(end, start + MAX_MARKED_CHARS)]}"
+        words = text[start:end][:MAX_MARKED_CHARS]
+        yield f"{_MARKS_OF_OTHERS[entity['type']]}: {words}"
 
 
 def _link_buttons(message: TelegramJson) -> list[str]:
@@ -157,12 +168,10 @@ def _location(point: TelegramJson) -> str:
 def _origin(origin: TelegramJson) -> str:
     """Describe the first author: a person, a person who hides the account, a group or a channel."""
     chat = origin.get("chat") or origin.get("sender_chat") or {}
-    author = (
-        full_name(origin.get("sender_user", {}))
-        or origin.get("sender_user_name")
-        or chat.get("title")
-    )
-    return f"forwarded from {author or 'somebody'}"
+    author = full_name(origin.get("sender_user", {})) or origin.get("sender_user_name")
+    if not author:
+        author = chat.get("title") or "somebody"
+    return f"forwarded from {author}"
 
 
 def full_name(person: TelegramJson) -> str:
@@ -172,15 +181,15 @@ def full_name(person: TelegramJson) -> str:
 
 def _checklist(checklist: TelegramJson) -> str:
     """Describe a checklist, each task with its mark."""
-    tasks = (
-        f"{'[x]' if task.get('completion_date') else '[ ]'} {task.get('text', '')}"
-        for task in checklist.get("tasks") or ()
-    )
+    tasks = []
+    for task in checklist.get("tasks") or ():
+        mark = "[x]" if task.get("completion_date") else "[ ]"
+        tasks.append(f"{mark} {task.get('text', '')}")
     return f"checklist {checklist.get('title', '')}: {'; '.join(tasks)}"
 
 
 def _paid_media(paid: TelegramJson) -> str:
-    """Describe paid media. Of those that were not paid for, Telegram gives a bot only the price."""
+    """Describe paid media. Telegram gives a bot only the price of media that were not paid for."""
     is_hidden = any(part.get("type") == "preview" for part in paid.get("paid_media") or ())
     price = f"paid media for {paid.get('star_count')} Stars"
     if is_hidden:
@@ -191,12 +200,9 @@ def _paid_media(paid: TelegramJson) -> str:
 def _giveaway(giveaway: TelegramJson) -> str:
     """Describe a giveaway, or its winners."""
     names = ", ".join(full_name(person) for person in giveaway.get("winners") or ())
-    parts = (
-        f"giveaway (winners: {giveaway.get('winner_count')})",
-        giveaway.get("prize_description"),
-        names,
-    )
-    return ": ".join(filter(None, parts))
+    number = f"giveaway (winners: {giveaway.get('winner_count')})"
+    parts = (number, giveaway.get("prize_description"), names)
+    return ": ".join(part for part in parts if part)
 
 
 def _without_marks(checklist: TelegramJson) -> TelegramJson:
@@ -205,6 +211,7 @@ def _without_marks(checklist: TelegramJson) -> TelegramJson:
     return {"title": checklist.get("title", ""), "tasks": tasks}
 
 
+#: How each kind of content and each author is described, by its key in a message.
 _NOTES: dict[str, Callable[[TelegramJson], str]] = {
     "forward_origin": _origin,
     "via_bot": lambda bot: f"written by the bot @{bot.get('username', '')}",
@@ -236,16 +243,17 @@ _MARKS_OF_OTHERS = {
 MAX_QUOTED_CHARS = 4096
 #: Most @names that are looked for in a text without entities: as many entities as Telegram formats.
 MAX_NAMES = 100
-#: Most such parts of a message that are noted.
+#: Most parts of a message that are noted as struck out or quoted.
 MAX_MARKED_PARTS = 5
 #: Most characters of each such part.
 MAX_MARKED_CHARS = 100
 #: For how long Telegram lets people edit a message, in seconds. A later edit is a reaction,
 #: a link preview or the like.
 EDIT_SECONDS = 48 * 3600
+#: A command with the @name of the bot that it is for.
 _COMMAND = re.compile(r"^(/\w+)@(\w+)")
-#: The kinds of updates that are parsed here. Without the list,
-#: `setWebhook` would leave an earlier setting in place.
+#: The kinds of updates that are parsed here, of which Telegram is told. Without this list in
+#: `setWebhook` an earlier one would stay in place.
 ALLOWED_UPDATES = (
     "message",
     "edited_message",
@@ -259,10 +267,12 @@ _INSIDE = ("creator", "administrator", "member")
 
 @dataclass(frozen=True, slots=True)
 class UpdateParser:
-    """Parses the updates of one bot. `username` is its @name without the @, "" if unknown."""
+    """Parses the updates of one bot. A value without I/O, used from any thread."""
 
+    #: The name of the channel.
     channel: str
     bot_id: str
+    #: The bot's @name in lower case without the @, "" if unknown.
     username: str = ""
 
     def parse(self, update: TelegramJson) -> Received:
@@ -270,12 +280,14 @@ class UpdateParser:
 
         Raises KeyError, TypeError, AttributeError, ValueError or IndexError for a malformed update.
         """
-        event_id = f"{update.get('update_id', '')}"
-        kind = next(
-            (key for key in (*ALLOWED_UPDATES, *update) if key in update and key != "update_id"), ""
-        )
+        event_id = str(update.get("update_id", ""))
         if not event_id:
             return Received(ignored="malformed update")
+
+        # Besides its id, an update has one key, which names its kind.
+        known = (key for key in ALLOWED_UPDATES if key in update)
+        others = (key for key in update if key != "update_id")
+        kind = next(chain(known, others), "")
         match kind:
             case "message":
                 return self._message(event_id, update[kind])
@@ -290,37 +302,22 @@ class UpdateParser:
         return Received(ignored=f"update of kind {kind!r}")
 
     def _message(self, event_id: str, message: TelegramJson) -> Received:
+        """Return the turn of a message, or why it has none."""
         if "business_connection_id" in message or "guest_query_id" in message:
             # Its chat belongs to another account: people there do not write to the bot.
             return Received(ignored="sent to a person's own account, or to a guest bot")
-        rich = None
-        if "rich_message" in message:
-            rich = read_rich_message(message["rich_message"])
-            message = {**message, "text": rich.text}
-        text = _text_of(message)
         if "migrate_to_chat_id" in message or "migrate_from_chat_id" in message:
             here = str(message["chat"]["id"])
             old = str(message.get("migrate_from_chat_id", here))
             new = str(message.get("migrate_to_chat_id", here))
             return Received(moved=(old, new), ignored="the group became a supergroup")
+
+        rich = None
+        if "rich_message" in message:
+            rich = read_rich_message(message["rich_message"])
+            message = {**message, "text": rich.text}
         if "sender_chat" in message:
-            # An anonymous admin or a channel. Other people who write so could confirm another
-            # person's action, so the only answer, to an admin, is why there is none.
-            sender = message["sender_chat"] or {}
-            if sender.get("id") != message["chat"]["id"] or not self._addressed(message, text):
-                return Received(ignored="sent in the name of a chat, by an unknown person")
-            conversation = self._conversation(message)
-            turn = Turn(
-                event_id=event_id,
-                conversation=conversation,
-                user_id=str(sender["id"]),
-                text=text,
-                message_id=_message_id(message, sender),
-                kind="anonymous",
-                in_group=True,
-                content=_content_of(message, rich),
-            )
-            return Received(turns=(turn,))
+            return self._anonymous(event_id, message, rich)
         if "direct_messages_topic" in message:
             return Received(ignored="sent to a channel, which answers by itself")
         if "from" not in message or message["from"].get("is_bot"):
@@ -331,35 +328,62 @@ class UpdateParser:
                 ignored="a topic was reopened",
             )
         turn = self._turn(event_id, message, rich)
-        if not (text or turn.media or turn.notes):
+        if not (_text_of(message) or turn.media or turn.notes):
             return Received(ignored="message without text or a file")
         return Received(turns=(turn,))
 
+    def _anonymous(
+        self, event_id: str, message: TelegramJson, rich: RichContent | None
+    ) -> Received:
+        """Return the turn of a message that an admin sent in the name of the group.
+
+        Other people who write so could confirm another person's action. So the turn gets no answer
+        but the reason for that, and a message in the name of another chat has no turn at all.
+        """
+        text = _text_of(message)
+        sender = message["sender_chat"] or {}
+        if sender.get("id") != message["chat"]["id"] or not self._addressed(message, text):
+            return Received(ignored="sent in the name of a chat, by an unknown person")
+        turn = Turn(
+            event_id=event_id,
+            conversation=self._conversation(message),
+            user_id=str(sender["id"]),
+            text=text,
+            message_id=_message_id(message, sender),
+            kind="anonymous",
+            in_group=True,
+            content=_content_of(message, rich),
+        )
+        return Received(turns=(turn,))
+
     def _turn(self, event_id: str, message: TelegramJson, rich: RichContent | None) -> Turn:
+        """Return the turn of a person's message; `rich` is the content of a rich message."""
         text = _text_of(message)
         person = message["from"]
         original = message.get("reply_to_message", {})
+
         addressed = self._addressed(message, text)
-        if addressed:
-            notes = _notes_of(message)
-        else:
-            notes = (*_notes_of(message), *_other_receiver(message))
-        text = self._words(message, text)
+        notes = _notes_of(message)
+        if not addressed:
+            notes = (*notes, *_other_receiver(message))
+
+        # "elsewhere" stands for a message that is not in this chat, or whose id is unknown. It
+        # equals no message of the bot, so a yes to it decides nothing.
         replied_to = ""
         if _is_chosen(original):
             replied_to = _message_id({"message_id": 0, **original}, person) or "elsewhere"
         if "external_reply" in message or "reply_to_story" in message:
             replied_to = "elsewhere"
+
         rows = (original.get("reply_markup") or {}).get("inline_keyboard") or []
-        buttons = (
-            str(key["callback_data"]) for row in rows for key in row if "callback_data" in key
-        )
+        keys = chain.from_iterable(rows)
+        buttons = (str(key["callback_data"]) for key in keys if "callback_data" in key)
         return Turn(
             event_id=event_id,
             conversation=self._conversation(message),
             user_id=str(person["id"]),
             user_name=full_name(person),
-            text=text,
+            text=self._words(message, text),
             media=rich.media if rich else files_of(message),
             message_id=_message_id(message, person),
             addressed=addressed,
@@ -383,13 +407,17 @@ class UpdateParser:
         """
         if "location" in message:
             return Received(ignored="a live location moved")
-        if int(message.get("edit_date") or 0) - int(message.get("date") or 0) > EDIT_SECONDS:
+        age = int(message.get("edit_date") or 0) - int(message.get("date") or 0)
+        if age > EDIT_SECONDS:
             return Received(ignored="a message that is too old to be edited by its author")
+
         received = self._message(event_id, message)
-        turns = (
-            t if t.kind == "anonymous" else replace(t, kind="edit", group="")
-            for t in received.turns
-        )
+        turns = []
+        for turn in received.turns:
+            if turn.kind == "anonymous":
+                turns.append(turn)
+            else:
+                turns.append(replace(turn, kind="edit", group=""))
         return replace(received, turns=tuple(turns))
 
     def _tap(self, event_id: str, query: TelegramJson) -> Received:
@@ -419,58 +447,49 @@ class UpdateParser:
         now = change["new_chat_member"]
         if chat.get("type") == "channel":
             return Received(ignored="a change in a channel, in which the bot does not talk")
-        inside = now["status"] in _INSIDE or (
-            now["status"] == "restricted" and now.get("is_member")
-        )
-        if chat.get("type") == "private":
-            reason = "blocked by its person"
+        is_restricted_member = now["status"] == "restricted" and now.get("is_member")
+        if now["status"] in _INSIDE or is_restricted_member:
+            closed = ""
+        elif chat.get("type") == "private":
+            closed = "blocked by its person"
         else:
-            reason = "removed from the group"
+            closed = "removed from the group"
         conversation = Conversation(self.channel, str(chat["id"]))
-        return Received(addresses=(AddressChange(conversation, "" if inside else reason),))
+        return Received(addresses=(AddressChange(conversation, closed),))
 
-    def _stopped(self, event_id: str, stopped: TelegramJson) -> Received:
-        """Return the stop of an answer that was shown as a draft.
-
-        It is as if the person had written /stop.
-        """
-        chat = stopped["chat"]
+    def _stopped(self, event_id: str, update: TelegramJson) -> Received:
+        """Return the turn of Telegram's stop button at a draft, as if the person wrote /stop."""
+        chat = update["chat"]
         if chat.get("type") != "private":
             return Received(ignored="an answer stopped outside of a private chat")
-        conversation = Conversation(
-            self.channel, str(chat["id"]), str(stopped.get("message_thread_id", ""))
-        )
-        return Received(
-            turns=(
-                Turn(
-                    event_id, conversation, str(chat["id"]), text="/stop", user_name=full_name(chat)
-                ),
-            )
-        )
+        chat_id = str(chat["id"])
+        thread = str(update.get("message_thread_id", ""))
+        conversation = Conversation(self.channel, chat_id, thread)
+        turn = Turn(event_id, conversation, chat_id, text="/stop", user_name=full_name(chat))
+        return Received(turns=(turn,))
 
     def _conversation(self, message: TelegramJson) -> Conversation:
+        thread = ""
         if message.get("is_topic_message"):
             thread = str(message["message_thread_id"])
-        else:
-            thread = ""
         return Conversation(self.channel, str(message["chat"]["id"]), thread)
 
     def _addressed(self, message: TelegramJson, text: str) -> bool:
         """Return whether the bot is addressed.
 
-        In a group it is by a command, by its name, or by a reply to it.
+        In a group it is addressed by a command, by its name, and by a reply to one of its messages.
         """
         if not _in_group(message):
             return True
+
         original = message.get("reply_to_message", {})
-        # In a topic each message replies to the topic's creation.
-        if (
-            str(original.get("from", {}).get("id", "")) == self.bot_id
-            and "forum_topic_created" not in original
-        ):
+        author = str(original.get("from", {}).get("id", ""))
+        # In a topic that the bot created, each message replies to the creation of the topic.
+        if author == self.bot_id and "forum_topic_created" not in original:
             return True
-        command = _COMMAND.match(text)
+
         if text.startswith("/"):
+            command = _COMMAND.match(text)
             return command is None or self._is_own_name(command.group(2))
         return any(self._is_mention(text, entity) for entity in _entities(message, text))
 
@@ -481,14 +500,18 @@ class UpdateParser:
         nothing but the name stays as it was written. Without a configured name a mention stays too:
         it may be that of another bot, and a yes to another bot must not confirm.
         """
-        spans = [
+        mentions = [
             _span(text, entity)
             for entity in _entities(message, text)
             if entity["type"] != "bot_command" and self._is_certain_mention(text, entity)
         ]
+
+        # The addresses move the mentions that stand behind them.
         addresses = _addresses(message, text)
         text = _insert(text, addresses)
-        words = without_mentions(text, [_moved(span, addresses) for span in sorted(spans)]) or text
+        moved_mentions = [_moved(span, addresses) for span in sorted(mentions)]
+        words = without_mentions(text, moved_mentions) or text
+
         command = _COMMAND.match(words)
         if command and self._is_own_name(command[2]):
             return command[1] + words[command.end() :]
@@ -503,12 +526,14 @@ class UpdateParser:
         return self._is_mention(text, entity)
 
     def _is_mention(self, text: str, entity: TelegramJson) -> bool:
+        """Return whether an entity names this bot, as far as its name is known."""
         if entity["type"] == "text_mention":
             return str(entity["user"]["id"]) == self.bot_id
+        if entity["type"] not in ("mention", "bot_command"):
+            return False
         start, end = _span(text, entity)
-        return entity["type"] in ("mention", "bot_command") and self._is_own_name(
-            text[start:end].partition("@")[2]
-        )
+        username = text[start:end].partition("@")[2]
+        return self._is_own_name(username)
 
     def _is_own_name(self, username: str) -> bool:
         """Return whether this is the bot's name.
@@ -522,17 +547,16 @@ class UpdateParser:
 
 
 def _other_receiver(message: TelegramJson) -> Iterator[str]:
-    """Yield a note about the person whose message was answered:
-    a yes to another person must not confirm.
+    """Yield a note if the message replies to another person: a yes to that person must not confirm.
 
     In a topic, or below a channel's post, each message is a reply; these do not count.
     """
     original = message.get("reply_to_message") or {}
-    other = original.get("from", {})
-    if "external_reply" in message or (
-        _is_chosen(original) and other.get("id") != message["from"]["id"]
-    ):
-        yield f"written in reply to {' '.join(full_name(other).split()) or 'somebody else'}"
+    author = original.get("from", {})
+    is_reply_to_other = _is_chosen(original) and author.get("id") != message["from"]["id"]
+    if "external_reply" in message or is_reply_to_other:
+        name = " ".join(full_name(author).split())
+        yield f"written in reply to {name or 'somebody else'}"
 
 
 def _is_chosen(original: TelegramJson) -> bool:
@@ -548,11 +572,9 @@ def _in_group(message: TelegramJson) -> bool:
 
 
 def _message_id(message: TelegramJson, person: TelegramJson) -> str:
-    """Return the message's id.
+    """Return the id of a message, "" for a message without one.
 
-    That of a message that only one person sees names the person: "u5123456789:3".
-
-    "" for a message without an id.
+    The id of a message that only one person sees names the person: "u5123456789:3".
     """
     if message.get("ephemeral_message_id"):
         return ephemeral_id(str(person["id"]), str(message["ephemeral_message_id"]))
@@ -577,9 +599,10 @@ def _span(text: str, entity: TelegramJson) -> tuple[int, int]:
 
 
 def _moved(span: tuple[int, int], additions: Sequence[tuple[int, str]]) -> tuple[int, int]:
-    """Return where a span of a text is once the additions stand in it."""
-    by = sum(len(addition) for place, addition in additions if place <= span[0])
-    return span[0] + by, span[1] + by
+    """Return the beginning and the end of a part of a text once the additions stand in it."""
+    start, end = span
+    added_chars = sum(len(addition) for place, addition in additions if place <= start)
+    return start + added_chars, end + added_chars
 
 
 def _entities(message: TelegramJson, text: str) -> Iterator[TelegramJson]:
@@ -589,10 +612,8 @@ def _entities(message: TelegramJson, text: str) -> Iterator[TelegramJson]:
         yield from entities
         return
     for name in islice(re.finditer(r"(?<!\w)@\w+", text), MAX_NAMES):
-        units = [
-            len(part.encode("utf-16-le")) // 2 for part in (text[: name.start()], name.group())
-        ]
-        yield {"type": "mention", "offset": units[0], "length": units[1]}
+        offset = utf16_len(text[: name.start()])
+        yield {"type": "mention", "offset": offset, "length": utf16_len(name.group())}
 
 
 def telegram_hook(secret: str, update: Mapping[str, Any]) -> SignedWebhook:

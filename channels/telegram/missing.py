@@ -1,4 +1,7 @@
-"""MissingFeatures: what the Bot API server of one bot does not know, learned from its refusals."""
+"""MissingFeatures: what the Bot API server of a bot does not know, as its refusals showed.
+
+A bot may use a Bot API server on its own machine, which may be older than Telegram's.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Poller: asks Telegram for the updates of one bot, and stores them in order.
 
-It is for bots that have no public address.
+Polling is for bots without a public address, to which Telegram could send webhooks.
 
-Telegram forgets an update once it is asked for a later one. The poller asks for a later one only
-after the update is stored. Updates that a killed poller had stored already come again, and the
-mailbox recognizes them.
+With each poll Telegram is told an offset: the id of the first update that it must still have.
+Telegram forgets all updates before it. So the poller moves the offset behind an update only after
+the update is stored. Updates that a killed poller had stored already come again, and the mailbox
+recognizes them.
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ from sayso.infra.redis.leader_lock import LeaderLock
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two renewals of the leader lock,
-#: and between two attempts of a standby to take it.
+#: Seconds between two renewals of the leader lock, and between two attempts to take it.
 LOCK_SECONDS = 1.0
 #: Seconds until an update that was not stored is tried again.
 RETRY_SECONDS = 2.0
@@ -43,11 +43,10 @@ RETRY_SECONDS = 2.0
 CONFLICT_SECONDS = 30.0
 #: The longest pause, in seconds, between two polls while Telegram cannot be reached.
 MAX_BACKOFF_SECONDS = 30.0
-#: How many updates Telegram returns at once. All are later than the
-#: first one that it may not forget.
+#: How many updates Telegram returns at once, from the offset on.
 WINDOW = 100
-#: What became of an update: stored; refused because its conversation has too many;
-#: or the storage failed.
+#: How an update ended: it was stored, it was refused because its conversation has too many, or the
+#: storage failed.
 UpdateResult = Literal["stored", "refused", "failed"]
 
 
@@ -58,8 +57,11 @@ class Poller:
         self._bot = bot
         self._store_received = store
         self._lock = lock
+        #: The id of the first update that Telegram must still have, None for its oldest one.
         self._offset: int | None = None
+        #: The ids of stored updates that Telegram returns again, since an earlier one is missing.
         self._stored: set[int] = set()
+        #: How many polls have failed one after the other.
         self._failures = 0
 
     async def run(self) -> None:
@@ -76,13 +78,11 @@ class Poller:
                 self._lock.leave()
 
     async def _is_leader(self) -> bool:
-        """Take or renew the lock.
-
-        Poll also when Redis is away: Telegram itself answers only one poller at a time.
-        """
+        """Take or renew the lock, and return whether this process may poll."""
         try:
             return await asyncio.to_thread(self._lock.take)
         except RedisError:
+            # Polling goes on, since Telegram itself answers only one poller at a time.
             return True
 
     async def _poll_while_leader(self) -> bool:
@@ -143,87 +143,87 @@ class Poller:
         await asyncio.to_thread(self._store_received, self._bot.name, Received(alerts=(message,)))
 
     async def _store(self, updates: Sequence[Any]) -> bool:
-        """Store updates and move the offset behind those that are stored. Return whether all are.
+        """Store updates, and move the offset behind those that are stored.
 
-        Telegram may not forget updates that follow one that is not stored yet:
-        it knows only one offset.
+        Returns whether all are stored. The offset stays at the first update that is not: there is
+        only one, so Telegram returns the later updates again too.
         """
-        by_id = {
-            update["update_id"]: update
-            for update in updates
-            if isinstance(update, dict) and isinstance(update.get("update_id"), int)
-        }
+        by_id = {}
+        for update in updates:
+            if isinstance(update, dict) and isinstance(update.get("update_id"), int):
+                by_id[update["update_id"]] = update
         refused = await asyncio.to_thread(self._store_each, by_id)
+
         if len(by_id) >= WINDOW and self._offset in refused:
-            # Refused updates, whose senders have been informed, fill the window.
-            # Others would never come in.
-            skipped = refused & set(list(by_id)[: WINDOW // 2])
+            # Refused updates fill the window, so that no others would ever come in. Half a window
+            # is given up; their senders have been informed.
+            first_half = list(by_id)[: WINDOW // 2]
+            skipped = refused.intersection(first_half)
             log.error("poll.skipped", extra={"channel": self._bot.name, "count": len(skipped)})
             self._stored |= skipped
+
         missing = [update_id for update_id in by_id if update_id not in self._stored]
-        # Without an offset Telegram starts with its oldest update.
-        # Its ids may start anew at any number.
         if missing:
             self._offset = missing[0]
-        elif by_id:
-            self._offset = max(by_id) + 1
+            self._stored.intersection_update(by_id)
         else:
-            self._offset = None
-        self._stored.intersection_update(by_id if missing else ())
+            # After an empty answer Telegram starts with its oldest update: its ids may start anew
+            # at any number.
+            self._offset = max(by_id) + 1 if by_id else None
+            self._stored.clear()
         return not missing and len(by_id) == len(updates)
 
     def _store_each(self, by_id: Mapping[int, Any]) -> set[int]:
         """Store as many updates as possible.
 
-        Return the ids of those that their conversations have no room for.
+        Returns the ids of the updates that were refused: their conversations have no room.
         """
-        results: dict[int, UpdateResult] = {}
+        refused = set()
         blocked: dict[Conversation, UpdateResult] = {}
         try:
             for update_id, update in by_id.items():
                 if update_id in self._stored:
                     continue
-                results[update_id] = self._store_one(update, blocked)
-                if results[update_id] == "stored":
+                result = self._store_one(update, blocked)
+                if result == "stored":
                     self._stored.add(update_id)
+                if result == "refused":
+                    refused.add(update_id)
         except (RedisError, StorageDown) as exc:
-            log.error(
-                "poll.not_stored", extra={"channel": self._bot.name, "reason": type(exc).__name__}
-            )
-        return {update_id for update_id, result in results.items() if result == "refused"}
+            extra = {"channel": self._bot.name, "reason": type(exc).__name__}
+            log.error("poll.not_stored", extra=extra)
+        return refused
 
     def _store_one(self, update: Any, blocked: dict[Conversation, UpdateResult]) -> UpdateResult:
-        """Store one update, unless an earlier one of its conversation was not stored:
-        `blocked` holds those.
+        """Store one update, unless an earlier one of its conversation was not stored.
 
-        Other conversations go on. A tap or /stop overtakes text,
-        as it does among Telegram's webhooks.
+        `blocked` holds the conversations of earlier updates that were not stored, and why; it gets
+        those of this update. Raises redis.RedisError and StorageDown if no update can be stored.
         """
         received = note_moves(self._bot, self._bot.read(update))
-        conversations = {
-            turn.conversation for turn in received.turns if not (turn.tap or turn.is_stop)
-        }
-        for conversation in conversations & blocked.keys():
-            return blocked[conversation]
-        result: UpdateResult = "refused"
+        # A tap or /stop overtakes text, as it does among Telegram's webhooks.
+        in_order = [turn for turn in received.turns if not (turn.tap or turn.is_stop)]
+        for turn in in_order:
+            if turn.conversation in blocked:
+                return blocked[turn.conversation]
+
+        result: UpdateResult = "stored"
         try:
             self._store_received(self._bot.name, received)
         except Overloaded:
-            pass
-        except ResponseError:  # Redis may accept the next conversation
+            result = "refused"
+        except ResponseError:
+            # Redis may accept the update of another conversation.
             result = "failed"
         except (RedisError, StorageDown):
             raise
         except Exception:
-            # A defect would fail on each retry and block all later updates.
-            turn = next(iter(received.turns), None)
-            if turn:
+            # A defect would fail on each retry and block all later updates, so the update is given
+            # up and counts as stored.
+            ids = {}
+            for turn in received.turns[:1]:
                 ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
-            else:
-                ids = {}
             log.exception("poll.dropped", extra={"channel": self._bot.name, **ids})
-            return "stored"
-        else:
-            return "stored"
-        blocked |= dict.fromkeys(conversations, result)
+        if result != "stored":
+            blocked |= {turn.conversation: result for turn in in_order}
         return result

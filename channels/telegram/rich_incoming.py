@@ -1,8 +1,9 @@
 """Reads a rich message of Telegram (Bot API 10.1) as text for the model, with its files.
 
-What has a meaning stays: headings, lists, tables, quotes, code, formulas, addresses behind words,
-and what is struck out. What is only a look, such as bold words, is dropped, as in other messages of
-Telegram.
+A rich message is a list of blocks, such as paragraphs, tables and lists, which may hold other
+blocks. The text keeps all formatting that has a meaning: headings, lists, tables, quotes, code,
+formulas, addresses behind words, and words that are struck out. Formatting that only changes the
+look, such as bold words, is dropped, as in other messages of Telegram.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from sayso.channels.links import MAX_ADDRESSES, with_address
 from sayso.channels.telegram.files import TelegramJson, file_ids, media_of
 from sayso.channels.types import Media
 
-#: How deep lists, objects and texts in each other are read. Telegram accepts 16 levels of blocks
-#: and formatting, and one of its levels takes up to three of these.
+#: How deep nested lists, objects and texts are read. Telegram accepts 16 levels of blocks and
+#: formatting, and one of its levels takes up to three of these.
 MAX_DEPTH = 48
 #: The most characters that are read. Telegram accepts 32,768 characters of text; tables and
 #: addresses add some.
@@ -33,9 +34,9 @@ class RichContent:
     """What a rich message says."""
 
     text: str
-    #: Its first files.
+    #: Its first MAX_MESSAGE_FILES files.
     media: tuple[Media, ...]
-    #: The ids of all its files that edits do not change.
+    #: The ids of all its files, in the form that edits do not change.
     file_ids: tuple[str, ...]
 
 
@@ -53,17 +54,22 @@ def read_rich_message(rich: TelegramJson) -> RichContent:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads one rich message, and collects its files."""
+    """Reads one rich message, and collects its files. The methods are the readers in `_BLOCKS`.
+
+    `depth` is always the number of levels above, 0 for the message.
+    """
 
     media: list[Media] = field(default_factory=list)
     file_ids: list[str] = field(default_factory=list)
+    #: How many addresses have been written out, at most MAX_ADDRESSES.
     addresses: int = 0
 
     def blocks(self, blocks: Sequence[TelegramJson], depth: int, between: str = "\n\n") -> str:
         """Return the text of blocks."""
         if depth > MAX_DEPTH:
             return TOO_DEEP
-        return between.join(filter(None, (self._block(block, depth) for block in blocks)))
+        texts = [self._block(block, depth) for block in blocks]
+        return between.join(text for text in texts if text)
 
     def _block(self, block: TelegramJson, depth: int) -> str:
         """Return the text of one block.
@@ -107,7 +113,7 @@ class _Reader:
         return _indented(self.content(block, depth), "> ")
 
     def details(self, block: TelegramJson, depth: int) -> str:
-        """Return what people may fold, folded or not."""
+        """Return a part that people may fold, whether it is folded or not."""
         return f"[details: {self._text(block.get('summary'), depth)}]\n{self.content(block, depth)}"
 
     def map(self, block: TelegramJson, depth: int) -> str:
@@ -176,32 +182,38 @@ class _Reader:
         return f"{marker} {_indented(content, '  ').lstrip(' ')}".rstrip()
 
     def _row(self, cells: Sequence[TelegramJson], covered: dict[int, int], depth: int) -> list[str]:
-        """Return the cells of a row.
+        """Return the texts of a row, one for each column.
 
-        `covered`: how many further rows a cell above covers, by column.
+        `covered` holds how many further rows a cell above covers, by column. The row counts there.
         """
         row: list[str] = []
         waiting = list(reversed(cells))
         while len(row) < _MAX_COLUMNS:
-            is_covered = any(covered.get(at) for at in range(len(row), _MAX_COLUMNS))
-            if not (waiting or is_covered):
+            column = len(row)
+            is_rest_covered = any(covered.get(at) for at in range(column, _MAX_COLUMNS))
+            if not (waiting or is_rest_covered):
                 break
-            if covered.get(len(row)) or not waiting:
-                covered[len(row)] = max(covered.get(len(row), 0) - 1, 0)
+
+            # A cell above reaches down to here, or all cells are placed and one is covered later.
+            if covered.get(column) or not waiting:
+                covered[column] = max(covered.get(column, 0) - 1, 0)
                 row.append("")
                 continue
+
             cell = waiting.pop()
-            text = self._text(cell.get("text"), depth)
-            width = min(max(int(cell.get("colspan") or 1), 1), _MAX_COLUMNS - len(row))
+            width = min(max(int(cell.get("colspan") or 1), 1), _MAX_COLUMNS - column)
             height = max(int(cell.get("rowspan") or 1), 1)
-            for place in range(len(row), len(row) + width):
+            for place in range(column, column + width):
                 covered[place] = height - 1
-            row += [" ".join(text.split()).replace("|", "\\|"), *[""] * (width - 1)]
+            text = " ".join(self._text(cell.get("text"), depth).split())
+            row.append(text.replace("|", "\\|"))
+            row.extend([""] * (width - 1))
         return row
 
     def _button(self, button: TelegramJson, depth: int) -> str:
         """Return a button, with the address that it opens."""
-        return f"[button: {self._linked(self._text(button.get('text'), depth), button.get('url'))}]"
+        label = self._text(button.get("text"), depth)
+        return f"[button: {self._linked(label, button.get('url'))}]"
 
     def _text(self, text: Any, depth: int) -> str:
         """Return a text, which is a string, a list of texts, or a formatted text."""
@@ -233,7 +245,7 @@ class _Reader:
         return inner or f"[text of the kind {text.get('type')!r}, which cannot be read here]"
 
     def _symbol(self, text: TelegramJson, depth: int) -> str:
-        """Return what stands in a text and has no text itself: a button, an emoji or a formula."""
+        """Return a part of a text that has no text itself: a button, an emoji or a formula."""
         if text["type"] == "button":
             return self._button(text.get("button") or {}, depth)
         if text["type"] == "custom_emoji":

@@ -113,11 +113,10 @@ class TelegramSetup(PlatformSetup):
             # Languages that this channel does not speak get a menu too, else that of an earlier
             # configuration would stay. None stands for all other languages.
             for language in (*LANGUAGES, None):
-                texts = texts_for(
-                    language
-                    if language in self._settings.languages
-                    else self._settings.default_language
-                )
+                spoken = language
+                if language not in self._settings.languages:
+                    spoken = self._settings.default_language
+                texts = texts_for(spoken)
                 menu = [BotCommand(command, texts.command(command)) for command in self._commands]
                 await bot.set_my_commands(menu, language_code=language)
                 in_groups = [_command_in_groups(each) for each in menu]
@@ -144,15 +143,16 @@ class TelegramSetup(PlatformSetup):
             gets = "all messages"
         else:
             gets = "commands, replies to it and mentions only"
-        bot_itself = [
+        results = [
             self._ok("token", f"bot @{me.username} ({me.id})"),
             self._ok("privacy mode", f"in groups the bot gets {gets} (/setprivacy at @BotFather)"),
         ]
-        if self._settings.polling:  # the poller learns the name by itself
-            return [*bot_itself, self._no_address(info), self._pending(info)]
-        bot_itself.append(self._name_in_groups(me.username or ""))
+        if self._settings.polling:
+            # No check of the username: the poller asks Telegram for it.
+            return [*results, self._no_address(info), self._pending(info)]
         return [
-            *bot_itself,
+            *results,
+            self._name_in_groups(me.username or ""),
             self._address(info),
             self._updates(info),
             self._pending(info),
@@ -193,7 +193,7 @@ class TelegramSetup(PlatformSetup):
 
     @property
     def _commands(self) -> tuple[str, ...]:
-        """The commands that the bot answers itself, not the model."""
+        """The commands that the bot answers without the model."""
         if self._settings.commands:
             return COMMANDS
         return ("stop",)
@@ -256,8 +256,9 @@ class TelegramSetup(PlatformSetup):
         if self._now() - at.timestamp() > RECENT_SECONDS:
             return self._ok("last error", f"{says}, over an hour ago")
         error = info.last_error_message.lower()
-        cure = next(cure for signs, cure in _CURES if any(sign in error for sign in signs))
-        return self._fail("last error", says, cure.format(channel=self._name))
+        cures = (cure for signs, cure in _CURES if any(sign in error for sign in signs))
+        first_cure = next(cures)
+        return self._fail("last error", says, first_cure.format(channel=self._name))
 
     def _calls(self) -> AbstractAsyncContextManager[None]:
         return platform_calls("Telegram", partial(setup_problem, self._name))
@@ -274,10 +275,7 @@ def _command_in_groups(command: BotCommand) -> BotCommand:
 
 
 def _check_address(url: str) -> None:
-    """Raise SetupError for a URL that Telegram refuses.
-
-    It is without https, on another port, or not public.
-    """
+    """Raise SetupError for a URL that is without https, on a wrong port, or not public."""
     parts = urlsplit(url)
     check_outside(url)
     check_https("Telegram", url)
