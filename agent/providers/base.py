@@ -1,4 +1,7 @@
-"""The Provider protocols, a request and its errors, and the calls that suit every provider.
+"""What a provider is: its protocols, a request and its errors, and how every provider is called.
+
+A provider is the adapter to one vendor of language models, or a stand-in for one. `acall` and
+`astream_call` are the two ways in which the rest of Sayso calls any of them.
 
 ProviderError
 ├── RateLimitedError            the vendor's rate limit (HTTP 429)
@@ -73,33 +76,43 @@ _END: Any = object()
 class ProviderError(Exception):
     """Raised when a model could not be called, or did not answer in time.
 
-    `retry_after` is the pause that the vendor asks for, in seconds; a retry can help unless
-    `retryable` is False. `status`, `code` and `model` are the HTTP status, the vendor's error code
-    and the model's name, if known. `settings` names the operator's model settings in a refused
-    request. `refusal` is the model's own text for a refusal, to show to the user. `fitting_share`
-    is the share of a too long request that the model would take, if the vendor's message names both
-    sizes. `access_fault` is what the operator has to mend, if more is known of it than the status.
+    The code that raises the error sets the attributes that it knows. They are facts for the log,
+    and for the decision what to do next.
     """
 
+    #: What went wrong, in one word: it decides what the user reads and whether to try again.
     kind: FailureKind = "away"
+    #: The HTTP status, None where there was no HTTP response.
     status: int | None = None
+    #: The vendor's own error code, "" if unknown.
     code: str = ""
+    #: The name of the model that was asked, "" if unknown.
     model: str = ""
+    #: The names of the operator's model settings in a refused request, "" without any.
     settings: str = ""
+    #: The model's own text for a refusal, to show to the user; "" without one.
     refusal: str = ""
+    #: The share (0 to 1) of a too long request that the model would take. None unless the vendor's
+    #: message names both sizes.
     fitting_share: float | None = None
+    #: What the operator has to mend, None if only the status is known.
     access_fault: AccessFault | None = None
 
     def __init__(
         self, message: str, *, retry_after: float | None = None, retryable: bool = True
     ) -> None:
         super().__init__(message)
+        #: The pause that the vendor asks for, in seconds; None if it asks for none.
         self.retry_after = retry_after
+        #: Whether the same request may succeed later.
         self.retryable = retryable
 
     @property
     def advice(self) -> str:
-        """What the operator can do, "" if it passes by itself or is about a request's content."""
+        """What the operator can do about it.
+
+        "" for an error that passes by itself or that is about the content of one request.
+        """
         if self.kind != "no_access":
             return ""
         fault_of_status = _FAULTS_BY_STATUS.get(self.status or 0, "key")
@@ -107,9 +120,9 @@ class ProviderError(Exception):
 
     @property
     def cause(self) -> str:
-        """The facts of the error on one line for the log.
+        """The facts of the error and the model, on one line for the log.
 
-        They are without the vendor's text, which may repeat a user's.
+        The vendor's text is not part of it, because it may repeat a user's.
         """
         if self.model:
             return f"{self.facts} model={self.model}"
@@ -117,12 +130,12 @@ class ProviderError(Exception):
 
     @property
     def facts(self) -> str:
-        """The same without the model."""
+        """The facts of the error on one line, without the model and without the vendor's text."""
         facts = {name: getattr(self, name) for name in ("kind", "status", "code", "settings")}
         return " ".join(f"{name}={value}" for name, value in facts.items() if value)
 
 
-#: What the operator has to mend by HTTP status, where the vendor does not say it.
+#: HTTP status -> what the operator has to mend, where the vendor's text does not say it.
 _FAULTS_BY_STATUS: Mapping[int, AccessFault] = {402: "credit", 403: "rights", 404: "model"}
 #: What the operator can do where a vendor gives no access.
 _ADVICE: Mapping[AccessFault, str] = {
@@ -176,11 +189,10 @@ def reason(error: Exception) -> str:
 
 
 def reason_for_log(error: Exception) -> str:
-    """Return an error for the log, without its text, which may quote a user.
+    """Return the class of an error for the log, and the facts of a ProviderError.
 
-    It is the error's class, and the facts of a ProviderError.
-
-    The class is that of the original error where the library of a vendor raised one.
+    The error's text is left out, because it may quote a user. The class is that of the vendor's
+    library, where the error came from there.
     """
     if not isinstance(error, ProviderError):
         return type(error).__name__
@@ -196,8 +208,8 @@ class UnchosenTemperature(float):
     """The default temperature. It equals a plain `float`; its type shows that it is a default.
 
     `AgentConfig.temperature` is documented to be 0.0 where none is given. Many new models refuse
-    any temperature, so the default is sent only to models that are known to take one. A plain
-    number could not be told from a 0.0 that a program has chosen, which is sent to every model.
+    any temperature, so the default is sent only to models that are known to take one. A 0.0 that a
+    program has chosen is sent to every model. A plain number would not show which of both it is.
     """
 
     __slots__ = ()
@@ -209,30 +221,31 @@ DEFAULT_TEMPERATURE = UnchosenTemperature(0.0)
 
 @dataclass
 class ProviderRequest:
-    """The keyword arguments that a provider is called with."""
+    """One request to a model: the keyword arguments that a provider is called with."""
 
+    #: The name of the model, "" for the provider's own `default_model`.
     model: str
     system_prompt: str
+    #: The conversation so far, oldest message first.
     messages: Sequence[Message]
     #: Tool schemas as plain data, or None for a provider that has no such parameter.
     tools: Sequence[Mapping[str, Any]] | None = ()
-    #: None where none is sent.
+    #: From 0 to 2 with most vendors; None to send no temperature.
     temperature: float | None = DEFAULT_TEMPERATURE
+    #: The most tokens that the answer may have.
     max_tokens: int = 1000
-    #: In seconds.
+    #: How long to wait for an answer, in seconds; None for no limit.
     timeout: float | None = None
-    #: A JSON Schema, and is passed only to a provider whose `supports_response_format` is true.
+    #: The JSON Schema of the answer, None for text. Passed only to a provider whose
+    #: `supports_response_format` is true.
     response_format: Mapping[str, Any] | None = None
-    #: The same for all requests of one conversation, and opaque; None for a request of no
-    #: conversation, such as a summary. It is passed only to a provider whose
+    #: An opaque text, the same for all requests of one conversation. None for a request outside of
+    #: a conversation, such as one for a summary. Passed only to a provider whose
     #: `supports_conversation_key` is true.
     conversation_key: str | None = None
 
     def as_kwargs(self) -> dict[str, Any]:
-        """Return the keyword arguments of the request.
-
-        The optional ones are left out where they are None.
-        """
+        """Return the keyword arguments of the request, without optional ones that are None."""
         kwargs = dict(vars(self))
         for optional in ("tools", "response_format", "conversation_key"):
             if kwargs[optional] is None:
@@ -246,18 +259,21 @@ Completion = tuple[Message, UsageStats]
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """An item of a stream: the answer so far broke off and is void; another answer begins."""
+    """An item of a stream: the answer so far broke off and is void; another answer begins.
+
+    A consumer drops all items that came before it.
+    """
 
 
-#: What a stream yields: text, whole tool calls, and the usage and the details if the vendor reports
-#: them. An empty text only shows that the model is at work.
+#: What a stream yields: pieces of the text, whole tool calls, and the usage and the details if the
+#: vendor reports them. An empty text only shows that the model is at work.
 StreamItem = str | ToolCall | UsageStats | AnswerDetails | Restart
 
 
 class Completes(Protocol):
     """A blocking provider, called in a thread.
 
-    All four protocols are called with the fields of ProviderRequest.
+    The methods of all four protocols get the fields of a ProviderRequest as keyword arguments.
     """
 
     def complete(self, *_: Any, **request: Any) -> Completion:
@@ -285,16 +301,21 @@ class StreamsAsync(Protocol):
         """Yield the answer to a request."""
 
 
-#: A provider has at least one of the four methods. Optional attributes: `name`; `default_model`;
-#: `supports_response_format` and `supports_conversation_key` (default False); `supports_tools`
-#: (default True); `keeps_time`, True for a provider that calls other providers and applies the
-#: timeout to each of them; `separates_reasoning` (default True), False for one whose server may
-#: leave the reasoning of its models in their text: the first stream of a model is then held back;
-#: `shows_results`, True for one without a price whose answers are the results of tools (default
-#: False).
+#: A provider has at least one of the four methods. It may also have these attributes:
+#:
+#: * `name`: shown in logs and usage; by default the name of the class.
+#: * `default_model`: the model for a request that names none.
+#: * `supports_response_format`, `supports_conversation_key` (default False) and `supports_tools`
+#:   (default True): whether its methods have these parameters.
+#: * `keeps_time` (default False): True for a provider that calls other providers and applies the
+#:   timeout to each of them.
+#: * `separates_reasoning` (default True): False for a provider whose server may leave the reasoning
+#:   of its models in their text. The first stream of each model is then held back.
+#: * `shows_results` (default False): True for a provider without a price whose answers are the
+#:   results of tools.
 Provider = CompletesAsync | Completes | StreamsAsync | Streams
-#: Receives each piece of an answer's text as it arrives. Its method `anew()`, if any,
-#: is called when the text is void.
+#: Receives each piece of an answer's text as it arrives. Its method `anew()`, if there is one, is
+#: called when all text so far is void.
 OnText = Callable[[str], Awaitable[None]]
 #: Called with the names of the failed and of the next provider, and the error.
 FallbackListener = Callable[[str, str, Exception], None]
@@ -323,23 +344,29 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
     invalid answer. A provider may return text in place of the message, and None in place of the
     usage.
     """
+    kwargs = _kwargs_for(provider, request)
     limit = asyncio.timeout(_timeout(provider, request))
     try:
         async with limit:
-            answer: Any = await await_isolated(_complete(provider, _kwargs_for(provider, request)))
+            answer: Any = await await_isolated(_complete(provider, kwargs))
     except Exception as exc:
-        if limit.expired():  # whatever the provider raised while it was cancelled
+        # First, because a provider may raise anything while the limit cancels it.
+        if limit.expired():
             raise _no_answer(request) from exc
         if isinstance(exc, ProviderError):
             raise
         raise _as_provider_error(exc) from exc
+
     match answer:
         case (str() | Message() as message, UsageStats() | None as usage):
             if isinstance(message, str):
                 message = Message(Role.ASSISTANT, message)
             if isinstance(message.content, str):
                 message = _without_reasoning(_valid_message(message), provider, request)
-                return message, UsageStats() if usage is None else countable(usage)
+                if usage is None:
+                    return message, UsageStats()
+                return message, countable(usage)
+
     kind = type(provider).__name__
     raise ProviderError(
         f"{kind} gave {type(answer).__name__!r} for an answer: return (Message, UsageStats)"
@@ -349,7 +376,7 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
 async def astream_call(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
     """Call the provider like `acall`, and pass the text to `on_text` as it arrives.
 
-    `timeout` limits each silence.
+    `timeout` limits the pause before each item of the stream.
 
     The text of a provider that does not stream is passed on as one piece. Where an answer breaks
     off, its text is void and `on_text.anew()` is called, if there is such a method. Raise
@@ -388,10 +415,10 @@ def _without_reasoning(message: Message, provider: Provider, request: ProviderRe
     return replace(message, content=text)
 
 
-#: How many models of a process are known by whether they begin with reasoning.
+#: For how many models one process remembers whether their answers begin with reasoning.
 MAX_KNOWN_MODELS = 1000
-#: By provider and model: whether its answers begin with reasoning that has only a closing tag. The
-#: opening tag is then in the prompt that the model's server makes.
+#: (provider, model) -> whether its answers begin with reasoning that has only a closing tag. The
+#: opening tag of such a model is in the prompt that its server writes.
 _known_models: dict[tuple[str, str], bool] = {}
 
 
@@ -400,13 +427,15 @@ def _model_key(provider: Provider, request: ProviderRequest) -> tuple[str, str]:
 
 
 def _may_begin_with_reasoning(provider: Provider, request: ProviderRequest) -> bool:
-    """Return whether an answer may begin with reasoning that only its closing tag shows to be some.
+    """Return whether an answer may begin with reasoning that has a closing tag only.
 
     Before the first answer of a model the provider decides (`separates_reasoning`). The default is
     no, so that the streams of an application's own provider are never held back without need.
     """
-    is_separated = getattr(provider, "separates_reasoning", True)
-    return _known_models.get(_model_key(provider, request), not is_separated)
+    key = _model_key(provider, request)
+    if key in _known_models:
+        return _known_models[key]
+    return not getattr(provider, "separates_reasoning", True)
 
 
 def _note_model(provider: Provider, request: ProviderRequest, *, has_unopened: bool) -> None:
@@ -436,44 +465,57 @@ async def stream_items(
     Without `astream`, a provider is called through `acomplete` or `complete`, if it has one: its
     blocking `stream` may yield text alone and lose the tool calls.
     """
-    completes = (
-        hasattr(provider, "acomplete")
-        or hasattr(provider, "complete")
-        or not hasattr(provider, "stream")
-    )
-    if completes and not hasattr(provider, "astream"):
+    if not _should_stream(provider):
         answer, usage = await acall(provider, request)
-        for whole in (
-            answer.content,
-            *answer.tool_calls,
-            *([answer.details] if answer.details else ()),
-            usage,
-        ):
-            yield whole
+        yield answer.content
+        for call in answer.tool_calls:
+            yield call
+        if answer.details:
+            yield answer.details
+        yield usage
         return
-    reading = ReasoningFilter(holds=_may_begin_with_reasoning(provider, request))
+
+    reasoning = ReasoningFilter(holds=_may_begin_with_reasoning(provider, request))
     has_text = False
     async with aclosing(_stream(provider, request)) as items:
         async for item in items:
             if isinstance(item, Restart):
-                reading = ReasoningFilter(holds=_may_begin_with_reasoning(provider, request))
+                reasoning = ReasoningFilter(holds=_may_begin_with_reasoning(provider, request))
             if not isinstance(item, str):
                 yield item
                 continue
             has_text = has_text or bool(item)
-            for text in reading.feed(item) or [""]:  # an empty text shows that the model is at work
-                yield Restart() if isinstance(text, Voided) else text
-    for text in reading.end():
-        yield Restart() if isinstance(text, Voided) else text
+            # An empty text shows that the model is at work, also while the filter holds text back.
+            for text in reasoning.feed(item) or [""]:
+                yield _restart_or_text(text)
+    for text in reasoning.end():
+        yield _restart_or_text(text)
+
     if has_text:
-        _note_model(provider, request, has_unopened=reading.has_unopened)
+        _note_model(provider, request, has_unopened=reasoning.has_unopened)
+
+
+def _should_stream(provider: Provider) -> bool:
+    """Return whether to call the provider's streaming method, and not one for whole answers."""
+    if hasattr(provider, "astream"):
+        return True
+    completes = hasattr(provider, "acomplete") or hasattr(provider, "complete")
+    return hasattr(provider, "stream") and not completes
+
+
+def _restart_or_text(text: str | Voided) -> Restart | str:
+    """Return a Restart where all text so far was reasoning, else the text."""
+    if isinstance(text, Voided):
+        return Restart()
+    return text
 
 
 async def _stream(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
     """Yield the items of a provider's stream. Raise only ProviderError."""
+    kwargs = _kwargs_for(provider, request)
     limit = asyncio.timeout(None)
     try:
-        async with _opened_stream(provider, _kwargs_for(provider, request)) as stream:
+        async with _opened_stream(provider, kwargs) as stream:
             while True:
                 # Around each item: a limit around the `yield` would count the time of the consumer.
                 async with asyncio.timeout(_timeout(provider, request)) as limit:
@@ -490,10 +532,7 @@ async def _stream(provider: Provider, request: ProviderRequest) -> AsyncGenerato
 
 
 def _kwargs_for(provider: Provider, request: ProviderRequest) -> dict[str, Any]:
-    """Return the keyword arguments of a request.
-
-    The key of the conversation is left out where the provider has no parameter for it.
-    """
+    """Return a request's keyword arguments, those that the provider has parameters for."""
     kwargs = request.as_kwargs()
     if not getattr(provider, "supports_conversation_key", False):
         kwargs.pop("conversation_key", None)
@@ -501,7 +540,9 @@ def _kwargs_for(provider: Provider, request: ProviderRequest) -> dict[str, Any]:
 
 
 async def _complete(provider: Provider, kwargs: dict[str, Any]) -> Completion:
-    methods: Any = provider  # isinstance checks of the Protocols would take as long as a round trip
+    """Return the answer of the first method that the provider has; async methods come first."""
+    # Not isinstance: for a Protocol that takes as long as a round trip to Redis.
+    methods: Any = provider
     if hasattr(methods, "acomplete"):
         return cast("Completion", await methods.acomplete(**kwargs))
     if hasattr(methods, "complete"):
@@ -519,15 +560,13 @@ async def _complete(provider: Provider, kwargs: dict[str, Any]) -> Completion:
 async def _opened_stream(
     provider: Provider, kwargs: dict[str, Any]
 ) -> AsyncIterator[AsyncIterator[StreamItem]]:
-    """Yield the provider's stream, and close it at the end.
-
-    No connection outlives the answer.
-    """
+    """Yield the provider's stream, and close it at the end: no connection outlives the answer."""
     methods: Any = provider
     if hasattr(methods, "astream"):
         stream = methods.astream(**kwargs)
     else:
         stream = _read_in_thread(lambda: methods.stream(**kwargs))
+
     try:
         yield stream
     finally:
@@ -544,14 +583,18 @@ async def _read_in_thread(
 
     Once the consumer stops, at most one further item is read.
     """
-    # One for all items, so that what the stream sets in a variable stays set.
+    # One context for all items, so that a context variable that the stream sets stays set.
     context = copy_context()
     items = await call_in_tool_thread(lambda: context.run(lambda: iter(stream())))
-    while (item := await call_in_tool_thread(lambda: context.run(next, items, _END))) is not _END:
+    while True:
+        item = await call_in_tool_thread(lambda: context.run(next, items, _END))
+        if item is _END:
+            return
         yield item
 
 
 def _timeout(provider: Provider, request: ProviderRequest) -> float | None:
+    """Return the time limit of a call in seconds; None where the provider applies it itself."""
     if getattr(provider, "keeps_time", False):
         return None
     return request.timeout
@@ -562,6 +605,7 @@ def _no_answer(request: ProviderRequest) -> ProviderError:
 
 
 def _as_provider_error(exc: Exception) -> ProviderError:
+    """Return another library's error as a ProviderError, with what its text says of the cause."""
     error = ProviderError(reason(exc))
     text = str(error)
     if says_too_long(text):
@@ -586,17 +630,20 @@ def _valid_item(item: Any) -> StreamItem:
 def join_items(items: Iterable[StreamItem]) -> Completion:
     """Return the items of a stream as one answer; only those after the last Restart count.
 
-    Raise ProviderError.
+    Raise ProviderError for an item that is none of StreamItem.
     """
     parts = [_valid_item(item) for item in items]
     restarts = [index for index, part in enumerate(parts) if isinstance(part, Restart)]
     if restarts:
         parts = parts[restarts[-1] + 1 :]
+
     text = "".join(part for part in parts if isinstance(part, str))
     calls = tuple(part for part in parts if isinstance(part, ToolCall))
-    usage = sum((countable(part) for part in parts if isinstance(part, UsageStats)), UsageStats())
     details = next((part for part in parts if isinstance(part, AnswerDetails)), None)
-    return _valid_message(Message(Role.ASSISTANT, text, calls, details=details)), usage
+    usage = sum((countable(part) for part in parts if isinstance(part, UsageStats)), UsageStats())
+
+    message = _valid_message(Message(Role.ASSISTANT, text, calls, details=details))
+    return message, usage
 
 
 def is_cut_off(answer: Message, usage: UsageStats, max_tokens: int) -> bool:
@@ -604,41 +651,47 @@ def is_cut_off(answer: Message, usage: UsageStats, max_tokens: int) -> bool:
 
     A provider that reports no finish reason is judged by the number of its tokens.
     """
-    reason = answer.details.finish_reason if answer.details else ""
-    return reason == "length" or (not reason and usage.completion_tokens >= max_tokens)
+    finish_reason = ""
+    if answer.details:
+        finish_reason = answer.details.finish_reason
+    if finish_reason:
+        return finish_reason == "length"
+    return usage.completion_tokens >= max_tokens
 
 
 def _valid_message(message: Message) -> Message:
     """Return the message as the assistant's, with tool calls that can be run and stored.
 
-    Raise ProviderError.
+    Raise ProviderError for tool calls of another type.
     """
     raw_calls: Any = message.tool_calls
     if raw_calls and not isinstance(raw_calls, Sequence):
         raise _invalid_calls(f"{type(raw_calls).__name__!r} for tool calls")
+    calls: tuple[ToolCall, ...] = ()
     if raw_calls:
         calls = tuple(map(_valid_call, raw_calls))
-    else:
-        calls = ()
     if message.role is Role.ASSISTANT and raw_calls == calls and not message.tool_call_id:
         return message
+
+    details = None
     if isinstance(message.details, AnswerDetails):
         details = message.details
-    else:
-        details = None
     return Message(Role.ASSISTANT, message.content, calls, details=details)
 
 
 def _valid_call(call: object) -> ToolCall:
+    """Return the call with a name and an id that are text, "" for others, and valid arguments."""
     if not isinstance(call, ToolCall):
         raise _invalid_calls(f"{type(call).__name__!r} for a tool call")
     parameters = _valid_arguments(call.parameters)
     has_name = isinstance(call.tool_name, str)
-    if has_name and parameters is call.parameters and isinstance(call.id, str):
+    has_id = isinstance(call.id, str)
+    if has_name and has_id and parameters is call.parameters:
         return call
-    return ToolCall(
-        call.tool_name if has_name else "", parameters, call.id if isinstance(call.id, str) else ""
-    )
+
+    name = call.tool_name if has_name else ""
+    call_id = call.id if has_id else ""
+    return ToolCall(name, parameters, call_id)
 
 
 def _invalid_calls(what: str) -> ProviderError:
@@ -649,14 +702,17 @@ def _valid_arguments(arguments: object) -> dict[str, Any]:
     """Return the arguments of a call; where they are no JSON object, `{NOT_JSON: <their text>}`."""
     if arguments is None:
         return {}
-    if isinstance(arguments, str):  # as vendors send them
+    if isinstance(arguments, str):  # vendors send arguments as the text of a JSON object
         with suppress(ValueError, RecursionError):
-            read = read_json(arguments)
-            arguments = read if isinstance(read, dict) else arguments
+            parsed = read_json(arguments)
+            if isinstance(parsed, dict):
+                arguments = parsed
+
     if isinstance(arguments, dict) and all(isinstance(name, str) for name in arguments):
         with suppress(TypeError, ValueError, RecursionError):
             _check_json(arguments)
             return arguments
+
     if isinstance(arguments, str):
         return {NOT_JSON: arguments[:MAX_NOT_JSON_CHARS]}
     return {NOT_JSON: quoted(arguments)}

@@ -51,9 +51,12 @@ class FallbackProvider:
 
     Thread-safe; one per agent.
 
-    A provider that failed `max_failures` times in a row is skipped for `cooldown_seconds`, and then
-    tried by one request at a time. If all providers are skipped, the one whose cooldown ends first
-    is called all the same.
+    A provider that failed `max_failures` times in a row (1 or more) is skipped for
+    `cooldown_seconds`. Then one request at a time tries it again. If all providers are skipped, the
+    one whose cooldown ends first is called all the same.
+
+    `on_fallback` is called with the name of the failed provider and its error. `clock` returns
+    monotonic seconds.
 
     A provider without access (a wrong key, no credit) is reported once in the error log, although
     another one answers. It is reported again if it has answered in between.
@@ -75,16 +78,16 @@ class FallbackProvider:
     ) -> None:
         if max_failures < 1:
             raise ValueError(f"max_failures={max_failures!r} calls no provider: use 1 or more")
-        self._candidates = [
-            _Candidate(
-                provider,
-                name_of(provider),
-                CircuitBreaker(max_failures, cooldown_seconds, clock),
-                AccessReport(),
-                is_first=not number,
+        self._candidates = []
+        for number, provider in enumerate(providers):
+            candidate = _Candidate(
+                provider=provider,
+                name=name_of(provider),
+                breaker=CircuitBreaker(max_failures, cooldown_seconds, clock),
+                access=AccessReport(),
+                is_first=number == 0,
             )
-            for number, provider in enumerate(providers)
-        ]
+            self._candidates.append(candidate)
         if not self._candidates:
             raise ValueError("a FallbackProvider needs providers: give it one or more")
         self._on_fallback = on_fallback
@@ -92,17 +95,15 @@ class FallbackProvider:
         self._clock = clock
 
     def with_listener(self, listener: FallbackListener) -> FallbackProvider:
-        """Return a provider with the same circuit breakers.
-
-        Its fallbacks are reported to `listener` too.
+        """Return a copy with the same circuit breakers that reports its fallbacks to `listener` too.
 
         The listener is called where the provider is: in the run's event loop, or in a thread.
         """
-        listening = copy(self)
         candidates = [
             replace(each, provider=with_listener(each.provider, listener))
             for each in self._candidates
         ]
+        listening = copy(self)
         vars(listening).update(_listener=listener, _candidates=candidates)
         return listening
 
@@ -144,7 +145,9 @@ class FallbackProvider:
     def model_settings(self) -> list[Mapping[str, Any]] | None:
         """The settings of each provider in order, or None if no provider has any."""
         settings = [getattr(provider, "model_settings", None) or {} for provider in self.providers]
-        return settings if any(settings) else None
+        if not any(settings):
+            return None
+        return settings
 
     async def acomplete(self, **kwargs: Any) -> Completion:
         """Return the first answer.
@@ -160,7 +163,8 @@ class FallbackProvider:
             except ProviderError as error:
                 attempts.record_error(candidate, call, error)
                 continue
-            except BaseException:  # cancelled: this says nothing about the provider
+            except BaseException:
+                # The request was cancelled. That says nothing about the provider.
                 candidate.breaker.record(call, succeeded=None)
                 raise
             attempts.record_answer(candidate, call)
@@ -184,11 +188,15 @@ class FallbackProvider:
                 async with aclosing(stream_items(candidate.provider, own_request)) as stream:
                     async for item in stream:
                         has_begun = True
-                        yield candidate.with_name(item) if isinstance(item, UsageStats) else item
+                        if isinstance(item, UsageStats):
+                            yield candidate.with_name(item)
+                        else:
+                            yield item
             except ProviderError as error:
                 attempts.record_error(candidate, call, error)
                 continue
-            except BaseException:  # cancelled, or closed by its reader
+            except BaseException:
+                # The request was cancelled, or its reader closed the stream.
                 candidate.breaker.record(call, succeeded=None)
                 raise
             attempts.record_answer(candidate, call)
@@ -209,8 +217,10 @@ class FallbackProvider:
         stream = self.astream(**kwargs)
         with start_blocking_portal() as portal:
             try:
-                while (item := portal.call(anext, stream, None)) is not None:
+                item = portal.call(anext, stream, None)
+                while item is not None:
                     yield item
+                    item = portal.call(anext, stream, None)
             finally:
                 portal.call(stream.aclose)
 
@@ -226,24 +236,27 @@ class FallbackProvider:
 
 
 def _default_model(provider: Provider) -> str | None:
+    """Return the provider's `default_model`, None if it has none."""
     model = getattr(provider, "default_model", None)
     return model if isinstance(model, str) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """One provider with its circuit breaker."""
+    """One provider with what is remembered of it between requests."""
 
     provider: Provider
+    #: The provider's name in logs and usage.
     name: str
+    #: Whether the provider may be called now.
     breaker: CircuitBreaker
+    #: Whether the log already has that the provider gives no access.
     access: AccessReport
+    #: Whether the provider is the first one, whose model the request names.
     is_first: bool
 
     def model_for(self, requested: str) -> str:
-        """Return the model that this provider is asked for:
-        only the first one has the requested model.
-        """
+        """Return the model that this provider is asked for, if the request names `requested`."""
         if self.is_first:
             return requested
         return _default_model(self.provider) or requested
@@ -319,7 +332,7 @@ class _Attempts:
         candidate.breaker.record(call, succeeded=None if is_refused else False)
 
     def error(self) -> ProviderError:
-        """Return the errors of all providers as one error."""
+        """Return the errors of all providers as one error, with the facts of the chief one."""
         errors = [error for _, error in self._failures]
         reasons = [
             f"{name}: {without_secrets(str(error))[:SHORT_REASON_CHARS]}"
@@ -334,18 +347,30 @@ class _Attempts:
             retry_after=min(pauses, default=None),
             retryable=any(error.retryable for error in errors),
         )
-        # The kinds that the caller can cure come first: a shorter transcript, or one without files,
-        # helps.
-        curable = [error for error in errors if error.kind == "too_long"]
-        curable += [error for error in errors if error.kind == "refused"]
-        # Only if no provider gives access, a later attempt is of no use.
-        passing = [error for error in errors if error.kind != "no_access"]
-        cause = failure.__cause__ = (curable[:1] or passing[-1:] or errors[-1:])[0]
+
+        cause = _chief_error(errors)
+        failure.__cause__ = cause
         for name in _FACTS:
             setattr(failure, name, getattr(cause, name))
+        # A skipped provider may give access later.
         if failure.kind == "no_access" and self._skipped:
             failure.kind = "away"
         return failure
+
+
+def _chief_error(errors: list[ProviderError]) -> ProviderError:
+    """Return the error that decides what is done next, and what the user reads."""
+    # The caller can cure these: a shorter transcript, or one without files, helps.
+    for kind in ("too_long", "refused"):
+        for error in errors:
+            if error.kind == kind:
+                return error
+
+    # A later attempt may succeed, unless no provider gives access.
+    for error in reversed(errors):
+        if error.kind != "no_access":
+            return error
+    return errors[-1]
 
 
 class AccessReport:
@@ -371,16 +396,16 @@ class AccessReport:
         _log.error("provider.no_access provider=%s %s", name, error.cause, extra=advice)
 
 
-#: A call that a circuit breaker admitted: a usual one,
-#: or the trial of a provider after its cooldown.
+#: A call that a circuit breaker admitted: a usual one, or a trial after the provider's cooldown.
 Call = Literal["usual", "trial"]
 
 
 class CircuitBreaker:
     """A circuit breaker: keeps calls from a provider that fails. Thread-safe.
 
-    It is closed at first. It opens for `cooldown` seconds after `max_failures` failures in a row.
-    Then one call at a time is admitted, until one succeeds and closes it.
+    The breaker is closed at first. After `max_failures` failures in a row it opens for `cooldown`
+    seconds. Then it admits one call at a time, until one succeeds and closes it. `clock` returns
+    monotonic seconds.
     """
 
     def __init__(self, max_failures: int, cooldown: float, clock: Callable[[], float]) -> None:

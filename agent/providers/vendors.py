@@ -1,10 +1,10 @@
 """The vendors' providers, through pydantic-ai: Anthropic, Gemini, OpenAI, Ollama.
 
 A server with OpenAI's API, such as Azure OpenAI, vLLM or OpenRouter, needs no class: it is an
-OpenAIProvider with a `base_url`. Another vendor is a subclass of VendorProvider here, its key in
-`config/settings/agent.py`, and its errors in `model_errors.py`. What all requests have in common is
-in `model_request.py`; what one vendor's library needs mended is in `model_openai.py` and
-`model_gemini.py`.
+OpenAIProvider with a `base_url`. To add another vendor, write a subclass of VendorProvider here,
+read its key in `config/settings/agent.py`, and translate its errors in `model_errors.py`. What all
+requests have in common is in `model_request.py`. Faults of one vendor's library are mended in
+`model_openai.py` and `model_gemini.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from sayso.agent.extras import LibraryError, import_libraries, is_installed, missing_library
@@ -76,8 +77,7 @@ RESERVED: Mapping[str, str] = {
     "tools": "the tools are sent there",
     "stream": "it is chosen by itself",
 }
-#: The text of a refusal that gives a reason, and none that has to do with a cache or
-#: with fields that are not known.
+#: The text of a refusal that gives a reason other than a cache or a field that is not known.
 _OTHER_REASON = re.compile(
     r"it answered \d+: (?!.*(?:cache|extra|unknown|unrecogni[sz]ed|unexpected|unsupported|not (?:permitted|allowed)))"
     r"|too long|content filter",
@@ -85,11 +85,10 @@ _OTHER_REASON = re.compile(
 )
 #: The fields for the vendor's prompt cache, as an error of a server names them.
 _CACHE_FIELDS = re.compile(r"cache_control|prompt_cache_key")
-#: Names and values that HTTP headers may have.
-_HEADER_NAME, _HEADER_VALUE = (
-    re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"),
-    re.compile(r"[\x20-\x7e]*"),
-)
+#: Names that HTTP headers may have.
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+#: Values that HTTP headers may have.
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 #: Settings that are not sent as fields of the request under their own name.
 _NOT_FIELDS = ("temperature", "extra_headers", "extra_body", "thinking_budget")
 
@@ -97,15 +96,15 @@ _NOT_FIELDS = ("temperature", "extra_headers", "extra_body", "thinking_budget")
 class VendorOptions(TypedDict, total=False):
     """The options of every vendor's provider."""
 
-    #: `load_media` returns the bytes of an inbound file, such as `lambda media:
-    #: store.read(media.ref)`; without it models see only the names of files.
+    #: Returns the bytes of an inbound file, such as `lambda media: store.read(media.ref)`. Without
+    #: it models see only the names of files.
     load_media: LoadMedia | None
     #: The MIME types that are sent as files; by default, what the vendor is known to accept.
     accepts: Collection[str] | None
     #: Fields of the vendor's request, such as `top_p`, and `extra_headers` and `extra_body`.
-    #: `cache_prompt` (default True): whether requests ask the vendor to cache the prompt.
-    #: "explicit" also rents caches from Gemini while they pay.
     model_settings: Mapping[str, Any] | None
+    #: Whether requests ask the vendor to cache the prompt (default True). "explicit" also rents
+    #: caches from Gemini while they pay.
     cache_prompt: bool | Literal["explicit"]
 
 
@@ -113,35 +112,48 @@ class VendorProvider(ABC):
     """A provider for one vendor.
 
     Lives as long as its process; event loops and threads may share it.
+
+    A subclass names its vendor in the attributes below and makes the library's client (`_connect`)
+    and model (`_model`). It overrides `cache_settings` and `stable_mark` where the vendor must be
+    asked to cache a prompt.
     """
 
     #: The vendor's name in usage and errors.
     name: str
     supports_response_format = True
     supports_conversation_key = True
-    #: Whether its streams always end with a finish reason,
-    #: so that a stream without one was cut off.
+    #: Whether its streams always end with a finish reason, so that one without was cut off.
     ends_streams = True
     #: Whether its answers have no reasoning in their text.
     separates_reasoning = True
     #: Whether the price list has limits and prices for the models under these names.
     knows_models = True
 
-    #: The format of its tool schemas, its SDK, and the extra of ours that installs the SDK.
+    #: The format of its tool schemas.
     api_format: ApiFormat
+    #: The module of the vendor's own library.
     sdk: str
+    #: The extra of Sayso that installs this library.
     extra: str
     #: The vendor's own address.
     own_url: str
     #: The modules that its requests need besides ModelRequest's.
     modules: tuple[str, ...]
+    #: The MIME types that the vendor's models are known to accept as files.
     file_types: Collection[str] = ()
-    #: The most bytes of one file, and of all files of one request. Vendors take a little more.
-    max_file_bytes = max_request_bytes = MAX_BYTES_AT_ONCE
+    #: The most bytes of one file. Vendors take a little more.
+    max_file_bytes = MAX_BYTES_AT_ONCE
+    #: The most bytes of all files of one request. Vendors take a little more.
+    max_request_bytes = MAX_BYTES_AT_ONCE
 
     def __init__(
         self, api_key: str, default_model: str, base_url: str, **options: Unpack[VendorOptions]
     ) -> None:
+        """Check the options. No library is imported and no connection opened.
+
+        Raise ProviderConfigurationError for a missing library or an invalid URL, and ValueError
+        for a model setting that cannot be sent.
+        """
         self.model_settings = checked_settings(options.get("model_settings"))
         self._library_settings = library_settings(self.model_settings, self.api_format)
         for library in ("pydantic_ai", self.sdk):
@@ -152,23 +164,25 @@ class VendorProvider(ABC):
             raise ProviderConfigurationError(
                 f"base_url {shown!r} is not a URL: write it as https://api.example.com/v1"
             )
+
         self._api_key = api_key
+        #: The model for requests that name none, "" without one.
         self.default_model = default_model
         #: The URL that requests go to.
         self.base_url = base_url
         self._accepts = options.get("accepts")
         self._load_media = options.get("load_media")
-        #: Whether requests have what asks the vendor to cache the prompt.
-        #: False once a server has refused that.
+
+        #: Whether requests ask the vendor to cache the prompt. False once a server has refused it.
         self.caches = bool(options.get("cache_prompt", True))
         #: Whether a request that asked for it was answered.
         self._has_cached = False
-        #: HTTP clients and the vendor's, by process and event loop:
-        #: connections work only where they were opened.
+        #: (process id, event loop) -> the HTTP client and the vendor's client. Connections work only
+        #: where they were opened.
         self._clients: dict[
             tuple[int, asyncio.AbstractEventLoop], tuple[httpx2.AsyncClient, Any]
         ] = {}
-        #: The tools that the vendor does not accept and that were logged already.
+        #: The names of tools that the vendor does not accept and that were logged already.
         self.omitted_tools: set[str] = set()
         self._preloaded = False
 
@@ -209,7 +223,7 @@ class VendorProvider(ABC):
 
     @classmethod
     def import_library(cls) -> None:
-        """Import the vendor's library, which takes a second or two. Raises LibraryError."""
+        """Import the vendor's library, which takes a second or two. Raise LibraryError."""
         import_libraries(
             cls.extra, "pydantic_ai", cls.sdk, "sayso.agent.providers.model_request", *cls.modules
         )
@@ -217,8 +231,8 @@ class VendorProvider(ABC):
     def preload(self) -> None:
         """Import the vendor's library once. Call it before a process forks its workers.
 
-        Raises ProviderConfigurationError, which names the missing module and the cure,
-        or the original error.
+        Raise ProviderConfigurationError, which names the missing module and the cure, or the
+        original error.
         """
         if self._preloaded:
             return
@@ -236,7 +250,9 @@ class VendorProvider(ABC):
 
     def accepted(self, model: str) -> Collection[str]:
         """Return the MIME types that are sent to this model as files."""
-        return self.file_types if self._accepts is None else self._accepts
+        if self._accepts is None:
+            return self.file_types
+        return self._accepts
 
     def context_tokens(self, model: str = "") -> int | None:
         """Return the size of a model's context window in tokens, or None if it is unknown."""
@@ -251,28 +267,29 @@ class VendorProvider(ABC):
     def stable_mark(
         self, request: ProviderRequest, profile: Mapping[str, Any]
     ) -> StableMark | None:
-        """Return how the end of the messages is marked that the next turn repeats.
+        """Return where to mark the end of the messages that the next turn repeats; None for no mark.
 
-        None for no mark.
-
-        `profile` is pydantic-ai's profile of the model.
+        `profile` is what pydantic-ai knows of the model.
         """
         return None
 
     def _may_refuse_caching(self, request: Mapping[str, Any], error: ProviderError) -> bool:
         """Return whether a server may have refused the fields for the vendor's prompt cache.
 
-        Vendors themselves know their fields, and so does a server that has answered a request with
-        them. The error names the field, says that some field is not known, or has no text that
-        Sayso can read. Some servers break at the field and answer 500.
+        The error then names such a field, says that some field is not known, or has no text that
+        Sayso can read. Some servers fail at the field and answer 500.
         """
+        # Vendors know their own fields, and so does a server that has answered a request with them.
         if self.base_url == self.own_url or self._has_cached:
             return False
+
         text = str(error)
         names_a_field = _CACHE_FIELDS.search(text) is not None
         is_unclear = error.status in (400, 422) and _OTHER_REASON.search(text) is None
         if not (names_a_field or is_unclear):
             return False
+
+        # It can only have refused such fields if this request had any.
         return self.caches and bool(self.cache_settings(ProviderRequest(**request)))
 
     @asynccontextmanager
@@ -295,14 +312,18 @@ class VendorProvider(ABC):
 
     def _client(self) -> tuple[httpx2.AsyncClient, Any]:
         """Return the clients of the running loop in this process; make them if there are none yet."""
-        key = os.getpid(), asyncio.get_running_loop()
+        key = (os.getpid(), asyncio.get_running_loop())
         if key not in self._clients:
             from sayso.agent.providers.model_request import http_client
 
-            for each in [each for each in list(self._clients) if each[1].is_closed()]:
-                self._clients.pop(each, None)
+            # The clients of ended loops would stay for the life of the process.
+            for other in list(self._clients):
+                _, loop = other
+                if loop.is_closed():
+                    self._clients.pop(other, None)
+
             http = http_client()
-            self._clients[key] = http, self._connect(http)
+            self._clients[key] = (http, self._connect(http))
         return self._clients[key]
 
     @abstractmethod
@@ -311,7 +332,7 @@ class VendorProvider(ABC):
 
     @asynccontextmanager
     async def _model_request(self, kwargs: Mapping[str, Any]) -> AsyncIterator[ModelRequest]:
-        """Yield one request, with the bytes of its files held in memory meanwhile."""
+        """Yield one request. The bytes of its files stay in memory until the block ends."""
         if not self._preloaded:
             await call_in_thread(self.preload)
         from sayso.agent.providers.model_request import ModelRequest, VendorTraits
@@ -326,12 +347,15 @@ class VendorProvider(ABC):
             self._load_media, self.accepted(name), self.max_file_bytes, self.max_request_bytes
         )
         async with files.holding(request.messages) as messages:
-            model = self._model(self._client()[1], name)
+            _, client = self._client()
+            model = self._model(client, name)
+
             caching: dict[str, Any] = {}
             mark: StableMark | None = None
             if self.caches:
                 caching = self.cache_settings(request)
                 mark = self.stable_mark(request, model.profile)
+
             settings = {**self._library_settings, **caching}
             vendor = VendorTraits(
                 name=self.name,
@@ -342,6 +366,7 @@ class VendorProvider(ABC):
                 omitted_tools=self.omitted_tools,
             )
             yield ModelRequest(vendor, model, request, messages, settings, self._api_key, mark)
+            # Reached only if the block raised nothing: the server has answered.
             self._has_cached = self._has_cached or bool(caching)
 
 
@@ -367,71 +392,93 @@ def checked_settings(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
     for name, cure in RESERVED.items():
         if name in settings:
             raise ValueError(f"model_settings has {name!r}, which cannot be set there: {cure}")
+
     for name in ("extra_headers", "extra_body"):
         if not isinstance(settings.get(name) or {}, Mapping):
             raise ValueError(
-                f"model_settings.{name}={settings[name]!r} is no mapping: write {name}: {{name: value}}"
+                f"model_settings.{name}={settings[name]!r} is no mapping: "
+                f"write {name}: {{name: value}}"
             )
-    for name, value in (settings.get("extra_headers") or {}).items():
-        if value is not None and not (
-            _HEADER_NAME.fullmatch(str(name)) and _HEADER_VALUE.fullmatch(str(value))
-        ):
+
+    headers = settings.get("extra_headers") or {}
+    for name, value in headers.items():
+        if value is None:
+            continue
+        is_valid = _HEADER_NAME.fullmatch(str(name)) and _HEADER_VALUE.fullmatch(str(value))
+        if not is_valid:
             raise ValueError(
-                f"model_settings.extra_headers has {name!r}, which cannot be sent: its name has letters, digits and -, "
-                "its value is one line of ASCII"
+                f"model_settings.extra_headers has {name!r}, which cannot be sent: "
+                "its name has letters, digits and -, its value is one line of ASCII"
             )
+
+    # A bool is an int in Python, so it is excluded by name.
     budget = settings.get("thinking_budget")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int)):
         raise ValueError(
-            f"model_settings.thinking_budget={budget!r} is no number of tokens: use 2000, or 0 for none"
+            f"model_settings.thinking_budget={budget!r} is no number of tokens: "
+            "use 2000, or 0 for none"
         )
+
     temperature = settings.get("temperature")
-    if temperature is not None and (
-        isinstance(temperature, bool) or not isinstance(temperature, int | float)
-    ):
+    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if temperature is not None and not is_number:
         raise ValueError(
-            f"model_settings.temperature={temperature!r} is no number: use 0 to 2, or null to leave it out"
+            f"model_settings.temperature={temperature!r} is no number: "
+            "use 0 to 2, or null to leave it out"
         )
     return settings
 
 
 def library_settings(settings: Mapping[str, Any], api_format: ApiFormat) -> dict[str, Any]:
-    """Return all settings but the temperature in the form that pydantic-ai takes. Raise ValueError.
+    """Return all settings but the temperature in the form that pydantic-ai takes.
 
-    Each setting is a field of the vendor's request (for Gemini, of its `generationConfig`).
-    A null value is not sent.
+    Each setting is a field of the vendor's request (for Gemini, of its `generationConfig`). A null
+    value is not sent. Raise ValueError for a `thinking_budget` that the vendor does not have.
     """
     fields = {
         name: value
         for name, value in settings.items()
         if name not in _NOT_FIELDS and value is not None
     }
+
     for_library: dict[str, Any] = {}
-    if headers := settings.get("extra_headers"):
+    headers = settings.get("extra_headers")
+    if headers:
         for_library["extra_headers"] = {
             str(name): str(value) for name, value in headers.items() if value is not None
         }
-    if (budget := settings.get("thinking_budget")) is not None:
-        if api_format == "anthropic":
-            if budget:
-                fields["thinking"] = {"type": "enabled", "budget_tokens": budget}
-            else:
-                fields["thinking"] = {"type": "disabled"}
-        elif api_format == "gemini":
-            fields["thinkingConfig"] = {"thinkingBudget": budget}
-        else:
-            cure = "use reasoning_effort: low"
-            raise ValueError(
-                f"model_settings.thinking_budget={budget!r} is for Anthropic and Gemini: {cure}"
-            )
-    # Not in the body: thinking changes what the library sends.
+
+    budget = settings.get("thinking_budget")
+    if budget is not None:
+        fields |= _thinking_fields(budget, api_format)
+    # Not in the body: thinking changes what else the library sends.
     if api_format == "anthropic" and "thinking" in fields:
         for_library["anthropic_thinking"] = fields.pop("thinking")
+
     if api_format == "gemini" and fields:
         fields = {"generationConfig": _camel_case(fields)}
-    if body := {**fields, **(settings.get("extra_body") or {})}:
+    extra_body = settings.get("extra_body") or {}
+    body = {**fields, **extra_body}
+    if body:
         for_library["extra_body"] = body
     return for_library
+
+
+def _thinking_fields(budget: int, api_format: ApiFormat) -> dict[str, Any]:
+    """Return the field with which a vendor limits a model's thinking to so many tokens.
+
+    0 is no thinking. Raise ValueError for a vendor without such a field.
+    """
+    if api_format == "gemini":
+        return {"thinkingConfig": {"thinkingBudget": budget}}
+    if api_format != "anthropic":
+        raise ValueError(
+            f"model_settings.thinking_budget={budget!r} is for Anthropic and Gemini: "
+            "use reasoning_effort: low"
+        )
+    if budget:
+        return {"thinking": {"type": "enabled", "budget_tokens": budget}}
+    return {"thinking": {"type": "disabled"}}
 
 
 def _camel_case(value: Any) -> Any:
@@ -441,10 +488,11 @@ def _camel_case(value: Any) -> Any:
     """
     if not isinstance(value, Mapping):
         return value
-    return {
-        re.sub(r"_([a-z])", lambda letter: letter[1].upper(), str(name)): _camel_case(each)
-        for name, each in value.items()
-    }
+    spelled = {}
+    for name, each in value.items():
+        camel_case = re.sub(r"_([a-z])", lambda letter: letter[1].upper(), str(name))
+        spelled[camel_case] = _camel_case(each)
+    return spelled
 
 
 class AnthropicProvider(VendorProvider):
@@ -476,13 +524,11 @@ class AnthropicProvider(VendorProvider):
         super().__init__(key, default_model, base_url or ANTHROPIC_URL, **options)
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
-        """Mark the tools and the system prompt.
-
-        The last message is marked, too, if another request may repeat it.
-        """
-        # Notes of the turn are repeated by the next call of the same turn alone,
-        # which follows a tool.
-        is_end_repeated = _is_repeated(request) and (bool(request.tools) or not _has_notes(request))
+        """Mark the tools and the system prompt, and the last message if a request may repeat it."""
+        # System notes behind the history belong to this turn. Only the next call of the same turn
+        # repeats them, and there is none without tools.
+        has_next_call = bool(request.tools)
+        is_end_repeated = _is_repeated(request) and (has_next_call or not _has_notes(request))
         return {
             "anthropic_cache_tool_definitions": True,
             "anthropic_cache_instructions": True,
@@ -493,7 +539,9 @@ class AnthropicProvider(VendorProvider):
         self, request: ProviderRequest, profile: Mapping[str, Any]
     ) -> StableMark | None:
         """Mark the end of the last stable message, if another request may repeat it."""
-        return "last message" if _is_repeated(request) else None
+        if not _is_repeated(request):
+            return None
+        return "last message"
 
     def _connect(self, http: httpx2.AsyncClient) -> Any:
         from anthropic import AsyncAnthropic
@@ -510,12 +558,10 @@ class AnthropicProvider(VendorProvider):
 
 
 def _is_repeated(request: ProviderRequest) -> bool:
-    """Return whether another request may repeat the messages.
+    """Return whether another request may begin with the same messages.
 
-    It may be that of the next turn, or the next call after tools have run.
-
-    Those of a single request, such as that for a summary,
-    would be written to the cache and never read.
+    That is the request of the next turn, or the next one of this turn after tools have run. A
+    single request, such as one for a summary, would write its messages to the cache for nothing.
     """
     return request.conversation_key is not None or bool(request.tools)
 
@@ -523,19 +569,19 @@ def _is_repeated(request: ProviderRequest) -> bool:
 def _has_notes(request: ProviderRequest) -> bool:
     """Return whether a system message follows other messages.
 
-    The next turn does not repeat what follows it.
+    The next turn repeats neither that message nor what follows it.
     """
     roles = [message.role for message in request.messages]
-    first_other = next((at for at, role in enumerate(roles) if role is not Role.SYSTEM), len(roles))
-    return Role.SYSTEM in roles[first_other:]
+    after_leading = dropwhile(lambda role: role is Role.SYSTEM, roles)
+    return Role.SYSTEM in after_leading
 
 
 class GeminiProvider(VendorProvider):
     """Models of Google Gemini, which also read audio and video.
 
-    Gemini caches prompts by itself, without a promise. With `cache_prompt="explicit"`, system
-    prompt and tools are stored in a cache of their own for an hour once six requests of an hour
-    found nothing in Gemini's cache.
+    Gemini caches prompts by itself, but does not promise it. With `cache_prompt="explicit"`, the
+    system prompt and the tools are stored in an explicit cache for an hour, once six requests
+    within an hour found nothing in Gemini's own cache.
     """
 
     name = "gemini"
@@ -565,16 +611,15 @@ class GeminiProvider(VendorProvider):
             self._explicit_caches = ExplicitCaches()
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
-        """Let a request use an explicit cache, unless its system prompt has a summary:
-        caches hold nothing personal.
-        """
+        """Let a request use an explicit cache, unless its system prompt has a summary."""
+        # A summary is personal, and an explicit cache must hold nothing personal.
         has_summary = bool(request.messages) and request.messages[0].role is Role.SYSTEM
         if self._explicit_caches is None or has_summary:
             return {}
         return {"sayso_may_cache": True}
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop, and stop what it does for caches."""
+        """Close the connections of the running event loop, and stop creating its caches."""
         if self._explicit_caches is not None:
             await self._explicit_caches.aclose()
         await super().aclose()
@@ -586,7 +631,7 @@ class GeminiProvider(VendorProvider):
 
     @asynccontextmanager
     async def _without_caching(self) -> AsyncIterator[None]:
-        """Ask without explicit caches. Those that there were are forgotten."""
+        """Forget the explicit caches, so that the request in this block uses none."""
         if self._explicit_caches is not None:
             self._explicit_caches.forget_all()
         yield
@@ -609,10 +654,9 @@ class GeminiProvider(VendorProvider):
 class OpenAIProvider(VendorProvider):
     """Models of OpenAI or, with a `base_url`, of a server with the same API.
 
-    Such servers are Azure OpenAI, vLLM and LM Studio.
-
-    Such a server needs no key: the key in OPENAI_API_KEY is sent to OpenAI only. For a proxy in
-    front of OpenAI itself, give a `base_url` and `name="openai"`.
+    Such servers are Azure OpenAI, vLLM and LM Studio. They get only the `api_key` that is passed:
+    the key in OPENAI_API_KEY is sent to OpenAI alone. For a proxy in front of OpenAI itself, give a
+    `base_url` and `name="openai"`.
 
     With `cache_prompt`, OpenAI gets a `prompt_cache_key` for each conversation, so that its
     requests reach the machine that has the prompt in its cache. Other servers may refuse unknown
@@ -642,24 +686,29 @@ class OpenAIProvider(VendorProvider):
         prompt_cache_key: bool | None = None,
         **options: Unpack[VendorOptions],
     ) -> None:
-        self.name = name or ("openai-compatible" if base_url else "openai")
-        self.knows_models = self._is_openai = self.separates_reasoning = self.name == "openai"
+        default_name = "openai-compatible" if base_url else "openai"
+        self.name = name or default_name
+        self._is_openai = self.name == "openai"
+        # Another server may run any model, and may leave reasoning in its text.
+        self.knows_models = self._is_openai
+        self.separates_reasoning = self._is_openai
+
         if self._is_openai:
             key = key_of(api_key, "OPENAI_API_KEY", type(self).__name__)
         else:
             key = api_key or NO_KEY
         super().__init__(key, default_model, base_url or OPENAI_URL, **options)
+
         #: Whether requests have a `prompt_cache_key`.
-        if prompt_cache_key is None:
-            self.sends_cache_key = self._is_openai
-        else:
+        self.sends_cache_key = self._is_openai
+        if prompt_cache_key is not None:
             self.sends_cache_key = prompt_cache_key
         self.caches = self.caches and self.sends_cache_key
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
-        """Send the key of the conversation.
+        """Send the key of the conversation as `prompt_cache_key`.
 
-        A `prompt_cache_key` in `model_settings` is sent for all of them instead.
+        A `prompt_cache_key` in `model_settings` is sent instead, for all conversations.
         """
         if request.conversation_key is None or "prompt_cache_key" in self.model_settings:
             return {}
@@ -668,12 +717,10 @@ class OpenAIProvider(VendorProvider):
     def stable_mark(
         self, request: ProviderRequest, profile: Mapping[str, Any]
     ) -> StableMark | None:
-        """Mark the last user message before them.
+        """Mark the last user message that the next turn repeats, for models that know marks.
 
-        Some models read a cache only up to a mark (GPT-5.6).
-
-        OpenAI itself marks the last message, whose end the next turn does not repeat.
-        It ignores marks on answers.
+        Such models (GPT-5.6) read a cache only up to a mark. OpenAI itself marks the last message,
+        whose end the next turn does not repeat. It ignores marks on answers.
         """
         knows_marks = profile.get("openai_supports_prompt_cache_breakpoints", False)
         if not knows_marks or request.conversation_key is None:
@@ -681,16 +728,18 @@ class OpenAIProvider(VendorProvider):
         return "user message"
 
     def accepted(self, model: str) -> Collection[str]:
-        """Return the types.
+        """Return the MIME types that are sent to this model as files.
 
-        Only audio models accept audio; others answer 400. Other servers are sent images only.
+        Only audio models accept audio; others answer 400. Only OpenAI itself accepts PDF.
         """
         if self._accepts is not None:
             return self._accepts
-        audio = ("audio/wav", "audio/mpeg") if "audio" in model else ()
+        types = [*IMAGES]
+        if "audio" in model:
+            types += ["audio/wav", "audio/mpeg"]
         if self._is_openai:
-            return (*IMAGES, *audio, "application/pdf")
-        return (*IMAGES, *audio)
+            types.append("application/pdf")
+        return types
 
     def _connect(self, http: httpx2.AsyncClient) -> Any:
         from openai import AsyncOpenAI
@@ -720,7 +769,7 @@ class OpenAIProvider(VendorProvider):
 class OllamaProvider(OpenAIProvider):
     """Models of a local Ollama.
 
-    It does not say which models read images; one that does not refuses the request.
+    Ollama does not say which models read images. A model that cannot refuses the request.
     """
 
     modules = (
@@ -748,9 +797,8 @@ class OllamaProvider(OpenAIProvider):
 class OpenAIResponsesProvider(OpenAIProvider):
     """Models of OpenAI through its Responses API.
 
-    There a reasoning model keeps its reasoning between tool calls.
-
-    OpenAI is told not to store the conversation.
+    A reasoning model keeps its reasoning between tool calls there. OpenAI is asked not to store the
+    conversation.
     """
 
     modules = (
@@ -764,10 +812,12 @@ class OpenAIResponsesProvider(OpenAIProvider):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         body = self._library_settings.get("extra_body", {})
-        # A field of another name in this API.
-        if (effort := body.pop("reasoning_effort", None)) is not None:
+        # This API has another name for the field; the library knows it.
+        effort = body.pop("reasoning_effort", None)
+        if effort is not None:
             self._library_settings["openai_reasoning_effort"] = effort
-        self._library_settings |= {"openai_store": False, "extra_body": body or None}
+        self._library_settings["extra_body"] = body or None
+        self._library_settings["openai_store"] = False
 
     def _model(self, client: Any, name: str) -> Model[Any]:
         from pydantic_ai.models.openai import OpenAIResponsesModel
