@@ -1,7 +1,8 @@
-"""PendingAction: a proposed side effect that waits for its user's yes.
+"""PendingAction, a side effect that waits for its user's yes, and ActionSigner, which protects it.
 
-ActionSigner makes the signatures that protect it: the MAC over a stored action,
-and the tokens in its buttons.
+A tool that needs approval does not run when the model calls it. Its name, its arguments and a
+preview are stored as a pending action, signed with a MAC. A later yes of the same person, or a tap
+on a button with a signed token, runs exactly what was stored.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ BUTTON_MAC_BYTES = 12
 ButtonIntent = Intent | Literal["change"]
 _LETTERS: dict[ButtonIntent, str] = {"confirm": "y", "cancel": "n", "ignore": "i", "change": "e"}
 _INTENTS = {letter: intent for intent, letter in _LETTERS.items()}
-#: Version, action id, letter of an intent or number of a choice, and MAC.
+#: The form of a token: version, action id, letter of an intent or number of a choice, and MAC.
 _BUTTON_TOKEN = re.compile(r"1([A-Za-z0-9_-]{22})([ynie0-9])([A-Za-z0-9_-]{16})")
-#: The states of an action: armed -> shown -> claimed -> started -> done | failed | unknown. It ends
-#: without effect as cancelled, expired or superseded.
+
+#: The states of an action: armed -> shown -> claimed -> started -> done | failed | unknown. An
+#: action that has no effect ends as cancelled, expired or superseded.
 ActionState = Literal[
     "armed",
     "shown",
@@ -61,12 +63,13 @@ ActionState = Literal[
     "expired",
     "superseded",
 ]
-#: What follows the outcome of a confirmed action: the model goes on with the request, or nothing
-#: does, and the bot's own text is the whole answer.
+#: What follows the outcome of a confirmed action. `continue`: the model goes on with the request.
+#: `say`: the bot's own text is the whole answer.
 After = Literal["continue", "say"]
-#: What another message of the person does to an open question: it ends it, or leaves it open.
+#: What another message of the person does to an open question. `drop` ends the question, `keep`
+#: leaves it open.
 OtherMessage = Literal["drop", "keep"]
-#: The documented names of these states, for programs: each stands for several.
+#: The documented names of the states, for programs. Most of them stand for several states.
 Status = Literal["pending", "confirmed", "cancelled", "expired", "consumed"]
 
 _STATUS: Mapping[ActionState, Status] = {
@@ -92,13 +95,13 @@ class PendingActionExistsError(PendingError, RuntimeError):
 
 
 class ActionDeniedError(PendingError, RuntimeError):
-    """Raised when a turn proposes what its person has just said no to.
+    """Raised when a turn proposes an action that its person has just said no to.
 
-    They may ask for it in a new message.
+    The person may ask for the action in a new message.
     """
 
 
-#: Performs a confirmed action, sync or async. The user is told what it returns.
+#: Performs a confirmed action, sync or async. The user is told what the call returns.
 Executor = Callable[[], Any]
 
 
@@ -106,56 +109,63 @@ Executor = Callable[[], Any]
 class PendingAction:
     """One proposal: who was asked, what will run, and the exact text the user agreed to.
 
-    Times are in Unix seconds by the store's clock.
+    Most fields are signed when the action is stored; `state`, `expires_at` and `outcome` change
+    during its life. Times are in Unix seconds by the store's clock.
     """
 
+    #: The person who was asked, and the only one who may decide.
     user_id: str
+    #: The name of the tool that will run, or a reserved name such as PLAN_KIND.
     kind: str
+    #: The text that the user agrees to.
     preview: str
+    #: The arguments of the call, exact JSON.
     args: dict[str, Any] = field(default_factory=dict)
+    #: The SHA-256 of the arguments; computed from `args` if it is not given.
     args_digest: str = ""
     channel_id: str | None = None
     conversation_id: str | None = None
+    #: Seconds to answer, counted from the delivery of the preview.
     ttl_seconds: float = DEFAULT_TTL_SECONDS
     requested_at: float = 0.0
-    #: 0 until the preview was delivered: the window opens when the user can see the preview.
-    #: `code`, if set, must be typed with the yes.
+    #: When the window to answer closes. 0 until the preview was delivered: the window opens when
+    #: the user can see the preview.
     expires_at: float = 0.0
     parser_version: str = ""
+    #: Whether running the action twice has the effect of running it once.
     idempotent: bool = False
+    #: What must be typed with the yes, "" for nothing.
     code: str = ""
     #: Why the user is asked.
     reason: str = ""
     #: The version of the tool that was shown.
     version: str = ""
-    #: The tool whose own code asked, "" if the action is a call of the tool `kind` that the agent
-    #: proposed.
+    #: The tool whose own code asked; "" if the action is a call of `kind` that the agent proposed.
     asked_by: str = ""
-    #: What the platform called the person, for people who read the audit log. It decides nothing:
-    #: people choose it themselves.
+    #: What the platform called the person, for readers of the audit log. It decides nothing: people
+    #: choose it themselves.
     user_name: str = ""
-    #: Of the definition of that tool when it was shown; `values_digest`: of the values that count
-    #: in the preview, "" if its whole text does.
+    #: The digest of the tool's definition when the preview was shown.
     tool_digest: str = ""
+    #: The digest of the values that count in the preview; "" if its whole text counts.
     values_digest: str = ""
     language: str = ""
-    #: The id of the plan that this action is a step of.
+    #: The id of the plan that this action is a step of, "" for none.
     plan: str = ""
-    #: The names of tools that ran at once in the same turn, which the question and its outcome
-    #: name.
+    #: The names of tools that ran at once in the same turn. The question and its outcome name them.
     ran_beside: str = ""
-    #: What follows its outcome, by the policy or else the tool; "" if neither says, and then the
-    #: channel decides (`after_of`).
+    #: What follows the outcome, by the policy or else by the tool. "": the channel decides
+    #: (`after_of`).
     after: After | Literal[""] = ""
     #: The fields that the person may change before the yes, as `FormField.to_dict` writes them.
     form: Sequence[Mapping[str, Any]] = ()
     #: The id of the earlier proposal that this one changes, "" for none.
     changes_of: str = ""
-    #: What another message does to its question, by its tool; "" if that does not say, and then the
-    #: channel decides (`keeps_question`).
+    #: What another message does to the question, by the tool. "": the channel decides
+    #: (`keeps_question`).
     other_message: OtherMessage | Literal[""] = ""
     state: ActionState = "armed"
-    #: What the user was told in the end.
+    #: What the user was told in the end, None before that.
     outcome: str | None = None
     pending_action_id: str = field(default_factory=lambda: random_id(11))
 
@@ -177,18 +187,23 @@ class PendingAction:
 
     @property
     def edit_form(self) -> EditForm:
-        """Return the form in which the person may change it.
+        """Return the form in which the person may change the action.
 
-        It has no fields if nothing may be changed.
+        The form has no fields if nothing may be changed.
         """
         return EditForm(self.pending_action_id, self.preview, self.language, form_fields(self.form))
 
     def is_expired(self, now: float | None = None) -> bool:
-        """Return whether the window has closed at `now`, in Unix seconds.
+        """Return whether the window to answer has closed at `now`, in Unix seconds.
 
-        It has not if the action was never shown.
+        `now` is the present time if it is None. The window of an action that was never shown is
+        not closed.
         """
-        return bool(self.expires_at) and (time.time() if now is None else now) >= self.expires_at
+        if not self.expires_at:
+            return False
+        if now is None:
+            now = time.time()
+        return now >= self.expires_at
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields and the `status`, ready for JSON."""
@@ -203,7 +218,7 @@ class PendingAction:
 def after_of(action: PendingAction, default: After) -> After:
     """Return what follows the outcome of an action, a plan or an undo.
 
-    `default` is that of its channel.
+    `default` is what the channel does if neither the policy nor the tool says.
     """
     return action.after or default
 
@@ -211,41 +226,56 @@ def after_of(action: PendingAction, default: After) -> After:
 def keeps_question(action: PendingAction, default: OtherMessage) -> bool:
     """Return whether the question of an action stays open when its person writes something else.
 
-    `default` is what its channel does.
+    `default` is what the channel does if the tool does not say.
     """
-    return (action.other_message or default) == "keep"
+    other_message = action.other_message or default
+    return other_message == "keep"
 
 
 def check_proposal(action: PendingAction) -> None:
-    """Refuse an action that a user cannot agree to. Raises ValueError."""
+    """Refuse an action that a user cannot agree to.
+
+    Raises ValueError for a reserved kind, a preview over MAX_PREVIEW_CHARS, and a time to answer
+    outside of 0 to MAX_TTL_SECONDS.
+    """
     if not action.kind or action.kind.startswith(RESERVED_PREFIX):
         raise ValueError(
-            f"kind {action.kind!r} is reserved: use a name that does not begin with {RESERVED_PREFIX!r}"
+            f"kind {action.kind!r} is reserved: "
+            f"use a name that does not begin with {RESERVED_PREFIX!r}"
         )
+
     if len(action.preview) > MAX_PREVIEW_CHARS:
         raise ValueError(
-            f"the preview has {len(action.preview):,} characters: shorten it to at most {MAX_PREVIEW_CHARS:,}"
+            f"the preview has {len(action.preview):,} characters: "
+            f"shorten it to at most {MAX_PREVIEW_CHARS:,}"
         )
+
     if not 0 < action.ttl_seconds <= MAX_TTL_SECONDS:
         raise ValueError(
-            f"ttl_seconds is {action.ttl_seconds!r}: it must be more than 0 and at most {MAX_TTL_SECONDS:g}"
+            f"ttl_seconds is {action.ttl_seconds!r}: "
+            f"it must be more than 0 and at most {MAX_TTL_SECONDS:g}"
         )
 
 
 def exact_args(args: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields `args` and `args_digest` of an action,
-    with a copy that later changes to `args` do not reach.
+    """Return the fields `args` and `args_digest` of an action that calls a tool with `args`.
 
-    Raises TypeError when `args` is not exact JSON, ValueError when it has
-    more than MAX_ARGS_CHARS characters.
+    The field `args` is a copy: later changes to the argument do not reach it.
+
+    Raises TypeError when `args` is not exact JSON, ValueError when it has more than MAX_ARGS_CHARS
+    characters.
     """
     text = canonical_json(args or {})
     if len(text) > MAX_ARGS_CHARS:
         raise ValueError(
-            f"the arguments are {len(text):,} characters as JSON: at most {MAX_ARGS_CHARS:,} can be proposed"
+            f"the arguments are {len(text):,} characters as JSON: "
+            f"at most {MAX_ARGS_CHARS:,} can be proposed"
         )
+
     copy = json.loads(text)
-    if "\\ud" in text:  # reading joins two surrogates that stood side by side into one character
+    # Reading joins two surrogates that stood side by side into one character, so the copy may have
+    # another text, and with it another digest.
+    if "\\ud" in text:
         text = encode_canonical(copy)
     return {"args": copy, "args_digest": _digest(text)}
 
@@ -253,7 +283,7 @@ def exact_args(args: Mapping[str, Any] | None) -> dict[str, Any]:
 def compute_args_digest(args: Mapping[str, Any] | None) -> str:
     """Return the SHA-256 of the canonical arguments, in hex.
 
-    Raises TypeError when they are not exact JSON.
+    Raises TypeError when the arguments are not exact JSON.
     """
     return _digest(canonical_json(args or {}))
 
@@ -265,8 +295,8 @@ def _digest(text: str) -> str:
 def canonical_json(value: Any) -> str:
     """Return the value as JSON in a single form: sorted keys, ASCII, no spaces.
 
-    Raises TypeError for a value that JSON cannot hold exactly,
-    so that equal digests mean equal arguments.
+    Raises TypeError for a value that JSON cannot hold exactly, so that equal digests mean equal
+    arguments.
     """
     _refuse_inexact(value)
     return encode_canonical(value)
@@ -279,15 +309,18 @@ encode_canonical = json.JSONEncoder(
 ).encode
 
 
-#: What JSON holds exactly, whatever its value. A bool is an int.
+#: Types of which JSON holds every value exactly. A bool is an int.
 _EXACT = (str, int, type(None))
 
 
 def _refuse_inexact(value: Any) -> None:
-    """Raise TypeError for values that json.dumps would change: tuples become lists,
-    number keys become strings.
+    """Raise TypeError for a value that json.dumps would change.
+
+    A tuple would become a list, and a key that is a number would become a string.
     """
-    if isinstance(value, _EXACT) or (isinstance(value, float) and math.isfinite(value)):
+    if isinstance(value, _EXACT):
+        return
+    if isinstance(value, float) and math.isfinite(value):
         return
     if isinstance(value, list):
         for item in value:
@@ -298,14 +331,16 @@ def _refuse_inexact(value: Any) -> None:
             _refuse_inexact(item)
         return
     raise TypeError(
-        f"{value!r} is not exact JSON: use str, int, float, bool, None, list and dict with string keys"
+        f"{value!r} is not exact JSON: "
+        "use str, int, float, bool, None, list and dict with string keys"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ButtonPress:
-    """What a genuine button token says: an action, and what to do with it
-    or which choice (0 to 9) was tapped.
+    """What a genuine button token says: the action, and what the person wants.
+
+    A button has either an `intent`, or the number of a `choice`, 0 to 9; the other one is None.
     """
 
     action_id: str
@@ -314,11 +349,14 @@ class ButtonPress:
 
 
 class ActionSigner:
-    """Signs with the first key and accepts signatures of all keys,
-    so that keys can be rotated while actions wait.
+    """Signs stored actions and button tokens, and verifies both. One per process.
+
+    It signs with the first key and accepts signatures of all keys, so that keys can be rotated
+    while actions wait.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
+        """`keys` are the secret keys, the newest first. Raises ValueError when there is none."""
         self._keys = derived_keys(keys, "sayso.pending")
 
     def sign(self, text: str) -> str:
@@ -334,9 +372,9 @@ class ActionSigner:
         return False
 
     def button_token(self, pending_action_id: str, intent: ButtonIntent, scope: Scope) -> str:
-        """Return a button's token, at most 64 bytes.
+        """Return the token of a button, at most 64 bytes.
 
-        It is valid for one action, one intent and one scope.
+        The token is valid for one action, one intent and one scope.
         """
         return self._token(pending_action_id, _LETTERS[intent], scope)
 
@@ -350,31 +388,29 @@ class ActionSigner:
         return self._token(pending_action_id, str(choice), scope)
 
     def _token(self, pending_action_id: str, letter: str, scope: Scope) -> str:
-        return f"1{pending_action_id}{letter}{_button_mac(self._keys[0], pending_action_id, letter, scope)}"
+        mac = _button_mac(self._keys[0], pending_action_id, letter, scope)
+        return f"1{pending_action_id}{letter}{mac}"
 
     def read_button(self, token: str, scope: Scope) -> ButtonPress | None:
-        """Return what a tapped button says, or None when its token was not issued for this scope."""
+        """Return what a tapped button says, None when its token was not issued for this scope."""
         parts = split_button_token(token)
         if parts is None:
             return None
         pending_action_id, letter, mac = parts
-        is_genuine = any(
-            hmac.compare_digest(
-                _button_mac(key, pending_action_id, letter, scope).encode(), mac.encode()
-            )
-            for key in self._keys
-        )
-        if not is_genuine:
+
+        expected = (_button_mac(key, pending_action_id, letter, scope) for key in self._keys)
+        if not any(hmac.compare_digest(each.encode(), mac.encode()) for each in expected):
             return None
+
         if letter in _INTENTS:
             return ButtonPress(pending_action_id, _INTENTS[letter])
         return ButtonPress(pending_action_id, choice=int(letter))
 
 
 def derived_keys(keys: Sequence[str], purpose: str) -> list[bytes]:
-    """Return the key for this purpose of each secret key.
+    """Return a key for one purpose, derived from each secret key.
 
-    Raises ValueError when there is no key.
+    Raises ValueError when there is no key, or an empty one.
     """
     if not keys or not all(keys):
         raise ValueError(
@@ -384,9 +420,9 @@ def derived_keys(keys: Sequence[str], purpose: str) -> list[bytes]:
 
 
 def split_button_token(token: str) -> tuple[str, str, str] | None:
-    """Return action id, letter or number, and MAC of what looks like a button token.
+    """Return the action id, the letter or number, and the MAC of a button token.
 
-    Verifies nothing.
+    None for a text that does not have the form of a token. The MAC is not verified.
     """
     match = _BUTTON_TOKEN.fullmatch(token)
     if match:
@@ -397,7 +433,7 @@ def split_button_token(token: str) -> tuple[str, str, str] | None:
 def is_choice_token(token: str) -> bool:
     """Return whether a button's token is that of an offered answer, not of a question.
 
-    Verifies nothing.
+    The MAC is not verified.
     """
     parts = split_button_token(token)
     return parts is not None and parts[1].isdigit()
@@ -409,6 +445,5 @@ def _mac(key: bytes, text: str) -> bytes:
 
 def _button_mac(key: bytes, pending_action_id: str, letter: str, scope: Scope) -> str:
     text = "\0".join(("button", pending_action_id, letter, scope.user_id, scope.conversation.id))
-    return base64.urlsafe_b64encode(
-        hmac.digest(key, text.encode(), "sha256")[:BUTTON_MAC_BYTES]
-    ).decode()
+    mac = hmac.digest(key, text.encode(), "sha256")[:BUTTON_MAC_BYTES]
+    return base64.urlsafe_b64encode(mac).decode()

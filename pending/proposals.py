@@ -466,21 +466,20 @@ def is_undo(action: PendingAction) -> bool:
     return any(kind.startswith(UNDO_PREFIX) for kind in kinds)
 
 
-def undo_id(pid: str) -> str:
-    """Return the id of the action that undoes the action `pid`.
+def undo_id(action_id: str) -> str:
+    """Return the id of the action that undoes an action.
 
-    An action has one, so that it can be found.
+    It is computed from the id of the action, so that the undo of an action can be found.
     """
-    return hashlib.sha256(f"undo {pid}".encode()).hexdigest()[:22]
+    return hashlib.sha256(f"undo {action_id}".encode()).hexdigest()[:22]
 
 
-def undo_proposal(effects: Sequence[Effect], seconds: float, told: str = "") -> Proposal:
+def undo_proposal(effects: Sequence[Effect], seconds: float, outcome_text: str = "") -> Proposal:
     """Return the proposal that undoes these effects, the last one first.
 
-    It can be confirmed for `seconds`.
-
-    `told`: the outcome above its button, as Markdown, which stays there once it is decided; "" if
-    the button has a message of its own.
+    The undo can be confirmed for `seconds`. `outcome_text` is the outcome above the button of the
+    undo, as Markdown, which stays there once the undo is decided; "" if the button is in a message
+    without an outcome.
     """
     undo_actions: list[PendingAction] = []
     for effect in reversed(effects):
@@ -490,8 +489,9 @@ def undo_proposal(effects: Sequence[Effect], seconds: float, told: str = "") -> 
             "args": action.args,
             "result": effect.result,
         }
-        if told and not undo_actions:
-            args["told"] = told
+        # The first action of the proposal has the text for all of them.
+        if outcome_text and not undo_actions:
+            args["outcome_text"] = outcome_text
         undo_action = PendingAction(
             user_id=action.user_id,
             kind=UNDO_PREFIX + action.kind,
@@ -511,7 +511,5 @@ def undo_proposal(effects: Sequence[Effect], seconds: float, told: str = "") -> 
             pending_action_id=undo_id(action.pending_action_id),
         )
         undo_actions.append(undo_action)
-    return plan_of(
-        undo_actions,
-        plan_id=undo_id(" ".join(effect.action.pending_action_id for effect in effects)),
-    )
+    ids = " ".join(effect.action.pending_action_id for effect in effects)
+    return plan_of(undo_actions, plan_id=undo_id(ids))

@@ -1,6 +1,7 @@
 """RedisActionRepository: pending actions in Redis.
 
-Each step is one script, one round trip, on the server's clock.
+Each method runs one script of `pending/lua/` in one round trip, on the server's clock.
+`repository.py` says what each method takes and returns.
 """
 
 from __future__ import annotations
@@ -25,56 +26,48 @@ from sayso.pending.turns import NewAction, TurnChange
 
 
 class RedisActionRepository:
-    """Stores actions in Redis, for any number of processes.
+    """Stores actions in Redis, for any number of processes. One per process.
 
     Every method raises redis.RedisError.
     """
 
     def __init__(self, scripts: LuaScripts, note_effect: NoteEffect | None = None) -> None:
+        """`note_effect` notes each effect outside of Redis; None where that is not wanted."""
         self._scripts = scripts
         self._note_effect = note_effect
 
     async def load_open(self, conversation: str, user: str) -> StoredAction | None:
-        """Return the action that occupies a scope."""
-        return StoredAction.from_json(
-            await self._scripts.arun("load_open_action", conversation, {"user": user})
-        )
+        """Return the action that waits for the yes of a scope, None if none waits."""
+        text = await self._scripts.arun("load_open_action", conversation, {"user": user})
+        return StoredAction.from_json(text)
 
     async def load(
         self, conversation: str, action_ids: tuple[str, ...]
     ) -> list[StoredAction | None]:
-        """Return actions by id."""
-        return [
-            StoredAction.from_json(text)
-            for text in await self._scripts.arun(
-                "load_actions", conversation, {"action_ids": action_ids}
-            )
-        ]
+        """Return actions in the order of their ids; None for an unknown one."""
+        texts = await self._scripts.arun("load_actions", conversation, {"action_ids": action_ids})
+        return [StoredAction.from_json(text) for text in texts]
 
     async def open_form(self, conversation: str, action_id: str) -> StoredAction | None:
-        """Return an action whose person begins to change it.
-
-        An open question stays open for FORM_MS at least.
-        """
-        return StoredAction.from_json(
-            await self._scripts.arun("open_form", conversation, {"action_id": action_id})
-        )
+        """Return an action whose person opens its form, and keep its question open for FORM_MS."""
+        text = await self._scripts.arun("open_form", conversation, {"action_id": action_id})
+        return StoredAction.from_json(text)
 
     async def list_started(self, conversation: str, user: str) -> list[StoredAction]:
-        """Return the actions that were started lately, the last one first."""
-        found = await self._scripts.arun("list_started_actions", conversation, {"user": user})
-        return [StoredAction.from_fields(json.loads(text)) for text in found]
+        """Return the actions of a scope that were started in the last hour, the newest first."""
+        texts = await self._scripts.arun("list_started_actions", conversation, {"user": user})
+        return [StoredAction.from_fields(json.loads(text)) for text in texts]
 
     async def save_question_place(self, chat: str, user: str, place: str) -> None:
         """Save which thread of a chat asked a user something last."""
         await self._scripts.arun("save_question_place", chat, {"user": user, "place": place})
 
     async def load_question_place(self, chat: str, user: str) -> str:
-        """Return what was saved last, "" when there is none."""
+        """Return the thread that `save_question_place` saved last, "" when there is none."""
         return str(await self._scripts.arun("load_question_place", chat, {"user": user}))
 
     async def save(self, conversation: str, new_action: NewAction) -> float | None:
-        """Store an action as shown, without a lease."""
+        """Store an action as shown, without a lease. Return when its window closes, or None."""
         answer = await self._scripts.arun(
             "save_action", conversation, {"action": new_action.to_dict()}
         )
@@ -85,28 +78,28 @@ class RedisActionRepository:
     async def change(
         self, conversation: str, change: TurnChange
     ) -> tuple[str, StoredAction | None]:
-        """Make a transition or store new actions, without a lease."""
-        answer = json.loads(
-            await self._scripts.arun("change", conversation, {"change": change.to_dict()})
-        )
+        """Make a transition or store new actions, without a lease. Return an answer and the action."""
+        text = await self._scripts.arun("change", conversation, {"change": change.to_dict()})
+        answer = json.loads(text)
         return answer["status"], _action_of(answer)
 
     async def claim(
         self, claim: Claim, stored: StoredAction
     ) -> tuple[ClaimStatus, ActionState | Literal[""]]:
-        """Claim a shown action, once."""
+        """Claim a shown action, once. Return the status and the action's state after the claim."""
         args = {
             **_lease_args(claim),
             "action_id": claim.action_id,
             "decided_by_event": claim.decided_by_event,
             "kind": claim.kind,
+            "mac": stored.mac,
+            "seq": claim.seq,
         }
-        args |= {"mac": stored.mac, "seq": claim.seq}
         status, state = await self._scripts.arun("claim", claim.conversation, args, stored.record)
         return status, state
 
     async def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
-        """Check, then confirm, cancel or ignore, without a lease."""
+        """Confirm, cancel or ignore the open action of a scope, without a lease."""
         scope = decision.scope
         args = {
             "user": scope.id,
@@ -118,11 +111,12 @@ class RedisActionRepository:
             "ignore_ms": round(decision.ignore_seconds * 1000),
             "code": decision.code,
         }
-        answer = json.loads(await self._scripts.arun("decide", scope.conversation.id, args))
+        text = await self._scripts.arun("decide", scope.conversation.id, args)
+        answer = json.loads(text)
         return answer["verdict"], _action_of(answer)
 
     async def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
-        """Take the last step before the effect."""
+        """Store that the effect begins now. Return whether this attempt may go ahead."""
         args = {
             **_lease_args(claim),
             "action_id": claim.action_id,
@@ -137,7 +131,7 @@ class RedisActionRepository:
         return verdict
 
     async def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
-        """Record how an effect ended."""
+        """Record how the effect of an attempt ended."""
         if self._note_effect:
             self._note_effect(claim, result)
         args = {
@@ -145,23 +139,24 @@ class RedisActionRepository:
             "attempt_id": attempt,
             "state": result.state,
             "seq": claim.seq,
-        }
-        args |= {
             "outcome_text": result.outcome_text,
             "result": result.result,
             "output": result.output,
+            "correction": result.correction,
         }
-        args |= {"correction": result.correction}
         await self._scripts.arun("finish", claim.conversation, args)
 
 
 def _action_of(answer: Mapping[str, Any]) -> StoredAction | None:
     """Return the action in the answer of a script, None if it names none."""
     fields = answer.get("action")
-    return StoredAction.from_fields(fields) if fields else None
+    if fields:
+        return StoredAction.from_fields(fields)
+    return None
 
 
 def _lease_args(claim: Claim) -> dict[str, Any]:
+    """Return the arguments that prove the lease of a claim, none for a claim without a lease."""
     if claim.lease:
         return claim.lease.args
     return {}

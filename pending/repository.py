@@ -1,10 +1,14 @@
-"""ActionRepository: the port of the few atomic steps in the life of a stored action."""
+"""ActionRepository: the port to the store of pending actions, and the values of its calls.
+
+Each method is one atomic step in the life of an action. Redis has the real store
+(`redis_repository.py`); programs without Redis use the one in memory (`memory.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from sayso.channels.types import Intent, Scope
 from sayso.infra.tracing import current_trace
@@ -12,14 +16,18 @@ from sayso.pending.action import ActionSigner, ActionState, PendingAction, encod
 from sayso.pending.stored_action import SIGNED_FIELDS, StoredAction
 from sayso.pending.turns import Lease, NewAction, TurnChange
 
-#: The answer to a claim. Only `mine` may go on; with any other, nothing is executed.
+#: The answer to a claim. Only `mine` may go on; with any other, nothing is executed. `other`: an
+#: earlier decision has the action. `gone`: no such action waits. `expired`: its window has closed.
+#: `early`: the answer came in before the question was shown. `tampered`: the record is not the one
+#: that was verified. `lost`: another worker has the lease. `moved`: the turn is no longer the first.
 ClaimStatus = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]
-#: The answer to a decision made without a lease. Only `mine` may go on;
-#: `stale` is an action whose process died at it.
+#: The answer to a decision made without a lease. Only `mine` may go on. `stale`: the process that
+#: ran the action has died. `mismatch`: the kind, the id or the code is not the expected one.
+#: `changed`: the arguments are not the expected ones, and the action is cancelled.
 DecisionVerdict = Literal[
     "mine", "gone", "expired", "early", "mismatch", "changed", "cancelled", "ignored", "stale"
 ]
-#: The answer to a start. Only `go` may go on; a `worn` action was started MAX_STARTS times.
+#: The answer to a start. Only `go` may go on. `worn`: the action was started MAX_STARTS times.
 StartVerdict = Literal["go", "no", "lost", "tampered", "worn"]
 
 
@@ -31,16 +39,19 @@ def sign_action(
     occupies_scope: bool = True,
     steps: tuple[str, ...] = (),
 ) -> NewAction:
-    """Return the action as it will be stored: all that is shown and all that will run,
-    under one MAC.
+    """Return the action as it will be stored: all that is shown and all that will run, signed.
+
+    `user` is the id of the scope that the action waits in. `occupies_scope`: whether a plain yes of
+    that user answers it. `steps`: the ids of its steps, if the action is a plan.
     """
-    signed = {
-        name: value
-        for name, default in SIGNED_FIELDS.items()
-        if (value := getattr(action, name)) != default
-    }
-    # Its arguments are known to be exact JSON.
-    record = encode_canonical({**signed, "pid": action.pending_action_id})
+    signed: dict[str, Any] = {"pid": action.pending_action_id}
+    for name, default in SIGNED_FIELDS.items():
+        value = getattr(action, name)
+        if value != default:
+            signed[name] = value
+
+    # The arguments of an action are known to be exact JSON: `exact_args` has refused all others.
+    record = encode_canonical(signed)
     return NewAction(
         action_id=action.pending_action_id,
         user=user,
@@ -60,17 +71,23 @@ def sign_action(
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A user's decision on one stored action."""
+    """A user's decision on one stored action.
 
+    Lives for one attempt to settle the action.
+    """
+
+    #: Who decides, and where.
     scope: Scope
     action_id: str
-    #: The event id of the turn that decides, so that a redelivery makes the same claim. A worker
-    #: adds its `lease` and the number `seq` of its turn as proof.
+    #: The event id of the turn that decides, so that a redelivery makes the same claim.
     decided_by_event: str
+    #: Whether the person wrote the yes, or tapped a button.
     kind: Literal["text", "tap"] = "text"
+    #: The lease of the worker, as proof; None without a worker.
     lease: Lease | None = None
+    #: The number of the worker's turn, as proof; 0 without a worker.
     seq: int = 0
-    #: When the decision came in, in Unix seconds; 0 when it was not noted.
+    #: When the decision came in, in Unix seconds; 0 if that is not known.
     received_at: float = 0.0
 
     @property
@@ -81,62 +98,66 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ActionDecision:
-    """A decision, made without a lease, on the open action of a scope.
-
-    The expected values must match the action; "" matches anything. `decided_by_event` is a random
-    word of the caller: sending the decision again with the same word repeats nothing. It serves as the id of
-    the attempt too.
-    """
+    """A decision on the open action of a scope, made by a program without a lease."""
 
     scope: Scope
     intent: Intent
+    #: A random word of the caller. Sending the decision again with the same word repeats nothing.
+    #: The word is the id of the attempt, too.
     decided_by_event: str
+    #: What the action must be for the decision to count: its kind, its id and the digest of its
+    #: arguments. "" matches anything.
     expected_kind: str = ""
     expected_id: str = ""
     expected_digest: str = ""
+    #: What the person typed with the yes, for an action that needs a code.
     code: str = ""
+    #: With the intent `ignore`: the seconds that are left to answer.
     ignore_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
-    """How an effect ended: what the user is told, what the tool returned,
-    and the reply to send if it is late.
-
-    `output`: what a model reads of the tool's result, or of its error; "" if that is `result`.
-    """
+    """How an effect ended."""
 
     state: Literal["done", "failed", "unknown"]
+    #: What the user is told.
     outcome_text: str
+    #: What the tool returned, for the user.
     result: str = ""
+    #: The outbox entry to send if the user was told "unknown" before this result came.
     correction: str = ""
+    #: What a model reads of the tool's result, or of its error; "" if that is `result`.
     output: str = ""
 
 
-#: Notes an effect outside of the store, in case the store loses data: with its action right before
-#: it begins, and with its result before that is stored.
+#: Notes an effect outside of the store, in case the store loses data. It is called with the action
+#: right before the effect begins, and with the result before that is stored.
 NoteEffect = Callable[[Claim, PendingAction | ActionResult], None]
 
 
 class ActionRepository(Protocol):
-    """Stores pending actions. Each call is one atomic step and safe to repeat."""
+    """Stores pending actions. Each call is one atomic step and safe to repeat.
+
+    `conversation` is the id of a conversation, `user` the id of a scope in it.
+    """
 
     async def load_open(self, conversation: str, user: str) -> StoredAction | None:
-        """Return the action that occupies a scope."""
+        """Return the action that waits for the yes of a scope, None if none waits."""
 
     async def load(
         self, conversation: str, action_ids: tuple[str, ...]
     ) -> list[StoredAction | None]:
-        """Return actions by id, such as the steps of a plan."""
+        """Return actions in the order of their ids, such as the steps of a plan; None: unknown."""
 
     async def open_form(self, conversation: str, action_id: str) -> StoredAction | None:
-        """Return an action whose person begins to change it.
+        """Return an action whose person opens its form to change it, None if there is none.
 
-        An open question stays open for FORM_MS at least.
+        The window of an open question is extended to FORM_MS from now, if less is left.
         """
 
     async def list_started(self, conversation: str, user: str) -> list[StoredAction]:
-        """Return the actions of a scope that were started within the last hour, the last one first."""
+        """Return the actions of a scope that were started in the last hour, the newest first."""
 
     async def save_question_place(self, chat: str, user: str, place: str) -> None:
         """Save which thread of a chat asked a user something last.
@@ -150,7 +171,7 @@ class ActionRepository(Protocol):
     async def save(self, conversation: str, new_action: NewAction) -> float | None:
         """Store an action as shown, without a lease.
 
-        Return when its window closes, None if the scope is occupied.
+        Return when its window closes, in Unix seconds, None if another action waits in the scope.
         """
 
     async def change(
@@ -158,25 +179,30 @@ class ActionRepository(Protocol):
     ) -> tuple[str, StoredAction | None]:
         """Make a transition or store new actions, without a lease.
 
-        The first value is "ok", "exists" or "state".
+        Return an answer and the action of the transition. "ok": the change was made. "exists":
+        another action waits in the scope. "state": the action was in none of the expected states.
         """
 
     async def claim(
         self, claim: Claim, stored: StoredAction
     ) -> tuple[ClaimStatus, ActionState | Literal[""]]:
-        """Claim a shown action, once.
+        """Claim a shown action, once, and return the status and the action's state after the claim.
 
-        If the record differs from `stored`, which was verified, it is `tampered`.
+        The status is `tampered` if the record is no longer that of `stored`, which was verified.
         """
 
     async def decide(self, decision: ActionDecision) -> tuple[DecisionVerdict, StoredAction | None]:
-        """Check, then confirm (claim and start at once), cancel or ignore, without a lease.
+        """Decide on the open action of a scope, without a lease: confirm, cancel or ignore.
 
-        The caller verifies.
+        To confirm is to claim and to start at once. Return the verdict and the action, None if
+        there is none. The caller verifies the signature of the action before it runs anything.
         """
 
     async def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
-        """Take the last step before the effect. Return whether this attempt may go ahead."""
+        """Store that the effect begins now. Return whether this attempt may go ahead.
+
+        `attempt` is a random id, so that a repeated call gets the same verdict.
+        """
 
     async def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
-        """Record how an effect ended, however late."""
+        """Record how the effect of an attempt ended, however late."""

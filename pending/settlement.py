@@ -1,8 +1,14 @@
 """Settlement: takes a confirmed action through its states, so that it runs at most once.
 
-*Claim*: this yes wins the action, and no other does. *Start*: stored before the effect begins.
-*Run*: the code of the tool. *Record*: how it ended. From the stored state the next worker can tell
-what may have happened if one dies on the way. How an end is told is in `action_outcomes.py`.
+A confirmed action goes through four steps, and the store has each one before the next begins:
+
+* *claim*: this yes wins the action, and no other yes does;
+* *start*: the effect begins now, and no worker repeats it from here on;
+* *run*: the code of the tool runs;
+* *record*: how the effect ended.
+
+If a worker dies on the way, the next one reads from the stored state what may have happened. The
+texts about the end of an action are in `action_outcomes.py`.
 """
 
 from __future__ import annotations
@@ -74,7 +80,7 @@ RECONCILE_TIMEOUT = 10.0
 class Settlement:
     """Settles pending actions: runs each confirmed one once, and records how it ended.
 
-    Lives as long as its store.
+    It keeps no state of an action between calls. Lives as long as its store.
     """
 
     def __init__(
@@ -85,6 +91,7 @@ class Settlement:
         *,
         timeout_seconds: float = EXECUTOR_TIMEOUT,
     ) -> None:
+        """`timeout_seconds` is what one action, or one whole plan, may take."""
         self._repository = repository
         self._signer = signer
         self._executors = executors
@@ -93,16 +100,20 @@ class Settlement:
     async def confirm(
         self, claim: Claim, stored: StoredAction, *, plan: str = "", deadline: float | None = None
     ) -> ConfirmOutcome | None:
-        """Run the action if this claim wins it. None: it cannot be won, and nothing was run.
+        """Run the action if this claim wins it, and return the outcome.
 
-        `plan` is the id of the plan whose step it is. `deadline`, by `time.monotonic`, is when it
-        must have ended. Raises LeaseLost and StaleTurn when the worker must stop or read again.
+        None: the claim cannot win the action, and nothing was run. `plan` is the id of the plan
+        that the action is a step of, "" for none. `deadline`, by `time.monotonic`, is when the
+        action must have ended; None: after the usual time.
+
+        Raises LeaseLost when the worker must stop, and StaleTurn when it must read the turn again.
         """
         stored = stored.verified(self._signer, claim.scope)
         if stored.is_changed:
             return await self._refuse_tampered(claim, stored)
         if not _may_decide(claim, stored.action, plan):
             return None
+
         attributes = {
             tracing.PENDING: stored.action_id,
             tracing.CHANNEL: claim.scope.conversation.channel,
@@ -119,11 +130,12 @@ class Settlement:
             status, state = await self._repository.claim(claim, stored)
         action = stored.action
         match status:
-            case "mine" if state == "started" and not (
-                action.idempotent or action.kind == PLAN_KIND
-            ):
-                return await self._end_interrupted(claim, action)
             case "mine":
+                # An earlier worker may have had the effect before it died. Only what is safe to
+                # repeat is started again. A plan is: its steps are checked one by one.
+                may_start_again = action.idempotent or action.kind == PLAN_KIND
+                if state == "started" and not may_start_again:
+                    return await self._end_interrupted(claim, action)
                 return await self._start(claim, stored, state, deadline)
             case "expired" | "early":
                 return outcome_without_run(status, action)
@@ -133,16 +145,18 @@ class Settlement:
                 raise LeaseLost(claim.conversation)
             case "moved":
                 raise StaleTurn(claim.conversation)
-        return None
+        return None  # another decision has the action, or no such action waits
 
     async def decide(self, decision: ActionDecision) -> ConfirmOutcome | None:
-        """Settle the open action of a scope, without a lease.
+        """Settle the open action of a scope for a program, without a lease.
 
-        None: there is none, and nothing was run.
+        None: no action waits, and nothing was run.
         """
         verdict, stored = await self._repository.decide(decision)
         if stored is None:
             return None
+
+        # The store has compared fields that are not signed, so the signed ones are checked here.
         claim = Claim(decision.scope, stored.action_id, decision.decided_by_event)
         stored = stored.verified(self._signer, claim.scope)
         action = stored.action
@@ -153,25 +167,33 @@ class Settlement:
             if verdict == "stale":
                 return await self._refuse_tampered(claim, stored)
             return await self._cancel_tampered(claim, stored)
+
         match verdict:
             case "mine":
-                refusal = await self._refusal(claim, action, render=True)
-                if refusal:  # it has a start, but no effect
-                    await self._repository.finish(
-                        claim,
-                        decision.decided_by_event,
-                        ActionResult("failed", refusal.outcome_text),
-                    )
-                    return refusal
-                return await self._run_started(
-                    claim, action, self._executors.take(action), decision.decided_by_event, None
-                )
+                return await self._run_decided(claim, action, decision.decided_by_event)
             case "stale":
                 return await self.recover(claim, stored)
         return outcome_without_run(verdict, action)
 
+    async def _run_decided(
+        self, claim: Claim, action: PendingAction, attempt: str
+    ) -> ConfirmOutcome:
+        """Run an action that `decide` has claimed and started, unless its tool has changed."""
+        refusal = await self._refusal(claim, action, render=True)
+        if refusal:
+            # The store has it as started, but it had no effect.
+            result = ActionResult("failed", refusal.outcome_text)
+            await self._repository.finish(claim, attempt, result)
+            return refusal
+        executor = self._executors.take(action)
+        return await self._run_started(claim, action, executor, attempt, None)
+
     async def recover(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
-        """End an action whose process died at it, and say honestly what is known. Runs nothing."""
+        """End an action whose process died while it worked on it. Runs nothing.
+
+        The outcome says what is known: whether the effect certainly did not begin, how it ended, or
+        that this is unknown.
+        """
         stored = stored.verified(self._signer, claim.scope)
         if stored.is_changed:
             return await self._refuse_tampered(claim, stored)
@@ -180,13 +202,14 @@ class Settlement:
             return await self._end_interrupted_plan(claim, action)
         if stored.state == "started":
             return await self._end_interrupted(claim, action)
-        # Only claimed: it has certainly not started.
+
+        # Only claimed: the effect has certainly not begun.
         text = texts_for(action.language).unsafe(action.preview)
-        await self._move(claim, ("claimed",), "superseded", text)
+        await self._make_transition(claim, ("claimed",), "superseded", text)
         return ConfirmOutcome("cancelled", replace(action, state="superseded"), outcome_text=text)
 
     async def effects(self, scope: Scope, stored: StoredAction) -> tuple[Effect, ...]:
-        """Return what took effect of a finished action.
+        """Return what took effect of a finished action: one effect, or those of a plan's steps.
 
         It is () if a record was tampered with.
         """
@@ -198,13 +221,14 @@ class Settlement:
     ) -> str:
         """Return what is known of each step of a finished plan, or that an action was undone.
 
-        It is "" for any other action, and if a record was tampered with. `results`: how much it has
-        of what tools returned.
+        It is "" for any other action, and if a record was tampered with. `results`: how much the
+        report says of what tools returned.
         """
         parts = await self._genuine_parts(scope, stored)
-        undos = await self._undo_states(scope, parts)
         if not parts:
             return ""
+
+        undos = await self._undo_states(scope, parts)
         if stored.action.kind == PLAN_KIND:
             return plan_report(stored.action, parts, undos, results=results)
         texts = texts_for(stored.action.language)
@@ -218,39 +242,42 @@ class Settlement:
 
     async def was_undone(self, scope: Scope, stored: StoredAction) -> bool:
         """Return whether a finished action, or a step of it, was undone, or may have been."""
-        return bool(await self._undo_states(scope, await self._genuine_parts(scope, stored)))
+        parts = await self._genuine_parts(scope, stored)
+        return bool(await self._undo_states(scope, parts))
 
     async def _undo_states(self, scope: Scope, parts: Sequence[StoredAction]) -> UndoStates:
-        """Return what is known of the undos of these actions.
+        """Return what is known of the undos of these actions, by the id of the action.
 
-        Those that certainly had no effect are left out.
-
-        An undo whose record was changed may have taken effect, too.
+        An undo that certainly had no effect is left out. An undo whose record was changed may have
+        taken effect: it is unknown.
         """
-        pids = [part.action_id for part in parts if part.state == "done"]
-        if not pids:
+        action_ids = [part.action_id for part in parts if part.state == "done"]
+        if not action_ids:
             return {}
+
+        undo_ids = tuple(undo_id(action_id) for action_id in action_ids)
+        undos = await self._repository.load(scope.conversation.id, undo_ids)
         states: dict[str, Literal["undone", "unknown"]] = {}
-        undos = await self._repository.load(scope.conversation.id, tuple(map(undo_id, pids)))
-        for pid, undo in zip(pids, undos, strict=True):
+        for action_id, undo in zip(action_ids, undos, strict=True):
             if undo is None or undo.state not in ("claimed", "started", "done", "unknown"):
                 continue
             is_certain = undo.state == "done" and undo.is_genuine(self._signer, scope)
-            states[pid] = "undone" if is_certain else "unknown"
+            states[action_id] = "undone" if is_certain else "unknown"
         return states
 
-    async def told_outcome(self, scope: Scope, stored: StoredAction) -> str:
+    async def outcome_above_undo(self, scope: Scope, stored: StoredAction) -> str:
         """Return the outcome that stands above the button of an undo, as Markdown.
 
-        It is "" if the button has a message of its own, and after tampering.
+        It is "" if the button is in a message without an outcome, and if a record was tampered
+        with.
         """
-        parts = await self._genuine_parts(scope, stored)
-        return next(
-            (str(part.action.args["told"]) for part in parts if "told" in part.action.args), ""
-        )
+        for part in await self._genuine_parts(scope, stored):
+            if "outcome_text" in part.action.args:
+                return str(part.action.args["outcome_text"])
+        return ""
 
     async def _genuine_parts(self, scope: Scope, stored: StoredAction) -> list[StoredAction]:
-        """Return the steps of a plan, or any other action itself.
+        """Return the steps of a plan, or the action itself if it is no plan.
 
         It is [] if a record was tampered with.
         """
@@ -263,27 +290,32 @@ class Settlement:
     async def _start(
         self, claim: Claim, stored: StoredAction, state: ActionState | str, deadline: float | None
     ) -> ConfirmOutcome:
-        """Claimed -> started, then run. `state` is the stored state after the claim.
+        """Start a claimed action and run it. `state` is the stored state after the claim.
 
-        An executor that marks its effect runs first: the action is started where its effect begins.
+        If the executor says where its effect begins, it runs first, and the action is started
+        there.
         """
         action = stored.action
-        # What has begun is not shown again: its own effect may have changed what the preview says.
-        # The steps of a plan were compared when it began.
+
+        # The preview of an action that has begun is not compared: its own effect may have changed
+        # what the preview says. The previews of a plan's steps were compared when the plan began.
         is_new = state == "claimed" and not action.plan
         refusal = await self._refusal(claim, action, render=is_new)
         executor = None
-        if not refusal:
+        if refusal is None:
             executor = self._executors.take(action)
-        if refusal or (executor is None and action.kind != PLAN_KIND):
-            if state == "started":  # by an earlier worker, whose tool is gone or has changed
+            if executor is None and action.kind != PLAN_KIND:
+                refusal = no_executor_outcome(action)
+        if refusal is not None:
+            # An earlier worker has started the action; since then its tool has gone or changed.
+            if state == "started":
                 return await self._end_interrupted(claim, action)
-            outcome = refusal or no_executor_outcome(action)
-            if not await self._move(claim, ("claimed",), "failed", outcome.outcome_text):
+            if not await self._make_transition(claim, ("claimed",), "failed", refusal.outcome_text):
                 raise StaleTurn(
                     f"{claim.conversation}: another worker has taken the action further"
                 )
-            return outcome
+            return refusal
+
         attempt = random_id()
         if executor is not None and executor.marks_effect and state == "claimed":
             return await self._run_with_preparation(claim, stored, executor, attempt, deadline)
@@ -320,37 +352,43 @@ class Settlement:
             )
 
         effect = EffectStart(start)
-        end = await self._run(
-            claim, stored.action, executor, attempt, self._seconds_until(deadline), effect
-        )
-        if not effect.close():  # it ended in its preparation. Only what was started can end.
+        seconds = self._seconds_until(deadline)
+        end = await self._run(claim, stored.action, executor, attempt, seconds, effect)
+
+        # If the executor ended before its effect began, the action is started now: the store
+        # records an end only of an action that was started.
+        if not effect.close():
             await start()
         return await self._record(claim, attempt, stored.action, end)
 
     async def _refusal(
         self, claim: Claim, action: PendingAction, *, render: bool
     ) -> ConfirmOutcome | None:
-        """Return the outcome of an action that must not run, None if it may.
+        """Return the outcome of an action that must not run, None if the action may run.
 
-        It may run if its tools are those that were shown. With `render` the previews are compared too. A plan is refused as a whole before its first
-        step; later its steps are compared one by one, without their previews, which earlier steps
-        may have changed.
+        It may run if its tools are those that were shown. With `render` the previews are compared,
+        too. A plan is refused as a whole before its first step. Later its steps are compared one by
+        one, without their previews, which earlier steps may have changed.
         """
         actions = [action]
         if action.kind == PLAN_KIND:
             steps = None
             if render:
                 steps = await self._genuine_steps(claim.scope, action)
-            # A plan whose steps were changed is refused where it runs.
+            # None if a step was changed: `_run_plan` refuses that plan.
             actions = [step.action for step in steps or ()]
+
         texts = texts_for(action.language)
         with _confirmed(claim, action):
             for each in actions:
                 comparison = await self._executors.compare(each, render=render)
                 match comparison.state:
                     case "changed":
-                        why = without_signs(as_markdown(bounded(storable(redact(comparison.why)))))
-                        text = "\n".join(filter(None, [texts.tool_changed(each.preview), why]))
+                        text = texts.tool_changed(each.preview)
+                        why = bounded(storable(redact(comparison.why)))
+                        why = without_signs(as_markdown(why))
+                        if why:
+                            text = f"{text}\n{why}"
                         return refused_outcome(action, text)
                     case "gone":
                         return no_executor_outcome(action, texts.unsafe(each.preview))
@@ -366,7 +404,7 @@ class Settlement:
         attempt: str,
         deadline: float | None,
     ) -> ConfirmOutcome:
-        """Started -> done, failed or unknown: run the action or plan and record how it ended."""
+        """Run an action or plan that is stored as started, and record how it ended."""
         if action.kind == PLAN_KIND:
             return await self._run_plan(claim, action, attempt)
         if executor is None:
@@ -375,6 +413,7 @@ class Settlement:
                 claim, attempt, ActionResult("failed", outcome.outcome_text)
             )
             return outcome
+
         log.info(
             "pending.started", extra={"kind": action.kind, "pending": action.pending_action_id}
         )
@@ -384,7 +423,7 @@ class Settlement:
     def _seconds_until(self, deadline: float | None) -> float:
         """Return the seconds that an executor may take.
 
-        `deadline` is that of its plan, None without one.
+        `deadline` is that of the plan which the action is a step of, None without a plan.
         """
         if deadline is None:
             return self._timeout_seconds
@@ -399,20 +438,23 @@ class Settlement:
         seconds: float,
         effect: EffectStart | None = None,
     ) -> EffectEnd:
-        """Run the executor, and return how it ended.
+        """Run the executor, and return how its effect ended.
 
-        `effect`: where its effect begins, None if it has begun.
+        `effect` is where the effect begins; None: it has begun already.
 
-        Once this ends, an effect that has not begun begins no more: the thread of a tool may go on.
+        When this returns, the thread of a tool may still run. An effect that has not begun by then
+        cannot begin any more.
         """
         ids = {"kind": action.kind, "pending": action.pending_action_id}
         attributes = {tracing.PENDING: action.pending_action_id, tracing.KIND: action.kind}
 
         async def record_late(value: Any, error: BaseException | None) -> None:
+            # Without an effect, the action has failed, or another worker runs it again.
             if effect is not None and not effect.has_begun:
-                return  # it has failed, or another worker runs it again
+                return
             log.warning("pending.late", extra=ids)
-            if not isinstance(error, TimedOut):  # after that it stays unknown
+            # An executor that itself timed out says nothing new: the end stays unknown.
+            if not isinstance(error, TimedOut):
                 await self._record(claim, attempt, action, effect_end_of(action, value, error))
 
         try:
@@ -425,15 +467,17 @@ class Settlement:
             log.info("pending.done" if end.state == "done" else "pending.failed", extra=ids)
             return end
         except asyncio.CancelledError:
-            # The lease is lost, or this worker is stopping. A thread may still run the action: its
-            # end is unknown. If its effect has not begun, it begins no more, and the next worker
-            # runs the action again.
+            # The lease is lost, or this worker is stopping. A thread may still run the action, so
+            # its end is unknown. An effect that has not begun cannot begin any more, and the next
+            # worker runs the action again.
             if _may_have_happened(effect):
                 await asyncio.shield(self._record(claim, attempt, action, EffectEnd("unknown")))
             raise
-        except TimedOut:  # it goes on, and nothing waits for it: its end is unknown
-            return _cut_off(effect, ids)
-        except KeyboardInterrupt:  # only when the action runs in the caller's own thread
+        except TimedOut:
+            # The executor goes on, and nothing waits for it: its end is unknown.
+            return _end_of_timeout(effect, ids)
+        except KeyboardInterrupt:
+            # This reaches an action only in the caller's own thread.
             if _may_have_happened(effect):
                 await self._record(claim, attempt, action, EffectEnd("unknown"))
             raise
@@ -443,11 +487,14 @@ class Settlement:
     async def _record(
         self, claim: Claim, attempt: str, action: PendingAction, end: EffectEnd
     ) -> ConfirmOutcome:
-        """Record how an effect ended."""
+        """Record how an effect ended, and return the outcome."""
         place = claim.scope.conversation if claim.lease else None
         result = result_to_store(action, end, place)
         await self._repository.finish(claim, attempt, result)
-        effects = (Effect(action, end.text),) if end.state == "done" else ()
+
+        effects: tuple[Effect, ...] = ()
+        if end.state == "done":
+            effects = (Effect(action, end.text),)
         return effect_outcome(action, end.state, result.outcome_text, end.text, effects)
 
     async def _run_plan(self, claim: Claim, plan: PendingAction, attempt: str) -> ConfirmOutcome:
@@ -459,20 +506,22 @@ class Settlement:
         steps = await self._genuine_steps(claim.scope, plan)
         if steps is None:
             return await self._end_tampered_plan(claim, plan, attempt)
+
         effects: tuple[Effect, ...] = ()
         for step in steps:
             if time.monotonic() >= deadline:
                 break
-            outcome = await self._run_step(
-                replace(claim, action_id=step.action_id), step, plan, deadline
-            )
-            effects += outcome.effects if outcome else ()
-            if outcome is None or not outcome.executed:
+            step_claim = replace(claim, action_id=step.action_id)
+            outcome = await self._run_step(step_claim, step, plan, deadline)
+            if outcome is None:
                 break
+            effects += outcome.effects
+            if not outcome.executed:
+                break
+
         # The records were genuine when the plan began. Only their states are read again.
-        current = await self._repository.load(
-            claim.conversation, tuple(step.action_id for step in steps)
-        )
+        ids = tuple(step.action_id for step in steps)
+        current = await self._repository.load(claim.conversation, ids)
         ended_steps: list[StoredAction] = []
         for step, now in zip(steps, current, strict=True):
             if now:
@@ -480,6 +529,7 @@ class Settlement:
             else:
                 ended = replace(step, state="unknown")
             ended_steps.append(ended)
+
         text = plan_report(plan, ended_steps)
         state = plan_end_state([step.state for step in ended_steps])
         await self._repository.finish(claim, attempt, ActionResult(state, text))
@@ -493,11 +543,14 @@ class Settlement:
             for number, step in enumerate(stored_steps)
             if step and step.is_genuine(self._signer, scope) and is_step_of(plan, number, step)
         ]
-        return steps if len(steps) == len(stored_steps) else None
+        if len(steps) < len(stored_steps):
+            return None
+        return steps
 
     async def _run_step(
         self, claim: Claim, stored: StoredAction, plan: PendingAction, deadline: float
     ) -> ConfirmOutcome | None:
+        """Run a step of a plan, unless an earlier worker did. None: the step cannot run any more."""
         if stored.state == "done":
             effects = (Effect(stored.action, stored.result),)
             return effect_outcome(stored.action, "done", stored.outcome_text, effects=effects)
@@ -513,8 +566,11 @@ class Settlement:
         steps = await self._repository.load(claim.conversation, step_ids(plan))
         has_begun = any(step and step.state not in ("shown", "claimed") for step in steps)
         texts = texts_for(plan.language)
-        state: EndState = "unknown" if has_begun else "failed"
-        text = texts.unknown(plan.preview) if has_begun else texts.unsafe(plan.preview)
+        state: EndState = "failed"
+        text = texts.unsafe(plan.preview)
+        if has_begun:
+            state = "unknown"
+            text = texts.unknown(plan.preview)
         await self._repository.finish(claim, attempt, ActionResult(state, text))
         return effect_outcome(plan, state, text)
 
@@ -527,41 +583,42 @@ class Settlement:
         for step in steps:
             if step.state == "started":
                 await self._end_interrupted(replace(claim, action_id=step.action_id), step.action)
+
         ended_steps = await self._genuine_steps(claim.scope, plan) or []
         if not ended_steps:
-            return await self._end_started(
-                claim, plan, "unknown", texts_for(plan.language).unknown(plan.preview)
-            )
+            text = texts_for(plan.language).unknown(plan.preview)
+            return await self._end_started(claim, plan, "unknown", text)
         state = plan_end_state([step.state for step in ended_steps])
         return await self._end_started(claim, plan, state, plan_report(plan, ended_steps))
 
     async def _end_interrupted(self, claim: Claim, action: PendingAction) -> ConfirmOutcome:
-        """End an action that an earlier worker started before it died. It is never repeated.
+        """End an action that an earlier worker started before it died. The action is not repeated.
 
-        Ask its reconciler how it ended. Without one, or if that cannot tell, its end is unknown.
+        A reconciler of the tool may know how the action ended. Without one, or if it cannot tell,
+        the end is unknown.
         """
         texts = texts_for(action.language)
+        state: EndState
         match await self._reconcile(claim, action):
             case None:
-                return await self._end_started(
-                    claim, action, "unknown", texts.unknown(action.preview)
-                )
+                state = "unknown"
+                text = texts.unknown(action.preview)
             case False:
-                return await self._end_started(
-                    claim, action, "failed", texts.not_done(action.preview)
-                )
+                state = "failed"
+                text = texts.not_done(action.preview)
             case answer:
+                state = "done"
                 result = ""
                 if isinstance(answer, str):
                     result = result_in_words(answer)
-                return await self._end_started(
-                    claim, action, "done", texts.done(action.preview, result)
-                )
+                text = texts.done(action.preview, result)
+        return await self._end_started(claim, action, state, text)
 
     async def _reconcile(self, claim: Claim, action: PendingAction) -> str | bool | None:
-        """Return whether the action took effect, True or a text for the user if it did.
+        """Return what the tool's reconciler knows of an action that was interrupted.
 
-        None: that is not known.
+        True, or a text for the user: the action took effect. False: it did not. None: that is not
+        known.
         """
         reconcile = self._executors.reconciler(action.kind)
         if reconcile is None:
@@ -572,12 +629,19 @@ class Settlement:
     async def _end_started(
         self, claim: Claim, action: PendingAction, state: EndState, text: str
     ) -> ConfirmOutcome:
-        """Started -> done, failed or unknown, for an action that this process did not run."""
-        # "unknown" may be stored already, and is repeated then.
-        # Only the process that ran it may correct it.
-        before = ("started", "unknown") if state == "unknown" else ("started",)
-        if await self._move(claim, before, state, text):
+        """Store the end of a started action that this process did not run, and return the outcome.
+
+        Raises StaleTurn, for a worker with a lease, if the process that ran the action has stored
+        its end meanwhile.
+        """
+        from_states: tuple[str, ...] = ("started",)
+        # "unknown" may be stored already, and is then stored once more. Any other end that follows
+        # "unknown" must come from the process that ran the action.
+        if state == "unknown":
+            from_states = ("started", "unknown")
+        if await self._make_transition(claim, from_states, state, text):
             return effect_outcome(action, state, text, text)
+
         (now,) = await self._repository.load(claim.conversation, (claim.action_id,))
         if claim.lease:
             raise StaleTurn(f"{claim.conversation}: the outcome came in just now")
@@ -588,7 +652,7 @@ class Settlement:
     async def _refuse_tampered(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """End an action whose record is not what the user saw.
 
-        A started one can no longer be called off: its end is unknown.
+        A started action can no longer be cancelled: its end is unknown.
         """
         if stored.state != "started":
             return await self._cancel_tampered(claim, stored)
@@ -598,55 +662,61 @@ class Settlement:
         )
 
     async def _cancel_tampered(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
-        """Any open state -> cancelled: the record is not what the user saw, and must never run."""
+        """Cancel an action whose record is not what the user saw, so that it never runs."""
         text = texts_for().tampered()
         log.error("pending.tampered", extra={"pending": claim.action_id})
-        # By this very decision, which stops here.
-        started = ("started",) if stored.state == "started" else ()
-        await self._move(
-            claim, ("armed", "shown", "claimed", *started, "cancelled"), "cancelled", text
-        )
+        from_states: tuple[str, ...] = ("armed", "shown", "claimed", "cancelled")
+        # Only `decide` comes here with a started action. It has started the action itself, and has
+        # not run it.
+        if stored.state == "started":
+            from_states = (*from_states, "started")
+        await self._make_transition(claim, from_states, "cancelled", text)
         return ConfirmOutcome(
             "digest_mismatch", replace(stored.action, state="cancelled"), outcome_text=text
         )
 
-    async def _move(
-        self, claim: Claim, before: tuple[str, ...], to: ActionState, text: str
+    async def _make_transition(
+        self, claim: Claim, from_states: tuple[str, ...], to: ActionState, text: str
     ) -> bool:
-        """Make one transition. Return False if the action was in none of the states `before`."""
-        transition = Transition(claim.action_id, before, to, text, claim.decided_by_event)
-        answer, _ = await self._repository.change(
-            claim.conversation, TurnChange(transition=transition)
-        )
+        """Make one transition. Return False if the action was in none of `from_states`."""
+        transition = Transition(claim.action_id, from_states, to, text, claim.decided_by_event)
+        change = TurnChange(transition=transition)
+        answer, _ = await self._repository.change(claim.conversation, change)
         return answer == "ok"
 
 
 async def reconciled(reconcile: Reconciler, action: PendingAction) -> str | bool | None:
-    """Return what a reconciler knows of an interrupted action, by the yes of this context.
+    """Return what a reconciler knows of an interrupted action, None if it knows nothing.
 
-    None: nothing.
+    The reconciler runs in the context of the yes: `current_user` is the person who confirmed.
     """
     try:
         context = with_context(reconcile, current_context)
         answer = await run_with_timeout(lambda: reconcile(action, **context), RECONCILE_TIMEOUT)
-    except Exception:  # a reconciler is user code; when it fails, nothing is known
+    except Exception:
+        # A reconciler is code of the bot's author. When it fails, nothing is known.
         log.exception(
             "pending.not_reconciled",
             extra={"kind": action.kind, "pending": action.pending_action_id},
         )
         return None
-    return answer if isinstance(answer, str | bool) else None
+    if isinstance(answer, str | bool):
+        return answer
+    return None
 
 
 def _may_decide(claim: Claim, action: PendingAction, plan: str = "") -> bool:
     """Return whether the claim may decide on the action.
 
-    A step is decided only through its `plan`, whose id is "" for other actions. An undo is decided
-    only by its button: a yes in words may be meant for a question.
+    A step is decided only through its plan. `plan` is the id of the plan that runs the action now,
+    "" outside of a plan. An undo is decided only by its button: a yes in words may be meant for a
+    question.
     """
     if action.plan != plan:
         return False
-    return bool(plan) or claim.kind != "text" or not is_undo(action)
+    if plan or claim.kind == "tap":
+        return True
+    return not is_undo(action)
 
 
 def _agrees(decision: ActionDecision, action: PendingAction) -> bool:
@@ -662,15 +732,15 @@ def _agrees(decision: ActionDecision, action: PendingAction) -> bool:
 
 
 def _may_have_happened(effect: EffectStart | None) -> bool:
-    """Return whether the effect of an attempt that ends now may have happened.
+    """End an attempt at an effect. Return whether the effect may have happened.
 
-    If not, it begins no more.
+    An effect that has not begun cannot begin after this. `effect` is None if it has begun.
     """
     return effect is None or effect.close()
 
 
-def _cut_off(effect: EffectStart | None, ids: Mapping[str, str]) -> EffectEnd:
-    """Return how an executor ended that took too long."""
+def _end_of_timeout(effect: EffectStart | None, ids: Mapping[str, str]) -> EffectEnd:
+    """Return how the effect of an executor ended that took too long."""
     if _may_have_happened(effect):
         log.warning("pending.cut_off", extra=ids)
         return EffectEnd("unknown")
@@ -681,10 +751,12 @@ def _cut_off(effect: EffectStart | None, ids: Mapping[str, str]) -> EffectEnd:
 def _confirmed(
     claim: Claim, action: PendingAction, effect: EffectStart | None = None
 ) -> AbstractContextManager[ChannelRun]:
-    """Run the block by the yes of this claim.
+    """Return a block in which code of tools runs by the yes of this claim.
 
-    `effect`: where the effect begins, None if it has begun.
+    `effect` is where the effect begins; None: it has begun already.
     """
-    at = claim.received_at or time.time()
-    confirmation = Confirmation(action.pending_action_id, action.preview, claim.scope.user_id, at)
+    confirmed_at = claim.received_at or time.time()
+    confirmation = Confirmation(
+        action.pending_action_id, action.preview, claim.scope.user_id, confirmed_at
+    )
     return confirmed_run(confirmation, claim.scope, action.language, effect)

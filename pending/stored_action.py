@@ -35,68 +35,73 @@ _TEXTS = tuple(
 
 @dataclass(frozen=True)
 class StoredAction:
-    """A pending action as stored: the signed record exactly as it was signed, and its state."""
+    """A pending action as a store returned it: the record exactly as it was signed, and its state.
 
-    #: The id it was found under.
+    A snapshot: it does not follow later changes in the store. Times are in Unix seconds.
+    """
+
+    #: The id that the store has the action under.
     action_id: str
+    #: The signed fields of the action, as JSON; "" in place of a record that was changed.
     record: str
     mac: str
     state: ActionState
+    #: When the window to answer closes, 0.0 until the question was shown.
     expires_at: float = 0.0
-    #: The event id of the turn that decided, or the random word of a decision without a worker; ""
-    #: while it is undecided.
+    #: The event id of the turn that decided, or the random word of a decision without a worker;
+    #: "" while nothing is decided.
     decided_by_event: str = ""
-    #: The id of its last start.
+    #: The id of the last start, "" before the first.
     attempt_id: str = ""
-    #: What the user is told about its end.
+    #: What the user is told about the end of the action.
     outcome_text: str = ""
-    #: What its tool returned, for the user.
+    #: What the tool returned, for the user.
     result: str = ""
     #: What a model reads of the result or of the error, "" if that is `result`.
     output: str = ""
     #: The number of the last turn that came in before the question was shown.
     last_seen_seq: int = 0
-    #: When it was claimed or started.
+    #: When the action was claimed or started.
     started_at: float = 0.0
-    #: The platform's id of the message that shows the question, "" where the platform gave none;
-    #: `question_messages`: the ids of all messages that show or repeat it.
+    #: The platform's id of the message that shows the question, "" where the platform gave none.
     question_message: str = ""
+    #: The platform's ids of all messages that show or repeat the question.
     question_messages: tuple[str, ...] = ()
-    #: When the platform says it was shown, in Unix seconds; 0.0 where it did not say.
+    #: When the platform says that it showed the question, 0.0 where it did not say.
     written_at: float = 0.0
-    #: The traceparent of the turn that proposed it, "" for none.
+    #: The traceparent of the turn that proposed the action, "" for none.
     trace: str = field(default="", compare=False)
     #: The number of the last turn that came in before the bot said something else than the
-    #: question; 0 while the question is the last thing that it said.
+    #: question; 0 while the question is the last thing that the bot said.
     followed_after_seq: int = field(default=0, compare=False)
-    #: Short names of the messages for which its question was repeated.
+    #: Short names of the messages for which the question was repeated.
     unclear_answers: tuple[str, ...] = ()
-    #: The store's own time at the lookup. Both in Unix seconds.
+    #: The store's own time when the action was loaded.
     loaded_at: float = field(default=0.0, compare=False)
 
     @property
     def is_over(self) -> bool:
-        """Return whether the window had closed at the lookup, by the store's own clock."""
+        """Return whether the window had closed when the action was loaded, by the store's clock."""
         return bool(self.expires_at) and self.loaded_at >= self.expires_at
 
     def was_last_message(self, seq: int) -> bool:
-        """Return whether the question was the last thing that the
-        bot had said when turn `seq` came in.
+        """Return whether the question was the bot's last message when turn `seq` came in.
 
-        A turn without a worker has the number 0: it comes in after everything that was said.
+        A turn that no worker numbered is 0: it comes in after everything that was said.
         """
-        return self.followed_after_seq == 0 or 0 < seq <= self.followed_after_seq
+        if self.followed_after_seq == 0:
+            return True
+        return 0 < seq <= self.followed_after_seq
 
     @property
     def is_stale(self) -> bool:
-        """Return whether it was begun so long ago that the process must have died.
+        """Return whether the action was begun so long ago that its process must have died.
 
-        Only needed without a lease.
+        Only programs that decide without a lease need this: a worker's lease proves it.
         """
-        return (
-            self.state in ("claimed", "started")
-            and self.loaded_at - self.started_at > STALE_MS / 1000
-        )
+        if self.state not in ("claimed", "started"):
+            return False
+        return self.loaded_at - self.started_at > STALE_MS / 1000
 
     @classmethod
     def from_json(cls, text: str) -> StoredAction | None:
@@ -138,7 +143,7 @@ class StoredAction:
     def action(self) -> PendingAction:
         """Return the action that was signed, in its present state.
 
-        For an unreadable record its kind is "".
+        For an unreadable record, the action has the kind "".
         """
         return self._parsed_record[1]
 
@@ -154,24 +159,23 @@ class StoredAction:
         """Return whether the record is exactly what was signed, under this id and for this scope."""
         if not signer.verify(self.record, self.mac):
             return False
+
+        # A genuine record of another action, or of another person, may have been copied here.
         signed_id, action = self._parsed_record
-        owner = (
-            action.user_id,
-            action.channel_id or "direct",
-            action.conversation_id or action.user_id,
-        )
+        if signed_id != self.action_id:
+            return False
         place = scope.conversation
-        return signed_id == self.action_id and owner == (
-            scope.user_id,
-            place.channel,
-            place.address,
+        return (
+            action.user_id == scope.user_id
+            and (action.channel_id or "direct") == place.channel
+            and (action.conversation_id or action.user_id) == place.address
         )
 
     def verified(self, signer: ActionSigner, scope: Scope) -> StoredAction:
-        """Return the action if it is genuine, or else one that holds nothing of its record.
+        """Return this action if it is genuine, else one without its record.
 
-        The `action` of such a one has its id and its state, but no kind, no arguments and no
-        language, and its preview is CHANGED. So what is said of it repeats nothing of a record that
+        The `action` of one without a record has the id and the state, but no kind, no arguments and
+        no language, and its preview is CHANGED. So what the bot says about it repeats nothing that
         was changed in the store, and a yes to it is refused.
         """
         if self.is_genuine(signer, scope):
@@ -185,7 +189,7 @@ class StoredAction:
 
     @cached_property
     def _parsed_record(self) -> tuple[str, PendingAction]:
-        """The id under which the record was signed, and the action in it."""
+        """Return the id that the record was signed with, and the action in it."""
         try:
             signed = json.loads(self.record)
             pid = signed.pop("pid")
@@ -211,8 +215,9 @@ class StoredAction:
 
 
 def _check_types(action: PendingAction) -> None:
-    """Raise TypeError if a record was changed to values that no action has,
-    which would fail where they are used.
+    """Raise TypeError if a record was changed to values of another type.
+
+    They would fail later, where they are used.
     """
     for name in _TEXTS:
         if not isinstance(getattr(action, name), str):

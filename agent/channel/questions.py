@@ -196,7 +196,9 @@ class Questions:
         kept_text = brief(stored.action.preview)
         undoes = is_undo(stored.action)
         if undoes:
-            kept_text = await self._store.settlement.told_outcome(turn.scope, stored) or kept_text
+            kept_text = (
+                await self._store.settlement.outcome_above_undo(turn.scope, stored) or kept_text
+            )
         texts = texts_for(stored.action.language)
         decision = _decision(texts, stored, state, outcome)
         asked = tuple(_question_buttons(stored.action).values())
