@@ -78,11 +78,16 @@ _TYPING_URL = "https://messaging.twilio.com/v2/Indicators/Typing.json"
 
 
 class WhatsAppChannel:
-    """One sender. One per process; keeps one HTTP client per event loop.
+    """One sender, a number or a Messaging Service. One per process.
+
+    It keeps one HTTP client per event loop.
 
     Webhooks are verified with `shared_key` for accounts that turned on Twilio's shared keys; REST
-    calls always use `auth_token`. Once a person has been silent for 24 hours, text is sent as the
-    approved Content `template`, and a question with two buttons as `confirm_template`.
+    calls always use `auth_token`.
+
+    WhatsApp takes any text for 24 hours after a person's last message. After that it takes only
+    messages that are made of approved templates: text is sent as the Content `template`, and a
+    question with two buttons as `confirm_template`.
     """
 
     def __init__(self, name: str, settings: WhatsAppSettings, deps: AdapterDeps) -> None:
@@ -91,10 +96,10 @@ class WhatsAppChannel:
         self._media = deps.media
         self._auth_token = settings.auth_token.get_secret_value()
         self._status_callback = f"{hook_url(deps.public_url, name)}/status"
-        new = functools.partial(
+        open_client = functools.partial(
             new_client, settings.account_sid, self._auth_token, settings.api_url
         )
-        self._client = PooledSessions(new)
+        self._client = PooledSessions(open_client)
         self._contents = ContentTemplates(settings.account_sid, deps.cache, self._client)
         self._people = WhatsAppPeople(name, deps.identities)
 
@@ -133,7 +138,7 @@ class WhatsAppChannel:
         return self._people.recognize(turn, store=store, briefly=briefly)
 
     def sender(self, turn: Turn) -> Sender | None:
-        """Return what a turn tells of its sender, None if it names no id of theirs."""
+        """Return the ids that a turn names of its sender, None if it names none."""
         return self._people.sender(turn)
 
     def conversation_of(self, conversation: Conversation) -> Conversation:
@@ -141,21 +146,20 @@ class WhatsAppChannel:
         return self._people.conversation_of(conversation)
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
-        """Return the sender's limit; conversations have none of their own.
+        """Return the limit of the sender, which is slow in Twilio's Sandbox only.
 
-        Only Twilio's Sandbox is slow.
+        A conversation has no further limit.
         """
         settings = self._settings
-        sandbox = settings.from_ == SANDBOX and not (
-            settings.messaging_service_sid or settings.api_url
-        )
-        return SANDBOX_RATE if sandbox else RATE
+        has_other_sender = settings.messaging_service_sid or settings.api_url
+        if settings.from_ == SANDBOX and not has_other_sender:
+            return SANDBOX_RATE
+        return RATE
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Split text at 1,600 characters, at 1,024 with buttons or as a caption.
+        """Split text at 1,600 characters, at 1,024 with buttons or as the caption of a picture.
 
-        Other files are separate messages, except those that WhatsApp does not show:
-        they are a link in the text.
+        Other files are separate messages. A file that WhatsApp does not show is a link in the text.
         """
         return pieces_of(reply, self._media)
 
@@ -205,36 +209,41 @@ class WhatsAppChannel:
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece.
 
-        Buttons that Twilio refuses are left out: the text asks for a typed answer anyway.
-
-        WhatsApp cannot edit: an optional edit is left out, any other is sent as a new message.
+        Buttons that Twilio refuses are left out: the text asks for a typed answer anyway. WhatsApp
+        cannot edit: an optional edit is left out, any other is sent as a new message.
         """
         reply = delivery.reply
         if reply.edits and reply.optional:
             return Receipt("")
         if delivery.silence > WINDOW_SECONDS:
-            try:
-                fields = template_fields(reply, self._settings)
-                template = fields["content_sid"]
-                category = await self._contents.category(template)
-                return await self._create(delivery, fields, category, template=template)
-            except AddressClosed:
-                raise
-            except Refused as exc:  # the text may still be sent once the person has written
-                raise WindowClosed(f"the template was refused: {exc}") from exc
+            return await self._send_template(delivery)
+
+        sid = None
         content = content_of(whatsapp_text(reply.text), reply.buttons)
         if content:
             sid = await self._contents.sid(content)
-        else:
-            sid = None
         if content is None or sid is None:
             return await self._create(delivery, plain_fields(reply, self._media))
+
         try:
             return await self._create(delivery, content.fields(sid))
         except ContentRefused as exc:
             if isinstance(exc, ContentLost):
                 await self._contents.forget(content)
             return await self._create(delivery, plain_fields(reply, self._media))
+
+    async def _send_template(self, delivery: Delivery) -> Receipt:
+        """Send a piece as an approved template. Raises WindowClosed if no template can carry it."""
+        try:
+            fields = template_fields(delivery.reply, self._settings)
+            template = fields["content_sid"]
+            category = await self._contents.category(template)
+            return await self._create(delivery, fields, category, template=template)
+        except AddressClosed:
+            raise
+        except Refused as exc:
+            # The text may still be sent as it stands, once the person has written.
+            raise WindowClosed(f"the template was refused: {exc}") from exc
 
     async def _create(
         self,
@@ -243,22 +252,28 @@ class WhatsAppChannel:
         price_class: PriceClass = "service",
         template: str = "",
     ) -> Receipt:
+        """Create a message at Twilio, with these fields of its API.
+
+        `template` is the id of the approved template that the message is made of, "" for none.
+        """
         service = self._settings.messaging_service_sid
         sender = {"messaging_service_sid": service} if service else {"from_": self._settings.from_}
-        # The delivery is named there, so that its conversation need not be looked up, and the
-        # template, which Twilio's reports do not name. Only letters, digits and dots are added,
-        # which no proxy re-encodes before the signature is checked.
+
+        # The URL of the status reports names the delivery, so that its conversation need not be
+        # looked up, and the template, which Twilio's reports do not name. Only letters, digits and
+        # dots are added, which no proxy re-encodes before the signature is checked.
         name = delivery.id.rpartition(":")[2].replace("#", ".")
         callback = f"{self._status_callback}?delivery={name}"
         if template:
             callback += f".{template}"
+
         to = await asyncio.to_thread(self._people.address, delivery.conversation)
         has_content = not template and "content_sid" in fields
         with translated(Sending(delivery.attempt, to, template, has_content)):
-            sent = await self._client.here().messages.create_async(
+            message = await self._client.here().messages.create_async(
                 to=to,
                 status_callback=callback,
                 **sender,
                 **fields,
             )
-        return Receipt(str(sent.sid or ""), price_class=price_class)
+        return Receipt(str(message.sid or ""), price_class=price_class)

@@ -1,6 +1,7 @@
 """Twilio's API: the SDK's client over pooled connections, and what its errors mean.
 
-They mean something for a reply, and something for an operator.
+An error of Twilio becomes a SendError for the worker, which decides whether a reply is sent again,
+and a problem with a cure for the operator.
 """
 
 from __future__ import annotations
@@ -93,32 +94,31 @@ def _http_client_type() -> Any:
             auth: tuple[str, str] | None = None,
             **_: Any,  # a time limit, which the session has itself, and `allow_redirects`
         ) -> Any:
-            sent = dict(headers or {})
+            all_headers = dict(headers or {})
             if auth:
-                sent["Authorization"] = basic(*auth)
-            origin = next((origin for origin in ORIGINS if url.startswith(f"{origin}/")), None)
-            if self._api_url and origin:
-                rewritten = self._api_url + url[len(origin) :]
-            else:
-                rewritten = url
-            if sent.get("Content-Type") == JSON:
+                all_headers["Authorization"] = basic(*auth)
+
+            for origin in ORIGINS:
+                if self._api_url and url.startswith(f"{origin}/"):
+                    url = self._api_url + url.removeprefix(origin)
+                    break
+
+            if all_headers.get("Content-Type") == JSON:
                 body = json.dumps(data)
             else:
                 body = urlencode(data or {}, doseq=True)
             async with self._session.request(
                 method,
-                rewritten,
+                url,
                 params=params,
                 data=body.encode(),
-                headers=sent,
+                headers=all_headers,
                 allow_redirects=False,
             ) as answer:
                 text = await answer.text()
-            # The SDK's error has no headers.
-            if answer.status == 429 and _error_code(text) in (
-                0,
-                _TOO_MANY_CALLS,
-            ):
+
+            # Here, because the SDK's own error has no headers, and so no pause.
+            if answer.status == 429 and _error_code(text) in (0, _TOO_MANY_CALLS):
                 raise RateLimited(retry_after(answer.headers))
             return Response(answer.status, text, answer.headers)
 
@@ -135,24 +135,28 @@ def _error_code(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ErrorMeaning:
-    """What a code means: the error that is raised, and why."""
+    """What an error code of Twilio means."""
 
+    #: The error that is raised.
     kind: type[SendError]
+    #: The reason in words.
     why: str
-    #: The seconds of a RateLimited.
+    #: The pause of a RateLimited, in seconds.
     wait: float = 0.0
-    #: The first attempt raises Unreachable, so that it is repeated.
+    #: Whether the first attempt raises Unreachable, so that it is repeated.
     once_more: bool = False
-    #: What an operator has to do, of a TemplateRefused.
+    #: What an operator has to do about a TemplateRefused.
     cure: str = ""
-    #: The code says that the recipient is no phone number, so it says nothing of a person who is
-    #: addressed by an id.
+    #: Whether the code says that the recipient is not a phone number. Then it says nothing about a
+    #: person who is addressed by an id.
     needs_number: bool = False
 
     def for_recipient(self, address: str) -> ErrorMeaning:
         """Return the meaning for a message to this address."""
         is_id = is_user_id(address) or is_parent_id(address)
-        return _ID_NOT_TAKEN if self.needs_number and is_id else self
+        if self.needs_number and is_id:
+            return _ID_NOT_TAKEN
+        return self
 
     def of_template(self, code: int | str, template: str) -> RefusedTemplate:
         """Return the refusal of a template for an operator."""
@@ -287,14 +291,14 @@ def reaction_to(code: str) -> ErrorMeaning | None:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What is being sent, as far as the meaning of an error depends on it."""
+    """What is being sent, as far as the meaning of an error depends on it. Lives for one call."""
 
     attempt: int = 1
     #: The recipient's address.
     to: str = ""
     #: The id of an approved template, "" for none.
     template: str = ""
-    #: Whether it is a Content of our own, with buttons.
+    #: Whether the message is made of a Content that Sayso created, with buttons.
     has_content: bool = False
 
 
@@ -303,24 +307,28 @@ NOTHING_SENT = Sending()
 
 def send_error(status: int, code: int, sending: Sending = NOTHING_SENT) -> SendError:
     """Return the error for an answer of Twilio. `code` is 0 if the answer has none."""
+    if sending.has_content and code in _LOST_CODES:
+        return ContentLost(f"Twilio error {code}")
     if sending.has_content and code in _CONTENT_CODES:
-        return (ContentLost if code in _LOST_CODES else ContentRefused)(f"Twilio error {code}")
-    reaction = REACTIONS.get(code) or _BY_STATUS.get(status)
-    if reaction is None and (status >= 500 or status == 0):
+        return ContentRefused(f"Twilio error {code}")
+
+    meaning = REACTIONS.get(code) or _BY_STATUS.get(status)
+    if meaning is None and (status >= 500 or status == 0):
         return DeliveryUncertain(f"Twilio answered {status}")
-    if reaction is None:
+    if meaning is None:
         return Refused(f"Twilio error {code or status}")
-    reaction = reaction.for_recipient(sending.to)
-    if reaction.kind is RateLimited:
-        return RateLimited(reaction.wait)
-    if reaction.kind is TemplateRefused:
+
+    meaning = meaning.for_recipient(sending.to)
+    if meaning.kind is RateLimited:
+        return RateLimited(meaning.wait)
+    if meaning.kind is TemplateRefused:
         if sending.template:
-            return TemplateRefused(reaction.of_template(code, sending.template))
+            return TemplateRefused(meaning.of_template(code, sending.template))
         return Refused(f"Twilio error {code}: the Content is not accepted")
-    kind = reaction.kind
-    if reaction.once_more and sending.attempt == 1:
+    kind = meaning.kind
+    if meaning.once_more and sending.attempt == 1:
         kind = Unreachable
-    return kind(f"Twilio error {code or status}: {reaction.why}")
+    return kind(f"Twilio error {code or status}: {meaning.why}")
 
 
 @contextlib.contextmanager

@@ -1,4 +1,8 @@
-"""Twilio's signed webhooks: verified, and parsed into turns and delivery statuses."""
+"""Twilio's signed webhooks: verified, and parsed into turns and delivery statuses.
+
+A webhook is a form. Twilio has two kinds of them: a message or tap of a person, and the status of a
+message that the bot sent, such as `delivered`.
+"""
 
 from __future__ import annotations
 
@@ -69,35 +73,40 @@ def twilio_signed(
 ) -> bool:
     """Return whether Twilio signed this form for this URL.
 
-    `settings` is the value of the header TWILIO_SETTINGS.
+    * `form`: all values of each field, by its name.
+    * `settings`: the value of the header TWILIO_SETTINGS, "" for none.
+    * `hosts`: the hosts that the request names. Hosts that differ from the URL's host in more than
+      capitals are ignored.
 
     Twilio signs the URL with or without its port, and the host as it was typed into its console, so
-    each spelling of the URL is accepted. `hosts` are the hosts that the request names; those that
-    differ from the URL's host in more than capitals are ignored. Raises ValueError for a malformed
-    URL.
+    each spelling of the URL is accepted. Raises ValueError for a malformed URL.
     """
-    pairs = (part.partition("=") for part in settings.split(","))
-    named = (
-        value.strip() for name, _, value in pairs if name.strip() == "algorithm" and value.strip()
-    )
-    algorithm = _HASHES.get(next(named, "HMAC_SHA1").upper())
+    algorithm = _HASHES.get(_algorithm_name(settings).upper())
     if algorithm is None:
         return False
-    fields = "".join([key + value for key in sorted(form) for value in sorted(set(form[key]))])
+
+    fields = ""
+    for key in sorted(form):
+        for value in sorted(set(form[key])):
+            fields += key + value
+
     host = urlsplit(url).netloc.partition(":")[0]
-    spellings = {
-        name for name in (each.partition(":")[0] for each in hosts) if name.lower() == host.lower()
-    }
-    urls = [
-        *_spellings(url),
-        *(
-            each
-            for name in spellings - {host}
-            for each in _spellings(url.replace(f"//{host}", f"//{name}", 1))
-        ),
-    ]
+    urls = [*_spellings(url)]
+    for other in {each.partition(":")[0] for each in hosts}:
+        if other != host and other.lower() == host.lower():
+            urls += _spellings(url.replace(f"//{host}", f"//{other}", 1))
+
     expected = (_signature(token, each + fields, algorithm) for each in urls)
     return any(hmac.compare_digest(each, signature.encode()) for each in expected)
+
+
+def _algorithm_name(settings: str) -> str:
+    """Return the first algorithm in a header such as `key=1,algorithm=HMAC_SHA256`."""
+    for part in settings.split(","):
+        name, _, value = part.partition("=")
+        if name.strip() == "algorithm" and value.strip():
+            return value.strip()
+    return "HMAC_SHA1"
 
 
 def _signature(token: str, text: str, algorithm: str) -> bytes:
@@ -106,9 +115,9 @@ def _signature(token: str, text: str, algorithm: str) -> bytes:
 
 @lru_cache(maxsize=64)
 def _spellings(url: str) -> Iterable[str]:
-    """Return the spellings of a URL: with and without its port, and of its host.
+    """Return the spellings of a URL: with and without its port, and with each spelling of its host.
 
-    The host is as given, in lower case, in punycode, and decoded from it.
+    The host is spelled as given, in lower case, in punycode, and decoded from punycode.
     """
     parts = urlsplit(url)
     netloc = parts.netloc
@@ -120,12 +129,9 @@ def _spellings(url: str) -> Iterable[str]:
     else:
         netlocs = [netloc, f"{netloc}:{default}"]
     if "@" not in netloc and "[" not in netloc:
-        names = _hosts(parts.hostname or "")
-    else:
-        names = []
-    ports = ["", f":{port or default}"]
-    every = [*netlocs, *(f"{name}{ending}" for name in names for ending in ports)]
-    return tuple(parts._replace(netloc=each).geturl() for each in dict.fromkeys(every))
+        for name in _hosts(parts.hostname or ""):
+            netlocs += [name, f"{name}:{port or default}"]
+    return tuple(parts._replace(netloc=each).geturl() for each in dict.fromkeys(netlocs))
 
 
 def _hosts(host: str) -> list[str]:
@@ -173,18 +179,19 @@ class TwilioForm:
 def parse(
     form: TwilioForm, hook: WebhookRequest, *, channel: str, own_address: str | None
 ) -> Received:
-    """Parse the verified form of a webhook.
+    """Parse the verified form of a webhook: a message, a tap, or the status of a message.
 
-    It is a message, a tap, or the status of a message of the bot.
-
-    Raises BadHook.
+    `own_address` is the sender of the channel, None for one with a Messaging Service. Raises
+    BadHook.
     """
     if form.get("MessageStatus") or (hook.path == "status" and form.get("SmsStatus") != RECEIVED):
-        # The query's signature was checked, so this bot gave the delivery to Twilio.
-        match = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
+        # The signature covers the query too, so this bot itself named the delivery to Twilio.
+        query = parse_qs(urlsplit(hook.url).query)
+        match = _DELIVERY.fullmatch(query.get("delivery", [""])[-1])
         if match is None:
             return _status(form, channel)
         return _status(form, channel, f"{channel}:{match[1]}#{match[2]}", match[3] or "")
+
     turn = turn_of(channel, form)
     if turn is None:
         return Received(ignored=f"message of type {form.get('MessageType')!r}", answer=_ANSWER)
@@ -197,34 +204,34 @@ def parse(
 
 
 def _status(form: TwilioForm, channel: str, delivery: str = "", template: str = "") -> Received:
-    """Parse the status of a message.
+    """Parse the status of a message. `delivery` and `template` are "" if the URL names none.
 
-    Some errors also concern its address, its template, or the whole channel.
+    Some errors also concern the address of the message, its template, or the whole channel.
     """
     update = status_of(form, delivery, template)
     to = form.get("To")
     received = Received(statuses=(update,), answer=_ANSWER)
-    if update.status in ("failed", "undelivered"):
-        reaction = reaction_to(update.error_code)
-    else:
-        reaction = None
-    if reaction is None:
+    if update.status not in ("failed", "undelivered"):
         return received
-    reaction = reaction.for_recipient(to)
-    why = f"Twilio error {update.error_code}: {reaction.why}"
-    if issubclass(reaction.kind, AddressClosed) and (to or delivery):
+    meaning = reaction_to(update.error_code)
+    if meaning is None:
+        return received
+
+    meaning = meaning.for_recipient(to)
+    why = f"Twilio error {update.error_code}: {meaning.why}"
+    if issubclass(meaning.kind, AddressClosed) and (to or delivery):
         change = AddressChange(
             Conversation(channel, to),
             why,
             late=True,
             delivery=delivery,
-            opted_out=reaction.kind is OptedOut,
+            opted_out=meaning.kind is OptedOut,
         )
         return replace(received, addresses=(change,))
-    if reaction.kind is TemplateRefused and template:
-        refused = reaction.of_template(update.error_code, template)
-        return replace(received, refused_templates=(refused,))
-    if reaction.kind is ChannelDown:
+    if meaning.kind is TemplateRefused and template:
+        refusal = meaning.of_template(update.error_code, template)
+        return replace(received, refused_templates=(refusal,))
+    if meaning.kind is ChannelDown:
         return replace(received, alerts=(why,))
     return received
 
@@ -235,16 +242,29 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
     sender = form.get("From")
     if not sender:
         raise BadHook("the form has no From")
+
     kind = _kind(form)
+    text = ""
+    if kind in ("text", "file", "location", "other"):
+        text = form.get("Body")
     payload = _payload(form)
+    tap = None
+    if payload:
+        tap = Tap(payload, label=storable(_label(form)))
+
+    # A message of WhatsApp has at most one file. The text of a document is its name.
     url = form.get("MediaUrl0")
     mime_type = form.get("MediaContentType0") or "application/octet-stream"
+    filename = ""
     if kind in ("document", "contact"):
         filename = form.get("Body")
-    else:
-        filename = ""
+    media: tuple[Media, ...] = ()
+    if url and kind != "tap":
+        media = (Media(url, mime_type, filename),)
+
+    # An id that several people could have must not make one person of them.
     user_id = form.get("ExternalUserId")
-    if not is_user_id(user_id):  # an id that several people could have must not make them one
+    if not is_user_id(user_id):
         user_id = sender
     names = (sender, form.get("WaId"), form.get("ParentExternalUserId"))
     turn = Turn(
@@ -252,11 +272,9 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
         conversation=Conversation(channel, user_id),
         user_id=user_id,
         user_name=form.get("ProfileName"),
-        text=form.get("Body") if kind in ("text", "file", "location", "other") else "",
-        tap=Tap(payload, label=storable(_label(form))) if payload else None,
-        media=(Media(url, mime_type, filename),)
-        if url and kind != "tap"
-        else (),  # a message has at most one
+        text=text,
+        tap=tap,
+        media=media,
         group=UNNAMED_ALBUM if _may_be_in_album(kind, mime_type) else "",
         notes=tuple(" ".join(note.split()) for note in _notes(form, kind)),
         message_id=sid,
@@ -292,6 +310,7 @@ def _message_sid(sid: str) -> str:
 
 
 def _kind(form: TwilioForm) -> _Kind:
+    """Return what a message is. Older forms have no MessageType, so other fields decide first."""
     hint = form.get("MessageType")
     if _payload(form):
         return "tap"
@@ -303,12 +322,11 @@ def _kind(form: TwilioForm) -> _Kind:
         return "choice"
     if hint == "reaction":
         return "reaction"
-    # Else the text belongs to a file that was not sent along.
-    is_complete = form.get("NumMedia") in (
-        "",
-        "0",
-    )
-    return "text" if hint in ("", "text") and is_complete else "other"
+    # The text of an incomplete message belongs to a file that was not sent along.
+    is_complete = form.get("NumMedia") in ("", "0")
+    if hint in ("", "text") and is_complete:
+        return "text"
+    return "other"
 
 
 def _kind_of_file(form: TwilioForm, hint: str) -> _Kind:
@@ -323,15 +341,14 @@ def _kind_of_file(form: TwilioForm, hint: str) -> _Kind:
 
 
 def _may_be_in_album(kind: _Kind, mime_type: str) -> bool:
-    """Return whether people send several files of this kind at once.
+    """Return whether people send several files of this kind at once. Each arrives as a message.
 
-    Each then arrives as a message.
-
-    A voice note, a sticker and a contact are sent by themselves, so they are never kept waiting.
+    A voice note, a sticker and a contact are sent by themselves, so their turns never wait for
+    further files.
     """
-    return kind == "document" or (
-        kind == "file" and mime_type.partition("/")[0] in ("image", "video")
-    )
+    if kind == "document":
+        return True
+    return kind == "file" and mime_type.partition("/")[0] in ("image", "video")
 
 
 def _payload(form: TwilioForm) -> str:
@@ -350,41 +367,52 @@ def _notes(form: TwilioForm, kind: _Kind) -> Iterator[str]:
     """
     if kind in ("tap", "reaction"):
         return
-    if note := _note(form, kind):
+    note = _note(form, kind)
+    if note:
         yield note
     elif not (form.get("Body") or form.get("MediaUrl0")):
+        # There is no content whose origin could be described.
         return
+
     if _is_true(form.get("FrequentlyForwarded")):
         yield "forwarded many times"
     elif _is_true(form.get("Forwarded")):
         yield "forwarded"
-    text = ": ".join(
-        part for part in (form.get("ReferralHeadline"), form.get("ReferralBody")) if part
-    )
-    url = form.get("ReferralSourceUrl")
-    if advertisement := f"{text} ({url})" if text and url else text or url:
+
+    advertisement = _advertisement(form)
+    if advertisement:
         yield f"came from an advertisement: {advertisement}"
 
 
+def _advertisement(form: TwilioForm) -> str:
+    """Return the text and the address of the advertisement that led here, "" for none."""
+    parts = (form.get("ReferralHeadline"), form.get("ReferralBody"))
+    text = ": ".join(part for part in parts if part)
+    url = form.get("ReferralSourceUrl")
+    if text and url:
+        return f"{text} ({url})"
+    return text or url
+
+
 def _note(form: TwilioForm, kind: _Kind) -> str:
-    """Return the description of the message's own content."""
-    if kind == "location":
-        place = ", ".join(part for part in (form.get("Label"), form.get("Address")) if part)
-        return f"location {form.get('Latitude')},{form.get('Longitude')}" + (
-            f" ({place})" if place else ""
-        )
-    if kind == "choice":
-        # The person did not type the title, and it does not prove what it stood for.
-        title = _label(form)
-        return f"chose {title!r}" if title else ""
-    if kind == "contact":
-        return f"contact {form.get('Body')}"
-    if kind == "other":
-        hint = form.get("MessageType")
-        if form.get("Body"):
-            return f"sent as {'a file' if hint in ('', 'text') else hint}"
-        return ""
-    return "sticker" if kind == "sticker" else ""
+    """Return the description of content that is neither text nor a file, "" for no such content."""
+    match kind:
+        case "location":
+            location = f"location {form.get('Latitude')},{form.get('Longitude')}"
+            place = ", ".join(part for part in (form.get("Label"), form.get("Address")) if part)
+            return f"{location} ({place})" if place else location
+        case "choice":
+            # The person did not type the title, and it does not prove what it stood for.
+            title = _label(form)
+            return f"chose {title!r}" if title else ""
+        case "contact":
+            return f"contact {form.get('Body')}"
+        case "sticker":
+            return "sticker"
+        case "other" if form.get("Body"):
+            hint = form.get("MessageType")
+            return "sent as a file" if hint in ("", "text") else f"sent as {hint}"
+    return ""
 
 
 def _is_true(word: str) -> bool:

@@ -1,13 +1,14 @@
 """A reply as WhatsApp messages: how it is split, and its buttons as Twilio Contents.
 
-Text stands in place of refused parts.
+At Twilio a message with buttons is made of a Content: a resource with a shape, such as two buttons
+with these labels, and variables, which each message fills in. A Content is also what a template is,
+once Meta has approved it. Text stands in place of what Twilio or WhatsApp refuses.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +24,15 @@ from sayso.channels.base import (
 from sayso.channels.markdown import utf16_len, whatsapp_text
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.split import fits, split
-from sayso.channels.types import Button, Media, PriceClass, Reply, joined_labels, readable_size
+from sayso.channels.types import (
+    Button,
+    Media,
+    PriceClass,
+    Reply,
+    content_digest,
+    joined_labels,
+    readable_size,
+)
 from sayso.channels.whatsapp.client import JSON, translated
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.infra.http import PooledSessions
@@ -43,25 +52,22 @@ _OFFICE = "application/vnd.openxmlformats-officedocument."
 #: Other files that WhatsApp accepts: audio, video, documents, contacts.
 _FILES = frozenset(
     {
-        *(
-            "audio/ogg",
-            "audio/opus",
-            "audio/amr",
-            "audio/3gpp",
-            "audio/aac",
-            "audio/mpeg",
-            "video/mp4",
-        ),
-        *(
-            "application/pdf",
-            "application/msword",
-            "application/vnd.ms-powerpoint",
-            "application/vnd.ms-excel",
-        ),
+        "audio/ogg",
+        "audio/opus",
+        "audio/amr",
+        "audio/3gpp",
+        "audio/aac",
+        "audio/mpeg",
+        "video/mp4",
+        "application/pdf",
+        "application/msword",
+        "application/vnd.ms-powerpoint",
+        "application/vnd.ms-excel",
         f"{_OFFICE}wordprocessingml.document",
         f"{_OFFICE}presentationml.presentation",
         f"{_OFFICE}spreadsheetml.sheet",
-        *("text/vcard", "text/x-vcard"),
+        "text/vcard",
+        "text/x-vcard",
     }
 )
 #: Buttons of a message without an approved template, and characters on each.
@@ -84,7 +90,7 @@ _CATEGORIES: dict[str, PriceClass] = {
 CATEGORY_SECONDS = 5.0
 #: For how long a category is not asked again, in seconds.
 KEEP_CATEGORY_SECONDS = 86_400.0
-#: After how many seconds a category is asked again that Twilio did not name.
+#: After how many seconds Twilio is asked again for a category that it did not name.
 ASK_AGAIN_SECONDS = 300.0
 #: Characters that are kept free for a link: it may be longer when it is sent than when its message
 #: is planned, and an empty line stands before it.
@@ -106,11 +112,16 @@ def pieces_of(reply: Reply, media: MediaStore) -> Sequence[Reply]:
     reply = replace(reply, edits="", optional=False)
     if reply.media and not reply.buttons and _fits_beside(reply.text, reply.media, media):
         return (reply,)
+
     bare = replace(reply, text="", buttons=(), media=None, collapse="")
-    file = (replace(bare, media=reply.media),) if reply.media else ()
+    files = []
+    if reply.media:
+        files.append(replace(bare, media=reply.media))
     if reply.buttons:
-        return (*file, *_with_buttons(reply, bare))
-    return (*(replace(bare, text=text) for text in _texts(reply.text)), *file)
+        # The buttons come last, where people look for them.
+        return (*files, *_with_buttons(reply, bare))
+    texts = [replace(bare, text=text) for text in _texts(reply.text)]
+    return (*texts, *files)
 
 
 def _fits_beside(md: str, file: Media, media: MediaStore) -> bool:
@@ -135,9 +146,8 @@ def format_preview(md: str) -> str:
 def text_of(reply: Reply) -> str:
     """Return the Markdown of a reply whose buttons cannot be shown.
 
-    Choices are numbered below the text.
-
-    A question itself says what to type. It has a time limit, which choices have not.
+    Choices are numbered below the text. A question for a yes is not changed: it says itself what to
+    type. It is recognized by its time limit, which choices do not have.
     """
     buttons = reply.buttons
     has_equal_buttons = len(buttons) > 1 and all(button.style == "default" for button in buttons)
@@ -150,23 +160,26 @@ def text_of(reply: Reply) -> str:
 def plain_fields(reply: Reply, media: MediaStore) -> dict[str, Any]:
     """Return the fields of a message without buttons.
 
-    They are its text, and its file or a link to one that WhatsApp refuses.
+    They are its text, and its file or a link to a file that WhatsApp refuses.
     """
+    text = ""
     if reply.text or reply.buttons:
         text = whatsapp_text(text_of(reply))
-    else:
-        text = ""
     file = reply.media
     if file is None:
         return {"body": text}
+
     url = media.url(file.ref, filename=file.filename, mime_type=file.mime_type)
     if is_shown(file):
-        return {**({"body": text} if text else {}), "media_url": [url]}
+        fields: dict[str, Any] = {"media_url": [url]}
+        if text:
+            fields["body"] = text
+        return fields
+
+    name = whatsapp_text(as_markdown(file.filename or "file"))
     if file.size:
-        size = f" ({readable_size(file.size)})"
-    else:
-        size = ""
-    link = f"{whatsapp_text(as_markdown(file.filename or 'file'))}{size}\n{url}"
+        name = f"{name} ({readable_size(file.size)})"
+    link = f"{name}\n{url}"
     return {"body": f"{text}\n\n{link}" if text else link}
 
 
@@ -182,14 +195,15 @@ def template_fields(reply: Reply, settings: WhatsAppSettings) -> dict[str, str]:
     """
     if reply.media:
         raise WindowClosed("no template takes a file")
-    styles = [button.style for button in reply.buttons[:2]]
-    # The template has no third button: what can be changed is said in words there.
-    is_question = styles == ["danger", "default"]
+    # The template has the buttons for yes and no. A third one, to change values, is left out: the
+    # text says that values can be changed.
+    yes_and_no = reply.buttons[:2]
+    is_question = [button.style for button in yes_and_no] == ["danger", "default"]
     ids: tuple[str, ...] = ()
     if is_question and settings.confirm_template:
         sid = settings.confirm_template
         md = reply.text
-        ids = tuple(button.data for button in reply.buttons[:2])
+        ids = tuple(button.data for button in yes_and_no)
     elif settings.template:
         sid = settings.template
         md = text_of(reply)
@@ -217,17 +231,18 @@ def _with_buttons(reply: Reply, bare: Reply) -> Sequence[Reply]:
         return [replace(bare, text=text) for text in _texts(_listed(reply.text, reply.buttons))]
 
     def measure(md: str) -> int:
+        """Return the length that a text has at most, with its buttons or with a numbered list."""
         with_list = text_of(replace(reply, text=md))
         if with_list == md:
             return length(md)
         return max(length(md), length(with_list) - (TEXT_LIMIT - BUTTONS_LIMIT))
 
     texts = [text for text in split(reply.text, BUTTONS_LIMIT, measure) if text.strip()]
-    *firsts, last = texts or [as_markdown(joined_labels(reply.buttons)[:BUTTONS_LIMIT])]
-    return (
-        *(replace(bare, text=text) for text in firsts),
-        replace(bare, text=last, buttons=reply.buttons),
-    )
+    if not texts:
+        texts = [as_markdown(joined_labels(reply.buttons)[:BUTTONS_LIMIT])]
+    pieces = [replace(bare, text=text) for text in texts]
+    pieces[-1] = replace(pieces[-1], buttons=reply.buttons)
+    return pieces
 
 
 def _texts(md: str) -> list[str]:
@@ -247,15 +262,21 @@ def _is_picture(file: Media) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A message as shape and values. All texts and ids are values, except the labels of buttons."""
+    """A message as a shape and the values of its variables.
 
+    All texts and ids are values, except the labels of buttons. So few shapes are needed, and each
+    is created at Twilio once.
+    """
+
+    #: The shape, as Twilio's API takes it, with variables such as {{1}}.
     types: dict[str, Any]
+    #: The values of the variables, in the order of their numbers.
     values: tuple[str, ...]
 
     @property
     def shape(self) -> str:
-        """A name of the shape: the same for all Contents that differ only in their values."""
-        return hashlib.sha256(json.dumps(self.types).encode()).hexdigest()[:20]
+        """A name of the shape, the same for all Contents that differ only in their values."""
+        return content_digest(json.dumps(self.types))
 
     def fields(self, sid: str) -> dict[str, str]:
         """Return the fields of a message with this Content.
@@ -307,7 +328,10 @@ def are_shown(buttons: Sequence[Button]) -> bool:
 
 
 class ContentTemplates:
-    """The ids of one account's Contents. Lives as long as its channel; the cache outlives it."""
+    """The ids and the categories of one account's Contents. Lives as long as its channel.
+
+    Ids are stored in the shared cache, and outlive the process.
+    """
 
     def __init__(
         self,
@@ -320,7 +344,8 @@ class ContentTemplates:
         self._cache = cache
         self._client = client
         self._clock = clock
-        #: By the id of a template, its category, and until when that is not asked again.
+        #: By the id of a template: its category, and until when Twilio is not asked for it again,
+        #: by the monotonic clock.
         self._categories: dict[str, tuple[PriceClass, float]] = {}
 
     async def sid(self, content: Content) -> str | None:
@@ -330,30 +355,35 @@ class ContentTemplates:
         """
         key = self._key(content)
         sid = await asyncio.to_thread(self._cache.get, key)
-        if not sid and (sid := await self._create(content)):
+        if sid:
+            return sid
+
+        sid = await self._create(content)
+        if sid:
             await asyncio.to_thread(self._cache.put, key, sid)
         return sid
 
     async def category(self, sid: str) -> PriceClass:
         """Return the category of an approved template, "template" while Twilio does not say.
 
-        Never raises.
-
         Meta may change a category, so each process asks once a day, and sooner after a failure.
+        Never raises.
         """
         category, until = self._categories.get(sid, ("template", 0.0))
         if self._clock() < until:
             return category
+
         category = "template"
-        with contextlib.suppress(Exception):  # a message that only cannot be classed must be sent
+        # The category is for statistics only. A message must be sent without it, too.
+        with contextlib.suppress(Exception):
             async with asyncio.timeout(CATEGORY_SECONDS):
                 url = f"{_CONTENT_URL}/{sid}/ApprovalRequests"
                 answer = await self._client.here().request_async("GET", url)
             category = _CATEGORIES.get(json.loads(answer.text)["whatsapp"]["category"], "template")
+
+        pause = KEEP_CATEGORY_SECONDS
         if category == "template":
             pause = ASK_AGAIN_SECONDS
-        else:
-            pause = KEEP_CATEGORY_SECONDS
         self._categories[sid] = (category, self._clock() + pause)
         return category
 
@@ -366,13 +396,13 @@ class ContentTemplates:
 
     async def _create(self, content: Content) -> str | None:
         """Create a Content and return its id, None if Twilio refuses it."""
+        # Twilio requires a sample of each variable.
+        numbers = range(1, len(content.values) + 1)
+        samples = {str(number): f"sample{number}" for number in numbers}
         resource = {
             "friendly_name": f"sayso_{content.shape[:12]}",
             "language": "en",
-            # Twilio requires a sample of each variable.
-            "variables": {
-                str(number): f"sample{number}" for number in range(1, len(content.values) + 1)
-            },
+            "variables": samples,
             "types": content.types,
         }
         try:
@@ -401,6 +431,7 @@ def _have_distinct_titles(buttons: Sequence[Button], most: int, limit: int) -> b
 
 
 def _cut(label: str, limit: int) -> str:
+    """Return a label with at most `limit` UTF-16 units. A longer one ends in an ellipsis."""
     if utf16_len(label) <= limit:
         return label
     cut = label[: limit - 1]

@@ -1,4 +1,8 @@
-"""WhatsAppPeople: the id that everything of a person is stored under, and where messages go."""
+"""WhatsAppPeople: the id that everything of a person is stored under, and where messages go.
+
+A person on WhatsApp has up to three ids: a phone number, which may pass to another person; an id in
+one business, which may be given anew; and an id in several linked businesses.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +54,8 @@ class WhatsAppPeople:
     """The people of one channel. One per process.
 
     A person may hide the phone number, get another id, or have written before Twilio sent ids.
-    Everything of them stays under their first id: the questions, which are sealed for it, history,
-    timers and replies. Raises what `identities` raises.
+    Everything of the person stays under the first id: the questions, which are sealed for it,
+    history, timers and replies. Methods raise redis.RedisError.
     """
 
     def __init__(self, channel: str, identities: Identities) -> None:
@@ -59,7 +63,11 @@ class WhatsAppPeople:
         self._identities = identities
 
     def recognize(self, turn: Turn, *, store: bool, briefly: bool = False) -> Turn:
-        """Return the turn under its sender's first id; `store` the ids that it names, or `briefly`."""
+        """Return the turn under its sender's first id.
+
+        With `store` the ids that the turn names are remembered, and with `briefly` as well for an
+        hour only.
+        """
         sender = self.sender(turn)
         if sender is None:
             return turn
@@ -69,7 +77,7 @@ class WhatsAppPeople:
         return sender.turn_of(identity)
 
     def sender(self, turn: Turn) -> Sender | None:
-        """Return what a turn tells of its sender, None if it names no id of theirs."""
+        """Return the ids that a turn names of its sender, None if it names none."""
         ids = sender_ids(turn)
         if not (ids.user_id or ids.number):
             return None
@@ -88,9 +96,9 @@ class WhatsAppPeople:
     def address(self, conversation: Conversation) -> str:
         """Return the address that messages to a conversation are sent to.
 
-        That is the number from which its person last wrote, as long as no one else has written from
-        it. A number that now belongs to another person must not get what is meant for the first
-        one, who is reached by the id.
+        It is the number from which the person last wrote, unless another person has written from
+        that number since. Then the number would give the other person what is meant for the first,
+        so it is the id.
         """
         identity = self._identities.of_key(self._channel, conversation.chat)
         if identity is None:
@@ -99,14 +107,15 @@ class WhatsAppPeople:
 
 
 def _turn_of(turn: Turn, ids: SenderIds, identity: Identity) -> Turn:
-    """Return the turn of a person under their first id. `ids` are those that it names."""
+    """Return the turn of a person under the first id. `ids` are the ids that the turn names."""
     if identity.user_id and not ids.user_id:
         turn = _undecided(turn)
     key = identity.key
     names = (turn.conversation.chat, turn.user_id, *turn.aliases, *current_ids(identity))
     aliases = tuple(name for name in dict.fromkeys(names) if name not in ("", key))
+    # Most turns are stored as they came. A copy would cost each webhook time.
     if (turn.conversation.chat, turn.user_id, turn.aliases) == (key, key, aliases):
-        return turn  # as most are, and a copy would cost each webhook
+        return turn
     return replace(
         turn,
         conversation=replace(turn.conversation, chat=key),
@@ -116,10 +125,10 @@ def _turn_of(turn: Turn, ids: SenderIds, identity: Identity) -> Turn:
 
 
 def _undecided(turn: Turn) -> Turn:
-    """Return a turn that names only the number of a person with an id, so that it decides nothing.
+    """Return the turn so that it decides nothing: it names the number of a person, and no id.
 
-    The number may be another person's by now, who is not told of the question either. A yes that is
-    not counted costs another tap; a yes of another person could not be undone.
+    The number may belong to another person by now, who must not hear of the question either. A yes
+    that does not count costs another tap; a yes of another person could not be undone.
     """
     note = "sent without the id of the person"
     turn = replace(turn, notes=(note, *turn.notes), maybe_other_person=True)

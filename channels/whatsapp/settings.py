@@ -77,8 +77,9 @@ class WhatsAppSettings(VendorSettings):
         return self
 
     def problem_with_id(self, name: str) -> str:
-        """Return why an id never matches, or not once its person hides the number:
-        that needs the +.
+        """Return why an id never matches, "" for one that may.
+
+        A number without + would not match once its person hides it.
         """
         if re.fullmatch(
             r"(?i)(whatsapp:)?(\+[0-9]{1,15}|[a-z]{2}\.(ent\.)?[a-z0-9]{1,128})", name.strip()
