@@ -1,6 +1,8 @@
-"""`sayso doctor`: check a running bot from outside, with a harmless webhook for each platform.
+"""The checks of `sayso doctor`, which looks at a running bot from outside.
 
-Changes nothing.
+`Doctor` checks Redis, the queue, workers, disks, the web and each channel. `check_models` asks the
+models. Each check yields one or more `CheckResult`s. Nothing of the bot is changed: the webhook
+that each channel is sent has no message in it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from sayso.channels.registry import open_setup
 from sayso.channels.setup import (
     BOT_HEADER,
     CheckResult,
+    CheckState,
     MessageLog,
     PlatformSetup,
     SetupError,
@@ -65,14 +68,15 @@ if TYPE_CHECKING:
 
 #: How long our own web may take to answer, in seconds.
 WEB_SECONDS = 10.0
-#: By how much the clocks of this machine and of Redis may differ before it is a warning, and a
-#: failure, in seconds. Links expire by the one, Slack's signatures by the other, and those are
+#: By how much the clocks of this machine and of Redis may differ before it is a warning, in
+#: seconds. Links expire by the clock of Redis. Slack's signatures are checked by ours, and are
 #: valid for 300 seconds.
 CLOCK_SECONDS = 2.0
+#: By how much they may differ before it is a failure, in seconds.
 CLOCK_LIMIT = 60.0
 #: After how many seconds without a message a channel counts as silent: a week.
 SILENT_SECONDS = 7 * 86400.0
-#: The id of a risk (`risks_of`), or of what makes a server unfit, by words in it.
+#: The id of the finding for a risk (`risks_of`), or for an unfit server, by words in its text.
 #: The first match counts.
 _RISK_IDS = {
     "maxmemory-policy is": "redis-eviction",
@@ -95,8 +99,8 @@ MISSED_MOST = 500
 class Doctor:
     """Checks one running bot. Lives as long as one command.
 
-    `web` sends requests to our own web; `own` is this machine's clock, in Unix seconds; `running`
-    is the note of a bot that runs on this machine, None where none is known.
+    `web` sends requests to our own web; `clock` is this machine's, in Unix seconds; `running` is
+    the note of a bot that runs on this machine, None where none is known.
     """
 
     def __init__(
@@ -105,32 +109,35 @@ class Doctor:
         data: Path,
         *,
         web: httpx.AsyncClient,
-        own: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.time,
         running: Running | None = None,
     ) -> None:
         self._settings = settings
         self._data = data
         self._web = web
-        self._own = own
+        self._clock = clock
         self._running = running
-        given = os.environ.get("SAYSO_PUBLIC_URL", "") or (
-            running.public_url or running.url if running else ""
-        )
-        self._url = find_public_url(settings, given)
-        #: Whether it is known where the web answers, and whether webhooks can be tried there:
-        #: this bot may answer.
-        self._is_known = self._takes_webhooks = bool(settings.public_url or given)
-        try:
-            self._ids = bot_ids(settings, known_keys(data))
-        except OSError:  # of another user
-            self._ids = []
+
+        given_url = os.environ.get("SAYSO_PUBLIC_URL", "")
+        if not given_url and running:
+            given_url = running.public_url or running.url
+        self._url = find_public_url(settings, given_url)
+        #: Whether it is known where the web answers.
+        self._is_known = bool(settings.public_url or given_url)
+        #: Whether webhooks may be sent there. Not if it is known that another bot answers, or none.
+        self._takes_webhooks = self._is_known
+
+        #: What our web calls itself in health checks, one name for each secret key.
+        self._bot_ids: list[str] = []
+        with suppress(OSError):  # the keys belong to another user
+            self._bot_ids = bot_ids(settings, known_keys(data))
         #: Held until the loop ends, which closes their connections.
         self._setups: list[PlatformSetup | MessageLog] = []
 
     async def results(self) -> AsyncIterator[CheckResult]:
         """Yield the result of every check as soon as it is known.
 
-        What cannot be reached is a result, too.
+        A part that cannot be reached is a result, too. Raises no errors of Redis, HTTP or files.
         """
         yield CheckResult("config", "ok", f"channels: {', '.join(self._settings.channels)}")
         for problem in library_problems(self._settings):
@@ -140,90 +147,104 @@ class Doctor:
                 problem,
                 "run the command; see that it is the bot's environment",
             )
-        steps = [_each(self._redis()), _each(_files(self._settings, self._data)), self._address()]
-        steps += [self._channel(name, channel) for name, channel in self._settings.channels.items()]
-        steps.append(self._paid_messages())
-        for step in steps:
+
+        groups = [
+            _each(self._check_redis()),
+            _each(_check_files(self._settings, self._data)),
+            self._check_address(),
+        ]
+        for name, channel in self._settings.channels.items():
+            groups.append(self._check_channel(name, channel))
+        groups.append(self._paid_messages())
+        for group in groups:
             try:
-                async for result in step:
+                async for result in group:
                     yield result
-            except OSError as exc:  # a file of another user; the other checks go on
+            except OSError as exc:
+                # A file of another user ends this group of checks. The others go on.
                 yield _unusable(exc, self._data)
 
-    def _redis(self) -> Iterator[CheckResult]:
+    def _check_redis(self) -> Iterator[CheckResult]:
+        """Connect to the bot's Redis, and check all that is stored there and waits there."""
         try:
             client = connect(find_redis(self._settings, self._data))
-        except (ConfigError, ValueError) as exc:
-            if isinstance(exc, ConfigError) and self._runs_embedded_redis():
-                cure = f"see {self._data / 'redis' / 'server.log'}: its disk may be full"
-                says = "`sayso up` runs, and the Redis that it brings does not"
-                yield CheckResult("redis", "fail", says, cure, id="redis-away")
-                return
-            if isinstance(exc, ConfigError):
-                says = str(exc)
-            else:
-                says = f"REDIS_URL: {exc}"
-            cure = "set REDIS_URL, or give --data of a running `sayso up`"
-            yield CheckResult("redis", "fail", says, cure, id="redis-unknown")
+        except ConfigError as exc:
+            yield self._unknown_redis(exc)
             return
-        except RedisError as exc:  # a cluster's client connects at once
+        except ValueError as exc:
+            cure = "set REDIS_URL, or give --data of a running `sayso up`"
+            yield CheckResult("redis", "fail", f"REDIS_URL: {exc}", cure, id="redis-unknown")
+            return
+        except RedisError as exc:
+            # Only a cluster's client connects when it is made.
             yield _away(explain(exc))
             return
+
         try:
             client.ping()
-            yield from self._server(client)
+            yield from self._check_server(client)
         except RedisError as exc:
             yield _away(unreachable(client, exc))
 
-    def _runs_embedded_redis(self) -> bool:
-        is_up = self._running and (self._settings.state_folder(self._data) / UP_FILE).exists()
-        return bool(is_up and (self._data / "redis" / "server.log").exists())
+    def _unknown_redis(self, error: ConfigError) -> CheckResult:
+        """Return the result where no Redis is configured, and none of `sayso up` answers."""
+        log_file = self._data / "redis" / "server.log"
+        up_file = self._settings.state_folder(self._data) / UP_FILE
+        is_up = self._running is not None and up_file.exists()
+        if is_up and log_file.exists():
+            says = "`sayso up` runs, and the Redis that it brings does not"
+            cure = f"see {log_file}: its disk may be full"
+            return CheckResult("redis", "fail", says, cure, id="redis-away")
+        cure = "set REDIS_URL, or give --data of a running `sayso up`"
+        return CheckResult("redis", "fail", str(error), cure, id="redis-unknown")
 
-    def _server(self, client: Redis) -> Iterator[CheckResult]:
+    def _check_server(self, client: Redis) -> Iterator[CheckResult]:
+        """Check a Redis that answers: whether it can be trusted, and what waits there."""
         place = address_of(client)
-        wrong = wrong_server(client)
-        if wrong:
-            yield CheckResult(
-                "redis", "fail", f"{place} {wrong[0]}", wrong[1], id="redis-no-primary"
-            )
+        prefix = self._settings.key_prefix
+        problem = wrong_server(client)
+        if problem:
+            says, cure = problem
+            yield CheckResult("redis", "fail", f"{place} {says}", cure, id="redis-no-primary")
             return
+
         try:
-            check_writable(client, prefix=self._settings.key_prefix)
+            check_writable(client, prefix=prefix)
         except ResponseError as exc:
             says = f"{place} refuses to write: {exc}"
             cure = "give it memory and disk, or the user its commands"
             yield CheckResult("redis", "fail", says, cure, id="redis-read-only")
-        yield from _fitness(client, place, self._settings)
-        if is_restoring(client, prefix=self._settings.key_prefix):
+        yield from _check_fitness(client, place, self._settings)
+
+        if is_restoring(client, prefix=prefix):
             says = f"{place} holds a part of a backup, because its restore has not ended"
             yield CheckResult("halt", "fail", says, "run `sayso restore` again, then start the bot")
-        elif halts_of(client, prefix=self._settings.key_prefix):
+        elif halts_of(client, prefix=prefix):
             says = f"{place} has lost acknowledged writes, and is halted"
-            cure = f"read {manual('how-to/redis-in-production.md', 'resume-a-redis-that-lost-data')}, then run `sayso redis resume`"
-            yield CheckResult("halt", "fail", says, cure)
-        yield self._clock(client)
-        yield from _workers(client, self._settings.key_prefix)
-        for alert in RedisAlerts(client, prefix=self._settings.key_prefix).of(
-            self._settings.channels
-        ):
+            page = manual("how-to/redis-in-production.md", "resume-a-redis-that-lost-data")
+            yield CheckResult("halt", "fail", says, f"read {page}, then run `sayso redis resume`")
+
+        yield self._compare_clocks(client)
+        yield from _check_workers(client, prefix)
+        for alert in RedisAlerts(client, prefix=prefix).of(self._settings.channels):
             cure = "mend what it names; `sayso deliveries list` has it too"
             yield CheckResult("alert", "fail", alert.text, cure, alert.channel)
-        yield from self._queue(client)
+        yield from self._check_queue(client)
 
-    def _queue(self, client: Redis) -> Iterator[CheckResult]:
-        """Yield the problems of the queue, which may have its own server."""
+    def _check_queue(self, client: Redis) -> Iterator[CheckResult]:
+        """Check RQ's queue, on its own server if it has one, else on the bot's Redis."""
         url = find_queue(self._settings)
         try:
             queue = connect(url) if url else client
-            wrong = wrong_server(queue) if url else None
-            if wrong:
-                says = f"the server of QUEUE_URL {wrong[0]}: messages are kept"
-                yield CheckResult("queue", "fail", says, wrong[1], id="queue-away")
+            problem = wrong_server(queue) if url else None
+            if problem:
+                says, cure = problem
+                says = f"the server of QUEUE_URL {says}: messages are kept"
+                yield CheckResult("queue", "fail", says, cure, id="queue-away")
             elif is_suspended(queue):
                 says = "the queue is suspended: messages are kept, and no worker takes them"
-                yield CheckResult(
-                    "queue", "fail", says, "run `rq resume` on its Redis", id="queue-suspended"
-                )
+                cure = "run `rq resume` on its Redis"
+                yield CheckResult("queue", "fail", says, cure, id="queue-suspended")
             elif url:
                 yield CheckResult("queue", "ok", f"{address_of(queue)} answers")
         except ValueError as exc:
@@ -235,44 +256,43 @@ class Doctor:
             says = f"{failure.says}: messages are kept"
             yield CheckResult("queue", "fail", says, failure.cure, id="queue-away")
 
-    def _clock(self, client: Redis) -> CheckResult:
-        ahead: dict[str, float] = {}
+    def _compare_clocks(self, client: Redis) -> CheckResult:
+        """Return the result for the clocks of this machine and of all servers of a Redis."""
+        seconds_ahead: dict[str, float] = {}
         for node in nodes_of(client):
             with suppress(RedisError):  # another check reports it
-                before = self._own()
+                before = self._clock()
                 seconds, microseconds = node.time()
-                ahead[address_of(node)] = seconds + microseconds / 1e6 - (before + self._own()) / 2
-        return clock_result(ahead)
+                # The server read its clock about in the middle of the call.
+                ours = (before + self._clock()) / 2
+                seconds_ahead[address_of(node)] = seconds + microseconds / 1e6 - ours
+        return clock_result(seconds_ahead)
 
-    async def _address(self) -> AsyncIterator[CheckResult]:
+    async def _check_address(self) -> AsyncIterator[CheckResult]:
+        """Check that the web answers on this machine, and at the address that platforms use."""
         if self._running and self._running.url != self._url:
-            yield await self._answers(
-                "web", self._running.url, "see its log; it listens on this machine"
-            )
+            cure = "see its log; it listens on this machine"
+            yield await self._check_health("web", self._running.url, cure)
         if not self._is_known:
             says = f"no web is known to run on {self._data}, and neither public_url nor SAYSO_PUBLIC_URL is set"
             cure = "start `sayso web` or `sayso up` on this machine, or say where it answers with SAYSO_PUBLIC_URL"
             yield CheckResult("healthz", "fail", says, cure, id="web-unknown")
             return
-        given = bare_url(self._url)
-        if is_local(self._url):
-            vendors = [
-                name
-                for name, channel in self._settings.channels.items()
-                if channel.needs_public_url
-            ]
-            if vendors:
-                says = f"{given} is this machine or its own network: {', '.join(vendors)} would never reach it"
-                cure = "set public_url to the https address at which your proxy or tunnel answers from outside"
-                yield CheckResult("public_url", "fail", says, cure)
-        yield await self._answers(
-            "healthz", self._url, "start the web, and see that public_url leads to it"
-        )
 
-    async def _answers(self, check: str, url: str, cure: str) -> CheckResult:
+        channels = self._settings.channels.items()
+        vendors = [name for name, channel in channels if channel.needs_public_url]
+        if vendors and is_local(self._url):
+            given = bare_url(self._url)
+            says = f"{given} is this machine or its own network: {', '.join(vendors)} would never reach it"
+            cure = "set public_url to the https address at which your proxy or tunnel answers from outside"
+            yield CheckResult("public_url", "fail", says, cure)
+        cure = "start the web, and see that public_url leads to it"
+        yield await self._check_health("healthz", self._url, cure)
+
+    async def _check_health(self, check: str, url: str, cure: str) -> CheckResult:
         """Return whether this bot answers at a URL.
 
-        `cure` is for a URL that does not answer at all.
+        `check` is the name of the result. `cure` is for a URL that does not answer at all.
         """
         given = bare_url(url)
         try:
@@ -282,59 +302,64 @@ class Doctor:
             self._takes_webhooks = self._takes_webhooks and url != self._url
             says = f"{given} does not answer from here ({type(exc).__name__})"
             return CheckResult(check, "fail", says, cure, id="web-away")
-        except ValueError:  # no JSON
+        except ValueError:  # the answer is not JSON
             is_sayso = False
         if not is_sayso:
             says = f"{given}/healthz was answered with {answer.status_code}, and not by Sayso"
             cure = "see what public_url leads to: the proxy must pass every path on"
             return CheckResult(check, "fail", says, cure, id="web-foreign")
-        shown = answer.headers.get(BOT_HEADER, "")
+
         # Without the header it is an older version.
-        if shown and self._ids and shown not in self._ids:
+        bot_id = answer.headers.get(BOT_HEADER, "")
+        if bot_id and self._bot_ids and bot_id not in self._bot_ids:
             self._takes_webhooks = self._takes_webhooks and url != self._url
             says = f"another bot of Sayso answers at {given}, or this one with other secret keys"
             cure = "see what listens there and where public_url leads; give both the same SAYSO_SECRET_KEYS and name"
             return CheckResult(check, "fail", says, cure, id="web-other-bot")
-        return CheckResult(
-            check, "ok", f"{given} answers{', for this machine only' if is_local(url) else ''}"
-        )
+        reach = ", for this machine only" if is_local(url) else ""
+        return CheckResult(check, "ok", f"{given} answers{reach}")
 
-    async def _channel(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
+    async def _check_channel(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
+        """Check a channel at its platform, and send it a forged and a signed webhook."""
         state = find_state(self._settings, self._data)
         setup = open_setup(name, channel, self._url, SetupOptions(state=state))
         if setup is None:
             return
         self._setups.append(setup)
+
         checks = await setup.check()
         for finding in checks:
             yield finding
-        if checks[0].state != "fail":  # the first one is its account
-            async for finding in self._messages(name, setup):
+        # The first check is that of the account. Without it the platform lists no messages.
+        if checks[0].state != "fail":
+            async for finding in self._check_messages(name, setup):
                 yield finding
-        async for finding in self._silence(name, channel):
+        async for finding in self._check_silence(name, channel):
             yield finding
         if channel.polls:
-            try:
-                client = connect(find_redis(self._settings, self._data))
-                asks = LeaderLock(
-                    client, poll_lock(channel), prefix=self._settings.key_prefix
-                ).is_held()
-            except (ConfigError, ValueError, RedisError):
-                asks = False  # that Redis is away is reported by another check
-            if asks:
-                yield CheckResult("poller", "ok", "a process polls for its updates", channel=name)
-            else:
-                cure = "run `sayso poll`; `sayso up` does"
-                yield CheckResult("poller", "fail", "no process polls for its updates", cure, name)
-        forged = setup.probe(self._own(), forged=True)
-        signed = setup.probe(self._own())
+            yield self._check_poller(name, channel)
+
+        forged = setup.probe(self._clock(), forged=True)
+        signed = setup.probe(self._clock())
         if forged and signed and self._takes_webhooks:
             yield await _probe(self._web, name, hook_url(self._url, name), forged, signed)
 
-    async def _silence(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
+    def _check_poller(self, name: str, channel: AnyChannel) -> CheckResult:
+        """Return whether a process polls for the updates of a channel."""
+        is_polled = False
+        with suppress(ConfigError, ValueError, RedisError):  # another check reports it
+            client = connect(find_redis(self._settings, self._data))
+            lock = LeaderLock(client, poll_lock(channel), prefix=self._settings.key_prefix)
+            is_polled = lock.is_held()
+        if is_polled:
+            return CheckResult("poller", "ok", "a process polls for its updates", channel=name)
+        cure = "run `sayso poll`; `sayso up` does"
+        return CheckResult("poller", "fail", "no process polls for its updates", cure, name)
+
+    async def _check_silence(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
         """Check when a message of the channel came in last.
 
-        A bot without messages is no failure.
+        Silence is only a warning: people may have written nothing.
         """
         if channel.has_page:
             return
@@ -357,15 +382,16 @@ class Doctor:
             )
 
     async def _paid_messages(self) -> AsyncIterator[CheckResult]:
-        """Show what the channels sent whose platform takes money for each message,
-        and warn of settings that add some.
+        """Count what the channels sent whose platform takes money for each message.
 
-        Nothing is counted while Redis is away, which another check says.
+        Also warn of settings that add such messages. While Redis is away, which another check
+        says, nothing is counted.
         """
         channels = self._settings.channels.items()
         charged = {name: channel for name, channel in channels if channel.charges_per_message}
         if not charged:
             return
+
         for name, channel in charged.items():
             for finding in _added_messages(self._settings, name, channel):
                 yield finding
@@ -376,42 +402,45 @@ class Doctor:
         except (ConfigError, ValueError, RedisError):
             return
         for name in charged:
-            before = _counted(yesterday, name)
-            says = f"paid messages today: {_counted(today, name)}; yesterday: {before} (UTC)"
+            count_today = _counted(today, name)
+            count_yesterday = _counted(yesterday, name)
+            says = f"paid messages today: {count_today}; yesterday: {count_yesterday} (UTC)"
             yield CheckResult("paid", "ok", says, channel=name)
 
-    async def _messages(self, name: str, setup: PlatformSetup) -> AsyncIterator[CheckResult]:
+    async def _check_messages(self, name: str, setup: PlatformSetup) -> AsyncIterator[CheckResult]:
         """Check whether the platform's log has messages that never reached us.
 
-        Nothing is said for a platform without a log, and while Redis is away,
-        which another check says.
+        There is no result for a platform without a log, and none while Redis is away, which another
+        check says.
         """
         try:
-            listed = setup.message_log()
+            message_log = setup.message_log()
         except SetupError:
             return
-        self._setups.append(listed)
+        self._setups.append(message_log)
+
         try:
-            found = find_missed_messages(
+            logged = find_missed_messages(
                 self._settings,
                 self._data,
                 name,
-                listed,
+                message_log,
                 MISSED_SECONDS,
                 take=False,
                 newest=MISSED_MOST,
-                clock=self._own,
+                clock=self._clock,
             )
-            messages = [each async for each in found]
+            messages = [each async for each in logged]
         except SetupError as exc:
             yield CheckResult("messages", "fail", exc.says, exc.cure, name, id="messages-unknown")
             return
         except (ConfigError, RedisError):
             return
-        count = sum(each.state == "missed" for each in messages)
-        if count:
+
+        missed = sum(each.state == "missed" for each in messages)
+        if missed:
             says = (
-                f"{count} of the {len(messages)} newest messages of the last hour never reached us"
+                f"{missed} of the {len(messages)} newest messages of the last hour never reached us"
             )
             yield CheckResult("messages", "fail", says, f"run `sayso channel recover {name}`", name)
         else:
@@ -420,31 +449,32 @@ class Doctor:
 
 
 def _added_messages(settings: Settings, name: str, channel: AnyChannel) -> Iterator[CheckResult]:
-    """Yield a warning where the configuration adds messages to a channel
-    whose platform takes money for each.
-    """
-    added = []
+    """Yield a warning where settings add messages to a channel that costs money for each."""
+    reasons = []
     if channel.expiry_notice:
-        added.append("expiry_notice sends one for each question that ends unanswered")
+        reasons.append("expiry_notice sends one for each question that ends unanswered")
     if not settings.workers.join_bursts:
-        added.append(
+        reasons.append(
             "without workers.join_bursts each of several texts in a row gets an answer of its own"
         )
-    if added:
-        says = f"the platform takes money for each message: {'; '.join(added)}"
+    if reasons:
+        says = f"the platform takes money for each message: {'; '.join(reasons)}"
         cure = "leave these keys out, unless people need those messages"
         yield CheckResult("paid", "warn", says, cure, name, id="paid-messages")
 
 
 def _counted(counts: Mapping[tuple[str, str], int], name: str) -> str:
-    """Return the paid messages of a channel by price class, such as "3 (2 service, 1 utility)"."""
+    """Return the paid messages of a channel by price class, such as "3 (2 service, 1 utility)".
+
+    `counts` has them by channel and price class.
+    """
     classes = {
         kind: number for (channel, kind), number in sorted(counts.items()) if channel == name
     }
-    listed = ", ".join(f"{number} {kind}" for kind, number in classes.items())
-    if classes:
-        return f"{sum(classes.values())} ({listed})"
-    return "none"
+    if not classes:
+        return "none"
+    parts = ", ".join(f"{number} {kind}" for kind, number in classes.items())
+    return f"{sum(classes.values())} ({parts})"
 
 
 async def _probe(
@@ -455,29 +485,23 @@ async def _probe(
     The forged one goes first: where another server answers, it never gets a right signature.
     """
 
-    def failure(says: str, cure: str) -> CheckResult:
-        return CheckResult("signature", "fail", says, cure, name)
-
     try:
-        for (headers, body), due, kind in ((forged, 403, "forged"), (signed, 200, "signed")):
+        for (headers, body), expected, kind in ((forged, 403, "forged"), (signed, 200, "signed")):
             answer = await web.post(url, headers=headers, content=body)
-            if answer.status_code != due:
-                says = f"a {kind} webhook was answered with {answer.status_code}, not {due}"
-                return failure(says, _cure(answer, forged=kind == "forged"))
+            if answer.status_code != expected:
+                says = f"a {kind} webhook was answered with {answer.status_code}, not {expected}"
+                cure = _cure_of_answer(answer, forged=kind == "forged")
+                return CheckResult("signature", "fail", says, cure, name)
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         says = f"{bare_url(url)} does not answer ({type(exc).__name__})"
-        return failure(
-            says, "see that the web runs and that public_url leads to it, also from this machine"
-        )
+        cure = "see that the web runs and that public_url leads to it, also from this machine"
+        return CheckResult("signature", "fail", says, cure, name)
     says = f"{bare_url(url)} takes what is signed and refuses what is forged"
     return CheckResult("signature", "ok", says, channel=name)
 
 
-def _cure(answer: httpx.Response, *, forged: bool) -> str:
-    """Return the cure where a forged webhook was not refused, or a signed one was.
-
-    To a forged one another server answered, or another bot.
-    """
+def _cure_of_answer(answer: httpx.Response, *, forged: bool) -> str:
+    """Return the cure where a forged webhook was not refused, or a signed one was."""
     if not forged and answer.status_code == 403:
         return (
             "the running web has another secret or another public_url than this configuration, its clock is wrong, or "
@@ -485,6 +509,8 @@ def _cure(answer: httpx.Response, *, forged: bool) -> str:
         )
     if not forged:
         return "see the web's log: it read the webhook, and could not keep it"
+
+    # Our web refuses every forged webhook, so another server or another bot answered.
     if answer.is_redirect:
         return "platforms lose a webhook on a redirect: write public_url as the address that it leads to"
     if answer.status_code == 404:
@@ -495,33 +521,34 @@ def _cure(answer: httpx.Response, *, forged: bool) -> str:
 
 
 async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
-    """Ask each model of the configuration for one word, which costs a few tokens,
-    and yield the results.
+    """Ask each model of the configuration for one word, and yield the results.
 
-    A fallback is asked by itself: it would hide that the model before it does not answer.
+    This costs a few tokens. A fallback is asked by itself: in its chain it would hide that the
+    model before it does not answer.
     """
     from sayso.config.wiring.models import Models
 
     models = Models(settings)
-    asked: set[int] = set()
-    unusable: set[str] = set()
+    # Channels share providers, which are compared by identity.
+    asked_providers: set[int] = set()
+    unusable_models: set[str] = set()
     for channel in settings.channels:
-        own = settings.agent_of(channel).model
+        first_model = settings.agent_of(channel).model
         try:
             chain = models.chain(channel)
         except ConfigError as exc:
-            if own not in unusable:
-                yield _model_failure(own, exc)
-            unusable.add(own)
+            if first_model not in unusable_models:
+                yield _model_failure(first_model, exc)
+            unusable_models.add(first_model)
             continue
         for model, provider in chain:
-            if id(provider) not in asked:
-                yield await _answer_of(model, provider)
-            asked.add(id(provider))
+            if id(provider) not in asked_providers:
+                yield await _ask_model(model, provider)
+            asked_providers.add(id(provider))
     await models.aclose()
 
 
-async def _answer_of(model: str, provider: Provider) -> CheckResult:
+async def _ask_model(model: str, provider: Provider) -> CheckResult:
     """Ask a model for one word, and return the result."""
     from sayso.agent.messages import Message, Role
     from sayso.agent.providers.base import ProviderError, ProviderRequest, acall
@@ -546,59 +573,73 @@ def _model_failure(model: str, error: Exception) -> CheckResult:
     )
 
 
-def clock_result(ahead: Mapping[str, float]) -> CheckResult:
-    """Return the result for servers whose clocks are so many seconds ahead of this machine's,
-    by their addresses.
+def clock_result(seconds_ahead: Mapping[str, float]) -> CheckResult:
+    """Return the result of comparing the clocks of servers with that of this machine.
+
+    `seconds_ahead` says by the address of each server how far its clock is ahead of ours, negative
+    for one behind. It is empty where no server told its time.
     """
-    fast = max(ahead, key=ahead.__getitem__, default="")
-    slow = min(ahead, key=ahead.__getitem__, default="")
-    apart, off = (ahead[fast] - ahead[slow], max(ahead.values(), key=abs)) if ahead else (0.0, 0.0)
+    fastest = max(seconds_ahead, key=seconds_ahead.__getitem__, default="")
+    slowest = min(seconds_ahead, key=seconds_ahead.__getitem__, default="")
+    apart = 0.0  # between two servers
+    offset = 0.0  # the largest one between a server and us
+    if seconds_ahead:
+        apart = seconds_ahead[fastest] - seconds_ahead[slowest]
+        offset = max(seconds_ahead.values(), key=abs)
+
     if apart > CLOCK_SECONDS:
-        says = f"the clocks of {slow} and {fast} are {apart:.1f} s apart: a lease may end early or late after a failover"
-        return CheckResult(
-            "clock",
-            "warn" if apart <= CLOCK_LIMIT else "fail",
-            says,
-            "have all set their clocks by NTP",
+        says = (
+            f"the clocks of {slowest} and {fastest} are {apart:.1f} s apart: "
+            "a lease may end early or late after a failover"
         )
-    if abs(off) <= CLOCK_SECONDS:
-        return CheckResult(
-            "clock", "ok", f"this machine and Redis agree within {CLOCK_SECONDS:g} s"
-        )
-    says = f"Redis is {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} us"
-    cure = "have both set their clocks by NTP: links expire by one, and signatures of webhooks by the other"
-    return CheckResult("clock", "warn" if abs(off) <= CLOCK_LIMIT else "fail", says, cure)
+        state: CheckState = "warn" if apart <= CLOCK_LIMIT else "fail"
+        return CheckResult("clock", state, says, "have all set their clocks by NTP")
+    if abs(offset) > CLOCK_SECONDS:
+        direction = "ahead of" if offset > 0 else "behind"
+        says = f"Redis is {abs(offset):.1f} s {direction} us"
+        cure = "have both set their clocks by NTP: links expire by one, and signatures of webhooks by the other"
+        state = "warn" if abs(offset) <= CLOCK_LIMIT else "fail"
+        return CheckResult("clock", state, says, cure)
+    return CheckResult("clock", "ok", f"this machine and Redis agree within {CLOCK_SECONDS:g} s")
 
 
-def _fitness(client: Redis, place: str, settings: Settings) -> Iterator[CheckResult]:
+def _check_fitness(client: Redis, place: str, settings: Settings) -> Iterator[CheckResult]:
     """Yield the settings of a server that may lose messages, or one result that says it is fit."""
+    risks: list[str] = []
     try:
         risks = risks_of(client, settings)
     except RedisUnfit as exc:
         yield CheckResult("redis", "fail", f"{place} is not fit", str(exc), id=_risk_id(str(exc)))
-        risks = []
     else:
         if not risks:
             yield CheckResult("redis", "ok", f"{place} answers, and keeps what it acknowledged")
+
     for risk in risks:
         says, _, cure = risk.partition(": ")
         yield CheckResult("redis", "warn", f"{place}: {says}", cure or risk, id=_risk_id(risk))
+
+    # Sentinels and a cluster report a missing replica among the risks, too.
+    reported_ids = [_risk_id(risk) for risk in risks]
     for server in servers_of(client):
-        for finding in _safety(server, address_of(server)):
-            if finding.id not in map(_risk_id, risks):  # Sentinels and a cluster say so, too
+        for finding in _check_safety(server, address_of(server)):
+            if finding.id not in reported_ids:
                 yield finding
 
 
 def _away(failure: Failure) -> CheckResult:
+    """Return the result for a Redis that cannot be reached."""
     return CheckResult("redis", "fail", failure.says, failure.cure, id="redis-away")
 
 
 def _risk_id(risk: str) -> str:
     """Return the id of the finding for a risk, or for an unfit server."""
-    return next((name for words, name in _RISK_IDS.items() if words in risk), "redis-settings")
+    for words, finding_id in _RISK_IDS.items():
+        if words in risk:
+            return finding_id
+    return "redis-settings"
 
 
-def _safety(client: Redis, place: str) -> Iterator[CheckResult]:
+def _check_safety(client: Redis, place: str) -> Iterator[CheckResult]:
     """Yield the risks to a server's data that are not settings.
 
     A server that hides its INFO has no findings.
@@ -613,14 +654,13 @@ def _safety(client: Redis, place: str) -> Iterator[CheckResult]:
         says = f"{place} could not write its files ({', '.join(failing)})"
         cure = "see its log: the disk may be full"
         yield CheckResult("redis", "fail", says, cure, id="redis-not-persisting")
-    # On this machine a replica elsewhere would outlive the bot that needs it.
+
+    # A Redis on the bot's own machine needs no replica: without that machine there is no bot.
     host = place.rpartition(":")[0].strip("[]")
     is_here = place.startswith("/") or host == "localhost" or is_loopback(host)
-    if (
-        not is_here
-        and replication.get("role") == "master"
-        and replication.get("connected_slaves") == 0
-    ):
+    is_primary = replication.get("role") == "master"
+    is_alone = is_primary and replication.get("connected_slaves") == 0
+    if is_alone and not is_here:
         yield no_replica(place)
 
 
@@ -631,10 +671,10 @@ def no_replica(place: str) -> CheckResult:
     return CheckResult("redis", "warn", says, cure, id="redis-no-replica")
 
 
-def _workers(client: Redis, prefix: str) -> Iterator[CheckResult]:
+def _check_workers(client: Redis, prefix: str) -> Iterator[CheckResult]:
+    """Yield how many workers send heartbeats, and a warning where they run another version."""
     heartbeat = Heartbeat(client, prefix=prefix)
     count = heartbeat.count()
-    ours = own_version()
     if not count:
         says = "none is alive: messages are stored and not answered"
         yield CheckResult(
@@ -642,24 +682,24 @@ def _workers(client: Redis, prefix: str) -> Iterator[CheckResult]:
         )
         return
     yield CheckResult("workers", "ok", f"{count} alive")
-    others = {
-        version: number
-        for version, number in heartbeat.versions().items()
-        if version not in ("", ours)
-    }
+
+    # A worker that runs from a checkout has no version.
+    ours = own_version()
+    versions = sorted(heartbeat.versions().items())
+    others = [f"{number} of {version}" for version, number in versions if version not in ("", ours)]
     if ours and others:
-        running = ", ".join(f"{number} of {version}" for version, number in sorted(others.items()))
-        says = f"{running}, while this command is {ours}"
+        says = f"{', '.join(others)}, while this command is {ours}"
         cure = "restart them; during an update wait for its end"
         yield CheckResult("workers", "warn", says, cure, id="workers-old")
 
 
 async def _each(results: Iterator[CheckResult]) -> AsyncIterator[CheckResult]:
+    """Yield the same results, as an async iterator."""
     for result in results:
         yield result
 
 
-def _files(settings: Settings, data: Path) -> Iterator[CheckResult]:
+def _check_files(settings: Settings, data: Path) -> Iterator[CheckResult]:
     """Check where files are kept: whether the bucket takes them, and whether there is room."""
     if not data.exists():
         return
@@ -677,12 +717,11 @@ def _files(settings: Settings, data: Path) -> Iterator[CheckResult]:
     except OSError as exc:
         yield _unusable(exc, data)
     else:
-        cure = "free some of it, or change `media:` in the configuration"
-        yield (
-            CheckResult("disk", "fail", full, cure)
-            if full
-            else CheckResult("disk", "ok", "there is room for files")
-        )
+        if full:
+            cure = "free some of it, or change `media:` in the configuration"
+            yield CheckResult("disk", "fail", full, cure)
+        else:
+            yield CheckResult("disk", "ok", "there is room for files")
 
 
 def _unusable(exc: OSError, data: Path) -> CheckResult:

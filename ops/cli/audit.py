@@ -1,4 +1,10 @@
-"""The `sayso audit` commands: verify, show, export, erase."""
+"""The `sayso audit` commands: verify, show, export, erase.
+
+The audit log says what became of every action. Workers write it to Redis and collect it into the
+*ledger*, a file in the data folder of their machine. Its entries form a chain: each is signed
+together with the one before it, so that a change or a gap shows. What is personal stands in a
+separate *body* for each action, which can be erased without breaking the chain.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +68,13 @@ def verify(options: Options, files: tuple[Path, ...], *, whole: bool, offline: b
 
     keys = _keys(options.data)
     paths = list(files) or [_ledger_path(options)]
-    uncollected, notes = (None, []) if offline else _uncollected_entries(options)
+    uncollected = None
+    notes: list[str] = []
+    if not offline:
+        uncollected, notes = _uncollected_entries(options)
     with clear_errors():
         report = collector.verify(paths, keys, tail=uncollected, whole=whole)
+
     notes = [*notes, *report.notes]
     value = {
         "entries": report.entries,
@@ -91,25 +101,22 @@ def _uncollected_entries(options: Options) -> tuple[UncollectedEntries | None, l
         client.ping()
         return UncollectedEntries(client, prefix=settings.key_prefix), []
     except (ConfigError, RedisError, ValueError, KeyError):
-        return None, [
-            "Redis cannot be reached: entries missing at the end of the log would not be noticed"
-        ]
+        note = "Redis cannot be reached: entries missing at the end of the log would not be noticed"
+        return None, [note]
 
 
 def chain_lines(report: ChainReport, notes: Sequence[str]) -> Iterator[str]:
-    """Yield what a check of the audit log found."""
+    """Yield what a check of the audit log found: the notes, the first faults, and a summary."""
     yield from (f"note: {note}" for note in notes)
     yield from (f"fault: {fault}" for fault in report.faults[:MAX_FAULTS])
     if len(report.faults) > MAX_FAULTS:
         yield f"... and {len(report.faults) - MAX_FAULTS:,} more"
-    if report.faults:
-        conclusion = "the chain is broken"
-    else:
-        conclusion = "the chain holds"
-    yield (
-        f"{counted(report.entries, 'entry', 'entries')}, {counted(report.shards, 'shard', 'shards')}, "
-        f"{counted(len(report.faults), 'fault', 'faults')}: {conclusion}"
-    )
+
+    entries = counted(report.entries, "entry", "entries")
+    shards = counted(report.shards, "shard", "shards")
+    faults = counted(len(report.faults), "fault", "faults")
+    conclusion = "the chain is broken" if report.faults else "the chain holds"
+    yield f"{entries}, {shards}, {faults}: {conclusion}"
 
 
 @audit.command(examples=["sayso audit show", "sayso audit show --user U0123ABCD --last 10 --json"])
@@ -134,9 +141,15 @@ def show(options: Options, action: str, user: str, last: int) -> None:
         bodies = ledger.bodies()
         entries = _chosen_entries(ledger, bodies, action, user)
         newest = heapq.nlargest(last, entries, key=lambda entry: (entry.at, entry.n))
-    rows = [(entry, bodies.get(entry.pid)) for entry in reversed(newest)]
-    values = [{**_as_json(entry, body), **_change(body, bodies)} for entry, body in rows]
-    options.print(values, [_row(entry, body, _change(body, bodies)) for entry, body in rows])
+
+    values = []
+    lines = []
+    for entry in reversed(newest):
+        body = bodies.get(entry.pid)
+        change = _change(body, bodies)
+        values.append({**_as_json(entry, body), **change})
+        lines.append(_row(entry, body, change))
+    options.print(values, lines)
 
 
 def _chosen_entries(
@@ -145,52 +158,77 @@ def _chosen_entries(
     """Yield the entries of an action and of a user; "" stands for all."""
     for recorded in ledger.entries():
         entry = recorded.entry
-        if entry is None or (action and entry.pid != action):
+        if entry is None:
+            continue
+        if action and entry.pid != action:
             continue
         body = bodies.get(entry.pid)
-        if not user or (body is not None and body.user == user):
-            yield entry
+        if user and (body is None or body.user != user):
+            continue
+        yield entry
 
 
 def _as_json(entry: AuditEntry, body: AuditBody | None) -> dict[str, Any]:
-    texts = {}
+    """Return an entry for --json, with the personal part of its action where that is stored."""
+    value = asdict(entry)
     if body:
-        texts = {"user": body.user, "preview": body.preview, "told": body.outcome_text}
+        value |= {"user": body.user, "preview": body.preview, "told": body.outcome_text}
         if body.user_name:
-            texts["name"] = body.user_name
-    return {**asdict(entry), **texts}
+            value["name"] = body.user_name
+    return value
 
 
 def _change(body: AuditBody | None, bodies: Mapping[str, AuditBody]) -> dict[str, Any]:
-    """Return which earlier action this one changes, and each value that its user could change,
-    before and after.
+    """Return which earlier action this one changes, and the values that differ.
+
+    `changes_of` is the id of the earlier action, `changed` has the old and the new value of each
+    argument. Return {} for an action that no user made by changing another one.
     """
     if body is None or not body.changes_of:
         return {}
-    before = bodies.get(body.changes_of)
-    old = before.editable if before else {}
-    new = body.editable
-    changed = {
-        name: [old[name], new[name]] for name in old if name in new and old[name] != new[name]
-    }
+    earlier = bodies.get(body.changes_of)
+    old_values = earlier.editable if earlier else {}
+    changed = {}
+    for name, old in old_values.items():
+        if name in body.editable and body.editable[name] != old:
+            changed[name] = [old, body.editable[name]]
     return {"changes_of": body.changes_of, "changed": changed}
 
 
 def _row(entry: AuditEntry, body: AuditBody | None, change: Mapping[str, Any]) -> str:
+    """Return a line of `show`: time, action, event, user, preview, and what the user was told.
+
+    Of an action that a user made by changing another one, the first entry has the change instead of
+    the last column.
+    """
     from sayso.pending.audit.chain import FINAL
 
-    user = (body.user if body else "") or "-"
-    if body and body.user_name:
-        user = f"{user} ({body.user_name})"
-    preview = body.preview if body else "(not kept)"
-    sent_text = (body.outcome_text if body and entry.event in FINAL else "") or ""
+    user = "-"
+    preview = "(not kept)"
+    last_column = ""
+    if body:
+        user = body.user or "-"
+        preview = body.preview
+        if body.user_name:
+            user = f"{user} ({body.user_name})"
+        if entry.event in FINAL:
+            last_column = body.outcome_text or ""
+
     width = WIDTH
     if change and entry.event == "armed":
         values = [f"{name}: {old!r} -> {new!r}" for name, (old, new) in change["changed"].items()]
-        sent_text = f"changes {change['changes_of']} {', '.join(values)}"
+        last_column = f"changes {change['changes_of']} {', '.join(values)}"
         width = CHANGE_WIDTH
-    texts = f"{one_line(user, WIDTH):20}  {one_line(preview, WIDTH):{WIDTH}}  {one_line(sent_text, width)}"
-    return f"{utc_time(entry.at / 1000)}  {entry.pid:22}  {entry.event:10}  {texts}".rstrip()
+
+    columns = [
+        utc_time(entry.at / 1000),
+        f"{entry.pid:22}",
+        f"{entry.event:10}",
+        f"{one_line(user, WIDTH):20}",
+        f"{one_line(preview, WIDTH):{WIDTH}}",
+        one_line(last_column, width),
+    ]
+    return "  ".join(columns).rstrip()
 
 
 @audit.command(examples=["sayso audit export --out audit.jsonl"])
@@ -231,20 +269,21 @@ def erase(options: Options, user: str) -> None:
 
     data = options.data
     ledger = _ledger(options)
+    # Only the settings say whether long texts are in a bucket.
+    settings = None
     has_file = options.config or given_config() or DEFAULT.exists()
     if has_file:
         settings = options.load(running=False, without_secrets=True)
-    else:
-        settings = None
+
     with clear_errors():
         bodies = ledger.erase(user, at=round(time.time() * 1000))
         erase_notes(ledger.path.parent, [user])
         texts = erase_texts(settings, data, [user])
         memories = erase_memories(data, [user])
+
+    where = str(data)
     if settings and settings.media.store:
         where = f"{data} and {settings.media.store}"
-    else:
-        where = str(data)
     lines = [
         f"{counted(bodies, 'body', 'bodies')} of {user!r} erased; the chain still verifies.",
         f"{counted(texts, 'long text', 'long texts')} erased from {where}.",
@@ -271,9 +310,8 @@ def _ledger_path(options: Options) -> Path:
     from sayso.pending.audit.ledger import FILE
 
     data = options.data
-    ledgers = [
-        path for path in (data / FILE, *sorted(data.glob(f"bots/*/{FILE}"))) if path.exists()
-    ]
+    places = [data / FILE, *sorted(data.glob(f"bots/*/{FILE}"))]
+    ledgers = [path for path in places if path.exists()]
     if not ledgers:
         fail(f"no ledger in {data}: a worker writes it; name its folder with --data")
     if len(ledgers) == 1 and options.config is None:
@@ -288,11 +326,15 @@ def _keys(data: Path) -> list[str]:
     """Return the keys that signed the log. Exits without any: a new key could verify nothing."""
     from sayso.config.wiring.data_folder import KEYS_VARIABLE, secret_keys
 
+    keys: list[str] = []
     try:
         has_keys = bool(os.environ.get(KEYS_VARIABLE)) or (data / "secret_keys").exists()
-        keys = secret_keys(data) if has_keys else []
+        if has_keys:
+            keys = secret_keys(data)
     except OSError as exc:
         fail(f"data folder {str(data)!r}: {exc.strerror}: give one you may write to with --data")
-    return keys or fail(
-        f"no secret key: set {KEYS_VARIABLE}, or name the data folder of the workers with --data"
-    )
+    if not keys:
+        fail(
+            f"no secret key: set {KEYS_VARIABLE}, or name the data folder of the workers with --data"
+        )
+    return keys

@@ -25,7 +25,7 @@ from sayso.ops.cli.command import (
 if TYPE_CHECKING:
     from sayso.ops.server.backup import Bot, Manifest
 
-#: Stands for standard output, or standard input.
+#: The name of a file that stands for standard output, or for standard input.
 STREAM = "-"
 without_redis_option = click.option(
     "--without-redis",
@@ -70,7 +70,9 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
         _new_file(file) as out,
     ):
         manifest = write_backup(out, bot, keys, with_keys=with_keys)
-    value = {key: each for key, each in asdict(manifest).items() if key != "sums"}
+
+    value = asdict(manifest)
+    del value["sums"]  # a checksum of each file: of no use to a reader
     if file != STREAM:
         options.print({"file": file, **value}, [f"{file}: {contents_line(manifest)}"])
     if not with_keys:
@@ -87,9 +89,10 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
 
 @contextmanager
 def open_bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterator[Bot]:
-    """Yield the bot. The Redis of `sayso up` is started for the command where it does not run.
+    """Yield the settings, the data folder and the Redis of a bot, as one value.
 
-    `new`: also where it never ran.
+    The Redis that `sayso up` brings is started for this command if it does not run; with `new` also
+    if it never ran. With `without_redis` none is needed or started.
     """
     from sayso.config.wiring.data_folder import running_url
     from sayso.config.wiring.redis_parts import RedisParts
@@ -108,11 +111,11 @@ def open_bot(options: Options, *, without_redis: bool, new: bool = False) -> Ite
         server.start()
     try:
         client = RedisParts.find(settings, data).client
+        # Values may hold bytes that are not UTF-8, such as those of an intruder: a backup has
+        # them, too. A cluster's pools have connections already, which need the same option.
         for each in servers_of(client):
-            each.connection_pool.connection_kwargs["encoding_errors"] = (
-                "surrogateescape"  # an intruder's bytes stay
-            )
-            each.connection_pool.reset()  # a cluster's has connections already
+            each.connection_pool.connection_kwargs["encoding_errors"] = "surrogateescape"
+            each.connection_pool.reset()
         yield Bot(settings, data, client)
     finally:
         server.stop()
@@ -122,11 +125,12 @@ def find_keys(options: Options) -> list[str]:
     """Return the secret keys of the environment or the data folder, none where there are none."""
     from sayso.config.wiring.data_folder import KEYS_VARIABLE, secret_keys
 
+    # `secret_keys` would create some.
     has_keys = bool(os.environ.get(KEYS_VARIABLE)) or (options.data / "secret_keys").exists()
-    with disk_errors(str(options.data), options.data):
-        if has_keys:
-            return secret_keys(options.data)
+    if not has_keys:
         return []
+    with disk_errors(str(options.data), options.data):
+        return secret_keys(options.data)
 
 
 @contextmanager
@@ -142,13 +146,16 @@ def _new_file(name: str) -> Iterator[IO[bytes]]:
     path = Path(name)
     if path.exists():
         fail(f"{name!r} exists: give another name, such as one with the date")
+
+    # A backup that was killed left an unfinished file. One that still runs holds a lock on it.
     unfinished = path.with_name(f"{path.name}.unfinished")
-    with suppress(FileNotFoundError), unfinished.open("rb") as left:
+    with suppress(FileNotFoundError), unfinished.open("rb") as old_file:
         try:
-            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(old_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             fail(f"another backup is writing {name!r}: wait for it, or give another name")
-        unfinished.unlink()  # of a backup that was killed
+        unfinished.unlink()
+
     unfinished.touch(mode=0o600, exist_ok=False)
     try:
         with unfinished.open("wb") as out:
@@ -164,7 +171,10 @@ def _new_file(name: str) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def disk_errors(name: str, data: Path) -> Iterator[None]:
-    """Exit with one clear message where the backup `name` or the data folder cannot be used."""
+    """Exit with one clear message where a backup or the data folder cannot be used.
+
+    `name` is the backup as messages call it: a file, or the name of a stream.
+    """
     from sayso.ops.server.backup import BackupError
     from sayso.ops.server.snapshot import SnapshotError
 
@@ -188,6 +198,5 @@ def contents_line(manifest: Manifest) -> str:
         "waiting_turns": ("waiting message", "waiting messages"),
         "files": ("file", "files"),
     }
-    return ", ".join(
-        counted(counts[name], *words) for name, words in kinds.items() if name in counts
-    )
+    parts = [counted(counts[name], *nouns) for name, nouns in kinds.items() if name in counts]
+    return ", ".join(parts)

@@ -68,7 +68,7 @@ class TimeSpan(click.ParamType[float]):
 
 
 TIME_SPAN = TimeSpan()
-#: How the states of missed messages are counted in the summary.
+#: How the summary of `recover` calls the states of the messages in a platform's log.
 _STATE_LABELS: Mapping[MessageState, str] = {
     "before": "taken before",
     "missed": "missed",
@@ -88,8 +88,8 @@ _drop_pending = click.option(
 class ChannelGroup(SaysoGroup):
     """The group `sayso channel`, with the commands that only one platform has.
 
-    These are looked up when they are needed: the platforms' settings load pydantic, and `sayso --help`
-    must not.
+    These are looked up when they are needed: the platforms' settings import pydantic, which would
+    make `sayso --help` slow.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -169,6 +169,7 @@ def disconnect(options: Options, channel: str, *, drop_pending: bool) -> None:
 def _platform_setup(
     options: Options, channel: str, *, drop_pending: bool = False, max_connections: int = 40
 ) -> PlatformSetup:
+    """Return what registers the webhook of a channel. Exits where its platform has none."""
     from sayso.channels.setup import SetupOptions
 
     settings = options.load(running=False)
@@ -183,10 +184,11 @@ def _platform_setup(
 def _open_setup(
     settings: Settings, name: str, options: SetupOptions | None, cure_of_page: str
 ) -> PlatformSetup:
-    """Return what tells the platform about a channel.
+    """Return what registers a channel at its platform and asks the platform about it.
 
-    Raises click.UsageError for an unknown channel, and SetupError for a platform that can be told
-    nothing, or that keeps no updates to drop.
+    `cure_of_page` is the advice for a channel that is a page in the browser, which no platform has
+    to know. Raises click.UsageError for an unknown channel, and SetupError for a platform that
+    can be told nothing, or that keeps no updates to drop.
     """
     from sayso.channels.registry import open_setup
     from sayso.channels.setup import SetupError, hook_url
@@ -199,7 +201,9 @@ def _open_setup(
         raise SetupError(
             f"{channel.platform} keeps no updates that could be dropped", "leave out --drop-pending"
         )
-    if setup := open_setup(name, channel, url, options):
+
+    setup = open_setup(name, channel, url, options)
+    if setup:
         return setup
     if channel.has_page:
         raise SetupError(f"{name} is a page in the browser", cure_of_page)
@@ -248,7 +252,8 @@ def recover(options: Options, channel: str, since: float, *, dry_run: bool) -> N
 async def _print_messages(
     options: Options, found: AsyncIterator[FoundMessage]
 ) -> Counter[MessageState]:
-    """Print each message as it is handled, so that a later error does not hide it.
+    """Print each message as soon as it is handled, so that a later error does not hide it.
+
     Return the number of messages in each state.
     """
     states: Counter[MessageState] = Counter()
@@ -259,13 +264,13 @@ async def _print_messages(
             messages.append(asdict(message))
         elif message.state != "before":
             reason = f": {message.why}" if message.why else ""
-            click.echo(
-                f"{utc_time(message.sent_at)}  {message.sid}  {message.conversation}  {message.state}{reason}"
-            )
-    counts = ", ".join(
-        f"{states[state]} {label}" for state, label in _STATE_LABELS.items() if states[state]
-    )
-    summary = f"{states.total()} messages{f': {counts}' if counts else ''}"
+            place = f"{message.sid}  {message.conversation}"
+            click.echo(f"{utc_time(message.sent_at)}  {place}  {message.state}{reason}")
+
+    summary = f"{states.total()} messages"
+    counts = [f"{states[state]} {label}" for state, label in _STATE_LABELS.items() if states[state]]
+    if counts:
+        summary += f": {', '.join(counts)}"
     options.print({"messages": messages, "counts": dict(states)}, [summary])
     return states
 
@@ -314,19 +319,23 @@ def purge_media(
 async def _print_days(
     options: Options, deleted_files: AsyncIterator[DeletedFiles], *, dry_run: bool
 ) -> None:
+    """Print what was deleted, day by day as it happens, and the sum."""
+    verb = "to delete" if dry_run else "deleted"
     days = []
     async for day in deleted_files:
         days.append(day)
-        remaining = []
+        parts = [f"{day.deleted} {verb}"]
         if day.waiting:
-            remaining.append(f"{day.waiting} kept for turns that wait")
+            parts.append(f"{day.waiting} kept for turns that wait")
         if day.missed:
-            remaining.append(f"{day.missed} kept that `sayso channel recover` may take")
-        if (day.deleted or remaining) and not options.as_json:
-            deleted = f"{day.deleted} {'to delete' if dry_run else 'deleted'}"
-            click.echo(f"from {day.day}: {', '.join([deleted, *remaining])}")
+            parts.append(f"{day.missed} kept that `sayso channel recover` may take")
+        has_files = day.deleted or day.waiting or day.missed
+        if has_files and not options.as_json:
+            click.echo(f"from {day.day}: {', '.join(parts)}")
+
     total = sum(day.deleted for day in days)
-    summary = f"{total} files {'would be deleted' if dry_run else 'deleted'} at the platform"
+    sum_verb = "would be deleted" if dry_run else "deleted"
+    summary = f"{total} files {sum_verb} at the platform"
     per_day = [{**asdict(day), "day": str(day.day)} for day in days]
     options.print({"deleted": total, "dry_run": dry_run, "days": per_day}, [summary])
 
@@ -347,11 +356,11 @@ def _commands_of_platforms() -> Mapping[str, SaysoCommand]:
     """Return the commands that only one platform has, by name."""
     from sayso.channels.registry import platform_commands, platform_names
 
-    return {
-        command.name: _platform_command(platform, command)
-        for platform in platform_names()
-        for command in platform_commands(platform)
-    }
+    commands = {}
+    for platform in platform_names():
+        for command in platform_commands(platform):
+            commands[command.name] = _platform_command(platform, command)
+    return commands
 
 
 def _platform_command(platform: str, command: PlatformCommand) -> SaysoCommand:
@@ -392,10 +401,10 @@ def _platform_command(platform: str, command: PlatformCommand) -> SaysoCommand:
 
 
 def _channel_of(settings: Settings, platform: str, name: str, *, of_workspaces: bool) -> str:
-    """Return the name of a channel of the platform, for "" the first one's.
+    """Return the name of a channel of the platform: `name`, or the first one for "".
 
-    With `of_workspaces` the first one is preferred whose account many workspaces install. Exits
-    where there is none.
+    With `of_workspaces` the first channel is preferred whose account many workspaces install.
+    Exits where the platform has no channel. Raises click.UsageError for a channel of another one.
     """
     channels = {
         each: channel for each, channel in settings.channels.items() if channel.platform == platform

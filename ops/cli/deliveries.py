@@ -1,4 +1,7 @@
-"""The `sayso deliveries` commands: list, show, retry."""
+"""The `sayso deliveries` commands: list, show, retry.
+
+A delivery is one reply on its way to a platform, with its attempts.
+"""
 
 from __future__ import annotations
 
@@ -55,14 +58,16 @@ def list_(options: Options, channel: str, state: str | None, last: int) -> None:
     dead: given up after all tries. failed: accepted by the platform and not delivered. ambiguous:
     perhaps sent twice. held: waiting for the user to write again.
     """
-    with _opened(options) as (stored, alerts):
-        states = cast("Sequence[UndeliveredState]", [state] if state else ["dead", "failed"])
+    states = cast("Sequence[UndeliveredState]", [state] if state else ["dead", "failed"])
+    with _opened(options) as (stored, load_alerts):
         undelivered = [status for each in states for status in stored.undelivered(each)]
-        current_alerts = alerts()
-    chosen = [
-        status for status in undelivered if not channel or status.id.startswith(f"{channel}:")
-    ]
-    newest = sorted(chosen, key=lambda status: -status.at)[:last]
+        current_alerts = load_alerts()
+
+    if channel:
+        undelivered = [each for each in undelivered if each.id.startswith(f"{channel}:")]
+    newest = sorted(undelivered, key=lambda status: -status.at)[:last]
+
+    # An alert concerns a whole channel, such as a token that its platform refuses.
     lines = [
         f"{utc_time(each.at)}  channel {each.channel}: {one_line(each.text, ALERT_WIDTH)}"
         for each in current_alerts
@@ -92,12 +97,14 @@ def show(options: Options, delivery: str) -> None:
             for status in stored.undelivered("dead")
             if status.id.startswith(f"{conversation}#")
         ]
-    by_id = {status.id: status for status in (*latest, *dead)}  # a dead one also has its text
+    # A dead delivery is in both lists. The second one has its text, and replaces the first.
+    by_id = {status.id: status for status in (*latest, *dead)}
     rows = [status for name, status in by_id.items() if not number or name == delivery]
     if not rows:
         fail(
             f"nothing is stored about {delivery!r}: it is more than a week or 50 replies ago, or no delivery at all"
         )
+
     lines = [_columns(status, SHOW_WIDTH) for status in rows]
     if closed:
         lines.append(

@@ -1,4 +1,4 @@
-"""The command `sayso explain`."""
+"""The command `sayso explain`: what would happen to one call of a tool, and why."""
 
 from __future__ import annotations
 
@@ -64,13 +64,14 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
         opened.close()
         for problem in opened.problems:
             click.echo(problem, err=True)
-        arguments = _arguments(
-            args, next((each for each in opened.tools if each.name == tool), None)
-        )
+
+        tools_by_name = {each.name: each for each in opened.tools}
+        arguments = _arguments(args, tools_by_name.get(tool))
         try:
             explanation = explain_call(settings, opened, channel, user, tool, arguments)
         except ToolUnknown as exc:
-            own_name = tool.rpartition("-")[2]  # `left_out` has the names without their namespace
+            # The tool may exist and be unusable. Those lines name it without its namespace.
+            own_name = tool.rpartition("-")[2]
             for line in opened.left_out:
                 if repr(tool) in line or repr(own_name) in line:
                     click.echo(line, err=True)
@@ -82,22 +83,15 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
 def _arguments(args: Sequence[str], tool: Tool | None) -> dict[str, Any] | None:
     """Return the arguments as a model would give them, None when there are none.
 
-    Raises click.UsageError.
+    `tool` says which type each argument has; None where the tool is unknown. Raises
+    click.UsageError.
     """
     if not args:
         return None
-    arguments: dict[str, Any] = {}
     if args[0].lstrip().startswith("{"):
-        text = " ".join(args)
-        try:
-            arguments = json.loads(text)
-        except ValueError as exc:
-            raise click.UsageError(f"{text!r} is not a JSON object: {exc}") from None
-        except RecursionError:
-            raise click.UsageError("the arguments are nested too deeply to be read") from None
-        if not isinstance(arguments, dict):
-            raise click.UsageError(f"{text!r} is not a JSON object")
-        return arguments
+        return _json_arguments(" ".join(args))
+
+    arguments: dict[str, Any] = {}
     for arg in args:
         name, equals, value = arg.partition("=")
         if not equals or not name:
@@ -110,28 +104,45 @@ def _arguments(args: Sequence[str], tool: Tool | None) -> dict[str, Any] | None:
     return arguments
 
 
+def _json_arguments(text: str) -> dict[str, Any]:
+    try:
+        arguments = json.loads(text)
+    except ValueError as exc:
+        raise click.UsageError(f"{text!r} is not a JSON object: {exc}") from None
+    except RecursionError:
+        raise click.UsageError("the arguments are nested too deeply to be read") from None
+    if not isinstance(arguments, dict):
+        raise click.UsageError(f"{text!r} is not a JSON object")
+    return arguments
+
+
 def _argument(text: str, tool: Tool | None, name: str) -> Any:
-    """Return the value of an argument: text where the tool wants text,
-    else JSON where the tool accepts its value.
+    """Return the value of one argument, written as `name=text`.
+
+    It is the text itself where the tool is unknown or wants text, and where the text is not JSON
+    that the tool accepts. Otherwise it is the value of the JSON.
     """
     from sayso.agent.tools.errors import ToolParameterError
 
-    if tool:
-        properties = tool.schema()["parameters"]["properties"]
-    else:
-        properties = {}
-    if tool is None or properties.get(name, {"type": "string"}).get("type") == "string":
+    if tool is None:
         return text
+    properties = tool.schema()["parameters"]["properties"]
+    wants_text = properties.get(name, {"type": "string"}).get("type") == "string"
+    if wants_text:
+        return text
+
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
     if isinstance(value, str):
         return text
+
+    # The other arguments are missing in this check, so only an error that names this one counts.
     try:
         tool.validate({name: value})
-    except ToolParameterError as exc:  # perhaps only the other arguments are wrong
-        if name in [path.partition(".")[0] for path in exc.param_name.split(", ")]:
+    except ToolParameterError as exc:
+        refused_names = [path.partition(".")[0] for path in exc.param_name.split(", ")]
+        if name in refused_names:
             return text
-        return value
     return value

@@ -159,18 +159,18 @@ def init(options: Options, folder: Path) -> None:
     existing = [name for name in contents if (folder / name).exists()]
     if existing:
         fail(f"{', '.join(str(folder / name) for name in existing)} exists: name an empty folder")
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             (folder / name).write_text(content, encoding="utf-8")
     except OSError as exc:
         fail(f"{folder} cannot be written: {exc.strerror}: name another folder")
+
     paths = [str(folder / name) for name in contents]
-    if folder.resolve() == Path.cwd():
-        enter = []
-    else:
-        enter = [f"  cd {folder}"]
-    lines = [f"Written: {', '.join(paths)}", "Next:", *enter]
+    lines = [f"Written: {', '.join(paths)}", "Next:"]
+    if folder.resolve() != Path.cwd():
+        lines.append(f"  cd {folder}")
     lines += [
         "  sayso check       what each channel may do",
         "  sayso chat        talk to the bot in this terminal: list tasks, delete task milk",

@@ -1,4 +1,7 @@
-"""The `sayso people` commands: list, approve, block, forget, erase."""
+"""The `sayso people` commands: list, approve, block, forget, erase.
+
+On a channel with `access` an unknown person waits with a code until an operator approves them.
+"""
 
 from __future__ import annotations
 
@@ -87,16 +90,17 @@ def approve(options: Options, channel: str, person: str) -> None:
     People who waited are told.
     """
     with _opened(options, channel) as commands:
-        waited = commands.register.approve(channel, commands.name_of(person))
-        is_told = bool(waited and commands.tell(waited))
-    remarks = list(commands.remarks(person, waited))
-    name = one_line(person, WIDTH)
-    if waited:
-        name = one_line(f"{waited.name} ({waited.ids[0]})" if waited.name else waited.ids[0], WIDTH)
-    lines = [
-        f"{name} may talk on {channel}{', and is told' if is_told else ''}",
-        *(f"({each})" for each in remarks),
-    ]
+        waiting = commands.register.approve(channel, commands.code_or_id(person))
+        is_told = waiting is not None and commands.tell(waiting)
+        remarks = list(commands.remarks(person, waiting))
+
+    name = person
+    if waiting:
+        name = f"{waiting.name} ({waiting.ids[0]})" if waiting.name else waiting.ids[0]
+    name = one_line(name, WIDTH)
+    notice = ", and is told" if is_told else ""
+    lines = [f"{name} may talk on {channel}{notice}"]
+    lines += [f"({each})" for each in remarks]
     options.print({"person": name, "channel": channel, "told": is_told, "remarks": remarks}, lines)
 
 
@@ -107,7 +111,7 @@ def approve(options: Options, channel: str, person: str) -> None:
 def block(options: Options, channel: str, person: str) -> None:
     """Ignore a person on CHANNEL, by CODE or ID. They are not told."""
     with _opened(options, channel) as commands:
-        commands.register.block(channel, commands.name_of(person))
+        commands.register.block(channel, commands.code_or_id(person))
     name = one_line(person, WIDTH)
     options.print({"person": name, "channel": channel}, [f"{name} is blocked on {channel}"])
 
@@ -119,7 +123,7 @@ def block(options: Options, channel: str, person: str) -> None:
 def forget(options: Options, channel: str, person: str) -> None:
     """Delete what was decided about a person on CHANNEL, by CODE or ID: approval, block and code."""
     with _opened(options, channel) as commands:
-        commands.register.forget(channel, commands.name_of(person))
+        commands.register.forget(channel, commands.code_or_id(person))
     name = one_line(person, WIDTH)
     options.print(
         {"person": name, "channel": channel}, [f"nothing is stored about {name} on {channel}"]
@@ -150,6 +154,7 @@ def erase(options: Options, channel: str, user: str) -> None:
             fail(
                 f"Redis does not answer ({type(exc).__name__}): nothing is certain to be erased: run it again"
             )
+
     name = one_line(user, WIDTH)
     lines = [
         f"{name} is erased on {channel}:",
@@ -162,6 +167,8 @@ def erase(options: Options, channel: str, user: str) -> None:
         lines.append("Redis has rewritten its append-only file. What remains, and until when:")
         lines += [f"  {line}" for line in remains]
     options.print({"user": name, "channel": channel, **asdict(erased), "remains": remains}, lines)
+
+    # Redis still has the erased values in its append-only file until it has rewritten that file.
     if not erased.is_rewritten:
         cure = "run BGREWRITEAOF on it and on each replica"
         fail(
@@ -171,7 +178,10 @@ def erase(options: Options, channel: str, user: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _PeopleCommands:
-    """What the commands need on one channel. Lives as long as one command."""
+    """What the commands need on one channel. Lives as long as one command.
+
+    A person is named by the code that the bot gave them, or by an id of the platform.
+    """
 
     settings: Settings
     channel: str
@@ -180,34 +190,34 @@ class _PeopleCommands:
     register: Register
     outbox: RedisOutbox
 
-    def remarks(self, person: str, waited: Waiting | None) -> Iterator[str]:
-        """Yield why an approval has no effect."""
-        if waited:
-            ids = waited.ids
-        else:
-            ids = (self.name_of(person),)
-        if any(name in self.rules.block for name in ids):
+    def remarks(self, person: str, waiting: Waiting | None) -> Iterator[str]:
+        """Yield why an approval has no effect.
+
+        `waiting` is the entry of a person who waited for the approval, None for one who did not.
+        """
+        ids = waiting.ids if waiting else (self.code_or_id(person),)
+        if any(each in self.rules.block for each in ids):
             yield "but they stay out while `block` in the configuration names them"
         elif self.rules.allow is None and not self.rules.pairing:
             yield "everybody may talk there: its `access` has neither allow nor pairing"
 
-    def name_of(self, person: str) -> str:
-        """Return a code as it is, and an id as the channel spells it.
+    def code_or_id(self, person: str) -> str:
+        """Return a code unchanged, and an id as the channel spells it.
 
-        Raises click.UsageError for neither.
+        Raises click.UsageError for a text that is neither.
         """
         from sayso.workers.people import looks_like_a_code
 
         if looks_like_a_code(person):
             return person
-        name = self.rules.spelled(person)
-        if not name:
+        user_id = self.rules.spelled(person)
+        if not user_id:
             raise click.UsageError("give a code or an id, as `sayso people list` prints them")
-        check_id(self.settings, self.channel, name)
-        return name
+        check_id(self.settings, self.channel, user_id)
+        return user_id
 
-    def tell(self, waited: Waiting) -> bool:
-        """Send an approved person the good news, once for their code.
+    def tell(self, waiting: Waiting) -> bool:
+        """Send an approved person the message that they may talk, once for their code.
 
         Return whether it will be sent.
         """
@@ -215,13 +225,14 @@ class _PeopleCommands:
         from sayso.channels.types import Delivery, Reply
         from sayso.infra.concurrency import run_without_loop
 
-        reply = Reply(texts_for(waited.language).approved(), language=waited.language)
-        delivery = Delivery(f"people:{waited.code}", waited.conversation, reply)
+        reply = Reply(texts_for(waiting.language).approved(), language=waiting.language)
+        delivery = Delivery(f"people:{waiting.code}", waiting.conversation, reply)
         return bool(run_without_loop(self.outbox.forward(delivery)))
 
 
 @contextmanager
 def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
+    """Yield what the commands need on a channel. Exits where the channel lets everybody talk."""
     from sayso.config.wiring.access import rules_of
     from sayso.config.wiring.redis_parts import open_people
     from sayso.workers.people import Register, TooManyPeople, UnknownPerson
@@ -248,9 +259,11 @@ def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
 
 
 def _row(state: str, person: ListedPerson | Waiting, code: str = "") -> str:
+    """Return a line of `list`: state, code, age of that state, name and ids."""
     ids = " ".join(person.ids)
-    name = one_line(f"{person.name}  {ids}" if person.name else ids, 2 * WIDTH)
-    return f"{state:8}  {code:8}  {_age(time.time() - person.at):>5}  {name}"
+    name = f"{person.name}  {ids}" if person.name else ids
+    age = _age(time.time() - person.at)
+    return f"{state:8}  {code:8}  {age:>5}  {one_line(name, 2 * WIDTH)}"
 
 
 def _age(seconds: float) -> str:

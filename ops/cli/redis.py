@@ -1,4 +1,8 @@
-"""The `sayso redis` commands: status, resume."""
+"""The `sayso redis` commands: status, resume.
+
+A Redis that lost writes it had acknowledged is *halted*: all scripts refuse to run until an
+operator resumes it. The page "Redis in production" says how a loss is noticed.
+"""
 
 from __future__ import annotations
 
@@ -45,27 +49,27 @@ def status(options: Options) -> None:
         client = _checked_client(settings, options.data)
         halts = halts_of(client, prefix=settings.key_prefix)
         taken_at = backup_being_restored(client, prefix=settings.key_prefix)
+
     if taken_at:
         says = f"a restore of the backup of {utc_time(taken_at)} UTC has not ended, so a part of it is missing"
         cure = "run `sayso restore` again, with this or another backup. To give up, delete this bot's keys"
         options.print({"redis": says}, [f"redis: halted: {says}", cure])
         sys.exit(FINDING)
-    if halts:
-        halt = HaltReason.sum(halts.values())
-    else:
-        halt = None
-    if 0 < len(halts) < SHARDS:
-        part = f" ({len(halts)} of {SHARDS} shards)"
-    else:
-        part = ""
-    lines = [f"redis: {f'halted{part}: {halt}' if halt else 'whole'}"]
-    if halt:
-        page = manual("how-to/redis-in-production.md", "what-resume-does")
-        lines.append(
-            f"`sayso redis resume` continues without what is missing: {page} says what that means"
-        )
-    options.print({"redis": str(halt) if halt else None}, lines)
-    sys.exit(FINDING if halt else 0)
+
+    if not halts:
+        options.print({"redis": None}, ["redis: whole"])
+        return
+
+    # Each shard of the keys is halted by itself. One reason sums up all of them.
+    reason = HaltReason.sum(halts.values())
+    part = f" ({len(halts)} of {SHARDS} shards)" if len(halts) < SHARDS else ""
+    page = manual("how-to/redis-in-production.md", "what-resume-does")
+    lines = [
+        f"redis: halted{part}: {reason}",
+        f"`sayso redis resume` continues without what is missing: {page} says what that means",
+    ]
+    options.print({"redis": str(reason)}, lines)
+    sys.exit(FINDING)
 
 
 @redis.command(examples=["sayso redis resume"])
@@ -85,22 +89,20 @@ def resume(options: Options) -> None:
             fail(
                 "a restore of this Redis has not ended, so it holds a part of a backup: run `sayso restore` again"
             )
-        result = resume_server(client, prefix=settings.key_prefix)
-    options.print(
-        {"redis": asdict(result) if result else None},
-        [
-            f"redis: goes on; {result.halt}. {resumed_parts(result)}"
-            if result
-            else "redis: not halted"
-        ],
-    )
+        resumed = resume_server(client, prefix=settings.key_prefix)
+
+    if resumed is None:
+        options.print({"redis": None}, ["redis: not halted"])
+        return
+    line = f"redis: goes on; {resumed.halt}. {resumed_parts(resumed)}"
+    options.print({"redis": asdict(resumed)}, [line])
 
 
 def _checked_client(settings: Settings, data: Path) -> Redis:
-    """Return a client of the Redis, compared with the watermark noted on this machine.
+    """Return a client of the Redis, after comparing it with the watermark of this machine.
 
-    After a restart of all processes no other may have compared it.
-    Raises what `clear_errors` handles.
+    The watermark is the highest count of writes that a process here has seen. After a restart of
+    all processes this command may be the first to compare. Raises what `clear_errors` handles.
     """
     from sayso.config.wiring.redis_parts import RedisParts
 

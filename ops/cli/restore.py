@@ -1,4 +1,4 @@
-"""The command `sayso restore`."""
+"""The command `sayso restore`: write a backup into an empty Redis and data folder."""
 
 from __future__ import annotations
 
@@ -60,15 +60,20 @@ def restore(options: Options, file: str, *, over: bool, without_redis: bool) -> 
     from sayso.ops.server.restore import restore_backup
 
     keys = find_keys(options)
-    opened = open_bot(options, without_redis=without_redis, new=True)
     place = "standard input" if file == STREAM else file
-    with clear_errors(), disk_errors(place, options.data), _opened(file) as content, opened as bot:
+    with (
+        clear_errors(),
+        disk_errors(place, options.data),
+        _opened(file) as content,
+        open_bot(options, without_redis=without_redis, new=True) as bot,
+    ):
         restored = restore_backup(content, bot, keys, over=over)
-    value = asdict(restored) | {
-        "manifest": {k: v for k, v in asdict(restored.manifest).items() if k != "sums"}
-    }
-    options.print(value | {"chain": _chain(restored)}, _report(file, restored))
-    sys.exit(FINDING if restored.chain and restored.chain.faults else 0)
+
+    value = asdict(restored) | {"chain": _chain(restored)}
+    del value["manifest"]["sums"]  # a checksum of each file: of no use to a reader
+    options.print(value, _report(file, restored))
+    is_faulty = restored.chain is not None and bool(restored.chain.faults)
+    sys.exit(FINDING if is_faulty else 0)
 
 
 @contextmanager
@@ -89,20 +94,22 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
 
 
 def _report(file: str, restored: Restored) -> Iterator[str]:
+    """Yield lines about the backup, what Redis has now, and whether the audit log is whole."""
     manifest = restored.manifest
-    yield f"{file}: taken {utc_time(manifest.taken_at)} UTC by sayso {manifest.sayso}: {contents_line(manifest)}"
-    if done := restored.resumed:
-        yield (
-            f"redis: {counted(restored.keys, 'key that has not expired', 'keys that have not expired')}; "
-            f"{resumed_parts(done)}"
-        )
+    taken_at = utc_time(manifest.taken_at)
+    yield f"{file}: taken {taken_at} UTC by sayso {manifest.sayso}: {contents_line(manifest)}"
+
+    if restored.resumed:
+        keys = counted(restored.keys, "key that has not expired", "keys that have not expired")
+        yield f"redis: {keys}; {resumed_parts(restored.resumed)}"
     else:
         yield "redis: nothing was restored"
-    if chain := restored.chain:
-        yield from (f"audit: {line}" for line in chain_lines(chain, ()))
+    if restored.chain:
+        yield from (f"audit: {line}" for line in chain_lines(restored.chain, ()))
 
 
 def _chain(restored: Restored) -> dict[str, object] | None:
+    """Return the check of the audit log for --json, None where no log was restored."""
     chain = restored.chain
     if chain is None:
         return None

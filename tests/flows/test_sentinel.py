@@ -130,7 +130,7 @@ def findings(system: SentinelSystem, url: str, monkeypatch: pytest.MonkeyPatch) 
     for name, value in ENVIRON.items():
         monkeypatch.setenv(name, value)
     doctor = Doctor(load_settings(system.config), system.data, web=None)  # type: ignore[arg-type]  # it is not asked
-    return "\n".join(f"{each.says}: {each.cure}" for each in doctor._redis())
+    return "\n".join(f"{each.says}: {each.cure}" for each in doctor._check_redis())
 
 
 def test_incomplete_configuration_of_sentinels_is_named_with_its_cure(

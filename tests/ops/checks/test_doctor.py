@@ -27,7 +27,7 @@ from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.ingress import poll_lock
 from sayso.infra.redis.client import connect
 from sayso.infra.redis.leader_lock import LeaderLock
-from sayso.ops.checks.doctor import Doctor, _safety, check_models
+from sayso.ops.checks.doctor import Doctor, _check_safety, check_models
 from sayso.ops.cli.main import main
 from sayso.ops.server.processes import Running, leave_note
 from sayso.testing.platforms import fake_platforms as fakes
@@ -81,7 +81,7 @@ class Clinic:
         for name in ("wa", "tg"):
             asyncio.run(open_setup(name, settings.channels[name], PUBLIC_URL).set_webhook())
 
-    def results(self, *, own: Callable[[], float] = time.time) -> list[CheckResult]:
+    def results(self, *, clock: Callable[[], float] = time.time) -> list[CheckResult]:
         """Return all findings of the doctor."""
         if self.worker:
             self.worker.beat()
@@ -89,7 +89,11 @@ class Clinic:
         async def found() -> list[CheckResult]:
             async with httpx.AsyncClient(transport=httpx.MockTransport(self.web)) as web:
                 doctor = Doctor(
-                    load_settings(self.config), self.folder, web=web, own=own, running=self.running
+                    load_settings(self.config),
+                    self.folder,
+                    web=web,
+                    clock=clock,
+                    running=self.running,
                 )
                 return [finding async for finding in doctor.results()]
 
@@ -232,14 +236,14 @@ def test_web_with_another_public_url_is_found(clinic: Clinic):
 
 def test_web_whose_clock_is_wrong_is_found(clinic: Clinic):
     """platforms.md 3.2: Slack's signature is valid for 300 s."""
-    wrong = clinic.wrong(own=lambda: time.time() - 400)
+    wrong = clinic.wrong(clock=lambda: time.time() - 400)
     assert wrong.keys() == {"clock", "sl signature"}
     assert "Redis is 400" in wrong["clock"]
 
 
 def test_clock_a_little_off_is_a_warning(clinic: Clinic):
     """No webhook fails yet."""
-    wrong = clinic.wrong(own=lambda: time.time() - 10)
+    wrong = clinic.wrong(clock=lambda: time.time() - 10)
     assert wrong.keys() == {"clock"}
     assert wrong["clock"].startswith("warn")
 
@@ -446,7 +450,7 @@ def test_remote_redis_without_a_replica_is_a_warning(redis_client: Redis):
         "10.0.0.5:6379": ["redis-no-replica"], "db.internal:6379": ["redis-no-replica"], "127.0.0.1:6379": [],
         "[::1]:6379": [], "localhost:6379": [], "/run/redis.sock": [],
     }.items():  # fmt: skip
-        assert [each.id for each in _safety(redis_client, place)] == ids, place
+        assert [each.id for each in _check_safety(redis_client, place)] == ids, place
 
 
 def test_halted_redis_is_found(clinic: Clinic, redis_client: Redis):

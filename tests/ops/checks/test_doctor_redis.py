@@ -31,7 +31,7 @@ def redis_findings(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> s
     config = folder / "sayso.yaml"
     config.write_text("channels: {web: {platform: console}}\n")
     doctor = Doctor(load_settings(config), folder, web=None)  # type: ignore[arg-type]  # the web is not asked
-    return "\n".join(map(str, doctor._redis()))
+    return "\n".join(map(str, doctor._check_redis()))
 
 
 @pytest.fixture
