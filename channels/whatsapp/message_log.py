@@ -57,7 +57,7 @@ _DAY = timedelta(days=1)
 
 
 class TwilioMessageLog:
-    """The MessageLog of one channel at Twilio."""
+    """The MessageLog of one channel at Twilio. Lives as long as one command."""
 
     def __init__(
         self,
@@ -83,16 +83,16 @@ class TwilioMessageLog:
             "date_sent_after": _midnight(after) - _DAY,
             "date_sent_before": _midnight(before) + _DAY,
         }
-        if self._service:
-            to = {}
-        else:
-            to = {"to": self._sender}
-        page = await self._call(
-            lambda: self._client.here().messages.page_async(**to, **days, page_size=PAGE)
-        )
+        filters: dict[str, Any] = {**days, "page_size": PAGE}
+        if not self._service:
+            # A Messaging Service has many numbers, so its messages are filtered here.
+            filters["to"] = self._sender
+
+        page = await self._call(lambda: self._client.here().messages.page_async(**filters))
         while page is not None:
             async with platform_calls("Twilio", setup_problem):
-                messages = [message for each in page if (message := self._parse(each))]
+                parsed = [self._parse(each) for each in page]
+            messages = [message for message in parsed if message]
             for message in messages:
                 if after <= message.sent_at < before:
                     yield message
@@ -118,7 +118,7 @@ class TwilioMessageLog:
     async def _call(self, call: Callable[[], Awaitable[T]], gone: T | None = None) -> T:
         """Call Twilio, and repeat a rate-limited call.
 
-        Return `gone` for a deleted resource. Raises SetupError.
+        For a deleted resource, return `gone`, or raise SetupError if it is None. Raises SetupError.
         """
         from twilio.base.exceptions import TwilioException
 
@@ -139,16 +139,21 @@ class TwilioMessageLog:
         """Return a message to this channel, None for any other, such as one of the bot or an SMS."""
         sid = str(message.sid)
         sender = str(message.from_ or "")
-        sent = message.date_sent or message.date_created
-        ours = message.to == self._sender or (
-            self._service and message.messaging_service_sid == self._service
-        )
-        whatsapp = sender.startswith("whatsapp:") and message.direction == "inbound"
-        if not (ours and whatsapp and sent and MESSAGE_SID.fullmatch(sid)):
+        sent_at = message.date_sent or message.date_created
+
+        is_to_service = self._service and message.messaging_service_sid == self._service
+        is_ours = is_to_service or message.to == self._sender
+        is_inbound = sender.startswith("whatsapp:") and message.direction == "inbound"
+        if not (is_ours and is_inbound and sent_at and MESSAGE_SID.fullmatch(sid)):
             return None
-        files = int(message.num_media or 0)
+
         return ListedMessage(
-            sid, sender, str(message.to), storable(str(message.body or "")), files, sent.timestamp()
+            sid=sid,
+            sender=sender,
+            to=str(message.to),
+            body=storable(str(message.body or "")),
+            files=int(message.num_media or 0),
+            sent_at=sent_at.timestamp(),
         )
 
 
@@ -156,8 +161,8 @@ def _midnight(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-#: The length of a slice, in seconds.
-_SLICE = 24 * 3600.0
+#: The seconds of a day, in which one result of a deletion counts its files.
+_DAY_SECONDS = 24 * 3600.0
 
 
 class MediaDeletion:
@@ -181,9 +186,8 @@ class MediaDeletion:
     async def run(self, older: float, back: float, *, delete: bool) -> AsyncIterator[DeletedFiles]:
         """Delete the files that are older than `older` seconds, day by day.
 
-        It begins with those that are older by `back` seconds more.
-
-        Without `delete` they are only counted. Raises SetupError, redis.RedisError.
+        The oldest ones are `back` seconds older than that. Without `delete` they are only counted.
+        Raises SetupError, redis.RedisError.
         """
         if older < LEAST_SECONDS:
             says = "a turn that has just begun may still download its file"
@@ -195,27 +199,37 @@ class MediaDeletion:
         begin = until - back
         while begin < until:
             result = DeletedFiles(begin)
-            async for message in self._messages.messages(begin, min(begin + _SLICE, until)):
+            end = min(begin + _DAY_SECONDS, until)
+            async for message in self._messages.messages(begin, end):
                 if message.files:
                     result = await self._delete(message, result, delete=delete)
             yield result
-            begin += _SLICE
+            begin += _DAY_SECONDS
 
     async def _delete(
         self, message: ListedMessage, result: DeletedFiles, *, delete: bool
     ) -> DeletedFiles:
+        """Delete the files of a message that is answered, and return the new counts.
+
+        The files of a turn that waits are still needed. So are those of a message that no webhook
+        delivered, which MissedMessages can store.
+        """
         files = await self._messages.files(message.sid)
         turn = self._people.recognize(_bare_turn(self._channel, message), store=False)
-        stage = self._inbox.turn_status(turn)
-        if stage == "waits":
+        status = self._inbox.turn_status(turn)
+        if status == "waits":
             return replace(result, waiting=result.waiting + len(files))
-        if stage == "unknown" and time.time() - message.sent_at <= self._inbox.remembered_seconds:
+        age = time.time() - message.sent_at
+        if status == "unknown" and age <= self._inbox.remembered_seconds:
             return replace(result, missed=result.missed + len(files))
-        for file in files if delete else ():
-            await self._messages.delete(message.sid, file)
+
+        if delete:
+            for file in files:
+                await self._messages.delete(message.sid, file)
         return replace(result, deleted=result.deleted + len(files))
 
 
+#: The seconds in which `per_minute` counts.
 _MINUTE = 60.0
 
 
@@ -250,26 +264,28 @@ class MissedMessages:
     ) -> AsyncIterator[FoundMessage]:
         """Yield the messages of the last `seconds`, the oldest first.
 
-        With `take`, missed ones are stored.
-
-        At most `newest` messages are examined, 0 for all. Raises SetupError, redis.RedisError.
+        With `take`, missed ones are stored. At most `newest` messages are examined, 0 for all.
+        Raises SetupError, redis.RedisError.
         """
         remembered = self._inbox.remembered_seconds
-        if seconds > remembered - CLOCK_SECONDS:
+        longest = remembered - CLOCK_SECONDS
+        if seconds > longest:
             says = (
                 f"turns are remembered for {remembered // 3600:.0f} h: an older one might run twice"
             )
-            raise SetupError(
-                says, f"look back {(remembered - CLOCK_SECONDS) // 3600:.0f} h at most"
-            )
+            raise SetupError(says, f"look back {longest // 3600:.0f} h at most")
+
         since = self._clock() - seconds
         for message in await self._listed(since, newest):
+            # The messages of the minute before only count for the rate limit.
+            is_asked_for = message.sent_at >= since
             try:
-                result = await self._recover(message, take=take and message.sent_at >= since)
-            except OtherVersion as exc:  # one person's ids: the messages of others go on
+                result = await self._recover(message, take=take and is_asked_for)
+            except OtherVersion as exc:
+                # Only the ids of this person cannot be read: the messages of others go on.
                 there = Conversation(self._channel, message.sender)
                 result = FoundMessage(message.sid, message.sent_at, there.id, "refused", str(exc))
-            if message.sent_at >= since:
+            if is_asked_for:
                 yield result
 
     async def _listed(self, since: float, newest: int) -> list[ListedMessage]:
@@ -278,9 +294,8 @@ class MissedMessages:
         These count for the rate limit.
         """
         messages: list[ListedMessage] = []
-        async for message in self._messages.messages(
-            since - _MINUTE, self._clock() - YOUNG_SECONDS
-        ):
+        until = self._clock() - YOUNG_SECONDS
+        async for message in self._messages.messages(since - _MINUTE, until):
             messages.append(message)
             if len(messages) == newest:
                 break
@@ -288,28 +303,33 @@ class MissedMessages:
                 raise SetupError(
                     f"more than {MOST_MESSAGES} messages came in", "give a shorter --since"
                 )
-        messages.reverse()  # those of the same second too
+        # Sorting keeps the order of messages of the same second, so the list is reversed first.
+        messages.reverse()
         return sorted(messages, key=lambda message: message.sent_at)
 
     async def _recover(self, message: ListedMessage, *, take: bool) -> FoundMessage:
+        """Return the state of a message. With `take`, store a missed one."""
         message = self._from_newest_address(message)
         bare_turn = self._people.recognize(_bare_turn(self._channel, message), store=False)
         result = FoundMessage(message.sid, message.sent_at, bare_turn.conversation.id, "before")
+
+        # Only the turns of the minute before this one count for its rate limit.
         times = self._times[message.sender]
         while times and times[0] <= message.sent_at - _MINUTE:
             times.popleft()
         if self._inbox.turn_status(bare_turn) != "unknown":
             times.append(message.sent_at)
             return result
+
         why = self._inbox.why_not(bare_turn)
         if not why and 0 < self._per_minute <= len(times):
             why = f"over {self._per_minute} turns a minute when it was sent"
         if why:
             return replace(result, state="left", why=why)
+
+        files: list[ListedFile] = []
         if message.files:
             files = await self._messages.files(message.sid)
-        else:
-            files = []
         turn = _turn(self._channel, message, files)
         if turn is None:
             return replace(
@@ -317,12 +337,15 @@ class MissedMessages:
             )
         if turn.text.lstrip().startswith("/"):
             return replace(result, state="left", why="a command, which is outdated by now")
+
         times.append(message.sent_at)
         if not take:
             return replace(result, state="missed")
         turn = self._people.recognize(turn, store=True)
-        outcome = self._inbox.accept(turn, max(self._clock() - result.sent_at, 1.0))
-        if outcome == "duplicate":  # its webhook has arrived meanwhile
+        age = max(self._clock() - result.sent_at, 1.0)
+        outcome = self._inbox.accept(turn, age)
+        if outcome == "duplicate":
+            # Its webhook has arrived meanwhile.
             return result
         if outcome == "new":
             return replace(result, state="taken")
@@ -361,8 +384,9 @@ def _turn(channel: str, message: ListedMessage, files: list[ListedFile]) -> Turn
         "Body": message.body,
         "NumMedia": str(message.files),
     }
-    for n, file in enumerate(files):
-        fields |= {f"MediaUrl{n}": file.url, f"MediaContentType{n}": file.mime_type}
+    for number, file in enumerate(files):
+        fields[f"MediaUrl{number}"] = file.url
+        fields[f"MediaContentType{number}"] = file.mime_type
     turn = turn_of(channel, TwilioForm(urlencode(fields).encode()))
     if turn is None:
         return None

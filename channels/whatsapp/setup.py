@@ -37,7 +37,7 @@ _SANDBOX_PAGE = "Messaging, Try it out, Send a WhatsApp message, Sandbox setting
 
 
 class TwilioSetup(PlatformSetup):
-    """The setup of one sender at Twilio."""
+    """The setup of one sender, or of one Messaging Service, at Twilio."""
 
     def __init__(
         self, name: str, settings: WhatsAppSettings, public_url: str, options: SetupOptions
@@ -72,13 +72,10 @@ class TwilioSetup(PlatformSetup):
 
     async def check(self) -> list[CheckResult]:
         """Check the account, its webhook, its sender and its templates."""
+        accounts = self._client.here().api.v2010.accounts
         try:
             async with self._calls():
-                account = (
-                    await self._client.here()
-                    .api.v2010.accounts(self._settings.account_sid)
-                    .fetch_async()
-                )
+                account = await accounts(self._settings.account_sid).fetch_async()
         except SetupError as exc:
             return [self._fail("account", exc.says, exc.cure)]
         sids = {
@@ -190,14 +187,12 @@ class TwilioSetup(PlatformSetup):
                 if not self._service:
                     sender = await self._sender()
                     webhook = sender.webhook or {}
-                    values = (
-                        webhook.get(key)
-                        for key in ("callback_url", "callback_method", "fallback_url")
-                    )
-                    return [self._online(sender), self._compared(*values)]
-                service = (
-                    await self._client.here().messaging.v1.services(self._service).fetch_async()
-                )
+                    url = webhook.get("callback_url")
+                    method = webhook.get("callback_method")
+                    compared = self._compared(url, method, webhook.get("fallback_url"))
+                    return [self._online(sender), compared]
+                services = self._client.here().messaging.v1.services
+                service = await services(self._service).fetch_async()
         except SetupError as exc:
             return [self._fail("webhook", exc.says, exc.cure, id="webhook-unknown")]
         if service.use_inbound_webhook_on_number:
@@ -211,13 +206,15 @@ class TwilioSetup(PlatformSetup):
     def _online(self, sender: Any) -> CheckResult:
         if str(sender.status).startswith("ONLINE"):
             return self._ok("sender", f"{sender.sender_id} is {sender.status}")
-        reasons = "; ".join(
-            str(reason.get("message") or reason.get("code") or reason)
-            if isinstance(reason, dict)
-            else str(reason)
-            for reason in sender.offline_reasons or ()
-        )
-        says = f"{sender.sender_id} is {sender.status}{f': {reasons}' if reasons else ''}"
+        says = f"{sender.sender_id} is {sender.status}"
+        reasons = []
+        for reason in sender.offline_reasons or ():
+            words = reason
+            if isinstance(reason, dict):
+                words = reason.get("message") or reason.get("code") or reason
+            reasons.append(str(words))
+        if reasons:
+            says = f"{says}: {'; '.join(reasons)}"
         return self._fail(
             "sender", says, "open the sender in the Twilio Console, Messaging, Senders"
         )
@@ -242,20 +239,24 @@ class TwilioSetup(PlatformSetup):
         try:
             async with self._calls():
                 content = self._client.here().content.v1.contents(sid)
-                name = (await content.fetch_async()).friendly_name
-                approval = (await content.approval_fetch().fetch_async()).whatsapp or {}
+                resource = await content.fetch_async()
+                approvals = await content.approval_fetch().fetch_async()
         except SetupError as exc:
             return self._fail(kind, f"{exc.says}: {sid}", exc.cure, id="template")
+
+        approval = approvals.whatsapp or {}
         status = str(approval.get("status") or "unsubmitted")
-        says = f"{name or sid} is {status}"
+        says = f"{resource.friendly_name or sid} is {status}"
         if status == "approved":
             return self._ok(kind, says)
         reason = str(approval.get("rejection_reason") or "")
-        refusal = _REFUSALS.get(status)
+        if reason:
+            says = f"{says}: {reason}"
+        code = _REFUSALS.get(status)
         cure = "have it approved in the Twilio Console, Content Template Builder; until then it cannot be sent"
-        if refusal:
-            cure = REACTIONS[refusal].cure
-        return self._fail(kind, f"{says}: {reason}" if reason else says, cure, id="template")
+        if code:
+            cure = REACTIONS[code].cure
+        return self._fail(kind, says, cure, id="template")
 
     def _calls(self) -> AbstractAsyncContextManager[None]:
         return platform_calls("Twilio", setup_problem)
