@@ -78,10 +78,16 @@ log = logging.getLogger(__name__)
 RATE = RateLimit(chat_gap=1.0, burst=4, draft_gap=3.0)
 #: Bytes of a file that are sent at a time.
 PART_BYTES = 256 * 1024
+#: The statuses of Slack's file server that would be the same at the next attempt.
+_FINAL_STATUSES = (400, 403, 404, 413, 415)
 
 
 class SlackChannel:
-    """One app. Lives as long as the process."""
+    """One app, installed in one workspace or in many. One per process, used from any thread.
+
+    In an app of many workspaces the id of a chat, a person or a file has its workspace in front:
+    see `sayso.channels.slack.address`.
+    """
 
     def __init__(self, name: str, settings: SlackSettings, deps: AdapterDeps) -> None:
         self.name = name
@@ -113,8 +119,7 @@ class SlackChannel:
     def note_workspace(self, workspace: WorkspaceNote) -> None:
         """Remember the organization of a workspace, or delete a token that was revoked.
 
-        Raises redis.RedisError for the second: Slack sends it again. The first comes with each
-        message, which is to reach the spool while Redis does not answer.
+        Raises redis.RedisError if a token cannot be deleted: Slack sends the event again.
         """
         if self.installations is None:
             return
@@ -122,12 +127,15 @@ class SlackChannel:
             try:
                 self.installations.note_organization(workspace.id, workspace.organization)
             except RedisError as exc:
+                # Not raised: each message names its organization, and the message must reach the
+                # spool while Redis does not answer.
                 reason = type(exc).__name__
                 extra = {"channel": self.name, "workspace": workspace.id, "reason": reason}
                 log.warning("workspace.not_noted", extra=extra)
             return
-        at = workspace.at or self.installations.clock()
-        if self.installations.remove(workspace.id, workspace.removed, at):
+
+        removed_at = workspace.at or self.installations.clock()
+        if self.installations.remove(workspace.id, workspace.removed, removed_at):
             extra = {"channel": self.name, "workspace": workspace.id, "reason": workspace.removed}
             log.warning("workspace.removed", extra=extra)
             of_labels(WORKSPACES, self.name, "removed").inc()
@@ -185,17 +193,14 @@ class SlackChannel:
         if turn.is_stop:
             self._status.begin(*place, turn.event_id)
             return 0.0
+        title = ""
         if self.settings.titles:
             title = title_of(turn)
-        else:
-            title = ""
         return await self._status.show(*place, turn.event_id, title=title)
 
     async def remove_typing(self, turn: Turn, *, replied: bool) -> None:
-        """Remove "is thinking…".
-
-        A message in the thread has already done so; one beside the thread has not.
-        """
+        """Remove "is thinking…"."""
+        # A reply in the thread has removed it already. A reply outside of threads has not.
         if replied and turn.conversation.thread:
             return
         place = await self._status_place(turn)
@@ -219,22 +224,24 @@ class SlackChannel:
                 await self._status.show_state(there.chat, there.thread, state, after=after)
 
     async def _status_place(self, turn: Turn) -> tuple[str, str] | None:
-        """Return the chat and the message that show a turn's status, None if it came without one.
+        """Return the chat and the message where Slack shows a turn's status, None for no place.
 
-        Outside of threads only a direct message shows it: elsewhere it would be in a thread that
-        the person has not opened. Slash commands and forms name no message.
+        In a thread that is its first message. Outside of threads only a direct message shows the
+        status, below the turn's own message: in a channel Slack would show it in a thread that the
+        person has not opened. Slash commands and forms name no message.
         """
-        may_show = turn.conversation.thread or (turn.message_id and not turn.in_group)
-        if not may_show:
+        has_message = turn.message_id and not turn.in_group
+        if not (turn.conversation.thread or has_message):
             return None
         try:
             there = await self._threads.at_slack(await self.place(turn.conversation))
         except (SendError, RedisError):
             return None
-        ts = there.thread
-        if not turn.conversation.thread:
-            ts = turn.message_id
-        return (there.chat, ts) if ts else None
+
+        ts = there.thread if turn.conversation.thread else turn.message_id
+        if not ts:
+            return None
+        return there.chat, ts
 
     async def draft(self, turn: Turn, text: str, shown_id: str = "") -> str:
         """Post the first section of the unfinished answer, or edit the message that shows it.
@@ -245,14 +252,13 @@ class SlackChannel:
         first = first_section(text)
         if not first.strip():
             return shown_id
-        return (
-            await self.send(Delivery("", turn.conversation, Reply(first, edits=shown_id)))
-        ).message_id
+        receipt = await self.send(Delivery("", turn.conversation, Reply(first, edits=shown_id)))
+        return receipt.message_id
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Download from Slack's file server, with the token of the file's workspace.
 
-        It is sent to no other server.
+        No other server gets the token.
         """
         team, ref = split_place(media.ref)
         try:
@@ -281,12 +287,10 @@ class SlackChannel:
             )
         # Slack answers a wrong token with a log-in page. An HTML file that a person
         # sent has the size that Slack named.
-        if saved.content_type == "text/html" and (media.kind != "text" or saved.size != media.size):
-            if team:
-                checked = f"the token of {team}"
-            else:
-                checked = "bot_token"
-            raise FetchError(f"Slack sent a log-in page: check {checked} and its scope files:read")
+        is_sent_file = media.kind == "text" and saved.size == media.size
+        if saved.content_type == "text/html" and not is_sent_file:
+            token = f"the token of {team}" if team else "bot_token"
+            raise FetchError(f"Slack sent a log-in page: check {token} and its scope files:read")
 
     async def _look_up(self, client: AsyncWebClient, file_id: str) -> Media:
         """Return the file of a shared channel, whose event names only the id."""
@@ -300,10 +304,9 @@ class SlackChannel:
         except (SlackClientError, ClientError, OSError) as exc:
             raise FetchError(f"Slack did not say where the file is: {type(exc).__name__}") from None
         file = answer.get("file")
+        media = None
         if isinstance(file, dict):
             media = media_of(file)
-        else:
-            media = None
         if media is None:
             raise FetchError("Slack has no address for the file: it was deleted, or is hidden")
         return media
@@ -341,10 +344,10 @@ class SlackChannel:
         to: Conversation,
         conversation: Conversation,
     ) -> Conversation:
-        """Return where to share a file: in the thread that a conversation begins, opened if needed.
+        """Return where to share a file. Opens the thread of a conversation that has none yet.
 
-        Slack does not name the message of a file, so the file's name opens the thread. Otherwise
-        what follows would open another one.
+        A message with the file's name opens it. Slack does not say which message shows a file, so
+        after a file alone the thread would be unknown, and the next reply would open another one.
         """
         if to.thread or not NEW_THREAD.fullmatch(conversation.thread):
             return to
@@ -354,13 +357,15 @@ class SlackChannel:
         return replace(to, thread=receipt.message_id)
 
     def at_first_address(self, turn: Turn) -> Turn:
-        """Return a turn in the conversation that the bot's own message began.
+        """Return the turn under the address that its conversation began with.
 
-        It is a reply in a thread of a direct message.
+        That is another address for a reply in a thread of a direct message that a message of the
+        bot opened: see OpenedThreads.
         """
         there = turn.conversation
         is_direct = split_place(there.chat).id.startswith("D")
-        if not (is_direct and there.thread) or turn.thread_author:
+        is_persons_thread = turn.thread_author != ""
+        if not is_direct or not there.thread or is_persons_thread:
             return turn
         return replace(turn, conversation=self._threads.first_address(there))
 
@@ -378,11 +383,9 @@ class SlackChannel:
             team, user = split_place(person)
             client = await self.client_of(person)
             with translated_repeatable(person):
-                channel = (await client.conversations_open(users=user)).get("channel")
-            if isinstance(channel, dict):
-                chat = channel.get("id")
-            else:
-                chat = None
+                answer = await client.conversations_open(users=user)
+                channel = answer.get("channel")
+            chat = channel.get("id") if isinstance(channel, dict) else None
             if not isinstance(chat, str) or not chat:
                 raise Unreachable("Slack named no direct message")
             self._direct_messages[person] = join_place(team, chat)
@@ -418,17 +421,18 @@ class SlackChannel:
         return True
 
     async def _post(self, message: dict[str, Any], to: Conversation, only_for: str = "") -> Receipt:
+        """Post a message, for one person or for all of the chat. Raises SendError."""
+        params = dict(message)
         if to.thread:
-            place = {"thread_ts": to.thread}
-        else:
-            place = {}
+            params["thread_ts"] = to.thread
         with translated(to.chat):
             if only_for:
-                shown_to = {"user": split_place(only_for).id}
-                await self._call("chat.postEphemeral", {**message, **shown_to, **place}, to)
-                return Receipt("")  # its id cannot be used for an edit
-            no_preview = {"unfurl_links": False, "unfurl_media": False}
-            return await self._call("chat.postMessage", {**message, **no_preview, **place}, to)
+                params["user"] = split_place(only_for).id
+                await self._call("chat.postEphemeral", params, to)
+                # Slack cannot edit such a message, so its id is of no use.
+                return Receipt("")
+            params |= {"unfurl_links": False, "unfurl_media": False}
+            return await self._call("chat.postMessage", params, to)
 
     async def _call(self, method: str, message: dict[str, Any], to: Conversation) -> Receipt:
         """Call a method, and again without blocks if Slack refuses them. Raises SlackApiError."""
@@ -447,19 +451,21 @@ class SlackChannel:
     async def _share(
         self, reply: Reply, media: Media, to: Conversation, conversation: Conversation
     ) -> Receipt:
-        """Send a file. Slack posts its message later, so the id is unknown."""
+        """Send a file, as a link if Slack refuses it.
+
+        Slack posts the message of a file later, so the receipt has no id.
+        """
+        comment = ""
         if reply.text.strip():
             comment = slack_mrkdwn(reply.text)
-        else:
-            comment = ""
-        with await asyncio.to_thread(
-            file_to_send, partial(open_on_disk, self._media), media.ref
-        ) as file:
+        open_file = partial(open_on_disk, self._media)
+        with await asyncio.to_thread(file_to_send, open_file, media.ref) as file:
             try:
                 await self._upload(media, file, to, comment)
             except AddressClosed:
                 raise
-            except Refused:  # such as a file that is too large for the workspace
+            except Refused:
+                # Such as a file that is too large for the workspace.
                 url = self._media.url(media.ref, filename=media.filename, mime_type=media.mime_type)
                 link = slack_mrkdwn(link_text(media, size_of(file), url))
                 texts = [text for text in (comment, link) if text]
@@ -471,18 +477,21 @@ class SlackChannel:
         size = size_of(file)
         web = await self.client_of(to.chat)
         name = media.filename or "file"
-        with translated_repeatable(to.chat):  # an uploaded file is invisible until it is shared
+        # An upload can be repeated: the file is invisible until it is shared.
+        with translated_repeatable(to.chat):
             offer = await web.files_getUploadURLExternal(filename=name, length=size)
             session: Any = web.session
-            # The upload URL is a secret of its own, so the token is not sent there.
+            # The upload URL is a secret itself, so the token is not sent there.
             headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
             async with session.post(
                 str(offer["upload_url"]), data=_parts(file), headers=headers, allow_redirects=False
             ) as response:
                 status = response.status
-            if status != 200:  # the listed statuses would be the same each time
-                error = Refused if status in (400, 403, 404, 413, 415) else Unreachable
-                raise error(f"Slack's file server answered {status}")
+            if status in _FINAL_STATUSES:
+                raise Refused(f"Slack's file server answered {status}")
+            if status != 200:
+                raise Unreachable(f"Slack's file server answered {status}")
+
         with translated(to.chat):
             await web.files_completeUploadExternal(
                 files=[{"id": str(offer["file_id"]), "title": name}],
@@ -498,22 +507,18 @@ async def _parts(file: BinaryIO) -> AsyncIterator[bytes]:
         yield part
 
 
-def _receipt(sent: Any) -> Receipt:
-    """Return the id of the message that Slack sent or edited.
+def _receipt(answer: Any) -> Receipt:
+    """Return the receipt of a message that Slack sent or edited, from Slack's answer.
 
-    Return also when it was last changed, if Slack says so.
+    The `ts` of a message is its id and, in Unix seconds, when it was sent.
     """
-    ts = str(sent.get("ts") or "")
-    message = sent.get("message")
-    if isinstance(message, dict):
-        edited = message.get("edited")
-    else:
-        edited = None
-    if isinstance(edited, dict):
-        changed = str(edited.get("ts") or "")
-    else:
-        changed = ""
+    ts = str(answer.get("ts") or "")
+    last_change = ts
+    message = answer.get("message")
+    edit = message.get("edited") if isinstance(message, dict) else None
+    if isinstance(edit, dict):
+        last_change = str(edit.get("ts") or ts)
     try:
-        return Receipt(ts, float(changed or ts or 0))
+        return Receipt(ts, float(last_change or 0))
     except ValueError:
         return Receipt(ts)

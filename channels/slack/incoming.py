@@ -1,6 +1,8 @@
 """Slack's signed requests, parsed into turns and address changes.
 
-They are events, interactions and slash commands.
+There are three kinds: events, such as a message; interactions, such as a tapped button or a
+submitted form; and slash commands. The `ts` of a message is its id, and when it was sent. A message
+with a `thread_ts` stands in the thread that begins with the message of this ts.
 """
 
 from __future__ import annotations
@@ -45,24 +47,24 @@ from sayso.channels.types import (
 if TYPE_CHECKING:
     from sayso.channels.slack.settings import InstallSettings
 
-#: Beginnings of a block id, with which a tap brings back its message's thread or
-#: the person of a direct message.
+#: Beginnings of a block id. Slack sends the block id back with a tap, so it tells the thread of the
+#: button's message, or the person of a direct message.
 THREAD_MARK = "thread:"
 USER_MARK = "user:"
-#: Separates the number of a further row of buttons in a block id:
-#: no two block ids of a message may be the same.
+#: Separates the number of a further row of buttons in a block id: no two block ids of a message may
+#: be the same.
 ROW_MARK = "#"
 #: Words after a slash command that count as commands themselves.
 COMMANDS = frozenset({"help", "whoami", "reset", "status", "stop", "tools"})
-#: By how many seconds Slack's timestamp may differ from our clock.
-#: An older request may be a recording.
+#: By how many seconds Slack's timestamp may differ from our clock. An older request may be a
+#: recording.
 SLACK_SECONDS = 300
 
+#: The subtypes of messages that a person wrote.
 _SUBTYPES = ("", "file_share", "thread_broadcast", "me_message")
 #: Slack's own user, whose messages have no bot id.
 _SLACKBOT = "USLACKBOT"
-#: Events about a Slack channel: why nothing can be posted there any more,
-#: "" if something can again.
+#: Events about a Slack channel: why nothing can be posted there any more, "" if that is over.
 _ADDRESS_EVENTS = {
     "channel_archive": "is_archived",
     "group_archive": "is_archived",
@@ -96,7 +98,7 @@ _ENTITIES = {
     "slack#/types/list_id": "list",
 }
 _MESSAGE_ENTITY = "slack#/types/message_context"
-#: Entities of one message that are told. Slack names the most relevant ones first.
+#: The most entities of one message that the model reads. Slack names the most relevant ones first.
 MAX_ENTITIES = 3
 _ENTITY_ID = re.compile(r"[A-Z0-9]{2,40}")
 _RATE_LIMITED = "Slack holds back events of the app: this workspace has more than 30,000 an hour"
@@ -122,18 +124,7 @@ class RequestParser:
     def parse(self, body: bytes) -> Received:
         """Parse one request. Raises BadHook."""
         try:
-            # Events are JSON, interactions are JSON in a form field, commands are a form. Bolt's
-            # own parser loses a command whose text contains the word "payload".
-            if body.lstrip()[:1] == b"{":
-                request = json.loads(body)
-            else:
-                form = dict(parse_qsl(body.decode(), keep_blank_values=True))
-                if "payload" in form and "command" not in form:
-                    request = json.loads(form["payload"])
-                else:
-                    request = form
-            if not isinstance(request, dict):
-                raise TypeError("not an object")
+            request = _decoded(body)
             if request.get("ssl_check"):
                 return Received(ignored="ssl_check")
             if self.rules is None:
@@ -215,30 +206,29 @@ class RequestParser:
 
     def _event(self, body: SlackJson) -> Received:
         event = body["event"]
-        # In shared channels only the authorization names our team and bot user;
-        # its user may be a person.
+        # In shared channels only the authorization names our team and the bot's user. Its user may
+        # also be a person, who authorized the app.
         authorization = (body.get("authorizations") or [{}])[0]
+        bot = ""
         if authorization.get("is_bot") is not False:
             bot = str(authorization.get("user_id") or "")
-        else:
-            bot = ""
         team = str(authorization.get("team_id") or body.get("team_id") or "")
         kind = event["type"]
         if kind in ("message", "app_mention"):
             return self._message(event, team, bot)
         if kind in _ADDRESS_EVENTS:
-            # Slack does not name the threads, which are conversations too. Each of them closes with
-            # the first reply that is refused there, and opens with the next message of a person.
-            # Where the app may not write, all of them know what one has learned, and forget it
-            # here.
             if event.get("user") != bot and kind.startswith("member_"):
                 return Received(ignored=f"event of type {kind!r} about somebody else")
-            return Received(
-                addresses=(self._address_change(event["channel"], _ADDRESS_EVENTS[kind]),)
-            )
+            # Slack does not name the threads of the channel, which are conversations too. Each
+            # closes with the first reply that is refused there, and opens with the next message of
+            # a person. That the app may not write in a channel is stored for all of its threads at
+            # once (ChatBarred), and deleted by this change.
+            change = self._address_change(event["channel"], _ADDRESS_EVENTS[kind])
+            return Received(addresses=(change,))
         if kind == "channel_id_changed":
             old = self._address_change(event["old_channel_id"], kind)
-            return Received(addresses=(old, self._address_change(event["new_channel_id"], "")))
+            new = self._address_change(event["new_channel_id"], "")
+            return Received(addresses=(old, new))
         if kind == "app_uninstalled":
             return Received(alerts=(_UNINSTALLED,))
         if kind == "tokens_revoked" and (event.get("tokens") or {}).get("bot"):
@@ -252,20 +242,27 @@ class RequestParser:
         return Received(ignored=f"event of type {kind!r}")
 
     def _message(self, event: SlackJson, team: str, bot: str) -> Received:
+        """Return the turn of a message or of an edit, or why it has none.
+
+        `bot` is the id of the bot's own user, "" if unknown.
+        """
         is_edit = event.get("subtype") == "message_changed"
         message = event["message"] if is_edit else event
         if (message.get("subtype") or "") not in _SUBTYPES:
             return Received(ignored=f"message of subtype {message['subtype']!r}")
         if message.get("bot_id") or not message.get("user") or message["user"] in (bot, _SLACKBOT):
             return Received(ignored="sent by a bot")
-        # Slack also changes a message for a link preview or a reply.
-        if is_edit and (message.get("edited") or {}).get("user") != message["user"]:
-            return Received(ignored="change that its author did not make")
-        before = event.get("previous_message") or {}
-        if is_edit and unformatted(message.get("text") or "") == unformatted(
-            before.get("text") or ""
-        ):
-            return Received(ignored="change without new text")
+
+        if is_edit:
+            # Slack also changes a message for a link preview or a reply.
+            editor = (message.get("edited") or {}).get("user")
+            if editor != message["user"]:
+                return Received(ignored="change that its author did not make")
+            earlier = event.get("previous_message") or {}
+            words = unformatted(message.get("text") or "")
+            if words == unformatted(earlier.get("text") or ""):
+                return Received(ignored="change without new text")
+
         # An app_mention and its twin of message.channels have different event ids but the same ts,
         # or, if an edit added the mention, the same edited.ts.
         is_renewed = is_edit or (event["type"] == "app_mention" and message.get("edited"))
@@ -283,13 +280,17 @@ class RequestParser:
         text = message.get("text") or ""
         is_direct = event.get("channel_type") == "im" or channel.startswith("D")
         is_edit = bool(message.get("edited"))
-        is_reply = message.get("thread_ts", ts) != ts
-        author = message["user"]
-        if is_reply:
-            author = str(message.get("parent_user_id") or "")
-        # While the bot's own id is unknown, any other author may be the bot.
-        is_persons = author != bot and (bool(bot) or author == message["user"])
         thread = self._thread(message, is_direct, later=is_edit)
+
+        # While the bot's own id is unknown, any author but the sender may be the bot.
+        is_reply = message.get("thread_ts", ts) != ts
+        thread_author = message["user"]
+        if is_reply:
+            thread_author = str(message.get("parent_user_id") or "")
+        is_known = bool(bot) or thread_author == message["user"]
+        if thread_author == bot or not is_known:
+            thread_author = ""
+
         return Turn(
             event_id=event_id,
             conversation=Conversation(self.channel, channel, thread),
@@ -301,10 +302,11 @@ class RequestParser:
             kind="edit" if is_edit else "message",
             notes=() if is_edit else tuple(notes_of(message)),
             in_group=not is_direct,
-            content=content_digest(unformatted(text)),  # the event of an edit may lack the files
+            # Without the files, which the event of an edit may lack.
+            content=content_digest(unformatted(text)),
             written_at=float(ts),
             background=tuple(_looked_at(message)),
-            thread_author=author if is_persons else "",
+            thread_author=thread_author,
         )
 
     def _stopped(self, event: SlackJson, team: str) -> Received:
@@ -333,23 +335,26 @@ class RequestParser:
         user = body["user"]
         channel = (body.get("channel") or {}).get("id") or container.get("channel_id")
         actions = body["actions"]
-        chosen = [
-            (action, value) for action in actions if isinstance(value := _chosen(action), str)
-        ]
-        if not channel or not chosen:
+        choices = [(action, _chosen(action)) for action in actions]
+        choices = [(action, value) for action, value in choices if isinstance(value, str)]
+        if not channel or not choices:
             return Received(ignored=f"action of type {actions[0].get('type')!r}")
+
         # A message that only one person sees can neither be edited nor open a thread.
-        if container.get("is_ephemeral"):
-            ts = ""
-        else:
+        ts = ""
+        if not container.get("is_ephemeral"):
             ts = message.get("ts") or container.get("message_ts") or ""
         thread = message.get("thread_ts") or container.get("thread_ts") or ""
         trigger = body.get("trigger_id") or ""
-        turns = [
-            Turn(
-                # The same if Slack repeats the request.
-                event_id=(trigger or f"{ts}:{action.get('action_id')}:{action.get('action_ts')}")
-                + (f":{number}" if number else ""),
+
+        turns = []
+        for number, (action, value) in enumerate(choices):
+            # The same if Slack repeats the request.
+            event_id = trigger or f"{ts}:{action.get('action_id')}:{action.get('action_ts')}"
+            if number:
+                event_id = f"{event_id}:{number}"
+            turn = Turn(
+                event_id=event_id,
                 conversation=self._tapped_in(action, user["id"], channel, thread, ts),
                 user_id=user["id"],
                 user_name=user.get("username") or "",
@@ -357,8 +362,7 @@ class RequestParser:
                 message_id=ts,
                 in_group=not channel.startswith("D"),
             )
-            for number, (action, value) in enumerate(chosen)
-        ]
+            turns.append(turn)
         return Received(turns=tuple(turns))
 
     def _tapped_in(
@@ -369,13 +373,16 @@ class RequestParser:
         For a message of another app it is the conversation of the message's own event:
         a root message opens a thread.
         """
-        mark = split_place(str(action.get("block_id") or "").partition(ROW_MARK)[0]).id
+        block_id = str(action.get("block_id") or "").partition(ROW_MARK)[0]
+        mark = split_place(block_id).id
         if mark == f"{USER_MARK}{user}":
             return Conversation(self.channel, user)
         if mark.startswith(THREAD_MARK):
             return Conversation(self.channel, channel, mark.removeprefix(THREAD_MARK))
-        opens_thread = self._opens_threads(is_direct=channel.startswith("D"))
-        return Conversation(self.channel, channel, thread or (ts if opens_thread else ""))
+
+        if not thread and self._opens_threads(is_direct=channel.startswith("D")):
+            thread = ts
+        return Conversation(self.channel, channel, thread)
 
     def _form(self, body: SlackJson) -> Turn:
         """Return the turn of a submitted modal. The empty HTTP answer closes the modal."""
@@ -401,10 +408,11 @@ class RequestParser:
     def _changed_values(self, view: SlackJson, user: SlackJson, place: FormPlace) -> Turn:
         """Return the turn of a submitted form of ours, which changes the values of a question."""
         values = entered_values(view)
-        # Sent again after a lost answer it is the same, although Slack gives it another trigger.
-        entered = content_digest(json.dumps(values, sort_keys=True))
+        # The id depends on the values. A form that is sent again after a lost answer has another
+        # trigger, and must count as the same.
+        digest = content_digest(json.dumps(values, sort_keys=True))
         return Turn(
-            event_id=f"{view['id']}:{entered}",
+            event_id=f"{view['id']}:{digest}",
             conversation=Conversation(self.channel, place.chat, place.thread),
             user_id=user["id"],
             user_name=user.get("username") or "",
@@ -416,8 +424,9 @@ class RequestParser:
         )
 
     def _shortcut(self, body: SlackJson) -> Turn:
-        """Return the turn of a global shortcut, which names no channel:
-        it is answered in a direct message.
+        """Return the turn of a global shortcut.
+
+        It names no channel, so it is answered in a direct message.
         """
         user = body["user"]
         own_id = f"{user['id']}:{body['callback_id']}:{body['action_ts']}"
@@ -452,36 +461,40 @@ class RequestParser:
         )
 
     def _command(self, body: SlackJson) -> Turn:
-        """Return the turn of a slash command: the text after it, /help without text.
+        """Return the turn of a slash command, which has no message id.
 
-        It has no message id.
+        Its text is what stands after the command. A word such as `status` there is the command
+        /status, and a slash command without text is /help.
         """
-        text = readable(body.get("text", ""), "")
+        text = readable(body.get("text", ""), "") or "/help"
+        if text.lower() in COMMANDS:
+            text = f"/{text.lower()}"
         is_direct = body["channel_id"].startswith("D")
+        thread = ""
         if is_direct:
             thread = self._new_thread(body["trigger_id"])
-        else:
-            thread = ""
         return Turn(
             event_id=body["trigger_id"],
             conversation=Conversation(self.channel, body["channel_id"], thread),
             user_id=body["user_id"],
             user_name=body.get("user_name", ""),
-            text=f"/{text.lower()}" if text.lower() in COMMANDS else text or "/help",
+            text=text,
             in_group=not is_direct,
         )
 
     def _thread(self, message: SlackJson, is_direct: bool, *, later: bool) -> str:
         """Return the thread of a message, "" for none.
 
-        Where messages open no threads, a request that came `later` than the message may name a
-        thread with the message's own ts, which a person opened after it.
+        `later`: the request came later than the message, such as the event of an edit.
         """
-        thread = message.get("thread_ts") or ""
-        ts = message["ts"]
+        thread: str = message.get("thread_ts") or ""
+        ts: str = message["ts"]
         if self._opens_threads(is_direct=is_direct):
             return thread or ts
-        return "" if later and thread == ts else thread
+        # The message was not in the thread that a person opened below it meanwhile.
+        if later and thread == ts:
+            return ""
+        return thread
 
     def _new_thread(self, act: str) -> str:
         """Return the thread that an act in a direct message begins, "" outside of threads.
@@ -496,16 +509,34 @@ class RequestParser:
         """Return whether a message outside of threads is the root of one, in which it is answered.
 
         In the agent view Slack lists the threads of a direct message above the text field, so an
-        answer beside the thread would be another one. In the assistant view people write in threads
-        that Slack has made.
+        answer outside of the message's thread would be listed as another thread. In the assistant
+        view people write in threads that Slack has made.
         """
         return not is_direct or self.view == "agent"
 
 
+def _decoded(body: bytes) -> dict[str, Any]:
+    """Return a request as an object. Raises TypeError and ValueError for anything else.
+
+    Events are JSON, interactions are JSON in a form field, commands are a form. Bolt's own parser
+    loses a command whose text contains the word "payload".
+    """
+    request: Any
+    if body.lstrip()[:1] == b"{":
+        request = json.loads(body)
+    else:
+        request = dict(parse_qsl(body.decode(), keep_blank_values=True))
+        if "payload" in request and "command" not in request:
+            request = json.loads(request["payload"])
+    if not isinstance(request, dict):
+        raise TypeError("not an object")
+    return request
+
+
 def _json_answer(value: SlackJson, ignored: str) -> Received:
-    return Received(
-        answer=WebhookResponse(200, json.dumps(value), "application/json"), ignored=ignored
-    )
+    """Return a webhook without turns that is answered with this JSON."""
+    answer = WebhookResponse(200, json.dumps(value), "application/json")
+    return Received(answer=answer, ignored=ignored)
 
 
 def _all_media(message: SlackJson) -> tuple[Media, ...]:
@@ -549,11 +580,10 @@ def _chosen(action: SlackJson) -> Any:
 
 def _place_in(metadata: object) -> tuple[str, str] | None:
     """Return the chat and thread in a modal's metadata, such as {"chat": "C1", "thread": "1.2"}."""
+    if not isinstance(metadata, str):
+        return None
     try:
-        if isinstance(metadata, str) and metadata:
-            place = json.loads(metadata)
-        else:
-            place = None
+        place = json.loads(metadata)
     except (ValueError, RecursionError):
         return None
     if not isinstance(place, dict):

@@ -37,22 +37,23 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     if reply.preview:
         reply = reply.with_preview(format_preview)
     is_only_file = reply.media and not (reply.buttons or reply.edits)
-    if (
-        is_only_file
-        and fits(reply.text, SECTION_LIMIT, _length)
-        and not _LOOKED_UP.search(slack_mrkdwn(reply.text))
-    ):
-        return (reply,)
+    if is_only_file and fits(reply.text, SECTION_LIMIT, _length):
+        may_be_looked_up = _LOOKED_UP.search(slack_mrkdwn(reply.text))
+        if not may_be_looked_up:
+            return (reply,)
+
     if len(reply.buttons) > BUTTON_LIMIT:
-        labels = (
-            f"{number}. {as_markdown(' '.join(button.label.split()))}"
-            for number, button in enumerate(reply.buttons, 1)
-        )
-        text = "\n\n".join(part for part in (reply.text, "\n".join(labels)) if part)
+        lines = []
+        for number, button in enumerate(reply.buttons, 1):
+            label = " ".join(button.label.split())
+            lines.append(f"{number}. {as_markdown(label)}")
+        text = "\n\n".join(part for part in (reply.text, "\n".join(lines)) if part)
         return pieces_of(replace(reply, text=text, buttons=()))
+
     texts = [Reply(text) for text in split(reply.text, SECTION_LIMIT, _length) if text.strip()]
     if reply.buttons:
-        texts = texts or [Reply(as_markdown(joined_labels(reply.buttons)))]
+        if not texts:
+            texts = [Reply(as_markdown(joined_labels(reply.buttons)))]
         texts[-1] = replace(texts[-1], buttons=reply.buttons)
     if reply.edits and texts:
         texts[0] = replace(
@@ -95,24 +96,12 @@ def message_of(
         for text in texts
     ]
     mark = _mark_of(conversation)
-    for row, start in enumerate(range(0, len(buttons), ROW_LIMIT)):
-        elements = []
-        for number, button in enumerate(buttons[start : start + ROW_LIMIT], start):
-            label = button_text(button, LABEL_LIMIT)
-            if len(label) > LABEL_LIMIT:
-                label = f"{label[: LABEL_LIMIT - 1]}…"
-            text = {"type": "plain_text", "text": label}
-            element = {
-                "type": "button",
-                "action_id": f"button-{number}",
-                "text": text,
-                "value": button.data,
-            }
-            elements.append(
-                element if button.style == "default" else {**element, "style": button.style}
-            )
+    elements = [_button(number, button) for number, button in enumerate(buttons)]
+    for start in range(0, len(elements), ROW_LIMIT):
+        row = start // ROW_LIMIT
         block_id = f"{mark}{ROW_MARK}{row}" if row else mark
-        blocks.append({"type": "actions", "block_id": block_id, "elements": elements})
+        in_row = elements[start : start + ROW_LIMIT]
+        blocks.append({"type": "actions", "block_id": block_id, "elements": in_row})
     return {
         "channel": split_place(chat).id,
         "text": "\n".join(texts),
@@ -120,6 +109,22 @@ def message_of(
         "parse": "none",
         "link_names": False,
     }
+
+
+def _button(number: int, button: Button) -> Block:
+    """Return the element of a button. `number` is its place in the message, from 0."""
+    label = button_text(button, LABEL_LIMIT)
+    if len(label) > LABEL_LIMIT:
+        label = f"{label[: LABEL_LIMIT - 1]}…"
+    element: Block = {
+        "type": "button",
+        "action_id": f"button-{number}",
+        "text": {"type": "plain_text", "text": label},
+        "value": button.data,
+    }
+    if button.style != "default":
+        element["style"] = button.style
+    return element
 
 
 def _mark_of(conversation: Conversation) -> str:
@@ -135,9 +140,9 @@ def _mark_of(conversation: Conversation) -> str:
 
 
 def link_text(media: Media, size: int, url: str) -> str:
-    """Return the Markdown for a file that Slack does not accept.
+    """Return the Markdown for a file that Slack does not accept: its name, its size and its URL.
 
-    It has its name, its size in bytes and its URL.
+    `size` is in bytes.
     """
     return f"{shown_name(media)} ({readable_size(size)}): {url}"
 
@@ -145,7 +150,7 @@ def link_text(media: Media, size: int, url: str) -> str:
 def shown_name(media: Media) -> str:
     """Return the Markdown for a file's name.
 
-    As code it is no link, which Slack would make of a name such as a.zip.
+    It is code, because Slack would make a link of a name such as a.zip.
     """
     name = media.filename or "file"
     if "`" in name:
